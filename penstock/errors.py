@@ -1,0 +1,247 @@
+"""Every error that Penstock raises.
+
+The database's functions raise with an SQLSTATE of class ``PS``; :func:`from_database` turns such a driver error into
+the class of the same meaning.  Each error says what is wrong and, in :attr:`PenstockError.hint`, what to do about it.
+Texts never carry credentials.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+DEFAULT_SCHEMA = "penstock"
+
+
+class PenstockError(Exception):
+    """Base class of all errors of Penstock.
+
+    ``message`` says what happened, ``hint`` what to do; ``str(error)`` is both.
+    """
+
+    sqlstate: ClassVar[str | None] = None
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        if not self.hint:
+            return self.message
+        return f"{self.message.rstrip('.')}. {self.hint}"
+
+
+class UsageError(PenstockError):
+    """The call cannot succeed as it was made: the caller has to change something."""
+
+
+class ConfigurationError(UsageError):
+    """An environment variable or an option is missing, contradicts another one or cannot be understood."""
+
+
+class NamespaceNotFound(UsageError):
+    """The namespace does not exist."""
+
+    sqlstate = "PS001"
+
+
+class TopicNotFound(UsageError):
+    """The topic does not exist."""
+
+    sqlstate = "PS002"
+
+
+class InvalidName(UsageError):
+    """A namespace, topic, subscription or consumer name is empty, too long or holds a forbidden character."""
+
+    sqlstate = "PS003"
+
+
+class PayloadTooLarge(UsageError):
+    """The payload is longer than the limit; nothing was written."""
+
+    sqlstate = "PS004"
+
+
+class InvalidPartition(UsageError):
+    """The partition number is negative or not below the topic's number of partitions."""
+
+    sqlstate = "PS005"
+
+
+class InvalidArgument(UsageError):
+    """An argument has the wrong type or lies outside its range."""
+
+    sqlstate = "PS006"
+
+
+class AlreadyExists(UsageError):
+    """A namespace, topic or subscription of this name exists already, with other properties."""
+
+    sqlstate = "PS007"
+
+
+class StaleLease(PenstockError):
+    """The lease was lost to another consumer, so the call changed nothing.
+
+    What the same transaction wrote must be rolled back: the new holder handles those events again.
+    """
+
+    sqlstate = "PS010"
+
+
+class BackwardCommit(UsageError):
+    """The committed sequence lies before the position; a commit moves forward only."""
+
+    sqlstate = "PS011"
+
+
+class BeyondHighWatermark(UsageError):
+    """The committed sequence lies beyond the partition's high watermark."""
+
+    sqlstate = "PS012"
+
+
+class SubscriptionNotFound(UsageError):
+    """The subscription does not exist."""
+
+    sqlstate = "PS013"
+
+
+class UnknownConsumer(PenstockError):
+    """The consumer is not, or no longer, a member of the subscription; it has to join again."""
+
+    sqlstate = "PS014"
+
+
+class DuplicateSession(PenstockError):
+    """Another process has joined under the same consumer id."""
+
+    sqlstate = "PS015"
+
+
+class BelowLowSequence(PenstockError):
+    """The sequence lies below the partition's low sequence: the database does not hold it any more."""
+
+    sqlstate = "PS016"
+
+
+class RetentionRefused(PenstockError):
+    """The log epoch is not proven safe (a copy that does not verify, or a subscription that needs it)."""
+
+    sqlstate = "PS017"
+
+
+class WrongIsolation(UsageError):
+    """The function needs a transaction of isolation level READ COMMITTED."""
+
+    sqlstate = "PS018"
+
+
+class EpochError(PenstockError):
+    """The log epoch does not exist, or is not in the state that the call needs."""
+
+    sqlstate = "PS019"
+
+
+class NotMigrated(PenstockError):
+    """The database has no Penstock schema, or one older than this program needs."""
+
+    def __init__(self, message: str, *, hint: str = "run `penstock migrate`") -> None:
+        super().__init__(message, hint=hint)
+
+
+class SchemaTooNew(PenstockError):
+    """The schema was migrated by a newer Penstock than this program."""
+
+
+class MigrationChanged(PenstockError):
+    """A migration that was applied differs from the file of the same number (checksum drift)."""
+
+
+class MigrationBlocked(PenstockError):
+    """A migration waited too long for a lock; nothing of it was applied, so it can be run again."""
+
+
+class DatabaseTooOld(PenstockError):
+    """The server is older than Penstock needs."""
+
+
+class DatabaseUnavailable(PenstockError):
+    """The database cannot be reached, or refused the login."""
+
+
+class NoDiskSpace(PenstockError):
+    """The database server has no disk space left; the transaction has written nothing."""
+
+
+class PortTaken(PenstockError):
+    """Another process listens on the port already."""
+
+
+class SinkError(PenstockError):
+    """A relay's sink failed; base class of what sinks raise."""
+
+
+def _with_sqlstate(base: type[PenstockError]) -> dict[str, type[PenstockError]]:
+    found: dict[str, type[PenstockError]] = {}
+    for each in base.__subclasses__():
+        if each.sqlstate is not None:
+            found[each.sqlstate] = each
+        found.update(_with_sqlstate(each))
+    return found
+
+
+#: The error class of each SQLSTATE that Penstock's functions raise.
+BY_SQLSTATE: dict[str, type[PenstockError]] = _with_sqlstate(PenstockError)
+
+_UNDEFINED = frozenset({"3F000", "42883", "42P01"})  # schema, function, table
+_DISK_FULL = "53100"
+
+
+def sqlstate_of(error: BaseException) -> str | None:
+    """The SQLSTATE of a driver error, also of one that SQLAlchemy has wrapped."""
+    inner = driver_error(error)
+    for name in ("sqlstate", "pgcode"):
+        value = getattr(inner, name, None)
+        if isinstance(value, str):
+            return value
+    return None
+
+
+def driver_error(error: BaseException) -> BaseException:
+    """The driver's own exception inside SQLAlchemy's, else the exception itself."""
+    inner = getattr(error, "orig", None)
+    return inner if isinstance(inner, BaseException) else error
+
+
+def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> PenstockError | None:
+    """The Penstock error that a driver error stands for, or None when it is not one of ours."""
+    state = sqlstate_of(error)
+    if state is None:
+        return None
+    message, hint = _texts(driver_error(error))
+    if state in BY_SQLSTATE:
+        return BY_SQLSTATE[state](message, hint=hint)
+    if state in _UNDEFINED and _mentions(message, schema):
+        return NotMigrated(
+            f"the database is not migrated for this version of Penstock (schema {schema})"
+        )
+    if state == _DISK_FULL:
+        return NoDiskSpace(
+            f"the database server has no disk space left ({message})",
+            hint="free or add disk space; nothing of the transaction was written",
+        )
+    return None
+
+
+def _texts(error: BaseException) -> tuple[str, str]:
+    """Message and hint, as psycopg (`diag`) and asyncpg (`message`, `hint`) give them."""
+    diagnosis = getattr(error, "diag", None)
+    message = getattr(diagnosis, "message_primary", None) or getattr(error, "message", None)
+    hint = getattr(diagnosis, "message_hint", None) or getattr(error, "hint", None)
+    return str(message or error).strip(), str(hint or "").strip()
+
+
+def _mentions(message: str, schema: str) -> bool:
+    return any(form in message for form in (f'"{schema}"', f"{schema}.", f'"{schema}".'))
