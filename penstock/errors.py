@@ -1,8 +1,8 @@
 """Every error that Penstock raises.
 
-The database's functions raise with an SQLSTATE of class ``PS``; :func:`from_database` turns such a driver error into
-the class of the same meaning.  Each error says what is wrong and, in :attr:`PenstockError.hint`, what to do about it.
-Texts never carry credentials.
+The database's functions raise with an SQLSTATE of class ``PS``; :func:`from_database` turns such a
+driver error into the class of the same meaning.  Each error says what is wrong and, in
+:attr:`PenstockError.hint`, what to do about it.  Texts never carry credentials.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class UsageError(PenstockError):
 
 
 class ConfigurationError(UsageError):
-    """An environment variable or an option is missing, contradicts another one or cannot be understood."""
+    """An environment variable or an option is missing or cannot be understood."""
 
 
 class NamespaceNotFound(UsageError):
@@ -52,7 +52,7 @@ class TopicNotFound(UsageError):
 
 
 class InvalidName(UsageError):
-    """A namespace, topic, subscription or consumer name is empty, too long or holds a forbidden character."""
+    """A name is empty, too long or holds a character that names cannot have."""
 
     sqlstate = "PS003"
 
@@ -121,13 +121,13 @@ class DuplicateSession(PenstockError):
 
 
 class BelowLowSequence(PenstockError):
-    """The sequence lies below the partition's low sequence: the database does not hold it any more."""
+    """The sequence lies below the low sequence: the database does not hold it any more."""
 
     sqlstate = "PS016"
 
 
 class RetentionRefused(PenstockError):
-    """The log epoch is not proven safe (a copy that does not verify, or a subscription that needs it)."""
+    """The log epoch is not proven safe: a copy does not verify, or somebody needs it."""
 
     sqlstate = "PS017"
 

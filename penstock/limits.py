@@ -1,0 +1,12 @@
+"""The limits of names and events; lengths of text count Unicode code points."""
+
+from __future__ import annotations
+
+MAX_NAME = 500
+MAX_ADDRESS = 4_000
+MAX_KEY = 255
+MAX_TYPE = 255
+MAX_CONTENT_TYPE = 255
+MAX_CONSUMER_ID = 255
+MAX_PARTITIONS = 65_536
+MAX_PAYLOAD_BYTES = 1_048_576
