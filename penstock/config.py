@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from penstock.errors import DEFAULT_SCHEMA, ConfigurationError
-from penstock.limits import MAX_PAYLOAD_BYTES
 
 URL_VARIABLE = "PENSTOCK_DATABASE_URL"
 SCHEMA_VARIABLE = "PENSTOCK_SCHEMA"
-PAYLOAD_VARIABLE = "PENSTOCK_MAX_PAYLOAD_BYTES"
 PARTS = ("DB_TYPE", "DB_HOST", "DB_PORT", "DB_NAME", "DB_USER", "DB_PASSWORD")
 
 _DIALECTS = {
@@ -95,13 +93,6 @@ def validate_schema(name: str) -> str:
     return name
 
 
-def max_payload_bytes(environ: Mapping[str, str] | None = None) -> int:
-    """The longest payload that a publisher sends; the database checks the topic's own limit."""
-    environ = os.environ if environ is None else environ
-    text = environ.get(PAYLOAD_VARIABLE)
-    return _integer(PAYLOAD_VARIABLE, text, 2**30) if text else MAX_PAYLOAD_BYTES
-
-
 def _from_parts(environ: Mapping[str, str]) -> str:
     kind = environ.get("DB_TYPE") or "postgres"
     dialect = _DIALECTS.get(kind.strip().lower())
@@ -114,7 +105,7 @@ def _from_parts(environ: Mapping[str, str]) -> str:
         raise ConfigurationError(
             "DB_NAME is not set", hint=f"name the database, or set {URL_VARIABLE} instead"
         )
-    port = _integer("DB_PORT", environ.get("DB_PORT"), _HIGHEST_PORT, _DEFAULT_PORTS[dialect])
+    port = _port(environ.get("DB_PORT"), _DEFAULT_PORTS[dialect])
     return f"{_SCHEMES[dialect]}://{_login(environ)}{_place(environ, port)}/{quote(name, safe='')}"
 
 
@@ -137,11 +128,12 @@ def _place(environ: Mapping[str, str], port: int) -> str:
     return f"{host}:{port}"
 
 
-def _integer(name: str, text: str | None, highest: int, default: int = 0) -> int:
+def _port(text: str | None, default: int) -> int:
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= highest):
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _HIGHEST_PORT):
         raise ConfigurationError(
-            f"{name} is {text[:40]!r}", hint=f"it has to be a whole number from 1 to {highest}"
+            f"DB_PORT is {text[:40]!r}",
+            hint=f"it has to be a whole number from 1 to {_HIGHEST_PORT}",
         )
     return int(text)

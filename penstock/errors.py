@@ -171,6 +171,10 @@ class DatabaseUnavailable(PenstockError):
     """The database cannot be reached, or refused the login."""
 
 
+class PermissionDenied(PenstockError):
+    """The login has not the rights that the call needs."""
+
+
 class NoDiskSpace(PenstockError):
     """The database server has no disk space left; the transaction has written nothing."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MAX_NAME = 500
 MAX_ADDRESS = 4_000
+MAX_NAMESPACE = 3_500
 MAX_KEY = 255
 MAX_TYPE = 255
 MAX_CONTENT_TYPE = 255
