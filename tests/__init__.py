@@ -1,0 +1,3 @@
+"""The tests: a package, so that helpers are imported by their name."""
+
+from __future__ import annotations

@@ -1,0 +1,129 @@
+"""Servers and databases for all tests.
+
+A server is started once per test process; every test gets a database of its own, cloned from a
+migrated template.  ``PENSTOCK_TEST_POSTGRES_URL`` (a superuser's URL) runs the tests on another
+server.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from penstock.errors import PenstockError
+from resources.embedded import EmbeddedPostgres, find_bin_dir
+from tests.support import FAST_SETTINGS, MISSING, PostgresServer, missing
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A PostgreSQL server for this test process: a given one, else the embedded one."""
+    given = os.environ.get("PENSTOCK_TEST_POSTGRES_URL")
+    if given:
+        yield PostgresServer(given)
+        return
+    try:
+        embedded = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), settings=FAST_SETTINGS)
+        embedded.start()
+    except PenstockError as error:
+        missing("PostgreSQL", error)
+    try:
+        yield PostgresServer(embedded.url("postgres"), embedded)
+    finally:
+        embedded.stop()
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_server: PostgresServer) -> Iterator[str]:
+    """The name of a migrated database that nobody is connected to."""
+    from penstock.migrate import migrate
+
+    name = f"penstock_template_{os.getpid()}"
+    migrate(postgres_server.create(name))
+    yield name
+    postgres_server.drop(name)
+
+
+@pytest.fixture
+def empty_database_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of a fresh database without Penstock's schema."""
+    yield from _fresh(postgres_server, "template0")
+
+
+@pytest.fixture
+def database_url(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
+    """The URL of a fresh, migrated database."""
+    yield from _fresh(postgres_server, migrated_template)
+
+
+def _fresh(server: PostgresServer, template: str) -> Iterator[str]:
+    name = f"penstock_test_{os.getpid()}_{next(_numbers)}"
+    yield server.create(name, template)
+    server.drop(name)
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """A psycopg connection in autocommit mode to a fresh, migrated database."""
+    with psycopg.connect(database_url, autocommit=True) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def java_home() -> Iterator[Path]:
+    """The home of a Java 17 or newer, also set as JAVA_HOME for this process."""
+    from tools import java
+
+    try:
+        home = java.home()
+    except java.JavaMissing as error:
+        missing("Java 17", error)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(home))
+        yield home
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """The servers that this run works on."""
+    return [f"postgres: {_postgres_version()}"]
+
+
+def _postgres_version() -> str:
+    if os.environ.get("PENSTOCK_TEST_POSTGRES_URL"):
+        return f"{PostgresServer(os.environ['PENSTOCK_TEST_POSTGRES_URL']).version()} (given)"
+    try:
+        command = [str(find_bin_dir() / "postgres"), "--version"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (PenstockError, OSError, subprocess.CalledProcessError) as error:
+        return f"none ({error})"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The very last line of a run names what could not be tested."""
+    reporter: TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
+    gaps = sorted(_gaps(reporter)) if reporter else []
+    if reporter and gaps:
+        reporter.write_line(f"NOT TESTED, because missing: {'; '.join(gaps)}", yellow=True)
+
+
+def _gaps(reporter: TerminalReporter) -> set[str]:
+    found = set()
+    for report in reporter.stats.get("skipped", []):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        _, marker, gap = reason.partition(MISSING)
+        if marker:
+            found.add(gap)
+    return found

@@ -1,0 +1,67 @@
+"""What tests of several folders share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+if TYPE_CHECKING:
+    from resources.embedded import EmbeddedPostgres
+
+#: A skip reason that begins so is named again in the last line of the run.
+MISSING = "missing: "
+
+#: Tests do not survive a power cut, and need not.
+FAST_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_prepared_transactions": "16"}
+
+
+def missing(what: str, error: Exception | str) -> NoReturn:
+    """Something that a test needs is not to be had: on CI a failure, elsewhere a named gap."""
+    reason = f"{MISSING}{what} ({error})"
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresServer:
+    """A server for tests, and how to make and drop databases on it."""
+
+    admin_url: str
+    embedded: EmbeddedPostgres | None = None
+
+    def url(self, database: str) -> str:
+        """The URL of a database of this server."""
+        return urlunsplit(urlsplit(self.admin_url)._replace(path=f"/{database}"))
+
+    def create(self, database: str, template: str = "template0") -> str:
+        """Create a database, empty or as a copy, and answer its URL."""
+        self._administrate(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                sql.Identifier(database), sql.Identifier(template)
+            )
+        )
+        return self.url(database)
+
+    def drop(self, database: str) -> None:
+        """Drop a database, whoever is still connected to it."""
+        self._administrate(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
+        )
+
+    def version(self) -> str:
+        """What ``SHOW server_version`` says."""
+        with psycopg.connect(self.admin_url, autocommit=True) as connection:
+            row = connection.execute("SHOW server_version").fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def _administrate(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.admin_url, autocommit=True) as connection:
+            connection.execute(statement)
