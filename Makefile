@@ -1,0 +1,80 @@
+# Everything works from a fresh clone with Python 3.11 to 3.13 and make; what else is needed is fetched into .penstock/.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3; do \
+	$$each -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& echo $$each && break; done)
+
+BIN := .penstock/venv/bin
+READY := .penstock/venv/.complete
+CODE := penstock ops consumers resources dagster_project tools tests benchmarks examples
+FOLDERS = $(wildcard $(CODE))
+
+# Caches go where everything else goes that a run leaves.
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.penstock/cache/hypothesis
+
+# A command that needs Java: stops where there is none. JAVA_OPTIONAL goes on, so that tests can name the gap.
+JAVA := home="$$($(BIN)/python -m tools.java --print-home)" && JAVA_HOME="$$home"
+JAVA_OPTIONAL := home="$$($(BIN)/python -m tools.java --print-home || true)"; JAVA_HOME="$$home"
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY) ## Create the environment in .penstock/venv
+
+$(READY): requirements.lock pyproject.toml tools/environment.py
+	@if [ -z "$(PYTHON)" ]; then echo "error: install Python 3.11, 3.12 or 3.13" >&2; exit 1; fi
+	@$(PYTHON) -m tools.environment
+
+.PHONY: demo
+demo: $(READY) ## A bank publishes, consumers follow, one is killed: then all balances are compared
+	@$(JAVA) $(BIN)/python -m tools.demo $(ARGS)
+
+.PHONY: test
+test: $(READY) ## The tests; ARGS="-k name" chooses, ARGS=-v names each
+	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m "not long" $(ARGS)
+
+.PHONY: test-long
+test-long: $(READY) ## The full form of every figure: chaos, kills, matrices
+	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m long --timeout 7200 $(ARGS)
+
+.PHONY: check
+check: $(READY) ## Lint, format, types, import direction, house rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(FOLDERS)
+	$(BIN)/lint-imports --cache-dir .penstock/cache/imports
+	$(BIN)/python -m tools.check_house
+	$(if $(wildcard tools/check_coverage.py),$(BIN)/python -m tools.check_coverage)
+
+.PHONY: format
+format: $(READY) ## Format the code and repair what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(READY) ## Measure against the bare table; ONLY=publish measures one thing
+	@$(JAVA_OPTIONAL) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+.PHONY: dev
+dev: $(READY) ## Dagster's web pages and daemon, with its home under .penstock/dagster
+	@mkdir -p .penstock/dagster && cp tools/dagster.yaml .penstock/dagster/dagster.yaml
+	@$(JAVA) DAGSTER_HOME="$(CURDIR)/.penstock/dagster" PATH="$(CURDIR)/$(BIN):$$PATH" \
+		$(BIN)/dagster dev $(ARGS)
+
+.PHONY: pulsar
+pulsar: $(READY) ## Fetch and start a Pulsar standalone broker; ARGS=stop stops it
+	@$(JAVA) $(BIN)/python -m tools.pulsar $(or $(ARGS),start)
+
+.PHONY: lock
+lock: $(READY) ## Re-make requirements.lock from pyproject.toml; UPGRADE=1 takes newer versions
+	@$(BIN)/python -m tools.lock $(if $(UPGRADE),--upgrade)
+
+.PHONY: clean
+clean: ## Stop what runs below .penstock and remove its data; ALL=1 removes the environment too
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tools.pulsar stop && $(BIN)/python -m tools.clean; fi
+	@rm -rf build dist spark-warehouse metastore_db $(if $(ALL),.penstock)

@@ -1,0 +1,34 @@
+"""`make clean`: stop the embedded databases below ``.penstock``, remove what runs have left.
+
+The environment and what was downloaded stay; ``--all`` removes them too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from resources.embedded import EmbeddedPostgres
+
+HOME = Path(__file__).resolve().parents[1] / ".penstock"
+DOWNLOADED = {"venv", "java", "pip", "pulsar", "maven"}
+
+
+def main() -> int:
+    """The command line."""
+    everything = "--all" in sys.argv[1:]
+    for pid_file in HOME.glob("**/data/postmaster.pid"):
+        EmbeddedPostgres(pid_file.parent.parent).stop()
+    for path in sorted(HOME.iterdir()) if HOME.exists() else []:
+        if not everything and path.name in DOWNLOADED:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
