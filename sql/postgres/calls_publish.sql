@@ -1,0 +1,48 @@
+-- name: is_installed
+-- One row when Penstock's functions are in the schema; asks the catalog, so it never fails.
+SELECT p.oid
+FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
+WHERE n.nspname = %(schema)s AND p.proname = 'topic_lookup'
+
+-- name: topic_lookup
+-- What a publisher needs to know of a topic; no row when there is none.
+SELECT topic_id, partitions, max_payload_bytes, history FROM penstock.topic_lookup(%(topic)s)
+
+-- name: publish
+-- One event in the caller's transaction.
+SELECT penstock.publish(
+    topic => %(topic)s, payload => %(payload)s, key => %(key)s, type => %(type)s,
+    content_type => %(content_type)s, headers => %(headers)s::jsonb, event_id => %(event_id)s::uuid,
+    partition => %(partition)s::integer)
+
+-- name: publish_batch
+-- Many events in one statement, in array order.
+SELECT penstock.publish_batch(
+    topics => %(topics)s::text[], payloads => %(payloads)s::bytea[], keys => %(keys)s::text[],
+    types => %(types)s::text[], content_types => %(content_types)s::text[],
+    headers => %(headers)s::text[], event_ids => %(event_ids)s::uuid[],
+    partitions => %(partitions)s::integer[])
+
+-- name: prepare_bulk
+-- Makes the session's temporary table penstock_bulk for COPY.
+SELECT penstock.prepare_bulk()
+
+-- name: publish_bulk
+-- Publishes what was copied into penstock_bulk; answers how many.
+SELECT penstock.publish_bulk()
+
+-- name: create_namespace
+-- Creates one namespace below an existing parent; answers its id.
+SELECT penstock.create_namespace(%(path)s)
+
+-- name: list_namespaces
+-- All namespaces, parents first.
+SELECT path, created_at FROM penstock.list_namespaces()
+
+-- name: create_topic
+-- Creates a topic with its partitions; answers its id.
+SELECT penstock.create_topic(%(topic)s, %(partitions)s)
+
+-- name: list_topics
+-- The topics at or below a namespace; all of them when it is empty.
+SELECT topic, partitions, created_at FROM penstock.list_topics(%(namespace)s)

@@ -1,0 +1,92 @@
+-- name: high_watermark
+-- The last sequence of a partition; 0 when it has none.
+CREATE OR REPLACE FUNCTION high_watermark(partition_id bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT COALESCE((
+        SELECT c.first_sequence + c.event_count - 1
+        FROM chunks AS c
+        WHERE c.partition_id = high_watermark.partition_id
+        ORDER BY c.first_sequence DESC
+        LIMIT 1), 0)
+$$;
+
+-- name: read_log
+-- The events of a partition from a sequence on, in order: one descent into the index of the log, then one probe an event.
+CREATE OR REPLACE FUNCTION read_log(partition_id bigint, from_sequence bigint, max_events integer)
+RETURNS TABLE (
+    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
+    created_at timestamptz, sequenced_at timestamptz
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off ROWS 500 AS $$
+    SELECT place.sequence, e.event_id, e.key, e.type, e.content_type, e.headers, e.payload, e.created_at, place.sequenced_at
+    FROM (
+        SELECT c.first_sequence + i.n - 1 AS sequence, i.id, c.sequenced_at
+        FROM chunks AS c
+        CROSS JOIN LATERAL unnest(c.event_ids) WITH ORDINALITY AS i (id, n)
+        WHERE c.partition_id = read_log.partition_id
+          AND c.first_sequence >= COALESCE((
+              SELECT b.first_sequence
+              FROM chunks AS b
+              WHERE b.partition_id = read_log.partition_id AND b.first_sequence <= read_log.from_sequence
+              ORDER BY b.first_sequence DESC
+              LIMIT 1), 0)
+          AND c.first_sequence < read_log.from_sequence + read_log.max_events
+    ) AS place
+    JOIN events AS e ON e.id = place.id
+    WHERE place.sequence >= read_log.from_sequence
+      AND place.sequence < read_log.from_sequence + read_log.max_events
+    ORDER BY place.sequence
+$$;
+
+-- name: require_readable
+-- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence.
+CREATE OR REPLACE FUNCTION require_readable(partition_id bigint, from_sequence bigint) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    low bigint;
+BEGIN
+    SELECT p.low_sequence INTO low FROM partitions AS p WHERE p.id = require_readable.partition_id;
+    IF from_sequence < low THEN
+        PERFORM refuse('PS016', format('sequence %s is below the low sequence %s', from_sequence, low),
+                       'Read it from the archive, or start at the low sequence.');
+    END IF;
+END
+$$;
+
+-- name: fetch
+-- At most max_events events of a partition from a sequence on, never above the high watermark. Raises PS002, PS005,
+-- PS006, PS016.
+CREATE OR REPLACE FUNCTION "fetch"(
+    topic text, partition integer, from_sequence bigint, max_events integer DEFAULT 500
+) RETURNS TABLE (
+    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
+    created_at timestamptz, sequenced_at timestamptz, history integer
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source bigint := require_partition(topic, partition);
+BEGIN
+    IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000 OR from_sequence IS NULL OR from_sequence < 1 THEN
+        PERFORM refuse('PS006', format('a fetch of %s events from sequence %s', max_events, from_sequence),
+                       'Sequences start at 1; fetch 1 to 100,000 events at a time.');
+    END IF;
+    PERFORM require_readable(source, from_sequence);
+    RETURN QUERY
+    SELECT r.*, current_history() FROM read_log(source, "fetch".from_sequence, "fetch".max_events) AS r;
+END
+$$;
+
+-- name: high_watermarks
+-- The readable range of every partition of a topic.
+CREATE OR REPLACE FUNCTION high_watermarks(topic text)
+RETURNS TABLE (partition integer, low_sequence bigint, high_watermark bigint, history integer)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
+    SELECT p.number, p.low_sequence, high_watermark(p.id), current_history()
+    FROM partitions AS p
+    WHERE p.topic_id = require_topic(high_watermarks.topic)
+    ORDER BY p.number;
+END
+$$;

@@ -1,0 +1,147 @@
+-- name: require_subscription
+-- The subscription of a name; raises PS013.
+CREATE OR REPLACE FUNCTION require_subscription(subscription text) RETURNS subscriptions
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    found_row subscriptions%ROWTYPE;
+BEGIN
+    SELECT s.* INTO found_row FROM subscriptions AS s WHERE s.name = subscription;
+    IF NOT FOUND THEN
+        PERFORM refuse('PS013', format('there is no subscription "%s"', subscription),
+                       'Create it: SELECT penstock.subscribe(...).');
+    END IF;
+    RETURN found_row;
+END
+$$;
+
+-- name: current_position
+-- The newest position in the ledger; NULL when the subscription does not read the partition.
+CREATE OR REPLACE FUNCTION current_position(subscription_id bigint, partition_id bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT p.position
+    FROM positions AS p
+    WHERE p.subscription_id = current_position.subscription_id AND p.partition_id = current_position.partition_id
+    ORDER BY p.id DESC
+    LIMIT 1
+$$;
+
+-- name: start_position
+-- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes) or a sequence to begin with.
+CREATE OR REPLACE FUNCTION start_position(partition_id bigint, low_sequence bigint, start text) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF start = 'earliest' THEN
+        RETURN low_sequence - 1;
+    ELSIF start = 'latest' THEN
+        RETURN high_watermark(partition_id);
+    ELSIF start ~ '^[1-9][0-9]{0,17}$' THEN
+        PERFORM require_readable(partition_id, start::bigint);
+        IF start::bigint > high_watermark(partition_id) + 1 THEN
+            PERFORM refuse('PS012', format('sequence %s is beyond the high watermark', start),
+                           'Start at or before the next sequence, or at "latest".');
+        END IF;
+        RETURN start::bigint - 1;
+    END IF;
+    PERFORM refuse('PS006', format('a subscription cannot start at "%s"', start),
+                   'Use "earliest", "latest" or a sequence from 1 on.');
+END
+$$;
+
+-- name: subscribe
+-- Creates the subscription if need be and adds topics to it; answers how many were new. The topic row is locked against
+-- the logical drop, so that "earliest" never points below the low sequence. Raises PS002, PS003, PS006, PS012, PS016.
+CREATE OR REPLACE FUNCTION subscribe(subscription text, topics text[], start text DEFAULT 'earliest') RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner_id bigint;
+    source_id bigint;
+    address text;
+    added integer := 0;
+BEGIN
+    PERFORM require_name(replace(subscription, '/', '.'), 'subscription');
+    IF COALESCE(cardinality(subscribe.topics), 0) = 0 THEN
+        PERFORM refuse('PS006', 'a subscription without a topic', 'Name at least one topic.');
+    END IF;
+    INSERT INTO subscriptions (name) VALUES (subscription) ON CONFLICT (name) DO NOTHING;
+    SELECT s.id INTO owner_id FROM subscriptions AS s WHERE s.name = subscription FOR NO KEY UPDATE;
+    FOR address IN SELECT DISTINCT t FROM unnest(subscribe.topics) AS t ORDER BY t LOOP
+        source_id := require_topic(address);
+        PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;
+        INSERT INTO subscription_topics (subscription_id, topic_id) VALUES (owner_id, source_id) ON CONFLICT DO NOTHING;
+        CONTINUE WHEN NOT FOUND;
+        added := added + 1;
+        INSERT INTO leases (subscription_id, partition_id)
+        SELECT owner_id, p.id FROM partitions AS p WHERE p.topic_id = source_id;
+        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+        SELECT owner_id, p.id, start_position(p.id, p.low_sequence, subscribe.start), 0, 'start'
+        FROM partitions AS p
+        WHERE p.topic_id = source_id;
+    END LOOP;
+    RETURN added;
+END
+$$;
+
+-- name: configure_subscription
+-- Sets the times of a subscription, in seconds. Raises PS006, PS013.
+CREATE OR REPLACE FUNCTION configure_subscription(
+    subscription text, heartbeat_seconds double precision, lease_seconds double precision,
+    release_seconds double precision
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM require_subscription(subscription);
+    IF NOT (heartbeat_seconds > 0 AND lease_seconds >= 3 * heartbeat_seconds AND release_seconds > 0
+            AND lease_seconds < 86400 AND release_seconds < 86400) THEN
+        PERFORM refuse('PS006', format('heartbeat %s s, lease %s s, release %s s', heartbeat_seconds, lease_seconds,
+                                       release_seconds),
+                       'All are above 0, and a lease lasts at least three heartbeats and less than a day.');
+    END IF;
+    UPDATE subscriptions AS s
+    SET heartbeat_seconds = configure_subscription.heartbeat_seconds,
+        lease_seconds = configure_subscription.lease_seconds,
+        release_seconds = configure_subscription.release_seconds
+    WHERE s.name = subscription;
+END
+$$;
+
+-- name: unsubscribe
+-- Removes a subscription with its positions and leases; it holds back no event any more. Raises PS013.
+CREATE OR REPLACE FUNCTION unsubscribe(subscription text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner_id bigint := (require_subscription(subscription)).id;
+BEGIN
+    DELETE FROM consumers AS c WHERE c.subscription_id = owner_id;
+    DELETE FROM leases AS l WHERE l.subscription_id = owner_id;
+    DELETE FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
+    DELETE FROM subscriptions AS s WHERE s.id = owner_id;
+END
+$$;
+
+-- name: subscription_lag
+-- Position, high watermark, lag and holder of every partition of one subscription, or of all. lag_seconds is the time since
+-- the first unread event was sequenced.
+CREATE OR REPLACE FUNCTION subscription_lag(subscription text DEFAULT NULL)
+RETURNS TABLE (
+    subscription text, topic text, partition integer, "position" bigint, high_watermark bigint, lag_events bigint,
+    lag_seconds double precision, state text, holder text, lease_epoch bigint
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT s.name, t.address, p.number, at.position, at.watermark, at.watermark - at.position,
+           COALESCE(extract(epoch FROM clock_timestamp() - (
+               SELECT c.sequenced_at
+               FROM chunks AS c
+               WHERE c.partition_id = p.id AND c.first_sequence <= at.position + 1
+               ORDER BY c.first_sequence DESC
+               LIMIT 1)) * (at.watermark > at.position)::integer, 0),
+           l.state, l.holder, l.lease_epoch
+    FROM subscriptions AS s
+    JOIN leases AS l ON l.subscription_id = s.id
+    JOIN partitions AS p ON p.id = l.partition_id
+    JOIN topics AS t ON t.id = p.topic_id
+    CROSS JOIN LATERAL (
+        SELECT current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
+    ) AS at
+    WHERE subscription_lag.subscription IS NULL OR s.name = subscription_lag.subscription
+    ORDER BY s.name, t.address, p.number
+$$;

@@ -1,0 +1,226 @@
+-- name: poll
+-- Events of leased partitions, each after its own read position, at most max_events together. A lease that is no longer held
+-- gives no rows; the next heartbeat or check-in tells why. Raises PS013, PS016.
+CREATE OR REPLACE FUNCTION poll(
+    subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], after bigint[],
+    max_events integer DEFAULT 500
+) RETURNS TABLE (
+    partition_id bigint, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb,
+    payload bytea, created_at timestamptz, sequenced_at timestamptz
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    source record;
+    wanted integer := LEAST(GREATEST(max_events, 1), 100000);
+    found_rows integer;
+BEGIN
+    FOR source IN
+        SELECT l.partition_id AS id, given.after + 1 AS from_sequence
+        FROM unnest(partition_ids, lease_epochs, poll.after) AS given (partition_id, lease_epoch, after)
+        JOIN leases AS l
+            ON l.subscription_id = owner.id AND l.partition_id = given.partition_id
+            AND l.lease_epoch = given.lease_epoch AND l.holder = consumer
+        JOIN consumers AS c
+            ON c.subscription_id = owner.id AND c.id = consumer AND c.deadline > clock_timestamp()
+    LOOP
+        PERFORM require_readable(source.id, source.from_sequence);
+        RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted) AS r;
+        GET DIAGNOSTICS found_rows = ROW_COUNT;
+        wanted := wanted - found_rows;
+        EXIT WHEN wanted = 0;
+    END LOOP;
+END
+$$;
+
+-- name: limit_transaction
+-- Ends the session if the transaction that now holds a lease row outlives the lease: otherwise a paused consumer would keep
+-- its successor waiting without limit. Never loosens a limit that the caller has set.
+CREATE OR REPLACE FUNCTION limit_transaction(left_seconds double precision) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    present double precision := extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval);
+    allowed text := GREATEST(floor(left_seconds * 950), 1)::bigint || 'ms';
+BEGIN
+    IF present = 0 OR present > left_seconds THEN
+        PERFORM set_config('idle_in_transaction_session_timeout', allowed, true);
+    END IF;
+    IF current_setting('server_version_num')::integer >= 170000
+        AND current_setting('transaction_timeout') = '0' THEN
+        PERFORM set_config('transaction_timeout', allowed, true);
+    END IF;
+END
+$$;
+
+-- name: hold_leases
+-- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same lock. A check
+-- without it would be a write skew: a zombie that checks before and commits after the take-over would be accepted. Counts a
+-- refusal in a sequence, which the refusal cannot roll back. Raises PS010, PS018.
+CREATE OR REPLACE FUNCTION hold_leases(
+    owner subscriptions, consumer text, partition_ids bigint[], lease_epochs bigint[]
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    held integer;
+    left_seconds double precision;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM refuse('PS018', 'a position is committed under READ COMMITTED only',
+                       'Begin the transaction with that isolation level.');
+    END IF;
+    SELECT count(*) INTO held
+    FROM (
+        SELECT l.partition_id
+        FROM leases AS l
+        JOIN unnest(partition_ids, lease_epochs) AS given (partition_id, lease_epoch)
+            ON given.partition_id = l.partition_id AND given.lease_epoch = l.lease_epoch
+        WHERE l.subscription_id = owner.id AND l.holder = consumer
+        ORDER BY l.partition_id
+        FOR NO KEY UPDATE OF l
+    ) AS locked;
+    SELECT extract(epoch FROM c.deadline - clock_timestamp()) INTO left_seconds
+    FROM consumers AS c
+    WHERE c.subscription_id = owner.id AND c.id = consumer;
+    IF held <> cardinality(partition_ids) OR left_seconds IS NULL OR left_seconds <= 0 THEN
+        PERFORM nextval('rejected_commits');
+        PERFORM refuse('PS010', format('consumer "%s" no longer holds what it works on in "%s"', consumer, owner.name),
+                       'Drop what was read, roll back, and check in: another consumer may already have taken over.');
+    END IF;
+    PERFORM limit_transaction(left_seconds);
+END
+$$;
+
+-- name: commit
+-- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect exactly
+-- once. Positions are the last sequences that are done. Raises PS006, PS010, PS011, PS012, PS013, PS018.
+CREATE OR REPLACE FUNCTION "commit"(
+    subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], positions bigint[]
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    bad record;
+BEGIN
+    IF COALESCE(cardinality(partition_ids), 0) = 0 OR cardinality(partition_ids) <> cardinality(lease_epochs)
+        OR cardinality(partition_ids) <> cardinality("commit".positions) THEN
+        PERFORM refuse('PS006', 'a commit needs one lease_epoch and one position for each of its partitions',
+                       'Pass three arrays of the same length, at least one long.');
+    END IF;
+    PERFORM hold_leases(owner, consumer, partition_ids, lease_epochs);
+    SELECT given.*, stored.position AS present, high_watermark(given.partition_id) AS watermark INTO bad
+    FROM unnest(partition_ids, "commit".positions) AS given (partition_id, wanted)
+    CROSS JOIN LATERAL current_position(owner.id, given.partition_id) AS stored (position)
+    WHERE given.wanted IS NULL OR given.wanted <= stored.position OR given.wanted > high_watermark(given.partition_id)
+    ORDER BY given.partition_id
+    LIMIT 1;
+    IF FOUND AND (bad.wanted IS NULL OR bad.wanted <= bad.present) THEN
+        PERFORM refuse('PS011', format('position %s of partition %s is not ahead of %s', bad.wanted,
+                                       bad.partition_id & 65535, bad.present),
+                       'Positions only move forward; use seek to go back.');
+    ELSIF FOUND THEN
+        PERFORM refuse('PS012', format('position %s of partition %s is beyond the high watermark %s', bad.wanted,
+                                       bad.partition_id & 65535, bad.watermark),
+                       'Commit only what was read.');
+    END IF;
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+    SELECT owner.id, given.partition_id, given.wanted, given.lease_epoch, 'commit'
+    FROM unnest(partition_ids, lease_epochs, "commit".positions) AS given (partition_id, lease_epoch, wanted);
+END
+$$;
+
+-- name: position
+-- The positions of a subscription on a topic.
+CREATE OR REPLACE FUNCTION "position"(subscription text, topic text)
+RETURNS TABLE (partition integer, "position" bigint, history integer)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    source_id bigint := require_topic(topic);
+BEGIN
+    RETURN QUERY
+    SELECT p.number, current_position(owner.id, p.id), current_history()
+    FROM partitions AS p
+    WHERE p.topic_id = source_id
+    ORDER BY p.number;
+END
+$$;
+
+-- name: seek
+-- Sets the position of one partition ('earliest', 'latest' or the sequence to read next), raises lease_epoch and takes the
+-- lease from its holder: what that one still commits is stale. Raises PS002, PS005, PS006, PS012, PS013, PS016.
+CREATE OR REPLACE FUNCTION seek(subscription text, topic text, partition integer, start text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    source_id bigint := require_partition(topic, partition);
+    present leases%ROWTYPE;
+    wanted bigint;
+BEGIN
+    PERFORM FROM topics AS t WHERE t.address = seek.topic FOR NO KEY UPDATE;
+    SELECT * INTO present FROM leases AS l
+    WHERE l.subscription_id = owner.id AND l.partition_id = source_id
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM refuse('PS013', format('subscription "%s" does not read topic "%s"', subscription, topic),
+                       'Subscribe it to the topic first.');
+    END IF;
+    SELECT start_position(p.id, p.low_sequence, seek.start) INTO wanted FROM partitions AS p WHERE p.id = source_id;
+    UPDATE leases AS l
+    SET state = 'AVAILABLE', holder = NULL, lease_epoch = l.lease_epoch + 1, acquired_at = NULL, release_deadline = NULL
+    WHERE l.subscription_id = owner.id AND l.partition_id = source_id;
+    INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, change, at)
+    VALUES (owner.id, source_id, present.lease_epoch + 1, COALESCE(present.holder, ''), 'seek', clock_timestamp());
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+    VALUES (owner.id, source_id, wanted, present.lease_epoch + 1, 'seek');
+    RETURN wanted;
+END
+$$;
+
+-- name: sweep
+-- Collects the dead of all subscriptions, as check-ins do, for those that nobody checks in to any more. A subscription whose
+-- row is locked is being served right now and is passed over.
+CREATE OR REPLACE FUNCTION sweep(max_rows integer DEFAULT 1000, OUT expired_consumers integer, OUT locked_leases integer)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner record;
+    found_here record;
+BEGIN
+    expired_consumers := 0; locked_leases := 0;
+    FOR owner IN
+        SELECT s.id
+        FROM subscriptions AS s
+        WHERE EXISTS (
+                SELECT FROM consumers AS c WHERE c.subscription_id = s.id AND c.deadline <= clock_timestamp())
+           OR EXISTS (
+                SELECT FROM leases AS l
+                WHERE l.subscription_id = s.id AND l.state = 'RELEASING' AND l.release_deadline <= clock_timestamp())
+        ORDER BY s.id
+        LIMIT max_rows
+        FOR NO KEY UPDATE OF s SKIP LOCKED
+    LOOP
+        SELECT * INTO found_here FROM collect_dead(owner.id, clock_timestamp());
+        expired_consumers := expired_consumers + found_here.expired;
+        locked_leases := locked_leases + found_here.locked;
+    END LOOP;
+END
+$$;
+
+-- name: rejected_commits
+-- How many commits the fence has refused since the installation.
+CREATE OR REPLACE FUNCTION rejected_commits() RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT CASE WHEN s.is_called THEN s.last_value + 1 ELSE 0 END FROM rejected_commits AS s
+$$;
+
+-- name: take_overs
+-- How often a lease was acquired by another consumer after its holder's time had run out.
+CREATE OR REPLACE FUNCTION take_overs(subscription text) RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT count(*)
+    FROM lease_history AS lost
+    JOIN subscriptions AS s ON s.id = lost.subscription_id
+    JOIN lease_history AS taken
+        ON taken.subscription_id = lost.subscription_id AND taken.partition_id = lost.partition_id
+        AND taken.change = 'acquired' AND taken.lease_epoch = lost.lease_epoch + 1 AND taken.holder <> lost.holder
+    WHERE s.name = take_overs.subscription AND lost.change = 'expired'
+$$;

@@ -1,0 +1,131 @@
+-- name: open_block_of
+-- The block of a partition that was written down and whose end is not committed yet.
+CREATE OR REPLACE FUNCTION open_block_of(subscription_id bigint, partition_id bigint) RETURNS blocks
+LANGUAGE sql STABLE AS $$
+    SELECT newest.*
+    FROM (
+        SELECT b.*
+        FROM blocks AS b
+        WHERE b.subscription_id = open_block_of.subscription_id AND b.partition_id = open_block_of.partition_id
+        ORDER BY b.id DESC
+        LIMIT 1
+    ) AS newest
+    WHERE newest.first_sequence = current_position(open_block_of.subscription_id, open_block_of.partition_id) + 1
+$$;
+
+-- name: open_block
+-- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next at most
+-- max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt counts from 1.
+CREATE OR REPLACE FUNCTION open_block(
+    subscription text, consumer text, partition_id bigint, lease_epoch bigint, max_events integer, max_bytes bigint
+) RETURNS TABLE (block_id bigint, first_sequence bigint, last_sequence bigint, reopened boolean, attempt integer)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    block blocks%ROWTYPE;
+    was_open boolean;
+    start bigint;
+    last bigint;
+BEGIN
+    PERFORM hold_leases(owner, consumer, ARRAY[open_block.partition_id], ARRAY[open_block.lease_epoch]);
+    SELECT * INTO block FROM open_block_of(owner.id, open_block.partition_id);
+    was_open := block.id IS NOT NULL;
+    IF NOT was_open THEN
+        start := current_position(owner.id, open_block.partition_id) + 1;
+        PERFORM require_readable(open_block.partition_id, start);
+        SELECT max(r.sequence) INTO last
+        FROM (
+            SELECT e.sequence, sum(octet_length(e.payload)) OVER (ORDER BY e.sequence) AS bytes
+            FROM read_log(open_block.partition_id, start, LEAST(GREATEST(max_events, 1), 100000)) AS e
+        ) AS r
+        WHERE r.bytes <= max_bytes OR r.sequence = start;
+        IF last IS NULL THEN
+            RETURN;
+        END IF;
+        INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch)
+        VALUES (owner.id, open_block.partition_id, start, last, open_block.lease_epoch)
+        RETURNING * INTO block;
+    END IF;
+    RETURN QUERY
+    SELECT block.id, block.first_sequence, block.last_sequence, was_open, 1 + (
+        SELECT count(*) FROM relay_failures AS f WHERE f.block_id = block.id)::integer;
+END
+$$;
+
+-- name: read_block
+-- The events of a block, without those that are already dead letters of this subscription.
+CREATE OR REPLACE FUNCTION read_block(subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint)
+RETURNS TABLE (
+    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
+    created_at timestamptz, sequenced_at timestamptz
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT r.*
+    FROM read_log(read_block.partition_id, read_block.first_sequence,
+                  (read_block.last_sequence - read_block.first_sequence + 1)::integer) AS r
+    WHERE NOT EXISTS (
+        SELECT FROM dead_letters AS d JOIN subscriptions AS s ON s.id = d.subscription_id
+        WHERE s.name = read_block.subscription AND d.partition_id = read_block.partition_id
+          AND d.sequence = r.sequence AND d.history = current_history())
+    ORDER BY r.sequence
+$$;
+
+-- name: relay_failure
+-- Counts a failed attempt of the open block and answers how many seconds to wait: base doubled for each attempt, up to a
+-- bound, with up to a half taken off at random. Raises PS010, PS013.
+CREATE OR REPLACE FUNCTION relay_failure(
+    subscription text, consumer text, partition_id bigint, lease_epoch bigint, block_id bigint, error text,
+    base_seconds double precision DEFAULT 1, max_seconds double precision DEFAULT 300
+) RETURNS double precision
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    failed integer;
+BEGIN
+    PERFORM hold_leases(owner, consumer, ARRAY[relay_failure.partition_id], ARRAY[relay_failure.lease_epoch]);
+    INSERT INTO relay_failures AS f (block_id, attempt, error)
+    SELECT relay_failure.block_id, 1 + count(*), left(relay_failure.error, 2000)
+    FROM relay_failures AS e
+    WHERE e.block_id = relay_failure.block_id
+    RETURNING attempt INTO failed;
+    RETURN LEAST(base_seconds * 2 ^ LEAST(failed - 1, 40), max_seconds) * (1 - random() / 2);
+END
+$$;
+
+-- name: dead_letter
+-- Gives up one event for this subscription: a copy with the reason is kept, and the block goes on without it. Doing it twice
+-- changes nothing. Raises PS006, PS010, PS013.
+CREATE OR REPLACE FUNCTION dead_letter(
+    subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, reason text
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+BEGIN
+    PERFORM hold_leases(owner, consumer, ARRAY[dead_letter.partition_id], ARRAY[dead_letter.lease_epoch]);
+    INSERT INTO dead_letters (
+        subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload, created_at,
+        reason)
+    SELECT owner.id, dead_letter.partition_id, r.sequence, current_history(), r.event_id, r.key, r.type, r.content_type,
+           r.headers, r.payload, r.created_at, left(dead_letter.reason, 2000)
+    FROM read_log(dead_letter.partition_id, dead_letter.sequence, 1) AS r
+    ON CONFLICT DO NOTHING;
+END
+$$;
+
+-- name: dead_letters_of
+-- The dead letters of a subscription, newest first.
+CREATE OR REPLACE FUNCTION dead_letters_of(subscription text, max_rows integer DEFAULT 100)
+RETURNS TABLE (
+    topic text, partition integer, sequence bigint, event_id uuid, key text, type text, reason text, died_at timestamptz
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT t.address, p.number, d.sequence, d.event_id, d.key, d.type, d.reason, d.died_at
+    FROM dead_letters AS d
+    JOIN subscriptions AS s ON s.id = d.subscription_id
+    JOIN partitions AS p ON p.id = d.partition_id
+    JOIN topics AS t ON t.id = p.topic_id
+    WHERE s.name = dead_letters_of.subscription
+    ORDER BY d.died_at DESC
+    LIMIT max_rows
+$$;

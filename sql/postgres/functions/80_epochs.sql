@@ -1,0 +1,264 @@
+-- name: framed
+-- Bytes with their length before them, so that no two different rows give the same digest input; NULL has length -1.
+CREATE OR REPLACE FUNCTION framed(part bytea) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT COALESCE(int4send(octet_length(part)) || part, int4send(-1))
+$$;
+
+-- name: event_digest
+-- SHA-256 of everything that an event says, in a form that other languages can repeat byte for byte.
+CREATE OR REPLACE FUNCTION event_digest(
+    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
+    created_at timestamptz
+) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT sha256(
+        int8send(sequence) || uuid_send(event_id) || framed(convert_to(key, 'UTF8')) || framed(convert_to(type, 'UTF8'))
+        || framed(convert_to(content_type, 'UTF8')) || framed(convert_to(headers::text, 'UTF8')) || framed(payload)
+        || int8send((extract(epoch FROM created_at) * 1000000)::bigint))
+$$;
+
+-- name: range_checksum
+-- The checksum of a range of a partition: SHA-256 over the digests of its events in order, as lower-case hex.
+CREATE OR REPLACE FUNCTION range_checksum(
+    partition_id bigint, first_sequence bigint, last_sequence bigint, OUT event_count bigint, OUT checksum text
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT count(*), encode(sha256(COALESCE(string_agg(
+        event_digest(r.sequence, r.event_id, r.key, r.type, r.content_type, r.headers, r.payload, r.created_at),
+        ''::bytea ORDER BY r.sequence), ''::bytea)), 'hex')
+    FROM read_log(range_checksum.partition_id, range_checksum.first_sequence,
+                  (range_checksum.last_sequence - range_checksum.first_sequence + 1)::integer) AS r
+$$;
+
+-- name: seal
+-- Seals the next log epoch of a partition: max_events of it, or what is there once its first event was sequenced
+-- max_age_seconds ago (0: at once; NULL: by size only). No row when there is nothing to seal. The lock on the partition
+-- makes seals follow each other. Raises PS002, PS005, PS006.
+CREATE OR REPLACE FUNCTION seal(
+    topic text, partition integer, max_events integer DEFAULT 100000, max_age_seconds double precision DEFAULT NULL
+) RETURNS TABLE (log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition(topic, partition);
+    previous log_epochs%ROWTYPE;
+    start bigint;
+    last bigint;
+    oldest timestamptz;
+    content record;
+BEGIN
+    IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
+        PERFORM refuse('PS006', format('log epochs of %s events', max_events), 'Use 1 to 1,000,000.');
+    END IF;
+    PERFORM FROM partitions AS p WHERE p.id = source_id FOR NO KEY UPDATE;
+    SELECT * INTO previous FROM log_epochs AS e WHERE e.partition_id = source_id ORDER BY e.log_epoch DESC LIMIT 1;
+    start := COALESCE(previous.last_sequence, 0) + 1;
+    last := LEAST(high_watermark(source_id), start + max_events - 1);
+    SELECT c.sequenced_at INTO oldest FROM chunks AS c
+    WHERE c.partition_id = source_id AND c.first_sequence <= start
+    ORDER BY c.first_sequence DESC
+    LIMIT 1;
+    IF last < start OR (last < start + max_events - 1 AND (
+            max_age_seconds IS NULL OR oldest + make_interval(secs => max_age_seconds) > clock_timestamp())) THEN
+        RETURN;
+    END IF;
+    SELECT * INTO content FROM range_checksum(source_id, start, last);
+    INSERT INTO log_epochs AS e (partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum)
+    VALUES (source_id, COALESCE(previous.log_epoch, 0) + 1, start, last, content.event_count, content.checksum);
+    RETURN QUERY
+    SELECT e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum
+    FROM log_epochs AS e
+    WHERE e.partition_id = source_id AND e.first_sequence = start;
+END
+$$;
+
+-- name: log_epochs_of
+-- The sealed log epochs of a topic, with the targets that hold a verified copy.
+CREATE OR REPLACE FUNCTION log_epochs_of(topic text)
+RETURNS TABLE (
+    partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text,
+    sealed_at timestamptz, dropped_at timestamptz, targets text[]
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
+    SELECT p.number, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
+           e.dropped_at, ARRAY(
+               SELECT c.target FROM epoch_copies AS c
+               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'
+               ORDER BY c.target)
+    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id
+    WHERE p.topic_id = require_topic(log_epochs_of.topic)
+    ORDER BY p.number, e.log_epoch;
+END
+$$;
+
+-- name: missing_copies
+-- The sealed log epochs of a topic of which a target holds no verified copy.
+CREATE OR REPLACE FUNCTION missing_copies(topic text, target text)
+RETURNS TABLE (
+    partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text,
+    sealed_at timestamptz, dropped_at timestamptz, targets text[]
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT e.* FROM log_epochs_of(missing_copies.topic) AS e WHERE missing_copies.target <> ALL (e.targets)
+$$;
+
+-- name: require_epoch
+-- A sealed log epoch; raises PS019.
+CREATE OR REPLACE FUNCTION require_epoch(partition_id bigint, log_epoch integer) RETURNS log_epochs
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    found_row log_epochs%ROWTYPE;
+BEGIN
+    SELECT e.* INTO found_row FROM log_epochs AS e
+    WHERE e.partition_id = require_epoch.partition_id AND e.log_epoch = require_epoch.log_epoch;
+    IF NOT FOUND THEN
+        PERFORM refuse('PS019', format('partition %s has no sealed log epoch %s', partition_id & 65535, log_epoch),
+                       'Seal it first.');
+    END IF;
+    RETURN found_row;
+END
+$$;
+
+-- name: record_copy
+-- Records that a target holds a log epoch, but only when count and checksum of what was read back equal the seal. Raises
+-- PS017, PS019.
+CREATE OR REPLACE FUNCTION record_copy(
+    topic text, partition integer, log_epoch integer, target text, location text, event_count bigint, checksum text
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition(topic, partition);
+    sealed log_epochs%ROWTYPE := require_epoch(source_id, log_epoch);
+BEGIN
+    IF (sealed.event_count, sealed.checksum) IS DISTINCT FROM (record_copy.event_count, record_copy.checksum) THEN
+        PERFORM refuse('PS017', format('the copy of log epoch %s on "%s" has %s events and checksum %s, the seal says %s and %s',
+                                       log_epoch, target, event_count, checksum, sealed.event_count, sealed.checksum),
+                       'Write the copy again; nothing was recorded.');
+    END IF;
+    INSERT INTO epoch_copies AS c (partition_id, log_epoch, target, location, state)
+    VALUES (source_id, record_copy.log_epoch, record_copy.target, record_copy.location, 'verified')
+    ON CONFLICT ON CONSTRAINT epoch_copies_pkey DO UPDATE
+    SET state = 'verified', location = EXCLUDED.location, detail = '', changed_at = clock_timestamp();
+END
+$$;
+
+-- name: forget_copy
+-- Marks the copy of a log epoch as missing, with the reason; backfill makes it again.
+CREATE OR REPLACE FUNCTION forget_copy(topic text, partition integer, log_epoch integer, target text, reason text)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition(topic, partition);
+BEGIN
+    UPDATE epoch_copies AS c
+    SET state = 'missing', detail = left(forget_copy.reason, 2000), changed_at = clock_timestamp()
+    WHERE c.partition_id = source_id AND c.log_epoch = forget_copy.log_epoch AND c.target = forget_copy.target;
+END
+$$;
+
+-- name: lowest_position
+-- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic.
+CREATE OR REPLACE FUNCTION lowest_position(partition_id bigint, OUT subscription text, OUT "position" bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT s.name, current_position(l.subscription_id, l.partition_id)
+    FROM leases AS l JOIN subscriptions AS s ON s.id = l.subscription_id
+    WHERE l.partition_id = lowest_position.partition_id
+    ORDER BY 2, 1
+    LIMIT 1
+$$;
+
+-- name: retention_hold
+-- What keeps a log epoch from being dropped, in words; NULL when nothing does. The one place that decides it.
+CREATE OR REPLACE FUNCTION retention_hold(epoch log_epochs, policy retention_policies) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    slowest record;
+    verified bigint;
+BEGIN
+    SELECT * INTO slowest FROM lowest_position(epoch.partition_id);
+    SELECT count(*) INTO verified FROM epoch_copies AS c
+    WHERE c.partition_id = epoch.partition_id AND c.log_epoch = epoch.log_epoch AND c.state = 'verified';
+    RETURN CASE
+        WHEN policy.topic_id IS NULL THEN 'no retention policy'
+        WHEN slowest.position < epoch.last_sequence
+            THEN format('subscription "%s" stands at %s, log epoch %s ends at %s', slowest.subscription, slowest.position,
+                        epoch.log_epoch, epoch.last_sequence)
+        WHEN verified < policy.copies
+            THEN format('log epoch %s has %s of %s verified copies', epoch.log_epoch, verified, policy.copies)
+        WHEN epoch.sealed_at + make_interval(secs => policy.minimum_age_seconds) > clock_timestamp()
+            THEN format('log epoch %s is younger than %s s', epoch.log_epoch, policy.minimum_age_seconds)
+    END;
+END
+$$;
+
+-- name: clean_partition
+-- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each drop is
+-- recorded, and index rows that no reader can reach any more go. Answers what holds the first epoch that stays.
+CREATE OR REPLACE FUNCTION clean_partition(source_id bigint) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    policy retention_policies%ROWTYPE;
+    epoch log_epochs%ROWTYPE;
+    hold text;
+BEGIN
+    PERFORM FROM partitions AS p WHERE p.id = source_id FOR NO KEY UPDATE;
+    SELECT r.* INTO policy FROM retention_policies AS r JOIN partitions AS p ON p.topic_id = r.topic_id
+    WHERE p.id = source_id;
+    FOR epoch IN
+        SELECT * FROM log_epochs AS e
+        WHERE e.partition_id = source_id AND e.dropped_at IS NULL
+        ORDER BY e.log_epoch
+        LIMIT 1000
+    LOOP
+        hold := retention_hold(epoch, policy);
+        IF hold IS NOT NULL THEN
+            RETURN hold;
+        END IF;
+        INSERT INTO retention_drops (
+            partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version)
+        SELECT source_id, epoch.log_epoch, epoch.first_sequence, epoch.last_sequence, l.position, policy.copies,
+               policy.version
+        FROM lowest_position(source_id) AS l;
+        UPDATE log_epochs AS e SET dropped_at = clock_timestamp()
+        WHERE e.partition_id = source_id AND e.log_epoch = epoch.log_epoch;
+        UPDATE partitions AS p SET low_sequence = epoch.last_sequence + 1 WHERE p.id = source_id;
+    END LOOP;
+    RETURN 'nothing sealed is left';
+END
+$$;
+
+-- name: forget_chunks
+-- Removes the rows of the index that lie below the low sequence; the last one stays, it carries the high watermark.
+CREATE OR REPLACE FUNCTION forget_chunks(source_id bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    DELETE FROM chunks AS c
+    USING partitions AS p
+    WHERE p.id = source_id AND c.partition_id = source_id
+      AND c.first_sequence + c.event_count <= p.low_sequence
+      AND c.first_sequence < (SELECT max(l.first_sequence) FROM chunks AS l WHERE l.partition_id = source_id)
+$$;
+
+-- name: clean
+-- Logical retention of a topic, by its policy; a row for each partition with its low sequence before and after and what holds
+-- the rest. Subscribe locks the same topic row, so no new subscription can begin below a drop.
+CREATE OR REPLACE FUNCTION clean(topic text)
+RETURNS TABLE (partition integer, old_low_sequence bigint, low_sequence bigint, reason text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic(topic);
+    part record;
+BEGIN
+    PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;
+    FOR part IN SELECT p.id, p.number, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number
+    LOOP
+        partition := part.number;
+        old_low_sequence := part.low_sequence;
+        reason := clean_partition(part.id);
+        SELECT p.low_sequence INTO clean.low_sequence FROM partitions AS p WHERE p.id = part.id;
+        PERFORM forget_chunks(part.id);
+        RETURN NEXT;
+    END LOOP;
+END
+$$;

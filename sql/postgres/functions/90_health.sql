@@ -1,0 +1,41 @@
+-- name: log_status
+-- The state of the log in one row: what waits, when the sequencer last found work, the oldest open transaction, and how many
+-- event ids the storage can still take.
+CREATE OR REPLACE FUNCTION log_status(
+    OUT unsequenced_events bigint, OUT unsequenced_age_seconds double precision, OUT last_pass_age_seconds double precision,
+    OUT oldest_transaction_seconds double precision, OUT event_ids_ready bigint, OUT rejected_commits bigint,
+    OUT history integer, OUT topics bigint, OUT subscriptions bigint
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT u.events, u.oldest_age_seconds,
+           extract(epoch FROM clock_timestamp() - (SELECT t.passed_at FROM ticks AS t ORDER BY t.id DESC LIMIT 1)),
+           COALESCE((
+               SELECT max(extract(epoch FROM clock_timestamp() - a.xact_start))
+               FROM pg_stat_activity AS a
+               WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid()), 0),
+           (SELECT r.ready FROM slices_ready() AS r WHERE r.parent = 'events'),
+           rejected_commits(), current_history(),
+           (SELECT count(*) FROM topics), (SELECT count(*) FROM subscriptions)
+    FROM unsequenced() AS u
+$$;
+
+-- name: sequence_gaps
+-- Partitions whose index of the log has a hole or an overlap: always empty unless something is badly wrong.
+CREATE OR REPLACE FUNCTION sequence_gaps(topic text)
+RETURNS TABLE (partition integer, expected bigint, found bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
+    SELECT p.number, g.expected, g.first_sequence
+    FROM partitions AS p
+    CROSS JOIN LATERAL (
+        SELECT c.first_sequence, lag(c.first_sequence + c.event_count) OVER (ORDER BY c.first_sequence) AS expected,
+               cardinality(c.event_ids) = c.event_count AS whole
+        FROM chunks AS c
+        WHERE c.partition_id = p.id
+    ) AS g
+    WHERE p.topic_id = require_topic(sequence_gaps.topic) AND (g.first_sequence <> g.expected OR NOT g.whole)
+    ORDER BY p.number, g.first_sequence
+    LIMIT 100;
+END
+$$;
