@@ -1,5 +1,116 @@
-"""Penstock turns the database that an application already has into an event platform."""
+"""Penstock turns the database that an application already has into an event platform.
+
+    with connection.transaction():
+        ...  # the application's own writes
+        penstock.publish(connection, "bank/accounts", b"...", key="account 7")
+
+The event exists if and only if the transaction commits.
+"""
 
 from __future__ import annotations
 
+from penstock.config import database_url
+from penstock.database import connect
+from penstock.errors import (
+    AlreadyExists,
+    BackwardCommit,
+    BelowLowSequence,
+    BeyondHighWatermark,
+    ConfigurationError,
+    DatabaseTooOld,
+    DatabaseUnavailable,
+    DuplicateSession,
+    EpochError,
+    InvalidArgument,
+    InvalidName,
+    InvalidPartition,
+    MigrationBlocked,
+    MigrationChanged,
+    NamespaceNotFound,
+    NoDiskSpace,
+    NotMigrated,
+    PayloadTooLarge,
+    PenstockError,
+    PermissionDenied,
+    PortTaken,
+    RetentionRefused,
+    SchemaTooNew,
+    SinkError,
+    StaleLease,
+    SubscriptionNotFound,
+    TopicNotFound,
+    UnknownConsumer,
+    UsageError,
+    WrongIsolation,
+)
+from penstock.names import (
+    create_namespace,
+    create_topic,
+    describe_topic,
+    list_namespaces,
+    list_topics,
+)
+from penstock.publish import publish, publish_batch, publish_bulk
+from penstock.records import (
+    Event,
+    Lease,
+    LogEpoch,
+    Message,
+    Namespace,
+    PartitionRange,
+    Topic,
+    TopicDescription,
+)
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyExists",
+    "BackwardCommit",
+    "BelowLowSequence",
+    "BeyondHighWatermark",
+    "ConfigurationError",
+    "DatabaseTooOld",
+    "DatabaseUnavailable",
+    "DuplicateSession",
+    "EpochError",
+    "Event",
+    "InvalidArgument",
+    "InvalidName",
+    "InvalidPartition",
+    "Lease",
+    "LogEpoch",
+    "Message",
+    "MigrationBlocked",
+    "MigrationChanged",
+    "Namespace",
+    "NamespaceNotFound",
+    "NoDiskSpace",
+    "NotMigrated",
+    "PartitionRange",
+    "PayloadTooLarge",
+    "PenstockError",
+    "PermissionDenied",
+    "PortTaken",
+    "RetentionRefused",
+    "SchemaTooNew",
+    "SinkError",
+    "StaleLease",
+    "SubscriptionNotFound",
+    "Topic",
+    "TopicDescription",
+    "TopicNotFound",
+    "UnknownConsumer",
+    "UsageError",
+    "WrongIsolation",
+    "connect",
+    "create_namespace",
+    "create_topic",
+    "database_url",
+    "describe_topic",
+    "list_namespaces",
+    "list_topics",
+    "publish",
+    "publish_batch",
+    "publish_bulk",
+]

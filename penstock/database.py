@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock import catalog, config
@@ -108,12 +110,21 @@ def execute(
 ) -> list[tuple[Any, ...]]:
     """Run one statement in the caller's transaction; errors of Penstock's SQL become typed ones."""
     connection = _unwrap(connection)
-    try:
+    with typed_errors():
         if hasattr(connection, "exec_driver_sql"):
             return _on_sqlalchemy(connection, sql, binds)
         return _on_driver(connection, sql, binds)
+
+
+@contextmanager
+def typed_errors(schema: str | None = None) -> Iterator[None]:
+    """Driver errors that are Penstock's become typed ones, all others pass untouched."""
+    try:
+        yield
+    except PenstockError:
+        raise
     except Exception as error:
-        translated = from_database(error, config.schema_name())
+        translated = from_database(error, schema or config.schema_name())
         if translated is None:
             raise
         # The driver's error, not SQLAlchemy's: that one prints the parameters, payloads included.

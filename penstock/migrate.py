@@ -2,7 +2,7 @@
 
 Numbered migrations run once each, in a transaction of their own, and are never edited: their
 checksums are recorded.  The functions are repeatable: all of them are applied, in one transaction,
-whenever one has changed.  Migrations are expand/contract, so the program of the version before works
+whenever one has changed.  Migrations are expand/contract, so the version before works
 on the new schema; one that ends this says so (``-- oldest program: NNNN``).
 
 The runner and ``--print`` share the scripts in :mod:`penstock.migration_scripts`.

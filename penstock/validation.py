@@ -1,0 +1,166 @@
+"""What is refused before the database sees it, so that the caller's transaction lives on."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from penstock import limits
+from penstock.errors import InvalidArgument, InvalidName, InvalidPartition
+from penstock.records import Message
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def name(text: str, what: str) -> str:
+    """One name of a path."""
+    if not isinstance(text, str):
+        raise InvalidName(
+            f"the name of a {what} is a {type(text).__name__}", hint="names are text (str)"
+        )
+    if not text.strip():
+        raise InvalidName(f"the name of a {what} is empty", hint="give 1 to 500 characters")
+    if len(text) > limits.MAX_NAME:
+        raise InvalidName(
+            f"the name of a {what} has {len(text)} characters",
+            hint=f"use at most {limits.MAX_NAME}",
+        )
+    if _CONTROL.search(text):
+        raise InvalidName(
+            f"the name of a {what} holds a control character", hint="use printable characters only"
+        )
+    if _SURROGATE.search(text):
+        raise InvalidName(
+            f"the name of a {what} holds half a surrogate pair", hint="use valid Unicode"
+        )
+    return text
+
+
+def namespace(path: str) -> str:
+    """A namespace path, ``name/name/...``."""
+    return _path(path, "namespace", limits.MAX_NAMESPACE)
+
+
+def topic(address: str) -> str:
+    """A topic address, ``namespace/path/topic``."""
+    if not isinstance(address, str):
+        raise InvalidName(f"a topic is a {type(address).__name__}", hint="names are text (str)")
+    return _topic(address)
+
+
+@lru_cache(maxsize=1_024)
+def _topic(address: str) -> str:
+    _path(address, "topic", limits.MAX_ADDRESS)
+    if "/" not in address:
+        raise InvalidName(f"the topic {address!r} has no namespace", hint="write namespace/topic")
+    return address
+
+
+def partition_count(count: int) -> int:
+    """A number of partitions."""
+    if _is_integer(count) and 1 <= count <= limits.MAX_PARTITIONS:
+        return count
+    raise InvalidPartition(
+        f"a topic cannot have {count!r} partitions",
+        hint=f"use 1 to {limits.MAX_PARTITIONS}; up to 1,024 is practical",
+    )
+
+
+def message(given: Message) -> None:
+    """Everything of an event that can be judged without the database."""
+    topic(given.topic)
+    _payload(given.payload)
+    if given.key is not None:
+        _text("key", given.key, limits.MAX_KEY)
+    _text("type", given.type, limits.MAX_TYPE)
+    _text("content_type", given.content_type, limits.MAX_CONTENT_TYPE)
+    if given.event_id is not None and not isinstance(given.event_id, uuid.UUID):
+        raise InvalidArgument(
+            f"event_id is a {type(given.event_id).__name__}", hint="give a uuid.UUID"
+        )
+    if given.partition is not None:
+        _partition(given.partition)
+
+
+def headers_json(headers: Any) -> str | None:
+    """Headers as JSON text, as PostgreSQL accepts it."""
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping) or not all(isinstance(key, str) for key in headers):
+        raise InvalidArgument(
+            "the headers are not a dictionary with text keys", hint='give {"name": value, ...}'
+        )
+    try:
+        text = json.dumps(dict(headers), allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"the headers cannot be written as JSON: {error}", hint="use plain JSON values"
+        ) from None
+    if _SURROGATE.search(text) or _ESCAPED_NUL.search(text):
+        raise InvalidArgument(
+            "the headers hold a NUL character or half a surrogate pair", hint="use valid Unicode"
+        )
+    return text
+
+
+def _path(path: str, what: str, longest: int) -> str:
+    if not isinstance(path, str):
+        raise InvalidName(f"a {what} is a {type(path).__name__}", hint="names are text (str)")
+    if not path:
+        raise InvalidName(f"the {what} is empty", hint="give its path")
+    if len(path) > longest:
+        raise InvalidName(
+            f"the path of the {what} has {len(path)} characters", hint=f"use at most {longest}"
+        )
+    *parents, own = path.split("/")
+    for part in parents:
+        if not part:
+            raise InvalidName(
+                f"the {what} {path[:80]!r} has an empty name in its path",
+                hint="write names with one / between them, none at the start",
+            )
+        name(part, "namespace")
+    if not own:
+        raise InvalidName(f"the {what} {path[:80]!r} ends with /", hint="leave the last / out")
+    name(own, what)
+    return path
+
+
+def _payload(payload: Any) -> None:
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise InvalidArgument(
+            f"the payload is a {type(payload).__name__}",
+            hint="give bytes, for example text.encode()",
+        )
+
+
+def _text(what: str, text: Any, longest: int) -> None:
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{what} is a {type(text).__name__}", hint=f"{what} is text (str)")
+    if len(text) > longest:
+        raise InvalidArgument(f"{what} has {len(text)} characters", hint=f"use at most {longest}")
+    if "\0" in text:
+        raise InvalidArgument(f"{what} holds a NUL character", hint="leave it out")
+    if not text.isascii() and _SURROGATE.search(text):
+        raise InvalidArgument(f"{what} holds half a surrogate pair", hint="use valid Unicode")
+
+
+def _partition(partition: Any) -> None:
+    if not _is_integer(partition):
+        raise InvalidPartition(
+            f"the partition is a {type(partition).__name__}", hint="partitions are numbers"
+        )
+    if not 0 <= partition < limits.MAX_PARTITIONS:
+        raise InvalidPartition(
+            f"partition {partition} cannot exist", hint="partitions are numbered from 0"
+        )
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
