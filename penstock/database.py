@@ -183,7 +183,7 @@ def _on_sqlalchemy(
 def _on_driver(connection: Any, sql: str, binds: dict[str, Any] | None) -> list[tuple[Any, ...]]:
     with _cursor(connection) as cursor:
         cursor.execute(sql, binds)
-        return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+        return [tuple(row) for row in cursor.fetchall()] if cursor.description is not None else []
 
 
 def _cursor(connection: Any) -> Any:

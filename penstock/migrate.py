@@ -222,7 +222,7 @@ def _known() -> tuple[catalog.Migration, ...]:
 def _has_bookkeeping(connection: Connection, schema: str) -> bool:
     rows = database.execute(
         connection,
-        "SELECT FROM pg_catalog.pg_tables"
+        "SELECT 1 FROM pg_catalog.pg_tables"
         " WHERE schemaname = %(schema)s AND tablename = 'schema_migrations'",
         {"schema": schema},
     )

@@ -68,6 +68,7 @@ class Lease:
     lease_epoch: int
     state: str
     position: int
+    history: int
 
 
 @dataclass(frozen=True, slots=True)
