@@ -1,0 +1,99 @@
+"""The log: giving committed events their sequences, and reading them by sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import database, validation
+from penstock.records import Event
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceResult:
+    """What one pass of the sequencer did.
+
+    ``busy``: another sequencer is at work.  ``more``: the tick is not worked off, call again at once.
+    ``grown`` are the ids of the partitions that got events.
+    """
+
+    sequenced: int
+    more: bool
+    busy: bool
+    grown: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """The state of the log in figures; ages in seconds."""
+
+    unsequenced_events: int
+    unsequenced_age_seconds: float
+    last_pass_age_seconds: float
+    oldest_transaction_seconds: float
+    event_ids_ready: int
+    rejected_commits: int
+    history: int
+    topics: int
+    subscriptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A place where a partition's index does not go on as it should: never seen in a sound log."""
+
+    partition: int
+    expected: int
+    found: int
+
+
+def sequence(connection: Any, max_events: int = 10_000) -> SequenceResult:
+    """One pass: number at most ``max_events`` committed events.  Needs READ COMMITTED."""
+    sequenced, more, busy, grown = database.call(connection, "sequence", max_events=max_events)[0]
+    return SequenceResult(int(sequenced), more, busy, tuple(grown))
+
+
+def announce(connection: Any, grown: Sequence[int]) -> None:
+    """Wake the consumers that listen; call it in a transaction of its own, after the pass."""
+    database.call(connection, "announce", grown=list(grown))
+
+
+def ensure_slices(connection: Any) -> int:
+    """Make storage ahead of the publishers; answers how many slices were added."""
+    return int(database.call(connection, "ensure_slices")[0][0])
+
+
+def fetch(
+    connection: Any, topic: str, partition: int, from_sequence: int, max_events: int = 500
+) -> list[Event]:
+    """Events of one partition from a sequence on, in order, never above the high watermark.
+
+    BelowLowSequence when the database no longer holds the first of them.
+    """
+    validation.topic(topic)
+    rows = database.call(
+        connection,
+        "fetch",
+        topic=topic,
+        partition=partition,
+        from_sequence=from_sequence,
+        max_events=max_events,
+    )
+    return [Event.from_row(topic, partition, row) for row in rows]
+
+
+def high_watermarks(connection: Any, topic: str) -> dict[int, int]:
+    """The last sequence of every partition."""
+    rows = database.call(connection, "high_watermarks", topic=topic)
+    return {partition: watermark for partition, _, watermark, _ in rows}
+
+
+def status(connection: Any) -> LogStatus:
+    """What waits, how old it is, and how much room the storage has."""
+    return LogStatus(*database.call(connection, "log_status")[0])
+
+
+def gaps(connection: Any, topic: str) -> list[Gap]:
+    """Holes in the index of a topic's log."""
+    return [Gap(*row) for row in database.call(connection, "sequence_gaps", topic=topic)]

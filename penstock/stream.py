@@ -1,0 +1,210 @@
+"""Stream subscriptions: the calls of the lease protocol, one function each.
+
+:class:`penstock.Consumer` puts them together; use these to build a consumer of another kind.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import database
+from penstock.errors import InvalidArgument
+from penstock.records import Event, Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A consumer's place in a subscription; the times are the subscription's, in seconds."""
+
+    subscription: str
+    consumer: str
+    session: uuid.UUID
+    heartbeat_seconds: float
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Where a subscription stands on one partition, and who holds it."""
+
+    subscription: str
+    topic: str
+    partition: int
+    position: int
+    high_watermark: int
+    lag_events: int
+    lag_seconds: float
+    state: str
+    holder: str | None
+    lease_epoch: int
+
+
+def subscribe(
+    connection: Any, subscription: str, topics: Iterable[str], start: str | int = "earliest"
+) -> int:
+    """Create the subscription, or add topics to it; answers how many topics were new.
+
+    ``start`` is "earliest", "latest" or the first sequence to read; it holds for new topics only.
+    """
+    if isinstance(topics, str):
+        raise InvalidArgument("topics is one string", hint="give a list of topics")
+    rows = database.call(
+        connection, "subscribe", subscription=subscription, topics=list(topics), start=str(start)
+    )
+    return int(rows[0][0])
+
+
+def configure_subscription(
+    connection: Any,
+    subscription: str,
+    *,
+    heartbeat_seconds: float = 3,
+    lease_seconds: float = 10,
+    release_seconds: float = 10,
+) -> None:
+    """Set the times of a subscription; a lease lasts at least three heartbeats."""
+    database.call(
+        connection,
+        "configure_subscription",
+        subscription=subscription,
+        heartbeat_seconds=heartbeat_seconds,
+        lease_seconds=lease_seconds,
+        release_seconds=release_seconds,
+    )
+
+
+def unsubscribe(connection: Any, subscription: str) -> None:
+    """Remove a subscription with its positions; it holds back no event any more."""
+    database.call(connection, "unsubscribe", subscription=subscription)
+
+
+def join(connection: Any, subscription: str, consumer: str, weight: float = 1.0) -> Membership:
+    """Become a member.  DuplicateSession when the id is already running."""
+    session = uuid.uuid4()
+    heartbeat, lease, _ = database.call(
+        connection,
+        "join",
+        subscription=subscription,
+        consumer=consumer,
+        session=session,
+        weight=weight,
+    )[0]
+    return Membership(subscription, consumer, session, heartbeat, lease)
+
+
+def heartbeat(connection: Any, member: Membership) -> None:
+    """Keep a member and its leases alive.  UnknownConsumer when it has to join again."""
+    database.call(connection, "heartbeat", **_identity(member))
+
+
+def check_in(connection: Any, member: Membership) -> list[Lease]:
+    """A heartbeat that also shares out the partitions; answers what is now held."""
+    return [Lease(*row) for row in database.call(connection, "check_in", **_identity(member))]
+
+
+def poll(
+    connection: Any, member: Membership, leases: Sequence[Lease], max_events: int = 500
+) -> list[tuple[Lease, list[Event]]]:
+    """Unread events behind the position of each lease; a lease that was lost gives none."""
+    rows = database.call(
+        connection,
+        "poll",
+        subscription=member.subscription,
+        consumer=member.consumer,
+        partition_ids=[lease.partition_id for lease in leases],
+        lease_epochs=[lease.lease_epoch for lease in leases],
+        after=[lease.position for lease in leases],
+        max_events=max_events,
+    )
+    by_id = {lease.partition_id: lease for lease in leases}
+    found: dict[int, list[Event]] = {}
+    for partition_id, *row in rows:
+        lease = by_id[partition_id]
+        event = Event.from_row(lease.topic, lease.partition, (*row, lease.history))
+        found.setdefault(partition_id, []).append(event)
+    return [(by_id[partition_id], events) for partition_id, events in found.items()]
+
+
+def commit(connection: Any, member: Membership, positions: Iterable[tuple[Lease, int]]) -> None:
+    """Move positions forward, all or none, in the transaction that the connection is in.
+
+    Each position is the last sequence that is done.  StaleLease, BackwardCommit or
+    BeyondHighWatermark without any effect; roll back what the same transaction wrote.
+    """
+    wanted = list(positions)
+    database.call(
+        connection,
+        "commit",
+        subscription=member.subscription,
+        consumer=member.consumer,
+        partition_ids=[lease.partition_id for lease, _ in wanted],
+        lease_epochs=[lease.lease_epoch for lease, _ in wanted],
+        positions=[position for _, position in wanted],
+    )
+
+
+def release(connection: Any, member: Membership, leases: Sequence[Lease]) -> int:
+    """Give leases back; answers how many were still held."""
+    rows = database.call(
+        connection,
+        "release",
+        subscription=member.subscription,
+        consumer=member.consumer,
+        partition_ids=[lease.partition_id for lease in leases],
+        lease_epochs=[lease.lease_epoch for lease in leases],
+    )
+    return int(rows[0][0])
+
+
+def leave(connection: Any, member: Membership) -> None:
+    """End the membership; its leases are free at once."""
+    database.call(connection, "leave", **_identity(member))
+
+
+def position(connection: Any, subscription: str, topic: str) -> dict[int, int]:
+    """The last sequence that is done, for every partition of a topic."""
+    rows = database.call(connection, "position", subscription=subscription, topic=topic)
+    return {partition: done for partition, done, _ in rows}
+
+
+def seek(connection: Any, subscription: str, topic: str, partition: int, start: str | int) -> int:
+    """Read on from "earliest", "latest" or a sequence; answers the new position.
+
+    The present holder loses its lease: what it still commits is stale.
+    """
+    rows = database.call(
+        connection,
+        "seek",
+        subscription=subscription,
+        topic=topic,
+        partition=partition,
+        start=str(start),
+    )
+    return int(rows[0][0])
+
+
+def lag(connection: Any, subscription: str | None = None) -> list[Lag]:
+    """Position, lag and holder of every partition, of one subscription or of all."""
+    rows = database.call(connection, "subscription_lag", subscription=subscription)
+    return [Lag(*row) for row in rows]
+
+
+def rejected_commits(connection: Any) -> int:
+    """How many commits the fence has refused, counted by the database."""
+    return int(database.call(connection, "rejected_commits")[0][0])
+
+
+def take_overs(connection: Any, subscription: str) -> int:
+    """How often a lease changed hands because its holder's time ran out."""
+    return int(database.call(connection, "take_overs", subscription=subscription)[0][0])
+
+
+def _identity(member: Membership) -> dict[str, Any]:
+    return {
+        "subscription": member.subscription,
+        "consumer": member.consumer,
+        "session": member.session,
+    }

@@ -1,0 +1,42 @@
+-- name: archive_fetch
+-- What the archive stores of each event; event id and headers as the text that the database has for them.
+SELECT f.sequence, f.event_id::text, f.key, f.type, f.content_type, f.headers::text, f.payload, f.created_at,
+       f.sequenced_at, f.history
+FROM penstock.fetch(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s) AS f
+
+-- name: low_sequences
+-- Each partition of a topic and the first sequence that the database answers.
+SELECT w.partition, w.low_sequence FROM penstock.high_watermarks(%(topic)s) AS w
+
+-- name: seal
+-- The next log epoch of a partition; no row when there is nothing to seal.
+SELECT * FROM penstock.seal(%(topic)s, %(partition)s, %(max_events)s, %(max_age_seconds)s)
+
+-- name: log_epochs_of
+-- The sealed log epochs of a topic, with the targets that hold a verified copy.
+SELECT * FROM penstock.log_epochs_of(%(topic)s)
+
+-- name: missing_copies
+-- The sealed log epochs of a topic of which a target holds no verified copy.
+SELECT * FROM penstock.missing_copies(%(topic)s, %(target)s)
+
+-- name: record_copy
+-- Records a copy whose count and checksum, as read back, equal the seal's.
+SELECT penstock.record_copy(
+    %(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(location)s, %(event_count)s, %(checksum)s)
+
+-- name: forget_copy
+-- Marks a copy as missing; backfill makes it again.
+SELECT penstock.forget_copy(%(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(reason)s)
+
+-- name: clean
+-- Moves the low sequences of a topic as far as its retention policy allows.
+SELECT * FROM penstock.clean(%(topic)s)
+
+-- name: droppable_slices
+-- The tables in which every event is logically gone.
+SELECT * FROM penstock.droppable_slices()
+
+-- name: slice_dropped
+-- Records that the table of a slice is gone.
+SELECT penstock.slice_dropped(%(slice)s)

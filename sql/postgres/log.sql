@@ -1,0 +1,26 @@
+-- name: sequence
+-- One pass of the sequencer.
+SELECT sequenced, more, busy, grown FROM penstock.sequence(%(max_events)s)
+
+-- name: announce
+-- Wakes consumers; runs in a transaction of its own.
+SELECT penstock.announce(%(grown)s::bigint[])
+
+-- name: ensure_slices
+-- Makes storage ahead; answers how many slices were added.
+SELECT penstock.ensure_slices()
+
+-- name: unsequenced
+-- What waits for the sequencer.
+SELECT events, oldest_age_seconds FROM penstock.unsequenced()
+
+-- name: log_status
+-- The state of the log in one row.
+SELECT
+    unsequenced_events, unsequenced_age_seconds, last_pass_age_seconds, oldest_transaction_seconds,
+    event_ids_ready, rejected_commits, history, topics, subscriptions
+FROM penstock.log_status()
+
+-- name: sequence_gaps
+-- Holes in the index of the log; none unless something is badly wrong.
+SELECT partition, expected, found FROM penstock.sequence_gaps(%(topic)s)

@@ -1,0 +1,76 @@
+-- name: subscribe
+-- Creates a subscription, or adds topics to it.
+SELECT penstock.subscribe(%(subscription)s, %(topics)s::text[], %(start)s)
+
+-- name: configure_subscription
+-- Sets the times of a subscription.
+SELECT penstock.configure_subscription(
+    %(subscription)s, %(heartbeat_seconds)s, %(lease_seconds)s, %(release_seconds)s
+)
+
+-- name: unsubscribe
+-- Removes a subscription.
+SELECT penstock.unsubscribe(%(subscription)s)
+
+-- name: join
+-- Becomes a member of a subscription.
+SELECT heartbeat_seconds, lease_seconds, history
+FROM penstock.join(%(subscription)s, %(consumer)s, %(session)s, %(weight)s)
+
+-- name: heartbeat
+-- Stays a member.
+SELECT penstock.heartbeat(%(subscription)s, %(consumer)s, %(session)s)
+
+-- name: check_in
+-- Stays a member, and gives and takes leases.
+SELECT topic, partition, partition_id, lease_epoch, state, "position", history
+FROM penstock.check_in(%(subscription)s, %(consumer)s, %(session)s)
+
+-- name: poll
+-- Events of held leases, each after its own position.
+SELECT
+    partition_id, sequence, event_id, key, type, content_type, headers, payload, created_at,
+    sequenced_at
+FROM penstock.poll(
+    %(subscription)s, %(consumer)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[],
+    %(after)s::bigint[], %(max_events)s
+)
+
+-- name: commit
+-- Moves positions forward, fenced by the leases.
+SELECT penstock.commit(
+    %(subscription)s, %(consumer)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[],
+    %(positions)s::bigint[]
+)
+
+-- name: release
+-- Gives leases back.
+SELECT penstock.release(
+    %(subscription)s, %(consumer)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[]
+)
+
+-- name: leave
+-- Ends a membership and frees its leases.
+SELECT penstock.leave(%(subscription)s, %(consumer)s, %(session)s)
+
+-- name: position
+-- Where a subscription stands on a topic.
+SELECT partition, "position", history FROM penstock.position(%(subscription)s, %(topic)s)
+
+-- name: seek
+-- Sets the position of one partition and takes the lease from its holder.
+SELECT penstock.seek(%(subscription)s, %(topic)s, %(partition)s, %(start)s)
+
+-- name: subscription_lag
+-- Positions, lag and holders, of one subscription or of all.
+SELECT
+    subscription, topic, partition, "position", high_watermark, lag_events, lag_seconds, state, holder, lease_epoch
+FROM penstock.subscription_lag(%(subscription)s)
+
+-- name: rejected_commits
+-- How many commits the fence has refused.
+SELECT penstock.rejected_commits()
+
+-- name: take_overs
+-- How often a lease changed hands because its holder's time ran out.
+SELECT penstock.take_overs(%(subscription)s)
