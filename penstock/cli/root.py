@@ -1,0 +1,61 @@
+"""The root of the command: its options, its sub-commands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import penstock
+from penstock import config
+from penstock.cli import events, migrations, namespaces, topics
+from penstock.cli.plugins import WithPlatform
+from penstock.cli.status import status
+
+_HELP = """Events in the database that you already have.
+
+The database is PENSTOCK_DATABASE_URL, or else DB_TYPE, DB_HOST, DB_PORT, DB_NAME, DB_USER and
+DB_PASSWORD.
+Exit codes: 0 done, 1 the answer is no, 2 wrong call, 3 database or machine.
+"""
+
+root = typer.Typer(
+    cls=WithPlatform,
+    help=_HELP,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+root.command("migrate")(migrations.migrate)
+root.add_typer(namespaces.app, name="namespace")
+root.add_typer(topics.app, name="topic")
+root.command("publish")(events.publish)
+root.command("fetch")(events.fetch)
+root.command("status")(status)
+
+
+@root.callback()
+def options(
+    schema: Annotated[
+        str | None,
+        typer.Option(help=f"The schema that holds Penstock, else {config.SCHEMA_VARIABLE}."),
+    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Say the version and leave.")] = False,
+) -> None:
+    if version:
+        typer.echo(penstock.__version__)
+        raise typer.Exit
+    if schema is not None:
+        # The environment, so that sub-commands, their threads and processes all see it.
+        os.environ[config.SCHEMA_VARIABLE] = config.validate_schema(schema)
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Run the command with these arguments; answers the exit code."""
+    try:
+        root(list(arguments), prog_name="penstock")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    return 0
