@@ -1,0 +1,63 @@
+"""Sequence: give committed events their sequences, and keep storage ahead of the publishers."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import psycopg
+
+from penstock import database, log
+
+logger = logging.getLogger(__name__)
+
+PASS_EVENTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """What a round of passes did; ``busy``: another sequencer was at work."""
+
+    events: int
+    passes: int
+    busy: bool
+    slices_added: int = 0
+
+
+def sequence_round(
+    connection: database.Connection, *, max_events: int = PASS_EVENTS, max_passes: int = 100
+) -> Sequenced:
+    """Passes until nothing is left, at most ``max_passes``; consumers are woken after each.
+
+    The connection is in autocommit mode, so that every pass is a transaction of its own.
+    """
+    events = passes = 0
+    while passes < max_passes:
+        result = log.sequence(connection, max_events)
+        if result.busy:
+            return Sequenced(events, passes, busy=True)
+        if result.sequenced:
+            _wake(connection, result.grown)
+        events += result.sequenced
+        passes += 1
+        if not result.more:
+            break
+    return Sequenced(events, passes, busy=False)
+
+
+def sequence(url: str, *, max_events: int = PASS_EVENTS, max_passes: int = 1000) -> Sequenced:
+    """One round on a connection of its own, with storage made ahead: for jobs and the command."""
+    with database.connect(url, application_name="penstock sequence") as connection:
+        added = log.ensure_slices(connection)
+        done = sequence_round(connection, max_events=max_events, max_passes=max_passes)
+    return Sequenced(done.events, done.passes, done.busy, added)
+
+
+def _wake(connection: database.Connection, grown: tuple[int, ...]) -> None:
+    """A failed wake-up costs latency and no event: consumers poll as well."""
+    try:
+        log.announce(connection, grown)
+    except psycopg.Error as error:
+        if database.is_unavailable(error):
+            raise
+        logger.warning("consumers were not woken: %s", error)
