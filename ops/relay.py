@@ -1,0 +1,202 @@
+"""Relay: carry a subscription to a sink, in recorded blocks, exactly once where the sink can.
+
+A relay is a consumer of a stream subscription: it joins, holds leases and is fenced like any other.
+For each partition it (1) writes down the range that it is about to send, (2) reads it, (3) gives it
+to the sink, (4) commits its end.  Killed or paused anywhere in between, its successor finds the
+open block and sends the very same one; the sinks store it once (`ops.sinks`).
+
+A sink that does not answer is tried again after a backoff that the database counts.  An event that
+the sink refuses goes to the dead letters and its block goes on without it.  Nothing is skipped
+without a row that says so, and nothing is tried without being counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ops.relay_block import DEFAULT_BACKOFF, Backoff, BlockResult, relay_once
+from ops.sinks.base import Sink
+from penstock import database, names, stream
+from penstock.consumer import Batch, Consumer
+from penstock.errors import PenstockError, StaleLease
+from penstock.records import Lease
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+log = logging.getLogger(__name__)
+
+_MICRO_BATCH_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class RelayResult:
+    """What a micro-batch did.  ``drained``: nothing that it held was left to send."""
+
+    events: int
+    blocks: int
+    dead_letters: int
+    failures: int
+    drained: bool
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that a subscription has given up, and why."""
+
+    topic: str
+    partition: int
+    sequence: int
+    event_id: Any
+    key: str | None
+    type: str
+    reason: str
+    died_at: Any
+
+
+class Relay(Consumer):
+    """Relays a subscription until it is told to stop: the continuous form.
+
+    The sink is the caller's: it is neither opened nor closed here.
+    """
+
+    def __init__(
+        self,
+        url: str | None,
+        subscription: str,
+        sink: Sink,
+        *,
+        consumer_id: str | None = None,
+        weight: float = 1.0,
+        idle_seconds: float = 0.5,
+        backoff: Backoff = DEFAULT_BACKOFF,
+    ) -> None:
+        super().__init__(
+            url,
+            subscription,
+            batch_handler=_not_called,
+            consumer_id=consumer_id,
+            weight=weight,
+            idle_seconds=idle_seconds,
+        )
+        self.sink = sink
+        self.dead_letters = 0
+        self._backoff = backoff
+        self._proven: dict[str, int] = {}
+
+    def preflight(self, connection: Any, topics: list[str]) -> None:
+        """Prove that the sink can take these topics; SinkMisconfigured says what to set."""
+        for topic in topics:
+            partitions = len(names.describe_topic(connection, topic).partitions)
+            self.sink.preflight(topic, partitions)
+            self._proven[topic] = partitions
+
+    def run_for(self, max_seconds: float) -> RelayResult:
+        """Work off what is there, for about so long; a failing sink is tried again meanwhile."""
+        deadline = time.monotonic() + max_seconds
+        pause = threading.Event()
+        with self.keeper, self._open() as connection:
+            self.preflight(connection, sorted({lease.topic for lease in self.keeper.leases()}))
+            while time.monotonic() < deadline:
+                if self._round(connection):
+                    continue
+                if not self._retries:
+                    break
+                pause.wait(_MICRO_BATCH_POLL_SECONDS)
+            drained = not any(
+                each.lag_events for each in stream.lag(connection, self.keeper.member.subscription)
+            )
+        stats = self.stats
+        return RelayResult(
+            stats.events,
+            stats.batches,
+            self.dead_letters,
+            stats.failures,
+            drained,
+            stats.last_error,
+        )
+
+    def _round(self, connection: Connection) -> int:
+        """One block of each held partition; answers how many events were done with."""
+        self.stats.last_round = time.monotonic()
+        done = 0
+        for lease in self._ready_leases():
+            if any(held.lease_epoch == lease.lease_epoch for held in self._held(lease)):
+                done += self._relay(connection, lease)
+        self._give_back(connection)
+        return done
+
+    def _relay(self, connection: Connection, lease: Lease) -> int:
+        try:
+            if lease.partition >= self._proven.get(lease.topic, 0):
+                self.preflight(connection, [lease.topic])
+            result = relay_once(connection, self.keeper.member, lease, self.sink, self._backoff)
+        except StaleLease as error:
+            self.stats.stale_commits += 1
+            self._failed(error)
+            self.keeper.lost(lease)
+            return 0
+        except PenstockError as error:
+            # Before a block was open: there is nothing in the database to count it on.
+            attempt = self._retries.get(lease.partition_id, (0, 0.0))[0]
+            pause = min(
+                self._backoff.max_seconds, self._backoff.base_seconds * 2.0 ** min(attempt, 20)
+            )
+            self._pause(lease, attempt + 1, pause, f"{type(error).__name__}: {error}")
+            return 0
+        if result is None:
+            self._retries.pop(lease.partition_id, None)
+            return 0
+        return self._settled(lease, result)
+
+    def _settled(self, lease: Lease, result: BlockResult) -> int:
+        self.dead_letters += result.dead_letters
+        if result.retry_after is not None:
+            attempt = self._retries.get(lease.partition_id, (0, 0.0))[0]
+            self._pause(lease, attempt + 1, result.retry_after, result.error)
+            return 0
+        self._retries.pop(lease.partition_id, None)
+        self.keeper.moved(lease, result.last_sequence)
+        self.stats.events += result.events
+        self.stats.batches += 1
+        return result.events + result.dead_letters
+
+    def _pause(self, lease: Lease, attempt: int, seconds: float, error: str) -> None:
+        self._retries[lease.partition_id] = (attempt, time.monotonic() + seconds)
+        self.stats.failures += 1
+        self.stats.last_error = error
+        log.warning(
+            "relay of %s partition %s to %s failed, again in %.1f s: %s",
+            lease.topic,
+            lease.partition,
+            self.sink.name,
+            seconds,
+            error,
+        )
+
+
+def relay_micro_batch(
+    url: str | None, subscription: str, sink: Sink, max_seconds: float = 60
+) -> RelayResult:
+    """Relay what is there and end: the form for a scheduled run.
+
+    SinkMisconfigured when the sink is not set up right; other failures are in the result.
+    """
+    return Relay(url, subscription, sink).run_for(max_seconds)
+
+
+def dead_letters(connection: Any, subscription: str, max_rows: int = 100) -> list[DeadLetter]:
+    """What a subscription has given up, newest first."""
+    rows = database.call(
+        connection, "dead_letters_of", subscription=subscription, max_rows=max_rows
+    )
+    return [DeadLetter(*row) for row in rows]
+
+
+def _not_called(batch: Batch) -> None:
+    raise AssertionError("a relay sends blocks")

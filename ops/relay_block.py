@@ -1,0 +1,169 @@
+"""One block of one leased partition: written down, read, sent, committed."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ops.sinks.base import Block, EventRefused, Sink
+from penstock import database, stream
+from penstock.errors import PenstockError
+from penstock.records import Event, Lease
+from penstock.stream import Membership
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a block waits after a failed attempt: doubled each time, with jitter, bounded."""
+
+    base_seconds: float = 1.0
+    max_seconds: float = 300.0
+
+
+DEFAULT_BACKOFF = Backoff()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockResult:
+    """What became of one attempt at a block.
+
+    With ``retry_after`` the block is still open, and is tried again after so many seconds.
+    """
+
+    events: int
+    last_sequence: int
+    dead_letters: int = 0
+    retry_after: float | None = None
+    error: str = ""
+
+
+def relay_once(
+    connection: Connection,
+    member: Membership,
+    lease: Lease,
+    sink: Sink,
+    backoff: Backoff = DEFAULT_BACKOFF,
+) -> BlockResult | None:
+    """Send the next block of a leased partition, or the one that is still open; None when empty.
+
+    StaleLease when the lease was lost: whoever holds it now goes on with the same block.
+    """
+    work = _Work(connection, member, lease)
+    opened = work.open(sink)
+    if opened is None:
+        return None
+    dead = 0
+    while True:
+        block = work.read(opened)
+        try:
+            sink.send_block(block)
+            break
+        except Exception as error:  # whatever a sink raises is counted, or it would loop unseen
+            # A sink that refuses an event that is not in the block would loop: that is a failure.
+            if isinstance(error, EventRefused) and _holds(block, error.sequence):
+                work.dead_letter(error)
+                dead += 1
+                continue
+            wait = work.failed(opened, error, backoff)
+            return BlockResult(0, opened.last_sequence, dead, wait, _text(error))
+    stream.commit(connection, member, [(lease, opened.last_sequence)])
+    return BlockResult(len(block.events), opened.last_sequence, dead)
+
+
+def _holds(block: Block, sequence: int) -> bool:
+    return any(event.sequence == sequence for event in block.events)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A row of `open_block`."""
+
+    block_id: int
+    first_sequence: int
+    last_sequence: int
+    reopened: bool
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The calls of a relay on one lease; each is fenced and a transaction of its own."""
+
+    connection: Connection
+    member: Membership
+    lease: Lease
+
+    def open(self, sink: Sink) -> _Opened | None:
+        rows = database.call(
+            self.connection,
+            "open_block",
+            **self._fence(),
+            max_events=sink.max_block_events,
+            max_bytes=sink.max_block_bytes,
+        )
+        return _Opened(*rows[0]) if rows else None
+
+    def read(self, opened: _Opened) -> Block:
+        lease = self.lease
+        rows = database.call(
+            self.connection,
+            "read_block",
+            subscription=self.member.subscription,
+            partition_id=lease.partition_id,
+            first_sequence=opened.first_sequence,
+            last_sequence=opened.last_sequence,
+        )
+        events = (Event.from_row(lease.topic, lease.partition, (*r, lease.history)) for r in rows)
+        return Block(
+            relay=self.member.subscription,
+            topic=lease.topic,
+            partition=lease.partition,
+            history=lease.history,
+            lease_epoch=lease.lease_epoch,
+            first_sequence=opened.first_sequence,
+            last_sequence=opened.last_sequence,
+            reopened=opened.reopened,
+            events=tuple(events),
+        )
+
+    def dead_letter(self, refused: EventRefused) -> None:
+        log.error("%s partition %s: %s", self.lease.topic, self.lease.partition, refused)
+        database.call(
+            self.connection,
+            "dead_letter",
+            **self._fence(),
+            sequence=refused.sequence,
+            reason=refused.reason,
+        )
+
+    def failed(self, opened: _Opened, error: Exception, backoff: Backoff) -> float:
+        if not isinstance(error, PenstockError):
+            log.error("the sink raised what no sink should raise", exc_info=error)
+        rows = database.call(
+            self.connection,
+            "relay_failure",
+            **self._fence(),
+            block_id=opened.block_id,
+            error=_text(error),
+            base_seconds=backoff.base_seconds,
+            max_seconds=backoff.max_seconds,
+        )
+        return float(rows[0][0])
+
+    def _fence(self) -> dict[str, Any]:
+        return {
+            "subscription": self.member.subscription,
+            "consumer": self.member.consumer,
+            "partition_id": self.lease.partition_id,
+            "lease_epoch": self.lease.lease_epoch,
+        }
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

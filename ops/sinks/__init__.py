@@ -1,0 +1,21 @@
+"""Where relays write: `jsonl` files and Apache Pulsar, behind the interface of `base`."""
+
+from __future__ import annotations
+
+from ops.sinks.address import open_sink
+from ops.sinks.base import (
+    Block,
+    EventRefused,
+    Sink,
+    SinkMisconfigured,
+    SinkUnavailable,
+)
+
+__all__ = [
+    "Block",
+    "EventRefused",
+    "Sink",
+    "SinkMisconfigured",
+    "SinkUnavailable",
+    "open_sink",
+]

@@ -1,0 +1,80 @@
+"""What a relay writes to: the small interface, the block that it sends, and what can go wrong.
+
+A block is a range of one partition that was written down in the database, fenced by lease_epoch,
+before anything of it is sent.  A successor gets the very same block, so a sink has one task: a
+block that is sent twice is stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from penstock.errors import SinkError
+from penstock.records import Event
+
+T = TypeVar("T")
+
+
+class SinkUnavailable(SinkError):
+    """The sink does not answer or cannot take more now; the block is tried again later."""
+
+
+class SinkMisconfigured(SinkError):
+    """The sink would lose or double events as it is set up; the text says what to set."""
+
+
+class EventRefused(SinkError):
+    """The sink will never take this event: it goes to the dead letters, its block goes on."""
+
+    def __init__(self, sequence: int, reason: str) -> None:
+        super().__init__(f"the sink refused the event of sequence {sequence}: {reason}")
+        self.sequence = sequence
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One recorded range of one partition, with its events; the dead-lettered ones are left out."""
+
+    relay: str
+    topic: str
+    partition: int
+    history: int
+    lease_epoch: int
+    first_sequence: int
+    last_sequence: int
+    reopened: bool
+    events: tuple[Event, ...]
+
+
+def encoded(events: Iterable[Event], encode: Callable[[Event], T]) -> Iterator[T]:
+    """Each event as the sink writes it; one that cannot be written is refused, not in the way."""
+    for event in events:
+        try:
+            yield encode(event)
+        except ValueError as error:
+            raise EventRefused(event.sequence, f"it cannot be encoded: {error}") from error
+
+
+class Sink(Protocol):
+    """Where a relay writes.  One instance serves many topics and partitions, from one thread."""
+
+    #: How the sink is called in messages.
+    name: str
+    #: The relay opens no block above these.
+    max_block_events: int
+    max_block_bytes: int
+
+    def preflight(self, topic: str, partitions: int) -> None:
+        """Prove that nothing will be lost or doubled; SinkMisconfigured says what to set."""
+
+    def send_block(self, block: Block) -> None:
+        """Store the block; it is durable when this returns.
+
+        Raises SinkUnavailable, EventRefused or SinkMisconfigured.
+        """
+
+    def close(self) -> None:
+        """Give up connections.  Nothing is unsent, because send_block waits."""

@@ -1,0 +1,228 @@
+"""CloudEvents JSON Lines in files, exactly once over kills, pauses and power failures.
+
+One file per topic, partition and history.  Three facts make it exact, without a lock that a
+paused process could hold:
+
+* an event's line is a function of the event alone (`ops.cloudevents.to_json`), so a line has one
+  place in the file and one content;
+* everything before a block is complete and on the disk before the block is opened, so the place
+  where a block begins is the end of the last whole line with a smaller sequence, whoever looks
+  and whenever;
+* a block is written with `pwrite` at that place, never appended and never truncated.
+
+A relay that was killed leaves a torn tail: a prefix of the block that its successor writes over
+with the same bytes. A relay that was paused, before or inside the write, wakes up and writes the
+same bytes to the same place: no harm, and meanwhile nobody waited for it.  After a power failure
+a torn block can have holes, so what stands there is compared, not trusted; and it is flushed
+again even when it is equal, because the one who wrote it may have died before its fsync.
+
+A reader that follows the file while it grows takes whole lines only.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from ops.cloudevents import to_json
+from ops.sinks.base import Block, SinkMisconfigured, SinkUnavailable, encoded
+
+_CHUNK = 1 << 16
+_LONGEST_STEM = 150
+_MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class _End:
+    """Where the last block of a file ended, so that the next one need not look for its place."""
+
+    inode: int
+    sequence: int
+    offset: int
+
+
+class JsonlSink:
+    """Writes each partition to a file of its own under a directory."""
+
+    name = "jsonl"
+    max_block_events = 10_000
+    max_block_bytes = 8 * _MIB
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self._ends: dict[Path, _End] = {}
+
+    def path(self, topic: str, partition: int, history: int = 1) -> Path:
+        """The file of a partition; after a restore that lost events, of its new history."""
+        return self.directory / file_name(topic, partition, history)
+
+    def preflight(self, topic: str, partitions: int) -> None:
+        """The directory can be made and written."""
+        try:
+            self._make_directory()
+        except OSError as error:
+            raise SinkMisconfigured(
+                f"the directory {self.directory} cannot be made ({error.strerror})",
+                hint="name another directory or give the relay the right to write there",
+            ) from error
+        if not os.access(self.directory, os.W_OK | os.X_OK):
+            raise SinkMisconfigured(
+                f"the directory {self.directory} cannot be written",
+                hint="give the relay the right to write there",
+            )
+
+    def send_block(self, block: Block) -> None:
+        """Write the block's lines to their place and flush them to the disk."""
+        if not block.events:
+            return
+        lines = b"".join(line + b"\n" for line in encoded(block.events, to_json))
+        path = self.path(block.topic, block.partition, block.history)
+        try:
+            self._store(path, block, lines)
+        except OSError as error:
+            raise _unavailable(path, error) from error
+
+    def close(self) -> None:
+        """Nothing is held open between two blocks."""
+        self._ends.clear()
+
+    def _store(self, path: Path, block: Block, lines: bytes) -> None:
+        file = self._open(path)
+        try:
+            offset = self._place(file, path, block)
+            there = _read(file, offset, len(lines) + 1)
+            if len(there) <= len(lines):
+                # Also when all of it stands there: after an fsync that failed, only new pages are
+                # written.
+                _write(file, offset, lines)
+            elif not there.startswith(lines):
+                raise _other_lines(path)
+            os.fsync(file)
+            inode = os.fstat(file).st_ino
+        finally:
+            os.close(file)
+        self._ends[path] = _End(inode, block.last_sequence, offset + len(lines))
+
+    def _open(self, path: Path) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        with suppress(FileNotFoundError):
+            return os.open(path, flags)
+        self._make_directory()
+        file = os.open(path, flags | os.O_CREAT, 0o644)
+        # The name of a new file is durable only with its directory.
+        _sync_directory(path.parent)
+        return file
+
+    def _make_directory(self) -> None:
+        if not self.directory.is_dir():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            _sync_directory(self.directory.parent)
+
+    def _place(self, file: int, path: Path, block: Block) -> int:
+        known = self._ends.get(path)
+        if known is not None and known.sequence + 1 == block.first_sequence:
+            status = os.fstat(file)
+            if status.st_ino == known.inode and status.st_size >= known.offset:
+                return known.offset
+        return end_before(file, block.first_sequence)
+
+
+def file_name(topic: str, partition: int, history: int = 1) -> str:
+    """A name that no topic can leave the directory with, and that fits every file system."""
+    stem = quote(topic, safe="")
+    if len(stem) > _LONGEST_STEM:
+        digest = hashlib.sha256(topic.encode()).hexdigest()[:32]
+        stem = f"{stem[:_LONGEST_STEM]}~{digest}"
+    line = "" if history == 1 else f".history-{history}"
+    return f"{stem}.{partition}{line}.jsonl"
+
+
+def end_before(file: int, sequence: int) -> int:
+    """The offset after the last whole line of a smaller sequence, looked for from the end."""
+    end = os.fstat(file).st_size
+    tail = b""
+    start = end
+    while start > 0:
+        step = min(_CHUNK, start)
+        start -= step
+        tail = _read(file, start, step) + tail
+        # The first piece may have begun before what was read; it is looked at with the next chunk.
+        head, found, rest = (b"", True, tail) if start == 0 else _cut(tail)
+        if not found:
+            continue
+        place = _end_in(rest, sequence)
+        if place is not None:
+            return start + len(head) + place
+        tail = head
+    return 0
+
+
+def _cut(tail: bytes) -> tuple[bytes, bool, bytes]:
+    first = tail.find(b"\n")
+    return tail[: first + 1], first >= 0, tail[first + 1 :]
+
+
+def _end_in(text: bytes, sequence: int) -> int | None:
+    """The end of the last whole line of a smaller sequence.  A torn or damaged line is not one."""
+    stop = text.rfind(b"\n") + 1
+    while stop > 0:
+        begin = text.rfind(b"\n", 0, stop - 1) + 1
+        found = _sequence(text[begin:stop])
+        if found is not None and found < sequence:
+            return stop
+        stop = begin
+    return None
+
+
+def _sequence(line: bytes) -> int | None:
+    try:
+        return int(json.loads(line)["sequence"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _other_lines(path: Path) -> SinkMisconfigured:
+    """More than a torn block stands where the block belongs: another program wrote it."""
+    return SinkMisconfigured(
+        f"{path} holds other lines where the block belongs",
+        hint="move the file away; the relay writes a new one",
+    )
+
+
+def _read(file: int, offset: int, length: int) -> bytes:
+    pieces: list[bytes] = []
+    while length > 0:
+        piece = os.pread(file, length, offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        length -= len(piece)
+    return b"".join(pieces)
+
+
+def _write(file: int, offset: int, lines: bytes) -> None:
+    view = memoryview(lines)
+    while view:
+        written = os.pwrite(file, view, offset)
+        offset += written
+        view = view[written:]
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unavailable(path: Path, error: OSError) -> SinkUnavailable:
+    hint = "free or add disk space" if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""
+    return SinkUnavailable(f"{path} cannot be written ({error.strerror})", hint=hint)
