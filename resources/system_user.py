@@ -53,7 +53,7 @@ def give_to_server_user(*paths: Path) -> None:
         return
     user = pwd.getpwnam(SERVER_USER)
     for path in paths:
-        os.chown(path, user.pw_uid, user.pw_gid)
+        os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
 
 
 def first_closed_directory(paths: Iterable[Path]) -> Path | None:

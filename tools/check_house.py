@@ -32,7 +32,8 @@ REGISTRIES = re.compile(
     "|".join(
         re.escape(host)
         for host in (
-            "pypi" + ".org", "python" + "hosted.org", "repo1.maven" + ".org", "repo.maven" + ".apache.org",
+            "pypi" + ".org", "python" + "hosted.org", "repo1.maven" + ".org",
+            "repo.maven" + ".apache.org",
             "deb.debian" + ".org", "registry.npm" + "js.org", "index.docker" + ".io",
         )
     )

@@ -118,7 +118,7 @@ def _say(text: str) -> None:
 def main() -> int:
     """The command line: no arguments."""
     os.environ.setdefault("PIP_ROOT_USER_ACTION", "ignore")
-    # Debian's pip would build pyspark the old way and say so at length; newer ones know no other way.
+    # Debian's pip would build pyspark the old way and say so at length; newer ones cannot.
     os.environ.setdefault("PIP_USE_PEP517", "1")
     try:
         create()

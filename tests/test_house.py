@@ -1,0 +1,105 @@
+"""The house: what an application imports stays light, and each house rule finds its fault."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools import check_house
+
+ROOT = Path(__file__).resolve().parents[1]
+
+LIGHT = textwrap.dedent(
+    """
+    import pkgutil, sys
+
+    HEAVY = {"dagster", "pyspark", "pulsar", "deltalake", "sqlalchemy"}
+    HEAVY |= {"psycopg", "pymysql", "typer", "rich"}
+
+    class Refuse:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in HEAVY:
+                raise ImportError(f"{name} was imported")
+
+    sys.meta_path.insert(0, Refuse())
+    import penstock
+
+    for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
+        if not module.name.startswith("penstock.cli"):
+            __import__(module.name)
+    """
+)
+
+
+def test_penstock_imports_nothing_but_the_standard_library() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_core_has_no_required_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == []
+
+
+def test_the_lock_has_hashes_and_no_address() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    pins = [line for line in lock.splitlines() if "==" in line]
+    assert len(pins) > 100
+    assert all(line.endswith("\\") for line in pins)
+    assert "://" not in lock
+
+
+def test_the_house_has_no_fault() -> None:
+    assert list(check_house.check(ROOT, check_house.tracked(ROOT))) == []
+
+
+MACHINE_PATH = "/ro" + "ot/file"
+REGISTRY = "py" + "pi.org"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("docs/a.md", f"see {MACHINE_PATH}", "a path of one machine"),
+        ("a.toml", f"index = {REGISTRY}", "the address of a registry"),
+        ("uv.lock", "", "uv.lock names registries"),
+        ("a.py", "x = 1\n" * 501, "the file has 501 lines"),
+        ("a.py", "def f():\n" + "    x = 1\n" * 70, "function f has 71 lines"),
+        ("a.py", "async def f():\n" + "    x = 1\n" * 70, "function f has 71 lines"),
+        ("sql/a.sql", "SELECT 1;", "SQL before the first"),
+        ("sql/a.sql", "-- name: one\nSELECT 1;", "has no comment"),
+        ("sql/a.sql", "-- name: one\n-- Why.\n", "is empty"),
+        ("sql/a.sql", "-- name: one\n-- Why.\nSELECT 1;\n" * 2, "two blocks one"),
+        ("sql/postgres/migrations/0001_a.sql", "SELECT 1;", "no comment that explains"),
+        ("pyproject.toml", "[tool.dagster]\nmodule_name = 'a'", "switches workspace.yaml off"),
+        ("pyproject.toml", "[tool.dg]\ndirectory_type = 'a'", "switches workspace.yaml off"),
+    ],
+)
+def test_each_rule_finds_its_fault(tmp_path: Path, name: str, text: str, fault: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    assert any(fault in each for each in check_house.check(tmp_path, [path]))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("docs/a.md", "a relative homework/root/file, ~/work/x and an address /v1/home"),
+        ("a.py", "def f():\n" + "    x = 1\n" * 69),
+        ("sql/a.sql", "-- name: one\n-- Why.\nSELECT 1;\n"),
+        ("picture.png", b"\x89PNG\xff\xfe"),
+    ],
+)
+def test_no_rule_finds_a_fault_where_none_is(tmp_path: Path, name: str, text: str | bytes) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert list(check_house.check(tmp_path, [path])) == []
