@@ -173,7 +173,7 @@ def _at(place: int, error: PenstockError) -> PenstockError:
 
 def _psycopg_connection(connection: Any) -> Connection:
     driver: Any = database.driver_connection(connection)
-    if not type(driver).__module__.startswith("psycopg.") or not hasattr(driver, "pgconn"):
+    if not hasattr(driver, "pgconn"):  # psycopg's own attribute, in subclasses too
         raise InvalidArgument(
             f"publish_bulk needs a psycopg connection, not {type(driver).__name__}",
             hint="use publish_batch with other drivers",
