@@ -1,0 +1,142 @@
+"""Spark's reader of log epochs, for the archive's writer: out of the database or out of a copy.
+
+One input partition is one log epoch, so that one task reads it, in the order of its sequence, and
+the task that writes it needs no shuffle.  The log never changes and has no gaps, so an epoch is
+read page by page in short transactions: no snapshot is held while an epoch is copied, which would
+keep the database from cleaning up behind everybody else.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from ops.archive_format import (
+    FILE_SCHEMA,
+    PARTITION_COLUMNS,
+    SPARK_SCHEMA,
+    TABLE_SCHEMA,
+    EpochPlan,
+    load_plans,
+)
+from penstock import catalog, config
+from penstock.database import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import psycopg
+    from pyspark.sql.types import StructType
+
+#: One call of `fetch`; it bounds how long a snapshot is held and what the server materialises.
+_EVENTS_PER_PAGE = 10_000
+#: What is read from the socket at once: with payloads at their limit of 1 MiB that many MiB.
+_ROWS_PER_READ = 64
+#: A batch for Spark ends at either bound.
+_ROWS_PER_BATCH = 4096
+_BYTES_PER_BATCH = 8 << 20
+_PAYLOAD_COLUMN = FILE_SCHEMA.get_field_index("payload")
+
+
+class EpochInput(InputPartition):
+    """One log epoch to read."""
+
+    def __init__(self, plan: EpochPlan) -> None:
+        """Carry the plan to the task."""
+        super().__init__(plan.key)
+        self.plan = plan
+
+
+class EpochSource(DataSource):
+    """``spark.read.format("penstock_epochs")`` with the options url, topic and plans."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "penstock_epochs"
+
+    def schema(self) -> str:
+        """The columns of the archive."""
+        return SPARK_SCHEMA
+
+    def reader(self, schema: StructType) -> EpochReader:
+        """The reader of the plans that the options name."""
+        return EpochReader(
+            self.options["url"], self.options["topic"], load_plans(self.options["plans"])
+        )
+
+
+class EpochReader(DataSourceReader):
+    """Reads every planned log epoch in a task of its own."""
+
+    def __init__(self, url: str, topic: str, plans: list[EpochPlan]) -> None:
+        """Take what the tasks need; nothing is opened here."""
+        self._url = url
+        self._topic = topic
+        self._plans = plans
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One input partition for each log epoch."""
+        return [EpochInput(plan) for plan in self._plans]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The epoch's events as Arrow batches, in the order of their sequence."""
+        assert isinstance(partition, EpochInput)
+        plan = partition.plan
+        batches = read_files(plan.files) if plan.files else self._read_database(plan)
+        for batch in batches:
+            yield _with_partition_columns(batch, plan)
+
+    def _read_database(self, plan: EpochPlan) -> Iterator[pa.RecordBatch]:
+        with connect(self._url, application_name="penstock archive") as connection:
+            position = plan.first_sequence
+            while position <= plan.last_sequence:
+                wanted = min(_EVENTS_PER_PAGE, plan.last_sequence - position + 1)
+                yield from _read_page(
+                    connection,
+                    topic=self._topic,
+                    partition=plan.partition,
+                    from_sequence=position,
+                    max_events=wanted,
+                )
+                position += wanted
+
+
+def read_files(paths: Sequence[str | Path]) -> Iterator[pa.RecordBatch]:
+    """The rows of Parquet files, file by file, in the order in which they were written."""
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(batch_size=_ROWS_PER_BATCH)
+
+
+def _read_page(connection: psycopg.Connection[Any], **binds: Any) -> Iterator[pa.RecordBatch]:
+    query = catalog.statement("postgres", "archive_fetch", config.schema_name()).text
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    with connection.cursor(binary=True) as cursor:
+        for row in cursor.stream(query, binds, size=_ROWS_PER_READ):
+            rows.append(row)
+            size += len(row[_PAYLOAD_COLUMN] or b"")
+            if len(rows) >= _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
+                yield _batch(rows)
+                rows, size = [], 0
+    if rows:
+        yield _batch(rows)
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = [
+        pa.array(values, field.type)
+        for values, field in zip(zip(*rows, strict=True), FILE_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
+
+
+def _with_partition_columns(batch: pa.RecordBatch, plan: EpochPlan) -> pa.RecordBatch:
+    constants = [pa.repeat(pa.scalar(value, pa.int32()), batch.num_rows) for value in plan.key]
+    assert len(constants) == len(PARTITION_COLUMNS)
+    return pa.RecordBatch.from_arrays([*constants, *batch.columns], schema=TABLE_SCHEMA)

@@ -1,0 +1,203 @@
+"""The archive's table: one Delta table per topic and target, written through delta-rs, no JAR.
+
+A log epoch is in the archive when the Delta log says so.  Files that no commit names, which a
+killed run leaves behind, are not part of it, whatever lies in the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from ops.archive_format import PARTITION_COLUMNS, TABLE_SCHEMA, EpochPlan
+from ops.targets import Target, make_durable
+from penstock.errors import ConfigurationError, EpochError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: One commit per log epoch: readers get a checkpoint every so many of them.
+_CONFIGURATION = {"delta.checkpointInterval": "50"}
+_COMMIT_ATTEMPTS = 20
+_BACKOFF_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFile:
+    """A file that the Delta log names."""
+
+    path: str
+    size: int
+    event_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a task wrote, complete and forced to the disk, not yet part of the table."""
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+Committed = dict[tuple[int, int], list[ArchiveFile]]
+
+
+def open_table(target: Target, topic: str) -> DeltaTable | None:
+    """The topic's table on the target, or None when nothing was ever archived there."""
+    path = target.table_path(topic)
+    if not DeltaTable.is_deltatable(str(path)):
+        return None
+    table = DeltaTable(str(path))
+    if table.metadata().name != topic:
+        raise ConfigurationError(
+            f"{path} holds the archive of {table.metadata().name!r}, not of {topic!r}",
+            hint="give every installation its own archive target",
+        )
+    return table
+
+
+def create_table(target: Target, topic: str) -> DeltaTable:
+    """The topic's table on the target, made when it is not there; several may try at once."""
+    path = target.table_path(topic)
+    path.mkdir(parents=True, exist_ok=True)
+    for _ in range(_COMMIT_ATTEMPTS):
+        table = open_table(target, topic)
+        if table is not None:
+            return table
+        try:
+            DeltaTable.create(
+                str(path),
+                TABLE_SCHEMA,
+                mode="error",
+                partition_by=list(PARTITION_COLUMNS),
+                name=topic,
+                configuration=_CONFIGURATION,
+            )
+        except DeltaError:
+            _back_off()  # another run has just made it; the next look finds it
+    raise EpochError(f"the archive table in {path} could not be created")
+
+
+def committed_epochs(table: DeltaTable | None) -> Committed:
+    """The files of every log epoch that the table holds."""
+    found: Committed = {}
+    if table is None:
+        return found
+    # `pa.table` because delta-rs answers with an Arrow table of its own kind
+    rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    for row in sorted(rows, key=lambda each: str(each["path"])):
+        epoch = int(row["partition.partition"]), int(row["partition.log_epoch"])
+        entry = ArchiveFile(str(row["path"]), int(row["size_bytes"]), int(row["num_records"]))
+        found.setdefault(epoch, []).append(entry)
+    return found
+
+
+def commit_epoch(target: Target, topic: str, plan: EpochPlan, file: WrittenFile) -> bool:
+    """Make the file one log epoch of the table, in one transaction; False when another run did.
+
+    Every commit carries an app transaction of its partition, so that of two commits that
+    started from the same version of the table one fails, and then finds the other's file.  That
+    the table has the file, not the transaction's number, says that a log epoch is there: a repair
+    of an older one must stay possible after newer ones.
+    """
+    for _ in range(_COMMIT_ATTEMPTS):
+        table = create_table(target, topic)
+        present = tuple(entry.path for entry in committed_epochs(table).get(plan.key, []))
+        if sorted(present) != sorted(plan.replaces):
+            return False
+        before = table.version()
+        try:
+            _commit(table, f"{topic}/{plan.partition}@{target.name}", plan, file)
+        except CommitFailedError:
+            _back_off()
+            continue
+        _make_log_durable(target.table_path(topic), since=before)
+        return True
+    raise EpochError(
+        f"log epoch {plan.log_epoch} of {topic}/{plan.partition} could not be committed to "
+        f"{target.name}: other runs were faster {_COMMIT_ATTEMPTS} times",
+    )
+
+
+def discard(target: Target, topic: str, file: WrittenFile) -> None:
+    """Remove a file that will not be committed."""
+    (target.table_path(topic) / file.path).unlink(missing_ok=True)
+
+
+def remove_leftovers(target: Target, topic: str, retention_hours: int = 168) -> list[str]:
+    """Remove files of killed runs and replaced copies that are older than the given hours."""
+    table = open_table(target, topic)
+    if table is None:
+        return []
+    return table.vacuum(
+        retention_hours=retention_hours,
+        dry_run=False,
+        enforce_retention_duration=False,
+        full=True,
+    )
+
+
+def _commit(table: DeltaTable, app_id: str, plan: EpochPlan, file: WrittenFile) -> None:
+    values: dict[str, str | None] = {
+        "partition": str(plan.partition),
+        "log_epoch": str(plan.log_epoch),
+    }
+    removed = [
+        RemoveAction(path, data_change=True, deletion_timestamp=_now_ms(), partition_values=values)
+        for path in plan.replaces
+    ]
+    added = AddAction(
+        file.path, file.size, values, file.modified_ms, data_change=True, stats=_statistics(plan)
+    )
+    version = max(plan.log_epoch, table.transaction_version(app_id) or 0)
+    table.create_write_transaction(
+        [*removed, added],
+        mode="append",
+        schema=TABLE_SCHEMA,
+        partition_by=list(PARTITION_COLUMNS),
+        commit_properties=CommitProperties(
+            custom_metadata={
+                "first_sequence": str(plan.first_sequence),
+                "last_sequence": str(plan.last_sequence),
+                "event_count": str(plan.event_count),
+                "checksum": plan.checksum,
+            },
+            app_transactions=[Transaction(app_id, version)],
+        ),
+    )
+
+
+def _statistics(plan: EpochPlan) -> str:
+    return json.dumps(
+        {
+            "numRecords": plan.event_count,
+            "minValues": {"sequence": plan.first_sequence},
+            "maxValues": {"sequence": plan.last_sequence},
+            "nullCount": {"sequence": 0},
+        }
+    )
+
+
+def _make_log_durable(path: Path, *, since: int) -> None:
+    log = path / "_delta_log"
+    for each in log.glob("*.json"):
+        if int(each.stem) > since:
+            make_durable(each)
+    make_durable(log)
+
+
+def _back_off() -> None:
+    time.sleep(random.uniform(0, _BACKOFF_SECONDS))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,133 @@
+"""Reads copies back from the target and computes count and checksum of what really lies there."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from ops.archive_format import CHECKSUM_KEY, EpochPlan, dump_plans, load_plans
+from ops.archive_reader import EpochInput, read_files
+from ops.checksum import EpochChecksum, batch_fields
+from ops.spark import register
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_SCHEMA = (
+    "`partition` int, log_epoch int, event_count bigint, checksum string, damage string, "
+    "other_log boolean"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReading:
+    """What the files of one log epoch hold.
+
+    ``damage`` is empty when they hold exactly what was sealed.  ``other_log`` says that they are
+    whole, but were written from another log than the one that the seal is of.
+    """
+
+    partition: int
+    log_epoch: int
+    event_count: int
+    checksum: str
+    damage: str
+    other_log: bool = False
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(partition, log epoch)."""
+        return self.partition, self.log_epoch
+
+
+class CopySource(DataSource):
+    """``spark.read.format("penstock_copies")``: a row for each plan, read by a task of its own."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "penstock_copies"
+
+    def schema(self) -> str:
+        """The fields of :class:`CopyReading`."""
+        return _SCHEMA
+
+    def reader(self, schema: StructType) -> CopyReader:
+        """The reader of the plans that the options name."""
+        return CopyReader(load_plans(self.options["plans"]))
+
+
+class CopyReader(DataSourceReader):
+    """Reads each copy where the data is, one task each."""
+
+    def __init__(self, plans: list[EpochPlan]) -> None:
+        """Take the copies to read."""
+        self._plans = plans
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One input partition for each copy."""
+        return [EpochInput(plan) for plan in self._plans]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """The one row of a copy."""
+        assert isinstance(partition, EpochInput)
+        yield astuple(read_copy(partition.plan))
+
+
+def read_copies(spark: SparkSession, plans: list[EpochPlan]) -> dict[tuple[int, int], CopyReading]:
+    """Read the files of every plan back, in Spark's tasks."""
+    if not plans:
+        return {}
+    register(spark, CopySource)
+    rows = spark.read.format(CopySource.name()).option("plans", dump_plans(plans)).load().collect()
+    readings = [CopyReading(*row) for row in rows]
+    return {reading.key: reading for reading in readings}
+
+
+def read_copy(plan: EpochPlan) -> CopyReading:
+    """Read the files of one log epoch back and compare them with its seal."""
+    seen = EpochChecksum()
+    damage = ""
+    try:
+        for batch in read_files(plan.files):
+            seen.add_all(batch_fields(batch))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        damage = f"{type(error).__name__}: {error}"
+    found = seen.event_count, seen.first_sequence, seen.last_sequence, seen.hexdigest()
+    sealed = plan.event_count, plan.first_sequence, plan.last_sequence, plan.checksum
+    if not damage and found != sealed:
+        damage = _difference(plan, seen)
+    return CopyReading(
+        *plan.key,
+        event_count=seen.event_count,
+        checksum=seen.hexdigest(),
+        damage=damage,
+        other_log=bool(damage) and _written_as(plan) == [seen.hexdigest()],
+    )
+
+
+def _difference(plan: EpochPlan, seen: EpochChecksum) -> str:
+    if not plan.files:
+        return "the table does not hold it"
+    if seen.event_count != plan.event_count:
+        return f"{seen.event_count} events instead of {plan.event_count}"
+    return f"checksum {seen.hexdigest()} instead of {plan.checksum}"
+
+
+def _written_as(plan: EpochPlan) -> list[str]:
+    """The checksums that the files themselves say they were written with."""
+    found = []
+    for path in plan.files:
+        try:
+            metadata = pq.read_metadata(path).metadata or {}
+        except (OSError, ValueError, pa.ArrowException):
+            return []
+        found.append(metadata.get(CHECKSUM_KEY.encode(), b"").decode())
+    return found

@@ -1,0 +1,101 @@
+"""Backfill: find copies that are gone or damaged, and make every missing copy again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ops.archive import EPOCHS_PER_JOB, EpochCopy, bring_copies, verify_copies
+from ops.archive_table import committed_epochs, open_table
+from ops.seal import key_of, log_epochs, missing_copies
+from penstock.database import call, connect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from ops.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenCopy:
+    """A recorded copy that turned out not to be there, and why."""
+
+    partition: int
+    log_epoch: int
+    reason: str
+
+
+def backfill(
+    spark: SparkSession,
+    url: str,
+    topic: str,
+    target: Target,
+    *,
+    sources: Sequence[Target] = (),
+) -> list[EpochCopy]:
+    """Make every missing copy of a topic on a target; repairs what is there but damaged.
+
+    Log epochs that the database has dropped come from ``sources``, other targets.  Can be stopped
+    at any point and run again.  Answers the copies that it recorded.
+    """
+    audit_files(url, topic, target)
+    with connect(url) as connection:
+        missing = missing_copies(connection, topic, target.name)
+    made: list[EpochCopy] = []
+    for start in range(0, len(missing), EPOCHS_PER_JOB):
+        chunk = missing[start : start + EPOCHS_PER_JOB]
+        made += bring_copies(spark, url, target, chunk, repair=True, sources=sources)
+    return made
+
+
+def audit_files(url: str, topic: str, target: Target) -> list[ForgottenCopy]:
+    """Without Spark: forget the recorded copies whose files are gone or have another size.
+
+    Cheap enough for a sensor; what it forgets, :func:`backfill` makes again.
+    """
+    root = target.table_path(topic)
+    committed = committed_epochs(open_table(target, topic))
+    found: list[ForgottenCopy] = []
+    with connect(url) as connection:
+        for epoch in log_epochs(connection, topic):
+            if target.name not in epoch.targets:
+                continue
+            files = committed.get(key_of(epoch), [])
+            whole = bool(files) and all(_has_size(root / each.path, each.size) for each in files)
+            if not whole:
+                reason = "its files are gone or have another size"
+                found.append(ForgottenCopy(*key_of(epoch), reason))
+        _forget(connection, topic, target, found)
+    return found
+
+
+def audit_copies(spark: SparkSession, url: str, topic: str, target: Target) -> list[ForgottenCopy]:
+    """Read every recorded copy back and forget those that are not what was sealed."""
+    readings = verify_copies(spark, url, topic, target)
+    found = [ForgottenCopy(*each.key, each.damage) for each in readings if each.damage]
+    with connect(url) as connection:
+        _forget(connection, topic, target, found)
+    return found
+
+
+def _forget(connection: Any, topic: str, target: Target, found: list[ForgottenCopy]) -> None:
+    for each in found:
+        call(
+            connection,
+            "forget_copy",
+            topic=topic,
+            partition=each.partition,
+            log_epoch=each.log_epoch,
+            target=target.name,
+            reason=each.reason,
+        )
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False

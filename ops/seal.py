@@ -1,0 +1,65 @@
+"""Seal: cut the end of each partition's log into log epochs, and say which ones there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.database import call
+from penstock.records import LogEpoch
+
+#: (partition, log epoch): what names a log epoch within its topic.
+EpochKey = tuple[int, int]
+
+#: A log epoch of this size is one file of some ten megabytes, written and verified in seconds.
+MAX_EVENTS = 100_000
+
+
+def seal(
+    connection: Any,
+    topic: str,
+    *,
+    max_events: int = MAX_EVENTS,
+    max_age_seconds: float | None = None,
+    max_epochs: int = 1_000,
+) -> list[LogEpoch]:
+    """Seal what is ready in every partition of a topic; answers the new log epochs.
+
+    A log epoch is ready when it holds ``max_events``, or when its first event has been in the log
+    for ``max_age_seconds``: 0 seals whatever there is, None goes by the size alone.  On a
+    connection in autocommit each log epoch is a transaction of its own.
+    """
+    found: list[LogEpoch] = []
+    for partition, _ in call(connection, "low_sequences", topic=topic):
+        while len(found) < max_epochs:
+            rows = call(
+                connection,
+                "seal",
+                topic=topic,
+                partition=partition,
+                max_events=max_events,
+                max_age_seconds=max_age_seconds,
+            )
+            if not rows:
+                break
+            found += [LogEpoch(topic, partition, *row) for row in rows]
+    return found
+
+
+def log_epochs(connection: Any, topic: str) -> list[LogEpoch]:
+    """Every sealed log epoch of a topic, with the targets that hold a verified copy."""
+    return [_log_epoch(topic, row) for row in call(connection, "log_epochs_of", topic=topic)]
+
+
+def missing_copies(connection: Any, topic: str, target: str) -> list[LogEpoch]:
+    """The sealed log epochs that lack a verified copy on the target."""
+    rows = call(connection, "missing_copies", topic=topic, target=target)
+    return [_log_epoch(topic, row) for row in rows]
+
+
+def key_of(epoch: LogEpoch) -> EpochKey:
+    """(partition, log epoch)."""
+    return epoch.partition, epoch.log_epoch
+
+
+def _log_epoch(topic: str, row: tuple[Any, ...]) -> LogEpoch:
+    return LogEpoch(topic, *row[:-1], targets=tuple(row[-1] or ()))

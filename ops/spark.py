@@ -1,0 +1,84 @@
+"""How Spark starts on one machine: a configuration, and a session made from it.
+
+Nothing in ``ops`` touches the Spark context, an RDD or the JVM, so every verb also runs over Spark
+Connect and on a cluster; there the workers need this project on their ``PYTHONPATH``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+_ROOT = Path(__file__).resolve().parent.parent
+#: Seconds to a usable session matter more here than the last percent of a long job.
+_QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def local_session_config() -> dict[str, str]:
+    """The Spark settings of a local run.
+
+    It also gives the environment what Spark reads only from there, unless it is set already: the
+    interpreter of the workers (else they run the first ``python3`` on the PATH), the address of
+    this machine, and the folder from which workers import ``ops`` and ``penstock``.
+    """
+    _prepare_environment()
+    scratch = _ROOT / ".penstock" / "spark"
+    return {
+        "spark.master": os.environ.get("PENSTOCK_SPARK_MASTER", "local[2]"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        # The bytes bound matters with large payloads; the default is 64 MiB per batch and worker.
+        "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+        "spark.local.dir": str(scratch / "tmp"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"{_QUICK_JVM} -Dderby.system.home={scratch / 'derby'}",
+    }
+
+
+def local_session(app_name: str = "penstock") -> SparkSession:
+    """A session with :func:`local_session_config`, or the one that this process has already."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in local_session_config().items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+_registered: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
+_registering = threading.Lock()
+
+
+def register(spark: SparkSession, *sources: type[DataSource]) -> None:
+    """Make data sources known to a session, each one once.
+
+    A second registration would take the first one away for a moment, from under other threads.
+    """
+    with _registering:
+        known = _registered.setdefault(spark, set())
+        for source in sources:
+            if source.name() not in known:
+                spark.dataSource.register(source)
+                known.add(source.name())
+
+
+def _prepare_environment() -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    if str(_ROOT) not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *known])

@@ -1,0 +1,3 @@
+"""Seal, archive, backfill and clean."""
+
+from __future__ import annotations

@@ -1,0 +1,101 @@
+"""Logs for the tests of this folder: topics, events of every odd shape, and what is in them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from ops.seal import seal
+from penstock.records import LogEpoch
+
+TOPIC = "bank/Zürich/account-changed"
+
+Row = tuple[Any, ...]
+
+#: key, type, content type, headers, payload: what tends to be changed on the way.
+ODD_EVENTS: list[tuple[str | None, str, str, dict[str, Any] | None, bytes]] = [
+    (None, "", "application/octet-stream", None, b""),
+    ("", "t", "text/plain", {}, b"\x00\xff\x00"),
+    ("zürich-🏦-账户", "größe", "text/plain; charset=utf-8", {"ü": "💶"}, "grün 🟢".encode()),
+    ("line\nbreak\ttab", "a b", "x/y", {"n": 1.10, "big": 12345678901234567890}, b"\r\n"),
+    ("quote\"'\\", "t", "application/json", {"b": [1, None, True], "a": {"x": "\\u0041"}}, b"{}"),
+    ("k" * 255, "t" * 200, "c/d", {"trace": "00-" + "a" * 32}, bytes(range(256)) * 40),
+]
+
+
+@dataclass(frozen=True)
+class Log:
+    """A topic under test."""
+
+    connection: psycopg.Connection[tuple[Any, ...]]
+    url: str
+    topic: str
+
+    def publish_odd(self) -> None:
+        """One event of every odd shape into every partition, and their sequences."""
+        for partition in range(2):
+            for key, kind, content_type, headers, payload in ODD_EVENTS:
+                self.connection.execute(
+                    "SELECT penstock.publish(topic => %s, payload => %s, key => %s, type => %s,"
+                    " content_type => %s, headers => %s::jsonb, partition => %s)",
+                    (
+                        self.topic,
+                        payload,
+                        key,
+                        kind,
+                        content_type,
+                        None if headers is None else json.dumps(headers),
+                        partition,
+                    ),
+                )
+        self.sequence()
+
+    def publish_many(self, count: int) -> None:
+        """Plain events, spread over the partitions, and their sequences."""
+        self.connection.execute(
+            "SELECT penstock.publish(topic => %s, payload => convert_to('p' || g, 'UTF8'),"
+            " key => 'k' || g, type => 't', partition => g %% 2) FROM generate_series(1, %s) AS g",
+            (self.topic, count),
+        )
+        self.sequence()
+
+    def sequence(self) -> None:
+        """Give every committed event its sequence."""
+        while True:
+            row = self.connection.execute("SELECT more, busy FROM penstock.sequence()").fetchone()
+            assert row is not None
+            if not any(row):
+                return
+
+    def seal(self, max_events: int = 1_000) -> list[LogEpoch]:
+        """Seal everything there is."""
+        return seal(self.connection, self.topic, max_events=max_events, max_age_seconds=0)
+
+    def rows(self) -> list[Row]:
+        """Every event of the log as the archive has to hold it."""
+        found: list[Row] = []
+        for partition in range(2):
+            found += self.connection.execute(
+                "SELECT %(partition)s, sequence, event_id::text, key, type, content_type,"
+                " headers::text, payload, created_at, sequenced_at, history"
+                " FROM penstock.fetch(%(topic)s, %(partition)s, 1, 100000) ORDER BY sequence",
+                {"topic": self.topic, "partition": partition},
+            ).fetchall()
+        return found
+
+    def one(self, query: str, *binds: Any) -> Any:
+        """The one value that a query answers."""
+        row = self.connection.execute(query, binds).fetchone()
+        assert row is not None
+        return row[0]
+
+
+def create_topic(connection: psycopg.Connection[Any], topic: str, partitions: int) -> None:
+    """A topic with the namespaces above it."""
+    *parents, _ = topic.split("/")
+    for depth in range(1, len(parents) + 1):
+        connection.execute("SELECT penstock.create_namespace(%s)", ("/".join(parents[:depth]),))
+    connection.execute("SELECT penstock.create_topic(%s, %s)", (topic, partitions))

@@ -1,0 +1,285 @@
+"""Archive and backfill with Spark: the archive is the log, byte for byte, whatever goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ops.archive import archive_epochs, read_archive, verify_copies, verify_copy
+from ops.archive_table import committed_epochs, open_table
+from ops.backfill import audit_copies, audit_files, backfill
+from ops.checksum import EpochChecksum, batch_fields
+from ops.seal import key_of, log_epochs
+from ops.targets import Target
+from penstock.errors import EpochError
+from tests.archive.logs import Log, Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def archived_rows(spark: SparkSession, target: Target, log: Log) -> list[Row]:
+    """Every event of the archive, without the number of its log epoch, in order."""
+    table = read_archive(spark, target, log.topic).drop("log_epoch").toArrow()
+    rows = [tuple(row.values()) for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: (row[0], row[1]))
+
+
+def only_file(target: Target, log: Log, epoch: tuple[int, int]) -> Path:
+    """The one file of a log epoch."""
+    (entry,) = committed_epochs(open_table(target, log.topic))[epoch]
+    return target.table_path(log.topic) / entry.path
+
+
+def versions(target: Target, log: Log) -> int:
+    """The version of the archive's table."""
+    table = open_table(target, log.topic)
+    assert table is not None
+    return table.version()
+
+
+def test_archive_is_the_log(spark: SparkSession, log: Log, target: Target) -> None:
+    """Every column of every event, its checksum in SQL, in Python and in Spark, and no more."""
+    log.publish_odd()
+    log.publish_many(1_000)
+    sealed = log.seal(max_events=300)
+
+    copies = archive_epochs(spark, log.url, log.topic, target)
+
+    assert [copy.epoch.checksum for copy in copies] == [
+        epoch.checksum for epoch in sorted(sealed, key=key_of)
+    ]
+    assert all(copy.written for copy in copies)
+    assert archived_rows(spark, target, log) == log.rows()
+    assert [epoch.targets for epoch in log_epochs(log.connection, log.topic)] == [("local",)] * len(
+        sealed
+    )
+    assert [reading.damage for reading in verify_copies(spark, log.url, log.topic, target)] == [
+        ""
+    ] * len(sealed)
+    for epoch in sealed:
+        checksum = EpochChecksum()
+        rows = read_archive(spark, target, log.topic).where(
+            f"partition = {epoch.partition} AND log_epoch = {epoch.log_epoch}"
+        )
+        for batch in rows.sort("sequence").toArrow().to_batches():
+            checksum.add_all(batch_fields(batch))
+        assert checksum.hexdigest() == epoch.checksum
+        assert checksum.event_count == epoch.event_count
+
+
+def test_commit_metadata(spark: SparkSession, log: Log, target: Target) -> None:
+    """One commit for each log epoch, which says what it holds."""
+    log.publish_odd()
+    (first, second) = log.seal()
+
+    archive_epochs(spark, log.url, log.topic, target)
+
+    table = open_table(target, log.topic)
+    assert table is not None
+    commits = {entry["checksum"]: entry for entry in table.history() if "checksum" in entry}
+    assert commits.keys() == {first.checksum, second.checksum}
+    assert commits[first.checksum]["first_sequence"] == "1"
+    assert commits[first.checksum]["last_sequence"] == str(first.last_sequence)
+    assert commits[first.checksum]["event_count"] == str(first.event_count)
+    assert table.transaction_version(f"{log.topic}/0@local") == 1
+
+
+def test_repeating_is_a_no_op(spark: SparkSession, log: Log, target: Target) -> None:
+    """An archived log epoch is answered, not written again; one that is new is added."""
+    log.publish_odd()
+    (first, second) = log.seal()
+    archive_epochs(spark, log.url, log.topic, target, [key_of(first)])
+    before = versions(target, log)
+
+    again = archive_epochs(spark, log.url, log.topic, target, [key_of(first)])
+    assert [copy.written for copy in again] == [False]
+    assert versions(target, log) == before
+
+    both = archive_epochs(spark, log.url, log.topic, target)
+    assert [(key_of(copy.epoch), copy.written) for copy in both] == [
+        (key_of(first), False),
+        (key_of(second), True),
+    ]
+    assert archived_rows(spark, target, log) == log.rows()
+
+
+def test_an_unknown_epoch_is_refused(spark: SparkSession, log: Log, target: Target) -> None:
+    """Only what is sealed can be archived."""
+    with pytest.raises(EpochError, match=r"no sealed log epoch .*\(0, 1\)"):
+        archive_epochs(spark, log.url, log.topic, target, [(0, 1)])
+
+
+def test_committed_but_not_recorded(spark: SparkSession, log: Log, target: Target) -> None:
+    """A run that died between the commit and the record is finished, and nothing is rewritten."""
+    log.publish_odd()
+    (first, _) = log.seal()
+    archive_epochs(spark, log.url, log.topic, target)
+    log.connection.execute("DELETE FROM penstock.epoch_copies")
+    before = versions(target, log)
+
+    copies = archive_epochs(spark, log.url, log.topic, target)
+
+    assert [copy.written for copy in copies] == [False, False]
+    assert versions(target, log) == before
+    assert log_epochs(log.connection, log.topic)[0].targets == ("local",)
+    assert log_epochs(log.connection, log.topic)[0].checksum == first.checksum
+
+
+def test_readers_see_only_committed_files(spark: SparkSession, log: Log, target: Target) -> None:
+    """A file that a killed run left in the folder is not part of the archive.
+
+    Guard: the file list of the Delta log; with a glob of the directory the rows appear twice.
+    """
+    log.publish_odd()
+    log.seal()
+    archive_epochs(spark, log.url, log.topic, target)
+    file = only_file(target, log, (0, 1))
+    file.with_name("left-by-a-killed-run.parquet").write_bytes(file.read_bytes())
+
+    assert archived_rows(spark, target, log) == log.rows()
+
+
+def test_racing_runs(spark: SparkSession, log: Log, target: Target) -> None:
+    """Two runs over the same log epochs: each is committed once, both runs succeed."""
+    log.publish_odd()
+    log.publish_many(400)
+    sealed = log.seal(max_events=100)
+
+    def run(_: int) -> list[Any]:
+        return archive_epochs(spark, log.url, log.topic, target)
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(run, range(2)))
+
+    assert [len(copies) for copies in results] == [len(sealed)] * 2
+    assert versions(target, log) == len(sealed)
+    assert archived_rows(spark, target, log) == log.rows()
+
+
+def test_a_changed_event_is_not_archived(spark: SparkSession, log: Log, target: Target) -> None:
+    """What differs from its seal never gets into the table; the others do.
+
+    Guard: the comparison with the seal before the commit, in ``ArchiveWriter.commit``.
+    """
+    log.publish_odd()
+    log.seal()
+    log.connection.execute(
+        "UPDATE penstock.events SET payload = 'other' WHERE id = (SELECT min(id) FROM"
+        " penstock.events WHERE partition_id & 65535 = 1)"
+    )
+
+    with pytest.raises(EpochError, match=r"log epoch 1 of .*/1: the table does not hold it"):
+        archive_epochs(spark, log.url, log.topic, target)
+
+    committed = committed_epochs(open_table(target, log.topic))
+    assert committed.keys() == {(0, 1)}
+    assert len(list(target.root.rglob("*.parquet"))) == 1
+    assert [epoch.targets for epoch in log_epochs(log.connection, log.topic)] == [("local",), ()]
+
+
+def _truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, _truncate])
+def test_lost_files_are_made_again(
+    spark: SparkSession, log: Log, target: Target, damage: Callable[[Path], None]
+) -> None:
+    """A lost or cut file: verify says so, backfill finds and replaces it, nothing is there twice.
+
+    Guard: the removal of the old file in the same commit (`replaces`); without it the table
+    names a file that is gone.
+    """
+    log.publish_odd()
+    (first, second) = log.seal()
+    archive_epochs(spark, log.url, log.topic, target)
+    damage(only_file(target, log, key_of(first)))
+
+    readings = verify_copies(spark, log.url, log.topic, target)
+    made = backfill(spark, log.url, log.topic, target)
+
+    assert [(reading.key, reading.damage != "") for reading in readings] == [
+        (key_of(first), True),
+        (key_of(second), False),
+    ]
+    assert [(key_of(copy.epoch), copy.written) for copy in made] == [(key_of(first), True)]
+    assert archived_rows(spark, target, log) == log.rows()
+    assert log_epochs(log.connection, log.topic)[0].targets == ("local",)
+
+
+def test_changed_bytes_are_found_and_repaired(
+    spark: SparkSession, log: Log, target: Target
+) -> None:
+    """A file of the right size with other bytes: only reading it back shows it."""
+    log.publish_odd()
+    (first, _) = log.seal()
+    archive_epochs(spark, log.url, log.topic, target)
+    file = only_file(target, log, key_of(first))
+    content = file.read_bytes()
+    file.write_bytes(content[:4] + bytes(byte ^ 0xFF for byte in content[4:400]) + content[400:])
+
+    assert audit_files(log.url, log.topic, target) == []
+    (forgotten,) = audit_copies(spark, log.url, log.topic, target)
+    assert (forgotten.partition, forgotten.log_epoch) == key_of(first)
+    assert len(backfill(spark, log.url, log.topic, target)) == 1
+    assert not verify_copy(spark, log.url, log.topic, target, key_of(first)).damage
+    assert archived_rows(spark, target, log) == log.rows()
+
+
+def test_archive_does_not_replace(spark: SparkSession, log: Log, target: Target) -> None:
+    """Archiving over a damaged, forgotten copy is an error that names backfill."""
+    log.publish_odd()
+    (first, _) = log.seal()
+    archive_epochs(spark, log.url, log.topic, target)
+    only_file(target, log, key_of(first)).unlink()
+    assert len(audit_files(log.url, log.topic, target)) == 1
+
+    with pytest.raises(EpochError, match="run backfill"):
+        archive_epochs(spark, log.url, log.topic, target)
+    assert len(backfill(spark, log.url, log.topic, target)) == 1
+
+
+def test_the_whole_target_is_lost(spark: SparkSession, log: Log, target: Target) -> None:
+    """An archive that was removed as a whole is made again."""
+    log.publish_odd()
+    sealed = log.seal()
+    archive_epochs(spark, log.url, log.topic, target)
+    target.root.rename(target.root.with_name("lost"))
+
+    assert len(backfill(spark, log.url, log.topic, target)) == len(sealed)
+    assert archived_rows(spark, target, log) == log.rows()
+
+
+def test_another_logs_archive_is_not_replaced(
+    spark: SparkSession, log: Log, target: Target
+) -> None:
+    """An old database's archive under the same name: refused, and untouched."""
+    log.publish_odd()
+    log.seal()
+    archive_epochs(spark, log.url, log.topic, target)
+    before = archived_rows(spark, target, log)
+    log.connection.execute("TRUNCATE penstock.epoch_copies, penstock.log_epochs")
+    log.connection.execute("UPDATE penstock.events SET payload = 'another log'")
+    log.seal()
+
+    with pytest.raises(EpochError, match="another log"):
+        backfill(spark, log.url, log.topic, target)
+    assert archived_rows(spark, target, log) == before
+
+
+def test_a_place_that_cannot_be_written(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    """A target that cannot be written leaves nothing recorded."""
+    log.publish_odd()
+    log.seal()
+    (tmp_path / "file").write_text("not a directory")
+
+    with pytest.raises(OSError, match=r"Not a directory|File exists"):
+        archive_epochs(spark, log.url, log.topic, Target("local", str(tmp_path / "file" / "x")))
+    assert all(not epoch.targets for epoch in log_epochs(log.connection, log.topic))
