@@ -87,6 +87,7 @@ def migrate(
     """Bring the schema up to date; safe to run twice at once, and again after a failure."""
     schema = config.validate_schema(schema) if schema else config.schema_name()
     with _typed_errors(schema), _connection(connection_or_url) as connection:
+        database.require_server(connection.info.server_version)
         runner = _Runner(connection, schema, lock_wait_seconds)
         runner.prepare()
         _refuse_foreign(_recorded(connection, schema))

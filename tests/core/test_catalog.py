@@ -1,0 +1,64 @@
+"""The SQL files can be read, and every named statement fits what the drivers expect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock import catalog
+from penstock.errors import InvalidArgument
+
+NAMES = sorted(catalog.statements("postgres"))
+
+
+def test_a_block_has_a_name_a_comment_and_one_statement() -> None:
+    (block,) = catalog.parse("-- name: one\n-- What it does.\nSELECT penstock.f(%(a)s);\n")
+    assert block == catalog.Statement(
+        "one", "What it does.", "SELECT penstock.f(%(a)s)", frozenset({"a"})
+    )
+
+
+def test_another_schema_takes_the_place_of_penstock() -> None:
+    (block,) = catalog.parse("-- name: one\nSELECT penstock.f(), my_penstock.g()", "outbox")
+    assert block.text == 'SELECT "outbox".f(), my_penstock.g()'
+
+
+def test_an_unknown_statement_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="no SQL statement named 'nothing'"):
+        catalog.statement("postgres", "nothing")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_statement_is_explained_and_fits_every_driver(name: str) -> None:
+    statement = catalog.statement("postgres", name)
+    assert statement.about, "a comment says what it does"
+    assert "--" not in statement.text
+    assert ";" not in statement.text
+    assert "%" not in statement.text.replace("%(", "").replace("%%", ""), "only %(bind)s"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_statement_is_valid_on_a_migrated_database(
+    connection: psycopg.Connection[Any], name: str
+) -> None:
+    statement = catalog.statement("postgres", name)
+    places = {bind: f"${number}" for number, bind in enumerate(sorted(statement.binds), 1)}
+    text = statement.text % places
+    connection.execute(f"PREPARE checked AS {text}".encode())
+
+
+def test_migrations_are_numbered_and_functions_are_sorted() -> None:
+    migrations = catalog.migrations("postgres")
+    assert [each.version for each in migrations] == list(range(1, len(migrations) + 1))
+    names = [name for name, _ in catalog.functions("postgres").files]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize("migration", catalog.migrations("postgres"), ids=lambda each: each.name)
+def test_a_migration_names_no_schema(migration: catalog.Migration) -> None:
+    code = "\n".join(
+        line for line in migration.text.splitlines() if not line.lstrip().startswith("--")
+    )
+    assert "penstock." not in code
