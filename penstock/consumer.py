@@ -60,10 +60,14 @@ class Batch:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """A transaction that commits the block's writes and the position together, or neither."""
+        """A transaction that commits the block's writes and the position together, or neither.
+
+        The position is committed first: that takes the fence, so a consumer that lost its lease
+        fails before it writes, and the server ends a transaction that would outlive the lease.
+        """
         with self._connection.transaction():
-            yield self._connection
             self.commit(self._connection)
+            yield self._connection
         self._committed = True
 
     def commit(self, connection: Connection) -> None:
@@ -102,7 +106,7 @@ class ConsumerStats:
 class Consumer:
     """Reads a subscription until it is told to stop.
 
-    Give ``handler`` (called with each event) or ``batch_handler`` (called with each :class:`Batch`).
+    Give ``handler``, called with each event, or ``batch_handler``, called with each :class:`Batch`.
     A handler that raises gets the same events again, after a pause that doubles up to a minute.
     """
 

@@ -153,7 +153,8 @@ class LeaseKeeper:
                 else:
                     log.warning("check-in of %s failed: %s", self.consumer, error)
                 failures += 1
-                connection = _closed(connection)
+                _close(connection)
+                connection = None
         self._leave(connection)
 
     def _pause(self, failures: int) -> float:
@@ -200,7 +201,7 @@ class LeaseKeeper:
                 "%s could not leave, its leases end by themselves: %s", self.consumer, error
             )
         finally:
-            _closed(connection)
+            _close(connection)
 
 
 def _at(lease: Lease, position: int) -> Lease:
@@ -215,6 +216,6 @@ def _at(lease: Lease, position: int) -> Lease:
     )
 
 
-def _closed(connection: Connection | None) -> None:
+def _close(connection: Connection | None) -> None:
     if connection is not None:
         connection.close()

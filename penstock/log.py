@@ -14,7 +14,7 @@ from penstock.records import Event
 class SequenceResult:
     """What one pass of the sequencer did.
 
-    ``busy``: another sequencer is at work.  ``more``: the tick is not worked off, call again at once.
+    ``busy``: another sequencer is at work.  ``more``: the tick is not worked off, call again.
     ``grown`` are the ids of the partitions that got events.
     """
 

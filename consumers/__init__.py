@@ -1,0 +1,1 @@
+"""What runs all the time: the daemon with its consumers, sequencer, relays and sweep."""

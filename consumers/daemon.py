@@ -1,0 +1,150 @@
+"""The daemon: consumers, sequencer, relays and sweep in one process.
+
+The first SIGTERM or SIGINT drains: no new work, what is in hand is finished and committed, leases
+are given back.  A second one aborts.  Exit codes: 0 drained, 1 failed or not drained in time.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+from consumers.http import HealthServer
+from consumers.settings import Settings
+from consumers.supervisor import Supervisor
+from consumers.workers import ConsumerWorker, RelayWorker, SequencerWorker, SweepWorker, Worker
+from ops.sinks.address import open_sink
+from penstock import database, migrate
+from penstock.consumer import Consumer
+from penstock.errors import ConfigurationError, PenstockError
+
+logger = logging.getLogger("penstock.daemon")
+
+
+def run(settings: Settings) -> int:
+    """Run until a signal says stop; answers the exit code."""
+    with database.connect(settings.url) as connection:
+        migrate.require_usable(connection)
+    supervisor = Supervisor(build_workers(settings))
+    server = HealthServer(
+        settings.http_host,
+        settings.http_port,
+        supervisor,
+        functools.partial(_not_ready, settings.url),
+    )
+    _install_signals(supervisor)
+    server.start()
+    supervisor.start()
+    logger.info("started", extra={"http_port": server.port, "pid": os.getpid()})
+    try:
+        supervisor.wait()
+        logger.info("draining")
+        drained = supervisor.drain(settings.drain_seconds)
+    finally:
+        server.stop()
+    if not drained:
+        logger.error("not drained within %s s", settings.drain_seconds)
+    return 0 if drained else 1
+
+
+def build_workers(settings: Settings) -> list[Worker]:
+    """The workers that the roles ask for."""
+    workers: list[Worker] = []
+    if "sequencer" in settings.roles:
+        workers.append(SequencerWorker(settings.url))
+    if "sweep" in settings.roles:
+        workers.append(SweepWorker(settings.url))
+    if "relay" in settings.roles:
+        workers += [
+            RelayWorker(f"relay:{name}", settings.url, name, functools.partial(open_sink, address))
+            for name, address in settings.relays.items()
+        ]
+    if "consumers" in settings.roles:
+        workers += _consumers(settings)
+    _require_work(settings)
+    return workers
+
+
+def _require_work(settings: Settings) -> None:
+    """Options without their role, and roles without their options, are mistakes."""
+    for role, given, option in (
+        ("relay", settings.relays, "--relay"),
+        ("consumers", settings.consumers | settings.batch_consumers, "--consumer"),
+    ):
+        if (role in settings.roles) != bool(given):
+            raise ConfigurationError(
+                f"the role {role} goes together with the option {option}",
+                hint=f"give both, or leave both out (roles: {', '.join(sorted(settings.roles))})",
+            )
+
+
+def _consumers(settings: Settings) -> list[Worker]:
+    make = functools.partial(
+        Consumer, consumer_id=settings.consumer_id, batch_size=settings.batch_size
+    )
+    by_event = {
+        name: functools.partial(make, settings.url, name, handler=handler)
+        for name, handler in settings.consumers.items()
+    }
+    by_batch = {
+        name: functools.partial(make, settings.url, name, batch_handler=handler)
+        for name, handler in settings.batch_consumers.items()
+    }
+    return [
+        ConsumerWorker(f"consumer:{name}", each) for name, each in (by_event | by_batch).items()
+    ]
+
+
+def _not_ready(url: str) -> str:
+    """Why the daemon cannot work now, or ''."""
+    try:
+        with database.connect(url, statement_timeout_ms=2000) as connection:
+            connection.execute("SELECT 1")
+    except PenstockError as error:
+        return error.message
+    return ""
+
+
+def _install_signals(supervisor: Supervisor) -> None:
+    asked: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if asked:
+            os._exit(1)
+        asked.append(number)
+        supervisor.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record with what was given as ``extra``."""
+        line: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in self._OWN}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_to_stderr(level: str) -> None:
+    """JSON lines on the standard error output."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

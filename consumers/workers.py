@@ -1,0 +1,160 @@
+"""The workers of the daemon: each is a loop that runs until it is told to stop."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ops.relay import Relay
+from ops.sequence import sequence_round
+from ops.sinks.base import Sink
+from ops.sweep import sweep
+from penstock import database, log
+from penstock.consumer import Consumer
+
+#: An idle sequencer looks again after this long, doubling up to the longer one.
+BUSY_PAUSE = 0.002
+IDLE_PAUSE = 0.05
+SLICES_EVERY_SECONDS = 60.0
+SWEEP_EVERY_SECONDS = 5.0
+
+
+class Worker(Protocol):
+    """A loop under the supervisor."""
+
+    @property
+    def name(self) -> str:
+        """What log lines and metrics call it."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until ``stop`` is set; an exception is a failure and the worker is started again."""
+
+    def last_turn(self) -> float:
+        """When the loop last went round, by the monotonic clock."""
+
+    def counters(self) -> dict[str, float]:
+        """What it has done since the start, by metric name."""
+
+
+@dataclass(slots=True)
+class SequencerWorker:
+    """Numbers committed events: at once while there are any, else at a pace that halves down."""
+
+    url: str
+    name: str = "sequencer"
+    turned: float = field(default_factory=time.monotonic)
+    events: int = 0
+    passes: int = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Sequence until told to stop."""
+        with database.connect(self.url, application_name="penstock sequencer") as connection:
+            pause = BUSY_PAUSE
+            slices_due = 0.0
+            while not stop.is_set():
+                self.turned = time.monotonic()
+                if self.turned >= slices_due:
+                    log.ensure_slices(connection)
+                    slices_due = self.turned + SLICES_EVERY_SECONDS
+                done = sequence_round(connection)
+                self.events += done.events
+                self.passes += done.passes
+                pause = BUSY_PAUSE if done.events else min(pause * 2, IDLE_PAUSE)
+                stop.wait(pause)
+
+    def last_turn(self) -> float:
+        """When the loop last went round."""
+        return self.turned
+
+    def counters(self) -> dict[str, float]:
+        """Events and passes."""
+        return {"sequenced_events": self.events, "sequencer_passes": self.passes}
+
+
+@dataclass(slots=True)
+class SweepWorker:
+    """Collects consumers that died, also of subscriptions that nobody checks in to any more."""
+
+    url: str
+    name: str = "sweep"
+    turned: float = field(default_factory=time.monotonic)
+    expired: int = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until told to stop."""
+        with database.connect(self.url, application_name="penstock sweep") as connection:
+            while not stop.is_set():
+                self.turned = time.monotonic()
+                self.expired += sweep(connection).expired_consumers
+                stop.wait(SWEEP_EVERY_SECONDS * random.uniform(0.8, 1.2))
+
+    def last_turn(self) -> float:
+        """When the loop last went round."""
+        return self.turned
+
+    def counters(self) -> dict[str, float]:
+        """Consumers that were collected."""
+        return {"swept_consumers": self.expired}
+
+
+class ConsumerWorker:
+    """A :class:`penstock.Consumer`, made anew for every start, with its figures kept."""
+
+    prefix = "consumed"
+
+    def __init__(self, name: str, make: Callable[[], Consumer]) -> None:
+        self.name = name
+        self._make = make
+        self._consumer: Consumer | None = None
+        self._before: dict[str, float] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Consume until told to stop."""
+        self._follow(self._make()).run(stop)
+
+    def last_turn(self) -> float:
+        """When the consumer last polled."""
+        return self._consumer.stats.last_round if self._consumer else time.monotonic()
+
+    def counters(self) -> dict[str, float]:
+        """Events, batches, failures and stale commits."""
+        now: dict[str, float] = {}
+        if self._consumer:
+            stats = self._consumer.stats
+            now = {
+                f"{self.prefix}_events": stats.events,
+                f"{self.prefix}_batches": stats.batches,
+                f"{self.prefix}_failures": stats.failures,
+                "stale_commits": stats.stale_commits,
+            }
+        return {name: value + self._before.get(name, 0.0) for name, value in now.items()}
+
+    def _follow(self, consumer: Consumer) -> Consumer:
+        self._before = self.counters()
+        self._consumer = consumer
+        return consumer
+
+
+class RelayWorker(ConsumerWorker):
+    """A relay with a sink of its own for every start."""
+
+    prefix = "relayed"
+
+    def __init__(
+        self, name: str, url: str, subscription: str, open_sink: Callable[[], Sink]
+    ) -> None:
+        super().__init__(name, lambda: Relay(url, subscription, self._sink))
+        self._open_sink = open_sink
+        self._sink: Sink
+
+    def run(self, stop: threading.Event) -> None:
+        """Relay until told to stop."""
+        self._sink = self._open_sink()
+        try:
+            super().run(stop)
+        finally:
+            self._sink.close()
