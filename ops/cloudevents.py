@@ -112,7 +112,7 @@ def _from_headers(headers: dict[str, Any]) -> dict[str, str]:
         else:
             other[name] = value
     if other:
-        found["penstockheaders"] = json.dumps(other, separators=_COMPACT, sort_keys=True)
+        found["penstockheaders"] = json.dumps(other, separators=_COMPACT, sort_keys=True, allow_nan=False)
     return found
 
 

@@ -1,0 +1,3 @@
+"""Relays to real sinks, under kills and pauses."""
+
+from __future__ import annotations

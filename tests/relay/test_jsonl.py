@@ -1,0 +1,212 @@
+"""The JSON Lines sink alone: what stands in the file after every way of being interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ops.cloudevents import to_json
+from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
+from ops.sinks.jsonl import JsonlSink, end_before, file_name
+from tests.relay.blocks import TOPIC, block, event
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def lines(first: int, last: int) -> bytes:
+    """What a range looks like in the file."""
+    return b"".join(to_json(event(sequence)) + b"\n" for sequence in range(first, last + 1))
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> JsonlSink:
+    """A sink on a directory that does not exist yet."""
+    sink = JsonlSink(tmp_path / "out")
+    sink.preflight(TOPIC, 1)
+    return sink
+
+
+@pytest.fixture
+def path(sink: JsonlSink) -> Path:
+    """The file of partition 0."""
+    return sink.path(TOPIC, 0)
+
+
+def test_blocks_follow_each_other(sink: JsonlSink, path: Path) -> None:
+    sink.send_block(block(1, 3))
+    sink.send_block(block(4, 4))
+    JsonlSink(sink.directory).send_block(block(5, 9))
+    assert path.read_bytes() == lines(1, 9)
+
+
+def test_a_block_sent_again_changes_nothing(sink: JsonlSink, path: Path) -> None:
+    for other in (sink, JsonlSink(sink.directory)):
+        other.send_block(block(1, 3))
+        other.send_block(block(4, 6, reopened=True))
+    JsonlSink(sink.directory).send_block(block(1, 3, reopened=True))
+    assert path.read_bytes() == lines(1, 6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_torn_tail_of_any_length_is_written_over(sink: JsonlSink, path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    before, whole = lines(1, 3), lines(4, 40)
+    for _ in range(20):
+        path.write_bytes(before + whole[: rng.randrange(len(whole) + 1)])
+        JsonlSink(sink.directory).send_block(block(4, 40, reopened=True))
+        assert path.read_bytes() == before + whole
+
+
+def test_a_hole_that_a_power_failure_left_is_written_over(sink: JsonlSink, path: Path) -> None:
+    damaged = bytearray(lines(1, 2000))
+    start = len(lines(1, 1200))
+    damaged[start : start + 40_000] = bytes(40_000)
+    path.write_bytes(damaged)
+    sink.send_block(block(1001, 2000, reopened=True))
+    assert path.read_bytes() == lines(1, 2000)
+
+
+def test_a_relay_that_wakes_up_late_does_no_harm(sink: JsonlSink, path: Path) -> None:
+    sleeper = JsonlSink(sink.directory)
+    sleeper.send_block(block(1, 3))
+    sink.send_block(block(4, 6))
+    sink.send_block(block(7, 9))
+    sleeper.send_block(block(4, 6))
+    assert path.read_bytes() == lines(1, 9)
+
+
+def test_another_subscription_cut_elsewhere_writes_the_same_file(
+    sink: JsonlSink, path: Path
+) -> None:
+    sink.send_block(block(1, 10))
+    other = JsonlSink(sink.directory)
+    other.send_block(block(1, 4))
+    other.send_block(block(5, 12))
+    assert path.read_bytes() == lines(1, 12)
+
+
+def test_dead_letters_leave_no_line_and_no_confusion(sink: JsonlSink, path: Path) -> None:
+    thinned = tuple(event(sequence) for sequence in (4, 5))
+    sink.send_block(block(1, 3))
+    for reopened in (False, True):
+        JsonlSink(sink.directory).send_block(block(4, 6, reopened=reopened, events=thinned))
+    sink.send_block(block(7, 8))
+    sink.send_block(block(9, 9, events=()))
+    assert path.read_bytes() == lines(1, 5) + lines(7, 8)
+
+
+def test_lines_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
+    long = [event(n, payload=json.dumps("x" * 70_000 * n).encode()) for n in range(1, 5)]
+    sink = JsonlSink(tmp_path)
+    sink.send_block(block(1, 2, events=tuple(long[:2])))
+    JsonlSink(tmp_path).send_block(block(3, 4, events=tuple(long[2:])))
+    JsonlSink(tmp_path).send_block(block(2, 2, events=(long[1],), reopened=True))
+    found = sink.path(TOPIC, 0).read_bytes()
+    assert found == b"".join(to_json(each) + b"\n" for each in long)
+
+
+def test_end_before_every_sequence(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(lines(1, 300))
+    file = os.open(path, os.O_RDONLY)
+    try:
+        for sequence in (1, 2, 150, 300, 301, 999):
+            assert end_before(file, sequence) == len(lines(1, min(sequence - 1, 300)))
+    finally:
+        os.close(file)
+
+
+def test_other_lines_are_not_overwritten(sink: JsonlSink, path: Path) -> None:
+    path.write_bytes(lines(5, 9))
+    with pytest.raises(SinkMisconfigured, match="other lines"):
+        sink.send_block(block(1, 3))
+    assert path.read_bytes() == lines(5, 9)
+
+
+def test_a_new_history_has_its_own_file(sink: JsonlSink, path: Path) -> None:
+    sink.send_block(block(1, 3))
+    sink.send_block(block(2, 3, history=2))
+    assert path.read_bytes() == lines(1, 3)
+    assert sink.path(TOPIC, 0, 2).read_bytes().count(b"\n") == 2
+
+
+@pytest.mark.parametrize("topic", ["../../etc/passwd", "a/b", ".", "ü" * 300, "a%2Fb", "~/x\0y"])
+def test_no_topic_leaves_the_directory(tmp_path: Path, topic: str) -> None:
+    path = JsonlSink(tmp_path).path(topic, 65_535, 12)
+    assert path.parent == tmp_path
+    assert len(path.name.encode()) < 255
+
+
+def test_file_names_differ() -> None:
+    topics = ["a/b", "a%2Fb", "a.b", "a", "x" * 200, "x" * 201]
+    assert len({file_name(topic, 0) for topic in topics}) == len(topics)
+
+
+def test_an_event_that_cannot_be_encoded_is_refused(sink: JsonlSink) -> None:
+    bad = (event(1), event(2, type="\ud800"))
+    with pytest.raises(EventRefused) as refused:
+        sink.send_block(block(1, 2, events=bad))
+    assert refused.value.sequence == 2
+
+
+def test_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SinkMisconfigured, match="cannot be made"):
+        JsonlSink(tmp_path / "file" / "out").preflight(TOPIC, 1)
+
+
+def test_no_space_is_tried_again_later(sink: JsonlSink, path: Path) -> None:
+    sink.send_block(block(1, 3))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(lines(1, 5)) + 7, limits[1]))
+    try:
+        with pytest.raises(SinkUnavailable, match="File too large"):
+            sink.send_block(block(4, 9))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == lines(1, 9)[: len(lines(1, 5)) + 7]
+    sink.send_block(block(4, 9, reopened=True))
+    assert path.read_bytes() == lines(1, 9)
+
+
+SLEEPER = """
+import os, signal, sys
+from ops.sinks.jsonl import JsonlSink
+from tests.relay.blocks import block
+
+whole = os.pwrite
+
+def half(file, data, offset):
+    os.pwrite = whole
+    written = whole(file, data[: len(data) // 2], offset)
+    print("inside", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return written
+
+os.pwrite = half
+JsonlSink(sys.argv[1]).send_block(block(4, 400))
+"""
+
+
+def test_a_relay_that_is_paused_inside_its_write_holds_nobody_up(
+    sink: JsonlSink, path: Path
+) -> None:
+    sink.send_block(block(1, 3))
+    command = [sys.executable, "-c", SLEEPER, str(sink.directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as sleeper:
+        assert sleeper.stdout is not None
+        assert sleeper.stdout.readline() == b"inside\n"
+        os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
+        JsonlSink(sink.directory).send_block(block(4, 400, reopened=True))
+        JsonlSink(sink.directory).send_block(block(401, 500))
+        sleeper.send_signal(signal.SIGCONT)
+        assert sleeper.wait(timeout=30) == 0
+    assert path.read_bytes() == lines(1, 500)
