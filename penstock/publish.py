@@ -118,7 +118,9 @@ def publish_bulk(connection: Any, messages: Iterable[Message]) -> int:
     one event is refused, none is published and the caller's transaction can go on.
     """
     driver = _psycopg_connection(connection)
-    require_installed(driver)  # also the first statement, when the transaction has not begun yet
+    # On the caller's connection: this begins its transaction, also for SQLAlchemy, whose commit would
+    # otherwise not know that there is something to commit.
+    require_installed(connection)
     with database.typed_errors(), driver.transaction():
         database.call(driver, "prepare_bulk")
         with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
