@@ -24,3 +24,13 @@ FROM penstock.log_status()
 -- name: sequence_gaps
 -- Holes in the index of the log; none unless something is badly wrong.
 SELECT partition, expected, found FROM penstock.sequence_gaps(%(topic)s)
+
+-- name: fetch
+-- Events of one partition from a sequence on, in order.
+SELECT
+    sequence, event_id, key, type, content_type, headers, payload, created_at, sequenced_at, history
+FROM penstock.fetch(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s)
+
+-- name: high_watermarks
+-- The readable range of every partition of a topic.
+SELECT partition, low_sequence, high_watermark, history FROM penstock.high_watermarks(%(topic)s)
