@@ -1,0 +1,52 @@
+"""What a run leaves: a table on the terminal and ``.penstock/bench.json``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import Figure
+
+
+def default_output() -> Path:
+    """``.penstock/bench.json`` at the root of the checkout."""
+    return Path(__file__).resolve().parents[1] / ".penstock" / "bench.json"
+
+
+def write(figures: Sequence[Figure], output: Path) -> None:
+    """The figures of this run and no others, so that nothing old passes for new."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    unfinished.replace(output)
+
+
+def show(console: Console, figures: Sequence[Figure], rounds: int) -> None:
+    """The table."""
+    table = Table(title=f"Medians of {rounds} alternating pairs")
+    table.add_column("name")
+    for heading in ("rows", "batch", "Penstock", "peer", "ratio"):
+        table.add_column(heading, justify="right")
+    table.add_column("unit")
+    for figure in figures:
+        table.add_row(
+            figure.name,
+            f"{figure.rows:,}",
+            f"{figure.batch:,}",
+            f"{figure.value:,.0f}",
+            "" if figure.peer is None else f"{figure.peer:,.0f}",
+            "" if figure.ratio is None else f"{figure.ratio:.2f}",
+            figure.unit,
+        )
+    console.print(table)
+
+
+def busy() -> str:
+    """How loaded the machine was, which absolute figures depend on."""
+    return f"{os.cpu_count()} cores, load of the last minute {os.getloadavg()[0]:.1f}"
