@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 OLDEST_SERVER = 140_000
 CONNECT_TIMEOUT_SECONDS = 10
 
+#: Shutdowns, and the time limits that end a session (as a lease that runs out does).
+_SESSION_ENDED = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
+
 _HINTS = (
     ("password authentication failed", "check the user and the password"),
     ("no password supplied", "give a password"),
@@ -239,7 +242,7 @@ def _without_secrets(url: str, error: BaseException) -> str:
 def is_unavailable(error: BaseException) -> bool:
     """Whether a driver error says that the connection was lost or the server is going away."""
     state = sqlstate_of(error) or ""
-    if state.startswith("08") or state in {"57P01", "57P02", "57P03"}:
+    if state.startswith("08") or state in _SESSION_ENDED:
         return True
     inner = driver_error(error)
     return type(inner).__name__ in {"OperationalError", "InterfaceError"} and not state

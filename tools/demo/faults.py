@@ -1,0 +1,73 @@
+"""What happens to the consumers while the bank is busy: one is killed, one is paused twice."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import psycopg
+
+from penstock import log, stream
+from tools.demo.stage import SUBSCRIPTION, TOPIC, Stage
+
+
+def published(connection: psycopg.Connection[tuple[Any, ...]]) -> int:
+    """How many events have their sequence."""
+    return sum(log.high_watermarks(connection, TOPIC).values())
+
+
+def kill_in_the_middle(stage: Stage, name: str) -> None:
+    """SIGKILL inside the transaction that writes the projection."""
+    with stage.halted(name, "inside"):
+        stage.kill(name)
+
+
+def pause_before_transaction(
+    stage: Stage, connection: psycopg.Connection[tuple[Any, ...]], name: str
+) -> None:
+    """SIGSTOP with events in hand, past the lease; woken, it tries to commit what is another's."""
+    rejected = stream.rejected_commits(connection)
+    _pause_until_replaced(stage, connection, name, "before")
+    if not stage.mutant:
+        stage.wait_until(
+            lambda: stream.rejected_commits(connection) > rejected,
+            f"no commit of {name} was rejected after its pause",
+        )
+
+
+def pause_inside_transaction(
+    stage: Stage, connection: psycopg.Connection[tuple[Any, ...]], name: str
+) -> None:
+    """SIGSTOP between the commit call and COMMIT, past the lease: the hardest place of all."""
+    ended = sessions_ended(connection)
+    _pause_until_replaced(stage, connection, name, "inside")
+    if not stage.mutant:
+        stage.wait_until(
+            lambda: sessions_ended(connection) > ended,
+            f"the database did not end the transaction that {name} left open",
+        )
+
+
+def sessions_ended(connection: psycopg.Connection[tuple[Any, ...]]) -> int:
+    """How many sessions the database itself has ended, by its own statistics."""
+    row = connection.execute(
+        "SELECT sessions_fatal FROM pg_stat_database WHERE datname = current_database()"
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _pause_until_replaced(
+    stage: Stage, connection: psycopg.Connection[tuple[Any, ...]], name: str, point: str
+) -> None:
+    """The pause ends when another consumer holds all that the paused one held."""
+    with stage.halted(name, point) as process:
+        before = stream.take_overs(connection, SUBSCRIPTION)
+        process.send_signal(signal.SIGSTOP)
+        stage.wait_until(
+            lambda: (
+                stream.take_overs(connection, SUBSCRIPTION) > before
+                and all(each.holder != name for each in stream.lag(connection, SUBSCRIPTION))
+            ),
+            f"nobody took over from {name}",
+        )
+    process.send_signal(signal.SIGCONT)
