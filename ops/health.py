@@ -1,0 +1,178 @@
+"""Health: what is wrong, or soon will be, each with the command that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ops.policy import NONE, drift
+from ops.policy_file import Policies
+from ops.relay import dead_letters
+from ops.seal import missing_copies
+from penstock import log, migrate, names, stream
+from penstock.errors import MigrationChanged, NotMigrated, PenstockError, TopicNotFound
+from penstock.log import LogStatus
+from penstock.stream import Lag
+
+#: Fewer event ids than this left in the prepared storage is too few for a night.
+FEW_EVENT_IDS = 1_000_000
+LONG_TRANSACTION_SECONDS = 3_600.0
+
+_DAEMON = "python -m consumers --roles sequencer,sweep"
+
+
+class Severity(StrEnum):
+    """How bad a finding is: an error needs somebody now."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong; ``command`` is what mends it."""
+
+    severity: Severity
+    subject: str
+    text: str
+    command: str
+
+
+def run_job(name: str) -> str:
+    """The command that runs one of the Dagster jobs by hand."""
+    return f"dagster job execute -m dagster_project.definitions -j {name}"
+
+
+def health(connection: Any, policies: Policies) -> list[Finding]:
+    """Everything that is wrong, the worst first; changes nothing."""
+    found = list(_schema(connection))
+    if any(finding.severity is Severity.ERROR for finding in found):
+        return found
+    found += _log(log.status(connection), policies)
+    found += _gaps(connection)
+    found += _subscriptions(stream.lag(connection), policies)
+    found += _dead_letters(connection)
+    found += _copies(connection, policies)
+    found += _policies(connection, policies)
+    return sorted(found, key=lambda each: (each.severity is not Severity.ERROR, each.subject))
+
+
+def _schema(connection: Any) -> Iterator[Finding]:
+    try:
+        pending = migrate.check(connection)
+        migrate.require_usable(connection)
+    except (NotMigrated, MigrationChanged) as error:
+        yield Finding(Severity.ERROR, "schema", error.message, "penstock migrate")
+    except PenstockError as error:
+        yield Finding(Severity.ERROR, "schema", error.message, error.hint or "penstock status")
+    else:
+        if pending:
+            what = ", ".join(line.name for line in pending)
+            yield Finding(Severity.WARNING, "schema", f"not applied: {what}", "penstock migrate")
+
+
+def _log(status: LogStatus, policies: Policies) -> Iterator[Finding]:
+    if status.unsequenced_age_seconds > policies.limits.unsequenced:
+        yield Finding(
+            Severity.ERROR,
+            "sequencer",
+            f"{status.unsequenced_events} events or more wait for their sequence, the oldest for "
+            f"{status.unsequenced_age_seconds:.0f} s",
+            f"{_DAEMON}  # or once: {run_job('sequence')}",
+        )
+    if status.event_ids_ready < FEW_EVENT_IDS:
+        yield Finding(
+            Severity.ERROR,
+            "storage",
+            f"storage is ready for {status.event_ids_ready} more events only",
+            run_job("sequence"),
+        )
+    if status.oldest_transaction_seconds > LONG_TRANSACTION_SECONDS:
+        yield Finding(
+            Severity.WARNING,
+            "transactions",
+            f"a transaction is open for {status.oldest_transaction_seconds:.0f} s: the database "
+            "cannot clean up behind it",
+            'psql -c "SELECT pid, usename, state, xact_start FROM pg_stat_activity '
+            'WHERE backend_xmin IS NOT NULL ORDER BY xact_start LIMIT 5"',
+        )
+
+
+def _gaps(connection: Any) -> Iterator[Finding]:
+    for topic in names.list_topics(connection):
+        for gap in log.gaps(connection, topic.address):
+            yield Finding(
+                Severity.ERROR,
+                topic.address,
+                f"the index of partition {gap.partition} goes on with sequence {gap.found} "
+                f"instead of {gap.expected}",
+                "stop what publishes to the topic and restore the index from a backup",
+            )
+
+
+def _subscriptions(lags: list[Lag], policies: Policies) -> Iterator[Finding]:
+    relays = {relay.subscription for relay in policies.relays.values()}
+    for each in lags:
+        is_relay = each.subscription in relays
+        limit = policies.limits.relay_lag if is_relay else policies.limits.consumer_lag
+        if each.lag_seconds <= limit:
+            continue
+        held = f"held by {each.holder}" if each.holder else "held by nobody"
+        consumer = f"python -m consumers --roles consumers --consumer {each.subscription}=..."
+        yield Finding(
+            Severity.WARNING if each.holder else Severity.ERROR,
+            f"subscription {each.subscription}",
+            f"{each.lag_events} events of {each.topic} partition {each.partition} wait, the first "
+            f"for {each.lag_seconds:.0f} s; the partition is {held}",
+            run_job("relay") if is_relay else consumer,
+        )
+
+
+def _dead_letters(connection: Any) -> Iterator[Finding]:
+    subscriptions = sorted({each.subscription for each in stream.lag(connection)})
+    for subscription in subscriptions:
+        dead = dead_letters(connection, subscription, max_rows=100)
+        if dead:
+            newest = dead[0]
+            yield Finding(
+                Severity.WARNING,
+                f"subscription {subscription}",
+                f"{len(dead)} dead letters{' or more' if len(dead) == 100 else ''}, the newest "  # noqa: PLR2004
+                f"{newest.topic} partition {newest.partition} sequence {newest.sequence}: "
+                f"{newest.reason}",
+                f"psql -c \"SELECT * FROM penstock.dead_letters_of('{subscription}')\"",
+            )
+
+
+def _copies(connection: Any, policies: Policies) -> Iterator[Finding]:
+    for policy in policies.topics.values():
+        for target in policy.archive:
+            try:
+                missing = missing_copies(connection, policy.topic, target)
+            except TopicNotFound:
+                continue
+            if missing:
+                yield Finding(
+                    Severity.WARNING,
+                    policy.topic,
+                    f"{len(missing)} sealed log epochs have no verified copy on {target}",
+                    run_job("backfill"),
+                )
+
+
+def _policies(connection: Any, policies: Policies) -> Iterator[Finding]:
+    for each in drift(connection, policies):
+        by_hand = each.wanted == NONE
+        yield Finding(
+            Severity.WARNING,
+            each.topic,
+            f"{each.setting}: the policy file says {each.wanted}, the database has {each.found}"
+            + (" (set by hand)" if by_hand else ""),
+            run_job("policies")
+            if each.mendable
+            else f"write it into the policy file under topics.{each.topic}"
+            if by_hand
+            else f"penstock topic create {each.topic}",
+        )

@@ -1,0 +1,342 @@
+"""The policy file: what is kept, sealed, archived and relayed, read and checked.
+
+Every fault is a ConfigurationError that names the place in the file; nothing is guessed, and a
+setting that is not known is refused, because a misspelt retention would otherwise keep everything
+or nothing in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ops.seal import MAX_EVENTS
+from ops.targets import Target
+from penstock import validation
+from penstock.errors import ConfigurationError, InvalidName
+
+VARIABLE = "PENSTOCK_POLICIES"
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_DURATION = re.compile(r"(\d{1,12})\s*([smhd])")
+_REFERENCE = re.compile(r"\$\{(\w+)\}")
+_OWNER = re.compile(r"team:[A-Za-z0-9_.-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
+
+
+@dataclass(frozen=True, slots=True)
+class SealPolicy:
+    """When a log epoch is cut: at so many events, or at so great an age."""
+
+    max_events: int = MAX_EVENTS
+    max_age_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """How old events must be, and in how many verified copies, before they go."""
+
+    minimum_age_seconds: int
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicy:
+    """What happens to the events of one topic; without ``retention`` nothing is ever removed."""
+
+    topic: str
+    owner: str | None = None
+    seal: SealPolicy | None = None
+    archive: tuple[str, ...] = ()
+    retention: RetentionPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayPolicy:
+    """A subscription of a topic whose consumer is a sink."""
+
+    name: str
+    topic: str
+    subscription: str
+    sink: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How late things may be, in seconds."""
+
+    unsequenced: int = 15
+    relay_lag: int = 30
+    consumer_lag: int = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The whole file."""
+
+    folder: Path
+    topics: dict[str, TopicPolicy] = field(default_factory=dict)
+    relays: dict[str, RelayPolicy] = field(default_factory=dict)
+    targets: dict[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+    def of_topic(self, topic: str) -> TopicPolicy:
+        """The policy of a topic; one that the file does not name is only kept."""
+        return self.topics.get(topic, TopicPolicy(topic))
+
+    def relays_of(self, topic: str) -> list[RelayPolicy]:
+        """The relays that read a topic."""
+        return [relay for relay in self.relays.values() if relay.topic == topic]
+
+    def target(self, name: str, environ: Mapping[str, str] | None = None) -> Target:
+        """An archive target by its name, with its folder made absolute."""
+        if name not in self.targets:
+            raise ConfigurationError(
+                f"there is no archive target {name!r}",
+                hint=f"the policy file has: {', '.join(self.targets) or 'none'}",
+            )
+        uri = _expand(self.targets[name], f"targets.{name}", environ)
+        return Target(name, uri if "://" in uri else str(self.folder / uri))
+
+    def sink_address(self, relay: RelayPolicy, environ: Mapping[str, str] | None = None) -> str:
+        """The address of a relay's sink, with a local folder made absolute."""
+        address = _expand(relay.sink, f"relays.{relay.name}.sink", environ)
+        scheme, _, path = address.partition(":")
+        if scheme == "jsonl" and not path.startswith("/"):
+            return f"jsonl:{self.folder / path}"
+        return address
+
+
+def default_path(environ: Mapping[str, str] | None = None) -> Path:
+    """PENSTOCK_POLICIES, else ``policies.yaml`` at the root of the checkout."""
+    environ = os.environ if environ is None else environ
+    given = environ.get(VARIABLE)
+    return Path(given) if given else Path(__file__).resolve().parents[1] / "policies.yaml"
+
+
+def load(path: Path | str | None = None) -> Policies:
+    """Read and check a policy file."""
+    path = default_path() if path is None else Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"the policy file {path} cannot be read: {error}",
+            hint=f"create it, or name another one with {VARIABLE}",
+        ) from error
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> Policies:
+    """The policies out of the text of a file; ``path`` is for messages and relative folders."""
+    try:
+        # SafeLoader underneath: it makes plain values only.
+        content = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        line = f" in line {place.line + 1}" if place else ""
+        problem = getattr(error, "problem", None) or "it is not YAML"
+        raise ConfigurationError(f"{path.name}{line}: {problem}") from error
+    try:
+        return _policies(content or {}, path.absolute().parent)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path.name}: {error.message}", hint=error.hint) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that stands twice is a fault, not the last one's silent victory."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen = set()
+    for key, _ in node.value:
+        if key.value in seen:
+            raise yaml.MarkedYAMLError(
+                problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
+            )
+        seen.add(key.value)
+    loader.flatten_mapping(node)
+    return dict(loader.construct_pairs(node, deep=True))
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _policies(content: Any, folder: Path) -> Policies:
+    top = _section(content, "the file", ("targets", "topics", "relays", "limits"))
+    targets = {
+        name: _text(uri, f"targets.{name}") for name, uri in _entries(top, "targets").items()
+    }
+    for name, uri in targets.items():
+        if not _REFERENCE.fullmatch(uri):
+            Target(name, uri)  # refuses a bad name or place
+    topics = {name: _topic(name, value) for name, value in _entries(top, "topics").items()}
+    relays = {name: _relay(name, value) for name, value in _entries(top, "relays").items()}
+    _check_targets(topics.values(), targets)
+    _check_subscriptions(relays.values())
+    return Policies(folder, topics, relays, targets, _limits(top.get("limits") or {}))
+
+
+def _topic(name: str, value: Any) -> TopicPolicy:
+    where = f"topics.{name}"
+    _name(name, where)
+    given = _section(value or {}, where, ("owner", "seal", "archive", "retention"))
+    owner = given.get("owner")
+    if owner is not None and not _OWNER.fullmatch(_text(owner, f"{where}.owner")):
+        raise ConfigurationError(
+            f"{where}.owner is {owner!r}", hint="write team:name or an e-mail address"
+        )
+    archive = given.get("archive") or []
+    if not isinstance(archive, list):
+        raise ConfigurationError(f"{where}.archive is no list", hint="write archive: [target]")
+    return TopicPolicy(
+        name,
+        owner,
+        _seal(given.get("seal"), f"{where}.seal"),
+        tuple(_text(each, f"{where}.archive") for each in archive),
+        _retention(given.get("retention"), f"{where}.retention"),
+    )
+
+
+def _seal(value: Any, where: str) -> SealPolicy | None:
+    if value is None:
+        return None
+    given = _section(value, where, ("max_events", "max_age"))
+    max_age = given.get("max_age")
+    return SealPolicy(
+        _count(given.get("max_events", MAX_EVENTS), f"{where}.max_events", 1, 1_000_000),
+        None if max_age is None else _seconds(max_age, f"{where}.max_age"),
+    )
+
+
+def _retention(value: Any, where: str) -> RetentionPolicy | None:
+    if value is None:
+        return None
+    given = _section(value, where, ("minimum_age", "copies"))
+    if "minimum_age" not in given:
+        raise ConfigurationError(f"{where} has no minimum_age", hint="write minimum_age: 7d")
+    return RetentionPolicy(
+        _seconds(given["minimum_age"], f"{where}.minimum_age"),
+        _count(given.get("copies", 1), f"{where}.copies", 1, 100),
+    )
+
+
+def _relay(name: str, value: Any) -> RelayPolicy:
+    where = f"relays.{name}"
+    given = _section(value, where, ("topic", "subscription", "sink"))
+    for required in ("topic", "sink"):
+        if required not in given:
+            raise ConfigurationError(f"{where} has no {required}", hint="give topic and sink")
+    topic = _text(given["topic"], f"{where}.topic")
+    _name(topic, f"{where}.topic")
+    subscription = _text(given.get("subscription", name), f"{where}.subscription")
+    return RelayPolicy(name, topic, subscription, _text(given["sink"], f"{where}.sink"))
+
+
+def _limits(value: Any) -> Limits:
+    names = ("unsequenced", "relay_lag", "consumer_lag")
+    given = _section(value, "limits", names)
+    return Limits(**{name: _seconds(given[name], f"limits.{name}") for name in given})
+
+
+def _check_targets(topics: Iterable[TopicPolicy], targets: Mapping[str, str]) -> None:
+    for policy in topics:
+        where = f"topics.{policy.topic}"
+        for name in policy.archive:
+            if name not in targets:
+                raise ConfigurationError(
+                    f"{where}.archive names the target {name!r}, which is not among the targets",
+                    hint=f"the file has: {', '.join(targets) or 'none'}",
+                )
+        if len(set(policy.archive)) < len(policy.archive):
+            raise ConfigurationError(f"{where}.archive names a target twice")
+        copies = policy.retention.copies if policy.retention else 0
+        if copies > len(policy.archive):
+            raise ConfigurationError(
+                f"{where}.retention wants {copies} copies, but {where}.archive has "
+                f"{len(policy.archive)} targets: nothing could ever be removed",
+                hint="name more targets, or fewer copies",
+            )
+
+
+def _check_subscriptions(relays: Iterable[RelayPolicy]) -> None:
+    seen: dict[str, str] = {}
+    for relay in relays:
+        other = seen.setdefault(relay.subscription, relay.name)
+        if other != relay.name:
+            raise ConfigurationError(
+                f"the relays {other} and {relay.name} have the subscription "
+                f"{relay.subscription!r} both: each event would reach one of them only",
+                hint="give each relay a subscription of its own",
+            )
+
+
+def _entries(top: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A section whose keys are names."""
+    value = top.get(name) or {}
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{name} is no table", hint="write one `name: ...` a line")
+    return {_text(key, name): entry for key, entry in value.items()}
+
+
+def _section(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
+    """A section whose keys are settings."""
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{where} is no table", hint=f"it may hold: {', '.join(known)}")
+    unknown = sorted(str(key) for key in value if key not in known)
+    if unknown:
+        raise ConfigurationError(
+            f"{where} has the unknown setting {unknown[0]!r}", hint=f"known: {', '.join(known)}"
+        )
+    return value
+
+
+def _name(topic: str, where: str) -> None:
+    try:
+        validation.topic(topic)
+    except InvalidName as error:
+        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(f"{where} is {value!r}", hint="write text; quote what is not")
+    return value
+
+
+def _count(value: Any, where: str, lowest: int, highest: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise ConfigurationError(
+            f"{where} is {value!r}", hint=f"write a whole number from {lowest} to {highest}"
+        )
+    return value
+
+
+def _seconds(value: Any, where: str) -> int:
+    """A duration: whole seconds, or ``90s``, ``15m``, ``2h``, ``7d``."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ConfigurationError(f"{where} is {value!r}", hint="write 90s, 15m, 2h or 7d")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _expand(value: str, where: str, environ: Mapping[str, str] | None) -> str:
+    """The value itself, or that of the environment variable that it names."""
+    environ = os.environ if environ is None else environ
+    reference = _REFERENCE.fullmatch(value)
+    if reference is None:
+        return value
+    found = environ.get(reference[1], "").strip()
+    if not found:
+        raise ConfigurationError(
+            f"{where} is taken from {reference[1]}, which is not set",
+            hint=f"set the environment variable {reference[1]}, or change the policy file",
+        )
+    return found
