@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ops.cloudevents import attributes, to_json, to_properties, to_structured
 from tests.relay.blocks import event
 
-#: One event, byte by byte: a sink writes a line twice and must write the same one, also after an upgrade.
+#: A sink writes a line twice and must write the very same one, also after an upgrade.
 GOLDEN = (
     b'{"specversion":"1.0","id":"3a0222b7-b075-5c91-b464-3da0647cf6e0","source":"/bank/accounts",'
     b'"type":"moved","time":"2026-11-21T12:00:05.000250Z","datacontenttype":"application/json",'

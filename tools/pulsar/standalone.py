@@ -81,7 +81,7 @@ class PulsarStandalone:
         """The broker's own process id while it runs."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
-    def start(self, timeout: float = 90) -> PulsarStandalone:
+    def start(self, timeout: float = 180) -> PulsarStandalone:
         """Start and wait until the broker calls itself healthy."""
         jars, program = fetch(), find_java()
         for _ in range(_TRIES):
@@ -136,7 +136,7 @@ class PulsarStandalone:
             str(program),
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
             *("-Xms128m", "-Xmx768m", "-XX:MaxDirectMemorySize=768m", "-XX:+UseSerialGC"),
-            *("-XX:TieredStopAtLevel=4", "-Djava.net.preferIPv4Stack=true"),
+            *("-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"),
             *("-cp", f"{jars}/*", "org.apache.pulsar.PulsarStandaloneStarter"),
             *("-c", str(conf), "-nfw", "-nss", "--bookkeeper-port", str(bookie)),
             *("--metadata-dir", str(self.directory / "metadata")),

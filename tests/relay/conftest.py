@@ -1,0 +1,109 @@
+"""A real Pulsar broker, once per test process, and topics on it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pulsar
+import pytest
+
+from ops.sinks.pulsar import PulsarSink
+from tests.support import missing
+from tools.pulsar import PulsarStandalone, PulsarUnavailable
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker under test."""
+
+    standalone: PulsarStandalone
+
+    @property
+    def address(self) -> str:
+        """The broker as a relay is given it; a missing Pulsar topic is made."""
+        admin = self.standalone.admin_url
+        return f"{self.standalone.service_url}/public/default?admin={admin}&create=true"
+
+    def sink(self, **options: Any) -> PulsarSink:
+        """A sink on this broker."""
+        given: dict[str, Any] = {"create": True, "send_timeout_seconds": 15}
+        return PulsarSink(
+            self.standalone.service_url, admin_url=self.standalone.admin_url, **given | options
+        )
+
+    def admin(self, method: str, path: str, value: Any = None) -> None:
+        """One call of the admin interface."""
+        request = urllib.request.Request(
+            f"{self.standalone.admin_url}/admin/v2/{path}",
+            data=None if value is None else json.dumps(value).encode(),
+            method=method,
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=20):
+            pass
+
+    def read(self, pulsar_topic: str, partition: int) -> list[pulsar.Message]:
+        """Every message of a partition, in the order in which it lies there."""
+        client = pulsar.Client(self.standalone.service_url, logger=quiet())
+        try:
+            reader = client.create_reader(
+                f"{pulsar_topic}-partition-{partition}",
+                pulsar.MessageId.earliest,
+                receiver_queue_size=10_000,
+            )
+            found = []
+            while reader.has_message_available():
+                found.append(reader.read_next(20_000))
+            return found
+        finally:
+            client.close()
+
+    def sequences(self, pulsar_topic: str, partition: int) -> list[int]:
+        """The sequences of a partition, in the order in which they lie there."""
+        return [int(m.properties()["ce_sequence"]) for m in self.read(pulsar_topic, partition)]
+
+
+def quiet() -> Any:
+    """A logger for clients whose errors are looked at in the test."""
+    return pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A Pulsar standalone for this test process."""
+    standalone = PulsarStandalone(tmp_path_factory.mktemp("pulsar"), die_with_parent=True)
+    try:
+        standalone.start()
+    except PulsarUnavailable as error:
+        missing("Pulsar", error)
+    try:
+        yield Broker(standalone)
+    finally:
+        standalone.stop()
+
+
+@pytest.fixture
+def topic() -> str:
+    """The name of a topic of this test's own, also on a server that tests share."""
+    return f"bank/accounts-{next(_numbers)}"
+
+
+@pytest.fixture
+def pulsar_sink(broker: Broker) -> Iterator[Callable[..., PulsarSink]]:
+    """Makes sinks that are closed at the end."""
+    made: list[PulsarSink] = []
+
+    def make(**options: Any) -> PulsarSink:
+        made.append(broker.sink(**options))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        sink.close()

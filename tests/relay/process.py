@@ -1,0 +1,83 @@
+"""A relay in a process of its own, so that a test can kill it or stop it.
+
+    python -m tests.relay.process [--textbook] [--crash before|after] URL SUBSCRIPTION SINK
+
+``--crash`` ends it by SIGKILL at its third block: before the block is sent, or after it is stored
+and before its end is committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+
+from ops.relay import Relay
+from ops.relay_block import Backoff
+from ops.sinks import open_sink
+from ops.sinks.base import Block, Sink
+from tests.relay.textbook import textbook_consumer
+
+_CRASHES_AT = 3
+
+
+class CrashingSink:
+    """A sink whose process dies at a chosen place."""
+
+    def __init__(self, sink: Sink, where: str) -> None:
+        self._sink = sink
+        self._where = where
+        self._blocks = 0
+        self.name = sink.name
+        self.max_block_events = sink.max_block_events
+        self.max_block_bytes = sink.max_block_bytes
+
+    def preflight(self, topic: str, partitions: int) -> None:
+        """As the sink."""
+        self._sink.preflight(topic, partitions)
+
+    def send_block(self, block: Block) -> None:
+        """As the sink, up to the third block."""
+        self._blocks += 1
+        if self._blocks == _CRASHES_AT and self._where == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._sink.send_block(block)
+        if self._blocks == _CRASHES_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self) -> None:
+        """As the sink."""
+        self._sink.close()
+
+
+def main() -> None:
+    """Relay until the end of the process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--textbook", action="store_true")
+    parser.add_argument("--crash", choices=["before", "after"])
+    parser.add_argument("--block-events", type=int)
+    parser.add_argument("url")
+    parser.add_argument("subscription")
+    parser.add_argument("sink")
+    given = parser.parse_args()
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    if given.textbook:
+        textbook_consumer(
+            given.url, given.subscription, given.sink, given.block_events, crash=bool(given.crash)
+        ).run(stop)
+        os._exit(0)
+    sink = open_sink(given.sink)
+    if given.block_events:
+        sink.max_block_events = given.block_events
+    if given.crash:
+        sink = CrashingSink(sink, given.crash)
+    backoff = Backoff(base_seconds=0.1, max_seconds=1)
+    Relay(given.url, given.subscription, sink, idle_seconds=0.05, backoff=backoff).run(stop)
+    sink.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""The Pulsar sink alone, against a real broker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+from ops.sinks import pulsar as pulsar_sinks
+from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
+from ops.sinks.pulsar import PulsarSink
+from tests.relay.blocks import block, event
+from tests.relay.conftest import Broker, quiet
+
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
+
+Make = Callable[..., PulsarSink]
+
+
+@pytest.fixture
+def sink(pulsar_sink: Make, topic: str) -> PulsarSink:
+    """A sink whose topic has one partition."""
+    made = pulsar_sink()
+    made.preflight(topic, 1)
+    return made
+
+
+def stored(broker: Broker, sink: PulsarSink, topic: str) -> list[int]:
+    """The sequences of partition 0."""
+    return broker.sequences(sink.pulsar_topic(topic), 0)
+
+
+def test_an_event_with_its_attributes(broker: Broker, sink: PulsarSink, topic: str) -> None:
+    sink.send_block(block(1, 3, topic=topic))
+    found = broker.read(sink.pulsar_topic(topic), 0)
+    assert [each.data() for each in found] == [event(n).payload for n in (1, 2, 3)]
+    assert found[1].partition_key() == "account-2"
+    assert found[1].event_timestamp() == int(event(2).created_at.timestamp() * 1000)
+    properties = found[1].properties()
+    assert properties["ce_id"] == str(event(2, topic=topic).event_id)
+    assert properties["ce_source"] == f"/{topic}"
+    assert properties["content-type"] == "application/json"
+    assert properties["penstock_relay"] == "to-the-sink"
+    # One block, one entry in Pulsar's log: all of it or nothing.
+    assert len({(m.message_id().ledger_id(), m.message_id().entry_id()) for m in found}) == 1
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_a_block_sent_again_is_stored_once(
+    broker: Broker, pulsar_sink: Make, topic: str, batching: bool
+) -> None:
+    first, second = pulsar_sink(batching=batching), pulsar_sink(batching=batching)
+    first.preflight(topic, 1)
+    first.send_block(block(1, 500, topic=topic))
+    second.send_block(block(1, 500, topic=topic, reopened=True, lease_epoch=2))
+    second.send_block(block(501, 600, topic=topic, lease_epoch=2))
+    assert stored(broker, first, topic) == list(range(1, 601))
+
+
+def test_the_broker_itself_drops_a_repeated_block(
+    broker: Broker, sink: PulsarSink, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.send_block(block(1, 500, topic=topic))
+    monkeypatch.setattr(PulsarSink, "_held", lambda *_: 0)  # as if nobody looked first
+    sink.send_block(block(1, 500, topic=topic, reopened=True))
+    assert stored(broker, sink, topic) == list(range(1, 501))
+
+
+def test_half_a_block_is_completed(broker: Broker, pulsar_sink: Make, topic: str) -> None:
+    """As after a crash while batching was off, also when it has been turned on since."""
+    single, batched = pulsar_sink(batching=False), pulsar_sink()
+    single.preflight(topic, 1)
+    single.send_block(block(1, 300, topic=topic))
+    batched.send_block(block(1, 500, topic=topic, reopened=True, lease_epoch=2))
+    assert stored(broker, single, topic) == list(range(1, 501))
+
+
+def test_the_successor_fences_a_paused_relay(
+    broker: Broker, sink: PulsarSink, pulsar_sink: Make, topic: str
+) -> None:
+    sink.send_block(block(1, 10, topic=topic))
+    successor = pulsar_sink()
+    successor.send_block(block(11, 20, topic=topic, lease_epoch=2))
+    with pytest.raises(SinkUnavailable, match="Fenced"):
+        sink.send_block(block(11, 20, topic=topic))
+    # It tries again before it learns that its lease is gone: Pulsar is ahead of what it knows.
+    with pytest.raises(SinkMisconfigured, match="has seen sequence"):
+        sink.send_block(block(1, 10, topic=topic, reopened=True))
+    with pytest.raises(SinkUnavailable, match="Fenced"):
+        successor.send_block(block(21, 30, topic=topic, lease_epoch=2))
+    successor.send_block(block(21, 30, topic=topic, lease_epoch=2, reopened=True))
+    assert stored(broker, sink, topic) == list(range(1, 31))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_relays_that_take_turns_at_random(
+    broker: Broker, pulsar_sink: Make, topic: str, seed: int
+) -> None:
+    rng = random.Random(seed)
+    sinks = [pulsar_sink(batching=rng.random() < 0.5) for _ in range(3)]
+    sinks[0].preflight(topic, 1)
+    done, lease_epoch = 0, 0
+    while done < 2000:
+        end = done + rng.randrange(1, 300)
+        for attempt in range(rng.randrange(1, 4)):
+            lease_epoch += 1
+            one = block(done + 1, end, topic=topic, lease_epoch=lease_epoch, reopened=attempt > 0)
+            rng.choice(sinks).send_block(one)
+        done = end
+    assert stored(broker, sinks[0], topic) == list(range(1, done + 1))
+
+
+def test_a_block_above_the_limit_is_cut_at_the_same_places(
+    broker: Broker, pulsar_sink: Make, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulsar_sinks, "BATCH_BYTES", 20_000)
+    first, second = pulsar_sink(), pulsar_sink()
+    first.preflight(topic, 1)
+    first.send_block(block(1, 200, topic=topic))
+    entries = {m.message_id().entry_id() for m in broker.read(first.pulsar_topic(topic), 0)}
+    assert len(entries) > 3
+    monkeypatch.setattr(PulsarSink, "_held", lambda *_: 0)
+    second.send_block(block(1, 200, topic=topic, reopened=True, lease_epoch=2))
+    assert stored(broker, first, topic) == list(range(1, 201))
+
+
+def test_an_event_above_the_limit_is_refused(broker: Broker, sink: PulsarSink, topic: str) -> None:
+    events = (event(1, topic=topic), event(2, topic=topic, payload=bytes(6 << 20)))
+    with pytest.raises(EventRefused) as refused:
+        sink.send_block(block(1, 2, topic=topic, events=events))
+    assert refused.value.sequence == 2
+    sink.send_block(block(1, 2, topic=topic, events=events[:1]))
+    assert stored(broker, sink, topic) == [1]
+
+
+def test_an_event_that_only_the_client_finds_too_large(
+    broker: Broker, sink: PulsarSink, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's limit could not be read, and is lower than the usual one."""
+    monkeypatch.setattr(sink, "_limit", 64 << 20)
+    noise = random.Random(1).randbytes(6 << 20)
+    events = tuple(event(n, topic=topic, payload=noise if n == 2 else b"1") for n in (1, 2, 3))
+    with monkeypatch.context() as patch:
+        patch.setattr(pulsar_sinks, "BATCH_BYTES", 64 << 20)
+        with pytest.raises(EventRefused) as refused:
+            sink.send_block(block(1, 3, topic=topic, events=events))
+    assert refused.value.sequence == 2
+    thinned = (events[0], events[2])
+    sink.send_block(block(1, 3, topic=topic, events=thinned, reopened=True))
+    assert stored(broker, sink, topic) == [1, 3]
+
+
+def test_sequences_that_begin_anew_are_not_swallowed(
+    broker: Broker, sink: PulsarSink, pulsar_sink: Make, topic: str
+) -> None:
+    sink.send_block(block(1, 100, topic=topic))
+    for again in (False, True):
+        with pytest.raises(SinkMisconfigured, match="has seen sequence 100"):
+            pulsar_sink().send_block(block(1, 50, topic=topic, lease_epoch=2, reopened=again))
+    assert stored(broker, sink, topic) == list(range(1, 101))
+
+
+def test_a_restored_log_goes_on_in_a_new_history(
+    broker: Broker, sink: PulsarSink, pulsar_sink: Make, topic: str
+) -> None:
+    sink.send_block(block(1, 100, topic=topic))
+    restored = pulsar_sink()
+    restored.send_block(block(91, 120, topic=topic, history=2, lease_epoch=2))
+    assert stored(broker, sink, topic) == [*range(1, 101), *range(91, 121)]
+    with pytest.raises(SinkMisconfigured, match="holds events of history 2"):
+        pulsar_sink().send_block(block(101, 110, topic=topic, lease_epoch=3))
+
+
+def test_two_relays_do_not_share_a_topic(sink: PulsarSink, pulsar_sink: Make, topic: str) -> None:
+    sink.send_block(block(1, 10, topic=topic))
+    with pytest.raises(SinkMisconfigured, match="by the relay to-the-sink"):
+        pulsar_sink().send_block(block(11, 20, topic=topic, relay="another"))
+
+
+def test_messages_from_before_the_relay_are_left_alone(
+    broker: Broker, sink: PulsarSink, topic: str
+) -> None:
+    client = pulsar.Client(broker.standalone.service_url, logger=quiet())
+    client.create_producer(f"{sink.pulsar_topic(topic)}-partition-0").send(b"older")
+    client.close()
+    sink.send_block(block(1, 3, topic=topic))
+    assert len(broker.read(sink.pulsar_topic(topic), 0)) == 4
+
+
+def test_preflight_proves_that_deduplication_is_on(
+    broker: Broker, pulsar_sink: Make, topic: str
+) -> None:
+    sink = pulsar_sink()
+    sink.preflight(topic, 1)
+    path = sink.pulsar_topic(topic).replace("://", "/")
+    broker.admin("POST", f"{path}/deduplicationEnabled", False)
+    assert_misconfigured(sink, topic, 1, "set-deduplication --enable public/default")
+    broker.admin("POST", f"{path}/deduplicationEnabled", True)
+    sink.preflight(topic, 1)
+
+
+def test_preflight_follows_the_namespace_and_the_broker(
+    broker: Broker, pulsar_sink: Make, topic: str
+) -> None:
+    for enabled in (False, True):
+        namespace = f"{topic.replace('/', '-')}-{enabled}"
+        broker.admin("PUT", f"namespaces/public/{namespace}")
+        broker.admin("POST", f"namespaces/public/{namespace}/deduplication", enabled)
+        broker.admin("PUT", f"persistent/public/{namespace}/plain/partitions", 1)
+        sink = pulsar_sink(topic=f"persistent://public/{namespace}/plain")
+        if enabled:
+            sink.preflight(topic, 1)
+        else:
+            assert_misconfigured(sink, topic, 1, f"--enable public/{namespace}")
+
+
+def test_preflight_compares_the_partitions(pulsar_sink: Make, topic: str) -> None:
+    pulsar_sink().preflight(topic, 2)
+    assert_misconfigured(pulsar_sink(), topic, 3, "update-partitioned-topic -p 3")
+    assert_misconfigured(pulsar_sink(), topic, 1, "name another Pulsar topic")
+    assert_misconfigured(pulsar_sink(create=False), "bank/none", 4, "create-partitioned-topic -p 4")
+
+
+def assert_misconfigured(sink: PulsarSink, topic: str, partitions: int, says: str) -> None:
+    """The preflight refuses, and says what to do."""
+    with pytest.raises(SinkMisconfigured) as refused:
+        sink.preflight(topic, partitions)
+    assert says in str(refused.value)
+
+
+def test_a_broker_that_is_away_is_tried_again_later(unused_url: str) -> None:
+    sink: Any = PulsarSink(
+        unused_url.replace("http", "pulsar"), admin_url=unused_url, send_timeout_seconds=1
+    )
+    with pytest.raises(SinkUnavailable):
+        sink.preflight("bank/accounts", 1)
+    sink.close()
+
+
+@pytest.fixture
+def unused_url() -> str:
+    """An address where nobody answers."""
+    from tools.pulsar.standalone import free_ports
+
+    return f"http://127.0.0.1:{free_ports(1)[0]}"

@@ -1,0 +1,158 @@
+"""Relays of a subscription to a real Pulsar broker, under kills; and the textbook relay, caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from ops.relay import Relay
+from ops.relay_block import Backoff
+from ops.sinks.base import SinkMisconfigured
+from ops.sinks.pulsar import PulsarSink
+from penstock import stream
+from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, Difference, Stuck, chaos, compare
+from tests.relay.conftest import Broker
+
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
+
+Make = Callable[..., Chaos]
+
+
+@pytest.fixture
+def make_log(
+    connection: psycopg.Connection[Any], database_url: str, broker: Broker, topic: str
+) -> Iterator[Make]:
+    """Makes the log whose relay writes to Pulsar."""
+    with ExitStack() as stack:
+
+        def make(**fields: Any) -> Chaos:
+            sink = broker.sink()
+            sink.preflight(topic, PARTITIONS)
+            return stack.enter_context(
+                chaos(connection, database_url, topic=topic, sink=broker.address, **fields)
+            )
+
+        yield make
+
+
+def difference(log: Chaos, broker: Broker) -> Difference:
+    """What Pulsar holds, against the log."""
+    total = Difference(0, 0, True)
+    target = broker.sink().pulsar_topic(log.topic)
+    for partition in range(PARTITIONS):
+        found = [
+            (int(message.properties()["ce_sequence"]), message.data())
+            for message in broker.read(target, partition)
+        ]
+        here = compare(log.expected(partition), found)
+        total = Difference(
+            total.lost + here.lost,
+            total.doubled + here.doubled,
+            total.in_order and here.in_order,
+        )
+    return total
+
+
+def test_killed_three_times_and_still_exactly_once(make_log: Make, broker: Broker) -> None:
+    log = make_log()
+    log.publish(20_000)
+    log.run(kills=3, pauses=1)
+    assert (log.kills, log.pauses) == (3, 1)
+    assert difference(log, broker) == Difference(lost=0, doubled=0, in_order=True)
+
+
+def crash_after_sending(log: Chaos) -> None:
+    """The relay dies when its third block is stored and not committed; meanwhile the log grows."""
+    log.publish(4000)
+    first = log.start("--crash", "after")
+    assert first.wait(timeout=120) == -9
+    log.publish(2000)
+
+
+def test_the_successor_sends_the_recorded_block(make_log: Make, broker: Broker) -> None:
+    log = make_log()
+    crash_after_sending(log)
+    relay = log.start()
+    log.until_done(log.published, relay)
+    assert difference(log, broker) == Difference(lost=0, doubled=0, in_order=True)
+
+
+def test_without_the_recorded_block_it_would_not_be_exact(make_log: Make, broker: Broker) -> None:
+    """The guard of the test above: take the record away, and the relay cannot go on."""
+    log = make_log(timeout=10)
+    crash_after_sending(log)
+    log.connection.execute("DELETE FROM penstock.blocks")
+    relay = log.start()
+    with pytest.raises(Stuck):
+        log.until_done(log.published, relay)
+    errors = log.connection.execute("SELECT DISTINCT error FROM penstock.relay_failures").fetchall()
+    assert any("has seen sequence" in error for (error,) in errors)
+
+
+def test_the_textbook_relay_is_caught_by_one_kill(make_log: Make, broker: Broker) -> None:
+    """Sequence ids and default batching, in the same place of the same work."""
+    log = make_log(textbook=True)
+    log.publish(4000)
+    first = log.start("--crash", "after")
+    assert first.wait(timeout=120) == -9
+    log.publish(2000)
+    log.until_done(log.published, log.start())
+    found = difference(log, broker)
+    assert not found.exact, found
+
+
+def test_a_relay_does_not_start_where_deduplication_is_off(
+    make_log: Make, broker: Broker, pulsar_sink: Callable[..., PulsarSink]
+) -> None:
+    log = make_log()
+    log.publish(10)
+    sink = pulsar_sink()
+    path = sink.pulsar_topic(log.topic).replace("://", "/")
+    broker.admin("POST", f"{path}/deduplicationEnabled", False)
+    relay = Relay(log.url, SUBSCRIPTION, sink, backoff=Backoff(0.01, 0.1))
+    with pytest.raises(SinkMisconfigured, match="deduplication is off"):
+        relay.run_for(10)
+    assert log.done() == 0
+    assert broker.sequences(sink.pulsar_topic(log.topic), 0) == []
+
+
+def test_a_subscription_that_was_moved_back_stops_with_an_error(
+    make_log: Make, broker: Broker, pulsar_sink: Callable[..., PulsarSink]
+) -> None:
+    """Pulsar would take the events for repeated ones and drop them in silence."""
+    log = make_log()
+    log.publish(100)
+    sink = pulsar_sink()
+    assert Relay(log.url, SUBSCRIPTION, sink).run_for(30).events == 100
+    log.publish(100)
+    assert Relay(log.url, SUBSCRIPTION, sink).run_for(30).events == 100
+    stream.seek(log.connection, SUBSCRIPTION, log.topic, 0, 10)
+    result = Relay(log.url, SUBSCRIPTION, sink, backoff=Backoff(0.01, 0.1)).run_for(2)
+    assert result.events == 0
+    assert "has seen sequence" in result.last_error
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_hundred_thousand_events_and_ten_kills(make_log: Make, broker: Broker, seed: int) -> None:
+    log = make_log(seed=seed, timeout=300)
+    log.publish(100_000)
+    log.run(kills=10, pauses=3 if seed == 2 else 0)
+    assert log.kills == 10
+    assert difference(log, broker) == Difference(lost=0, doubled=0, in_order=True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_textbook_relay_under_ten_kills(make_log: Make, broker: Broker) -> None:
+    log = make_log(textbook=True, timeout=300)
+    log.publish(100_000)
+    log.run(kills=10)
+    found = difference(log, broker)
+    print(f"the textbook relay: {found}")
+    assert not found.exact

@@ -1,0 +1,243 @@
+"""Relays of a subscription to files: killed, paused, refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from ops.relay import Relay, dead_letters, relay_micro_batch
+from ops.relay_block import Backoff, relay_once
+from ops.sinks import open_sink
+from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable
+from ops.sinks.jsonl import JsonlSink
+from ops.sweep import sweep
+from penstock import stream
+from penstock.errors import ConfigurationError, StaleLease
+from penstock.records import Lease
+from penstock.stream import Membership
+from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, chaos, compare
+
+TOPIC = "bank/accounts"
+FAST = Backoff(base_seconds=0.01, max_seconds=0.05)
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+@pytest.fixture
+def log(connection: Connection, database_url: str, tmp_path: Path) -> Iterator[Chaos]:
+    """A log whose relay writes to files."""
+    with chaos(connection, database_url, topic=TOPIC, sink=f"jsonl:{tmp_path}/out") as made:
+        yield made
+
+
+def written(log: Chaos, partition: int) -> list[tuple[int, bytes]]:
+    """Sequence and payload of every line, in the order of the file."""
+    path = JsonlSink(log.sink.removeprefix("jsonl:")).path(TOPIC, partition)
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    return [(int(one["sequence"]), base64.b64decode(one["data_base64"])) for one in found]
+
+
+def assert_exact(log: Chaos) -> None:
+    """Each file is its partition, once and in order."""
+    for partition in range(PARTITIONS):
+        assert written(log, partition) == log.expected(partition)
+
+
+def test_a_micro_batch_relays_what_is_there(log: Chaos, database_url: str) -> None:
+    log.publish(1000)
+    sink = open_sink(log.sink)
+    result = relay_micro_batch(database_url, SUBSCRIPTION, sink)
+    assert (result.events, result.drained, result.failures) == (1000, True, 0)
+    assert relay_micro_batch(database_url, SUBSCRIPTION, sink).events == 0
+    log.publish(10)
+    assert relay_micro_batch(database_url, SUBSCRIPTION, sink).events == 10
+    assert_exact(log)
+
+
+def test_killed_again_and_again_and_still_exactly_once(log: Chaos) -> None:
+    log.publish(20_000)
+    log.run(kills=4, pauses=1)
+    assert (log.kills, log.pauses) == (4, 1)
+    assert_exact(log)
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_the_successor_sends_the_recorded_block(log: Chaos, where: str) -> None:
+    log.publish(4000)
+    first = log.start("--crash", where)
+    assert first.wait(timeout=60) == -9
+    stored = sum(len(written(log, partition)) for partition in range(PARTITIONS))
+    assert (stored > log.done()) == (where == "after")
+    log.publish(500)
+    relay = log.start()
+    log.until_done(log.published, relay)
+    assert_exact(log)
+
+
+class Scripted:
+    """A sink that does what the test says, in front of a real one."""
+
+    name = "scripted"
+    max_block_events = 100
+    max_block_bytes = 1 << 20
+
+    def __init__(self, sink: JsonlSink) -> None:
+        self.sink = sink
+        self.raises: list[Exception] = []
+        self.refuses: set[int] = set()
+        self.blocks: list[Block] = []
+
+    def preflight(self, topic: str, partitions: int) -> None:
+        """As the sink."""
+        self.sink.preflight(topic, partitions)
+
+    def send_block(self, block: Block) -> None:
+        """Raise what is next, refuse what is poison, else as the sink."""
+        self.blocks.append(block)
+        if self.raises:
+            raise self.raises.pop(0)
+        for event in block.events:
+            if event.sequence in self.refuses:
+                raise EventRefused(event.sequence, "poison")
+        self.sink.send_block(block)
+
+    def close(self) -> None:
+        """As the sink."""
+
+
+@pytest.fixture
+def scripted(log: Chaos) -> Scripted:
+    """A scripted sink in front of the log's files."""
+    return Scripted(JsonlSink(log.sink.removeprefix("jsonl:")))
+
+
+def test_a_failure_is_counted_and_the_block_tried_again(
+    log: Chaos, scripted: Scripted, database_url: str
+) -> None:
+    log.publish(50)
+    scripted.raises = [SinkUnavailable("away"), ValueError("a fault of the sink")] * 2
+    relay = Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST)
+    result = relay.run_for(30)
+    assert (result.events, result.failures, result.drained) == (50, 4, True)
+    rows = log.connection.execute("SELECT block_id, attempt, error FROM penstock.relay_failures")
+    assert len(rows.fetchall()) == 4
+    sent = {(b.partition, b.first_sequence, b.last_sequence) for b in scripted.blocks}
+    assert len(sent) == PARTITIONS
+    assert [b.reopened for b in scripted.blocks].count(False) == PARTITIONS
+    assert_exact(log)
+
+
+def test_the_backoff_grows_and_is_bounded(log: Chaos, scripted: Scripted) -> None:
+    log.publish(2)
+    scripted.raises = [SinkUnavailable("away")] * 8
+    member, lease = lease_of(log)
+    waits = []
+    for _ in range(8):
+        result = relay_once(log.connection, member, lease, scripted, Backoff(1, 20))
+        assert result is not None
+        assert result.retry_after is not None
+        waits.append(result.retry_after)
+    for attempt, wait in enumerate(waits):
+        assert min(2.0**attempt, 20) / 2 <= wait <= min(2.0**attempt, 20)
+
+
+def test_a_refused_event_goes_to_the_dead_letters(
+    log: Chaos, scripted: Scripted, database_url: str
+) -> None:
+    log.publish(500)
+    scripted.refuses = {1, 40, 41, 250}
+    relay = Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST)
+    result = relay.run_for(30)
+    assert (result.events, result.dead_letters, result.failures) == (492, 8, 0)
+    assert result.drained
+    dead = dead_letters(log.connection, SUBSCRIPTION)
+    assert {(each.partition, each.sequence) for each in dead} == {
+        (partition, sequence) for partition in (0, 1) for sequence in scripted.refuses
+    }
+    assert {each.reason for each in dead} == {"poison"}
+    for partition in range(PARTITIONS):
+        kept = [row for row in log.expected(partition) if row[0] not in scripted.refuses]
+        assert written(log, partition) == kept
+
+
+def test_a_sink_that_refuses_what_is_not_there_does_not_loop(
+    log: Chaos, scripted: Scripted
+) -> None:
+    log.publish(2)
+    scripted.raises = [EventRefused(999, "nonsense")]
+    member, lease = lease_of(log)
+    result = relay_once(log.connection, member, lease, scripted, FAST)
+    assert result is not None
+    assert result.retry_after is not None
+    assert dead_letters(log.connection, SUBSCRIPTION) == []
+
+
+def test_a_lease_that_was_lost_changes_nothing(log: Chaos, scripted: Scripted) -> None:
+    log.publish(10)
+    member, lease = lease_of(log)
+    stream.seek(log.connection, SUBSCRIPTION, TOPIC, lease.partition, 1)
+    with pytest.raises(StaleLease):
+        relay_once(log.connection, member, lease, scripted, FAST)
+    assert scripted.blocks == []
+    assert log.connection.execute("SELECT count(*) FROM penstock.blocks").fetchone() == (0,)
+
+
+def test_a_sink_that_is_set_up_wrong_stops_a_micro_batch(log: Chaos, tmp_path: Path) -> None:
+    log.publish(10)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SinkMisconfigured):
+        relay_micro_batch(log.url, SUBSCRIPTION, open_sink(f"jsonl:{tmp_path}/file/out"))
+    assert log.done() == 0
+
+
+def test_the_continuous_form_follows_and_ends(log: Chaos, scripted: Scripted) -> None:
+    relay = Relay(log.url, SUBSCRIPTION, scripted, backoff=FAST, idle_seconds=0.05)
+    stop = threading.Event()
+    thread = threading.Thread(target=relay.run, args=(stop,))
+    thread.start()
+    for _ in range(3):
+        log.publish(100)
+        log.until_done(log.published)
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert_exact(log)
+
+
+def test_sweep_frees_what_a_dead_relay_held(log: Chaos) -> None:
+    log.publish(10)
+    lease_of(log)
+    log.connection.execute("UPDATE penstock.consumers SET deadline = clock_timestamp()")
+    assert sweep(log.connection).expired_consumers == 1
+    assert sweep(log.connection).expired_consumers == 0
+    assert {each.state for each in stream.lag(log.connection, SUBSCRIPTION)} == {"AVAILABLE"}
+
+
+@pytest.mark.parametrize(
+    "address", ["jsonl:", "ftp://x", "pulsar://x", "pulsar://x?admin=y&batching=perhaps", ""]
+)
+def test_an_address_that_cannot_be_read(address: str) -> None:
+    with pytest.raises(ConfigurationError):
+        open_sink(address)
+
+
+def test_compare_sees_every_fault() -> None:
+    log = [(n, b"x") for n in range(1, 6)]
+    assert compare(log, log).exact
+    for wrong in (log[:-1], [*log, log[-1]], log[::-1], [*log[:-1], (5, b"y")]):
+        assert not compare(log, wrong).exact
+
+
+def lease_of(log: Chaos) -> tuple[Membership, Lease]:
+    """A member and its lease on partition 0."""
+    member = stream.join(log.connection, SUBSCRIPTION, "by-hand")
+    held = stream.check_in(log.connection, member)
+    return member, next(lease for lease in held if lease.partition == 0)
