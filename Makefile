@@ -19,6 +19,10 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.penstock/cache/hypothesis
 JAVA := home="$$($(BIN)/python -m tools.java --print-home)" && JAVA_HOME="$$home"
 JAVA_OPTIONAL := home="$$($(BIN)/python -m tools.java --print-home || true)"; JAVA_HOME="$$home"
 
+# Where `make dev` keeps its state: its own, or what `make demo` left.
+STATE := $(CURDIR)/.penstock$(if $(DEMO),/demo)
+DEMO_SETTINGS := $(if $(DEMO),PENSTOCK_EMBEDDED_DIRECTORY="$(STATE)/postgres" PENSTOCK_POLICIES="$(STATE)/policies.yaml")
+
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,9 +65,9 @@ bench: $(READY) ## Measure against the bare table; ONLY=publish measures one thi
 	@$(JAVA_OPTIONAL) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 .PHONY: dev
-dev: $(READY) ## Dagster's web pages and daemon, with its home under .penstock/dagster
-	@mkdir -p .penstock/dagster && cp tools/dagster.yaml .penstock/dagster/dagster.yaml
-	@$(JAVA) DAGSTER_HOME="$(CURDIR)/.penstock/dagster" PATH="$(CURDIR)/$(BIN):$$PATH" \
+dev: $(READY) ## Dagster's web pages and daemon, with its home under .penstock; DEMO=1: on what the demo left
+	@mkdir -p $(STATE)/dagster && cp tools/dagster.yaml $(STATE)/dagster/dagster.yaml
+	@$(JAVA) DAGSTER_HOME="$(STATE)/dagster" PATH="$(CURDIR)/$(BIN):$$PATH" $(DEMO_SETTINGS) \
 		$(BIN)/dagster dev $(ARGS)
 
 .PHONY: pulsar

@@ -10,6 +10,7 @@ The event exists if and only if the transaction commits.
 from __future__ import annotations
 
 from penstock.config import database_url
+from penstock.consumer import Batch, Consumer
 from penstock.database import connect
 from penstock.errors import (
     AlreadyExists,
@@ -43,6 +44,7 @@ from penstock.errors import (
     UsageError,
     WrongIsolation,
 )
+from penstock.log import fetch, sequence
 from penstock.names import (
     create_namespace,
     create_topic,
@@ -61,15 +63,18 @@ from penstock.records import (
     Topic,
     TopicDescription,
 )
+from penstock.stream import subscribe, unsubscribe
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExists",
     "BackwardCommit",
+    "Batch",
     "BelowLowSequence",
     "BeyondHighWatermark",
     "ConfigurationError",
+    "Consumer",
     "DatabaseTooOld",
     "DatabaseUnavailable",
     "DuplicateSession",
@@ -108,9 +113,13 @@ __all__ = [
     "create_topic",
     "database_url",
     "describe_topic",
+    "fetch",
     "list_namespaces",
     "list_topics",
     "publish",
     "publish_batch",
     "publish_bulk",
+    "sequence",
+    "subscribe",
+    "unsubscribe",
 ]
