@@ -149,6 +149,8 @@ def driver_connection(connection: Any) -> Any:
     connection = _unwrap(connection)
     if hasattr(connection, "exec_driver_sql"):
         return connection.connection.driver_connection
+    if hasattr(connection, "driver_connection"):  # SQLAlchemy's raw_connection()
+        return connection.driver_connection
     if hasattr(connection, "vendor"):
         return getattr(connection, "connection", connection)
     return connection
@@ -162,7 +164,7 @@ def database_key(connection: Any) -> tuple[str, ...] | None:
     except (KeyError, TypeError):
         pass
     info = getattr(inner, "info", None)
-    if info is None:
+    if not isinstance(getattr(info, "dbname", None), str):
         return None
     parts = (getattr(info, name, None) for name in ("host", "hostaddr", "port", "dbname"))
     key = tuple(str(part) for part in parts)

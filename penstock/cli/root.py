@@ -36,17 +36,25 @@ root.command("fetch")(events.fetch)
 root.command("status")(status)
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(penstock.__version__)
+        raise typer.Exit
+
+
 @root.callback()
 def options(
     schema: Annotated[
         str | None,
         typer.Option(help=f"The schema that holds Penstock, else {config.SCHEMA_VARIABLE}."),
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Say the version and leave.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Say the version and leave.", is_eager=True, callback=_say_version
+        ),
+    ] = False,
 ) -> None:
-    if version:
-        typer.echo(penstock.__version__)
-        raise typer.Exit
     if schema is not None:
         # The environment, so that sub-commands, their threads and processes all see it.
         os.environ[config.SCHEMA_VARIABLE] = config.validate_schema(schema)

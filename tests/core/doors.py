@@ -57,7 +57,7 @@ class SqlalchemyDoor:
         self.connection.rollback()
 
     def savepoint(self) -> AbstractContextManager[Any]:
-        return self.connection.begin_nested()  # type: ignore[no-any-return]
+        return self.connection.begin_nested()
 
 
 NAMES = ("psycopg", "dictionaries", "connection", "session")

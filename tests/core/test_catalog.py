@@ -39,14 +39,14 @@ def test_a_statement_is_explained_and_fits_every_driver(name: str) -> None:
     assert "%" not in statement.text.replace("%(", "").replace("%%", ""), "only %(bind)s"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_statement_is_valid_on_a_migrated_database(
-    connection: psycopg.Connection[Any], name: str
+def test_every_statement_is_valid_on_a_migrated_database(
+    connection: psycopg.Connection[Any], subtests: pytest.Subtests
 ) -> None:
-    statement = catalog.statement("postgres", name)
-    places = {bind: f"${number}" for number, bind in enumerate(sorted(statement.binds), 1)}
-    text = statement.text % places
-    connection.execute(f"PREPARE checked AS {text}".encode())
+    for name in NAMES:
+        statement = catalog.statement("postgres", name)
+        places = {bind: f"${number}" for number, bind in enumerate(sorted(statement.binds), 1)}
+        with subtests.test(name):
+            connection.execute(f'PREPARE "{name}" AS {statement.text % places}'.encode())
 
 
 def test_migrations_are_numbered_and_functions_are_sorted() -> None:

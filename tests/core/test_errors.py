@@ -56,13 +56,11 @@ def test_every_error_is_documented_and_survives_pickling(kind: type[PenstockErro
     assert (str(error), error.hint) == ("it is so. do this", "do this")
 
 
-@pytest.mark.parametrize("code", sorted(EXPECTED))
-def test_a_code_of_the_database_becomes_its_error(
-    connection: psycopg.Connection[Any], code: str
-) -> None:
-    with pytest.raises(BY_SQLSTATE[code]) as caught:
-        database.execute(connection, raising(code))
-    assert (str(caught.value), caught.value.hint) == ("it is so. do this", "do this")
+def test_a_code_of_the_database_becomes_its_error(connection: psycopg.Connection[Any]) -> None:
+    for code, kind in BY_SQLSTATE.items():
+        with pytest.raises(kind) as caught:
+            database.execute(connection, raising(code))
+        assert (str(caught.value), caught.value.hint) == ("it is so. do this", "do this")
 
 
 def test_through_sqlalchemy_the_error_does_not_print_the_parameters(database_url: str) -> None:
