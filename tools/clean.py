@@ -18,11 +18,11 @@ DOWNLOADED = {"venv", "java", "pip", "pulsar", "maven"}
 def main() -> int:
     """The command line."""
     everything = "--all" in sys.argv[1:]
-    for pid_file in HOME.glob("**/data/postmaster.pid"):
-        EmbeddedPostgres(pid_file.parent.parent).stop()
     for path in sorted(HOME.iterdir()) if HOME.exists() else []:
         if not everything and path.name in DOWNLOADED:
             continue
+        for pid_file in path.glob("**/postmaster.pid"):
+            EmbeddedPostgres(pid_file.parent.parent).stop()
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
