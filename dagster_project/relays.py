@@ -1,0 +1,96 @@
+"""One asset for each relay of the policy file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+
+from dagster_project.catalogue import Catalogue
+from dagster_project.common import evaluated, exists, table, topic_options
+from dagster_project.naming import relay_key, topic_key
+from ops.policy_file import Policies, RelayPolicy
+from ops.relay import RelayResult, dead_letters, relay_micro_batch
+from penstock import stream
+from penstock.errors import SinkError
+from penstock.stream import Lag
+from resources.database import DatabaseResource
+from resources.sinks import SinkResource
+
+MAX_SECONDS = 300
+
+
+RELAY_CONFIG = {
+    "max_seconds": dg.Field(
+        int, default_value=MAX_SECONDS, description="after these the next run goes on"
+    )
+}
+
+
+def build(catalogue: Catalogue) -> dg.Definitions:
+    """The relays."""
+    relays = catalogue.policies.relays.values()
+    return dg.Definitions(assets=[_relay(relay, catalogue.policies) for relay in relays])
+
+
+def _relay(relay: RelayPolicy, policies: Policies) -> dg.AssetsDefinition:
+    options = topic_options(relay.topic, policies.of_topic(relay.topic))
+    # A reference to the environment is shown as it is written, never what it stands for.
+    kind = relay.sink.partition(":")[0] if ":" in relay.sink else "sink"
+
+    @dg.asset(
+        key=relay_key(relay.name),
+        deps=[topic_key(relay.topic, "sequenced")],
+        output_required=False,
+        config_schema=RELAY_CONFIG,
+        kinds={kind.partition("+")[0]},
+        group_name=options["group_name"],
+        owners=options["owners"],
+        metadata={**options["metadata"], "penstock/relay": relay.name},
+        description=f"Carries **{relay.topic}** to `{kind}` as subscription "
+        f"`{relay.subscription}`, in recorded blocks. While a daemon holds the leases this finds "
+        "nothing to do.",
+    )
+    @evaluated
+    def run(
+        context: dg.AssetExecutionContext,
+        database: DatabaseResource,
+        sinks: SinkResource,
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        url = database.url()
+        limit = context.op_execution_context.op_config["max_seconds"]
+        with database.connect() as connection:
+            if not exists(connection, relay.topic):
+                context.log.info("%s does not exist yet", relay.topic)
+                return
+            stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
+        with sinks.opened(relay) as sink:
+            done = relay_micro_batch(url, relay.subscription, sink, limit)
+        if done.failures and not done.drained:
+            raise SinkError(
+                f"the relay {relay.name} stopped after {done.failures} failures: {done.last_error}",
+                hint="nothing is lost: the next run sends the open block again",
+            )
+        with database.connect() as connection:
+            lags = stream.lag(connection, relay.subscription)
+            dead = dead_letters(connection, relay.subscription, max_rows=20)
+        yield dg.MaterializeResult(metadata=_metadata(done, lags, dead))
+
+    return run
+
+
+def _metadata(done: RelayResult, lags: list[Lag], dead: list[Any]) -> Mapping[str, Any]:
+    positions = [(each.partition, each.position, each.lag_events) for each in lags]
+    found: dict[str, Any] = {
+        "events": done.events,
+        "blocks": done.blocks,
+        "failures": done.failures,
+        "dead letters": done.dead_letters,
+        "drained": done.drained,
+        "positions": table(("partition", "position", "events behind"), positions),
+    }
+    if dead:
+        rows = [(each.partition, each.sequence, each.reason, each.died_at) for each in dead]
+        found["newest dead letters"] = table(("partition", "sequence", "reason", "at"), rows)
+    return found

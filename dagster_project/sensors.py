@@ -1,0 +1,323 @@
+"""Sensors: new log epochs, missing copies, and a log that no daemon moves; they run by default."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from dagster_project.catalogue import Catalogue
+from dagster_project.duties import Duties, sealed_event
+from dagster_project.naming import epoch_name, epochs_name, slug, topic_key
+from dagster_project.sequencing import log_metadata, watermarks_version
+from dagster_project.topics import EPOCHS_PER_RUN
+from dagster_project.triggers import WORK_TAG, is_running, pause_after, result, sense_while_up
+from ops.backfill import audit_files
+from ops.policy_file import Policies
+from ops.seal import key_of, log_epochs
+from penstock import log, names, stream
+from penstock.database import call
+from penstock.errors import TopicNotFound
+from penstock.records import LogEpoch
+from resources.database import DatabaseResource
+from resources.targets import ArchiveTargetResource
+
+RUNNING = dg.DefaultSensorStatus.RUNNING
+
+#: The rest of a long backlog is asked for by the next ticks.
+MOST_REQUESTS = 8
+#: Dagster slows down with many partitions; the database keeps every log epoch for ever.
+KEEP_DROPPED_DAYS = 30
+
+RANGE_START = "dagster/asset_partition_range_start"
+RANGE_END = "dagster/asset_partition_range_end"
+
+
+def build(catalogue: Catalogue, duties: Duties) -> dg.Definitions:
+    """The sensors that have something to do."""
+    found = [_backlog(catalogue, duties)]
+    if catalogue.topics:
+        found.append(_sealed_epochs(catalogue, duties))
+    if duties.archive:
+        found.append(_missing_copies(catalogue, duties))
+    return dg.Definitions(sensors=found)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How often a piece of work was asked for, and when it may be asked for again."""
+
+    fingerprint: str
+    count: int
+    not_before: float
+
+    @classmethod
+    def next_of(cls, given: Any, fingerprint: str, now: float) -> Attempt | None:
+        """The next attempt at this work, or None while the last one's pause lasts."""
+        before = cls(*given) if given else None
+        if before is None or before.fingerprint != fingerprint:
+            return cls(fingerprint, 1, now + pause_after(1))
+        if now < before.not_before:
+            return None
+        return cls(fingerprint, before.count + 1, now + pause_after(before.count + 1))
+
+    def dump(self) -> list[Any]:
+        """For a cursor."""
+        return [self.fingerprint, self.count, self.not_before]
+
+
+def _sealed_epochs(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition:
+    @dg.sensor(
+        name="sealed_epochs",
+        jobs=[*duties.archive.values()] or None,
+        minimum_interval_seconds=30,
+        default_status=RUNNING,
+        description="Makes every sealed log epoch a partition in Dagster, and asks for its "
+        "archive. A run that failed is asked for again, with a growing pause.",
+    )
+    @sense_while_up
+    def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
+        cursor: dict[str, Any] = json.loads(context.cursor or "{}")
+        changes: list[Any] = []
+        events: list[dg.AssetMaterialization] = []
+        requests: list[dg.RunRequest] = []
+        for topic in catalogue.topics:
+            with database.connect() as connection:
+                found = _epochs(connection, topic, catalogue.policies)
+            if found is None:
+                continue
+            kept = {epoch_name(key_of(epoch)): epoch for epoch in found.kept}
+            present = list(context.instance.get_dynamic_partitions(epochs_name(topic)))
+            new = [name for name in kept if name not in set(present)]
+            gone = [name for name in present if name not in kept]
+            partitions = dg.DynamicPartitionsDefinition(name=epochs_name(topic))
+            if new:
+                changes.append(partitions.build_add_request(new))
+                events += [sealed_event(topic, kept[name]) for name in new]
+            if gone:
+                changes.append(partitions.build_delete_request(gone))
+            order = [name for name in present if name not in set(gone)] + new
+            due = [name for name in order if name in found.unarchived]
+            requests += _archive_requests(context, topic, order, due, cursor)
+        return result(
+            requests,
+            json.dumps(cursor),
+            f"{len(new_keys(changes))} new log epochs, none to archive",
+            dynamic_partitions_requests=changes,
+            asset_events=events,
+        )
+
+    return sensor
+
+
+def new_keys(changes: Sequence[Any]) -> list[str]:
+    """The partition keys that are added."""
+    added = [each for each in changes if isinstance(each, dg.AddDynamicPartitionsRequest)]
+    return [key for each in added for key in each.partition_keys]
+
+
+@dataclass(frozen=True, slots=True)
+class _Epochs:
+    kept: list[LogEpoch]
+    unarchived: set[str]
+
+
+def _epochs(connection: Any, topic: str, policies: Policies) -> _Epochs | None:
+    """A topic's log epochs that Dagster shows, and those that were never written to a target.
+
+    A copy that was there and is gone is no matter of the archive: it is backfilled.
+    """
+    try:
+        epochs = log_epochs(connection, topic)
+        copies = call(connection, "copies_of", topic=topic)
+    except TopicNotFound:
+        return None
+    recent = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=KEEP_DROPPED_DAYS)
+    kept = [each for each in epochs if each.dropped_at is None or each.dropped_at > recent]
+    wanted = set(policies.of_topic(topic).archive)
+    written: dict[tuple[int, int], set[str]] = {}
+    for partition, log_epoch, target, *_ in copies:
+        written.setdefault((partition, log_epoch), set()).add(target)
+    unarchived = {
+        epoch_name(key_of(epoch))
+        for epoch in kept
+        if epoch.dropped_at is None and not wanted <= written.get(key_of(epoch), set())
+    }
+    return _Epochs(kept, unarchived)
+
+
+def _archive_requests(
+    context: dg.SensorEvaluationContext,
+    topic: str,
+    order: Sequence[str],
+    due: Sequence[str],
+    cursor: dict[str, Any],
+) -> Iterator[dg.RunRequest]:
+    """Runs over neighbouring partitions; one lot at a time for each topic."""
+    name = slug(topic)
+    if not due:
+        cursor.pop(name, None)
+        return
+    work = f"archive-{name}"[:63]
+    if is_running(context.instance, work=work):
+        return
+    attempt = Attempt.next_of(cursor.get(name), due[0], time.time())
+    if attempt is None:
+        return
+    cursor[name] = attempt.dump()
+    for first, last in _ranges(order, due)[:MOST_REQUESTS]:
+        yield dg.RunRequest(
+            run_key=f"archive:{name}:{first}:{last}:{attempt.count}",
+            job_name=f"archive_{name}",
+            tags={WORK_TAG: work, RANGE_START: first, RANGE_END: last},
+        )
+
+
+def _ranges(order: Sequence[str], due: Sequence[str]) -> list[tuple[str, str]]:
+    """The keys that are due as ranges of neighbours, none longer than one run takes."""
+    place = {name: index for index, name in enumerate(order)}
+    found: list[tuple[str, str, int]] = []
+    for name in due:
+        if found:
+            first, last, length = found[-1]
+            if place[name] == place[last] + 1 and length < EPOCHS_PER_RUN:
+                found[-1] = (first, name, length + 1)
+                continue
+        found.append((name, name, 1))
+    return [(first, last) for first, last, _ in found]
+
+
+def _missing_copies(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition:
+    pairs = [
+        (policy.topic, target)
+        for policy in catalogue.policies.topics.values()
+        for target in policy.archive
+    ]
+
+    @dg.sensor(
+        name="missing_copies",
+        job=duties.backfill,
+        minimum_interval_seconds=60,
+        default_status=RUNNING,
+        description="Looks whether the files of every recorded copy are there, and asks for the "
+        "backfill of those that are gone. A copy that is lost again is backfilled again.",
+    )
+    @sense_while_up
+    def sensor(
+        context: dg.SensorEvaluationContext,
+        database: DatabaseResource,
+        targets: ArchiveTargetResource,
+    ) -> dg.SensorResult:
+        cursor: dict[str, Any] = json.loads(context.cursor or "{}")
+        requests: list[dg.RunRequest] = []
+        for topic, name in pairs:
+            try:
+                audit_files(database.url(), topic, targets.target(name))
+                with database.connect() as connection:
+                    lost = _lost(connection, topic, name)
+            except TopicNotFound:
+                continue
+            requests += _backfill_requests(context, topic, name, lost, cursor)
+        return result(requests, json.dumps(cursor), "no copy is missing, or its backfill is on")
+
+    return sensor
+
+
+def _lost(connection: Any, topic: str, target: str) -> list[tuple[str, str]]:
+    """The copies that were there and are gone: partition key, and since when."""
+    return [
+        (epoch_name((partition, log_epoch)), changed_at.isoformat())
+        for partition, log_epoch, name, state, _, changed_at in call(
+            connection, "copies_of", topic=topic
+        )
+        if name == target and state == "missing"
+    ]
+
+
+def _backfill_requests(
+    context: dg.SensorEvaluationContext,
+    topic: str,
+    target: str,
+    lost: Sequence[tuple[str, str]],
+    cursor: dict[str, Any],
+) -> Iterator[dg.RunRequest]:
+    """One run for all missing copies of a topic on a target."""
+    place = f"{slug(topic)}:{target}"
+    if not lost:
+        cursor.pop(place, None)
+        return
+    work = hashlib.sha256(f"backfill:{place}".encode()).hexdigest()[:16]
+    if is_running(context.instance, work=work):
+        return
+    # Since when each copy is missing is part of it: a copy that is lost a second time is new work.
+    fingerprint = hashlib.sha256(json.dumps(sorted(lost)).encode()).hexdigest()[:16]
+    attempt = Attempt.next_of(cursor.get(place), fingerprint, time.time())
+    if attempt is None:
+        return
+    cursor[place] = attempt.dump()
+    config = {"topic": topic, "target": target}
+    yield dg.RunRequest(
+        run_key=f"backfill:{place}:{fingerprint}:{attempt.count}",
+        run_config={"ops": {"backfill_copies": {"config": config}}},
+        tags={WORK_TAG: work, "penstock/missing": f"{lost[0][0]}+{len(lost) - 1}"},
+    )
+
+
+def _backlog(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition:
+    limits = catalogue.policies.limits
+    subscriptions = {relay.subscription for relay in catalogue.policies.relays.values()}
+
+    @dg.sensor(
+        name="backlog",
+        jobs=[duties.sequence, *filter(None, [duties.relay])],
+        minimum_interval_seconds=30,
+        default_status=RUNNING,
+        description="Asks for a run of `sequence` or `relay` when no daemon moves the log, and "
+        "records how far each log is.",
+    )
+    @sense_while_up
+    def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
+        seen: dict[str, str] = json.loads(context.cursor or "{}")
+        requests = []
+        with database.connect() as connection:
+            waiting = log.status(connection).unsequenced_age_seconds
+            stuck = [
+                each
+                for each in stream.lag(connection)
+                if each.subscription in subscriptions
+                and each.holder is None
+                and each.lag_seconds > limits.relay_lag
+            ]
+            events = list(_observations(connection, catalogue.topics, seen))
+        if waiting > limits.unsequenced and not is_running(context.instance, job="sequence"):
+            requests.append(dg.RunRequest(job_name="sequence"))
+        if stuck and not is_running(context.instance, job="relay"):
+            requests.append(dg.RunRequest(job_name="relay"))
+        return result(requests, json.dumps(seen), "no backlog", asset_events=events)
+
+    return sensor
+
+
+def _observations(
+    connection: Any, topics: Sequence[str], seen: dict[str, str]
+) -> Iterator[dg.AssetObservation]:
+    """The logs that have grown since the last look, without a run for each."""
+    existing = {each.address for each in names.list_topics(connection)}
+    for topic in topics:
+        if topic not in existing:
+            continue
+        ranges = names.describe_topic(connection, topic).partitions
+        version = watermarks_version(ranges).value
+        if seen.get(slug(topic)) != version:
+            seen[slug(topic)] = version
+            yield dg.AssetObservation(
+                topic_key(topic, "log"),
+                metadata=log_metadata(ranges),
+                tags={"dagster/data_version": version},
+            )

@@ -1,0 +1,208 @@
+"""The life of a topic's log epochs: sealed, archived, guarded, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from dagster_project.catalogue import Catalogue
+from dagster_project.common import (
+    SPARK_POOL,
+    beta_allowed,
+    epoch_metadata,
+    epochs_partitions,
+    evaluated,
+    exists,
+    table,
+    topic_options,
+)
+from dagster_project.naming import epoch_name, epoch_of, topic_key
+from ops.archive import EpochCopy, archive_epochs
+from ops.clean import clean, drop_slices
+from ops.guard import guard
+from ops.policy import drift
+from ops.policy_file import Policies, TopicPolicy
+from ops.seal import key_of
+from penstock.errors import RetentionRefused
+from resources.database import DatabaseResource
+from resources.spark import SparkResource
+from resources.targets import ArchiveTargetResource
+
+#: One JVM start for so many log epochs; a retry repeats at most as many.
+EPOCHS_PER_RUN = 16
+
+
+def build(catalogue: Catalogue) -> dg.Definitions:
+    """The assets and checks of every topic."""
+    parts = [topic_assets(topic, catalogue.policies) for topic in catalogue.topics]
+    return dg.Definitions.merge(dg.Definitions(), *parts)
+
+
+def topic_assets(topic: str, policies: Policies) -> dg.Definitions:
+    """Sealed log epochs; where the policy has them, the archive with its guard, and retention."""
+    policy = policies.of_topic(topic)
+    assets: list[Any] = [_sealed(topic, policy)]
+    checks: list[dg.AssetChecksDefinition] = []
+    if policy.archive:
+        with beta_allowed():
+            assets.append(_archive(policy))
+        if policy.retention:
+            checks.append(_archive_whole(policy))
+    if policy.retention:
+        assets.append(_retention(policy, policies))
+    return dg.Definitions(assets=assets, asset_checks=checks)
+
+
+def _sealed(topic: str, policy: TopicPolicy) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        topic_key(topic, "sealed"),
+        deps=[topic_key(topic, "sequenced")],
+        partitions_def=epochs_partitions(topic),
+        kinds={"postgres"},
+        description=f"The log epochs of **{topic}**: ranges of one partition that are archived and "
+        "removed as one, with count and checksum. The job `seal` cuts them; one cut elsewhere "
+        "is found by the sensor `sealed_epochs`.",
+        **topic_options(topic, policy),
+    )
+
+
+def _archive(policy: TopicPolicy) -> dg.AssetsDefinition:
+    topic = policy.topic
+
+    @dg.asset(
+        key=topic_key(topic, "archive"),
+        deps=[topic_key(topic, "sealed")],
+        partitions_def=epochs_partitions(topic),
+        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=EPOCHS_PER_RUN),
+        pool=SPARK_POOL,
+        kinds={"spark", "deltalake"},
+        description=f"**{topic}** in Delta on {', '.join(policy.archive)}: Spark writes each "
+        "log epoch, reads it back, and records a copy only if count and checksum are the seal's.",
+        **topic_options(topic, policy),
+    )
+    @evaluated
+    def archive(
+        context: dg.AssetExecutionContext,
+        database: DatabaseResource,
+        spark: SparkResource,
+        targets: ArchiveTargetResource,
+    ) -> dg.MaterializeResult[None]:
+        wanted = [epoch_of(name) for name in context.partition_keys]
+        found: dict[str, dict[str, Any]] = {}
+        for target in targets.targets(policy.archive):
+            for copy in archive_epochs(spark.session(), database.url(), topic, target, wanted):
+                described = found.setdefault(
+                    epoch_name(key_of(copy.epoch)), {**epoch_metadata(copy.epoch)}
+                )
+                described.update(copy_metadata(copy))
+        for name, described in found.items():
+            context.add_asset_metadata(described, partition_key=name)
+        single = found[context.partition_keys[0]]["checksum"] if len(found) == 1 else None
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(f"sha256:{single}") if single else None
+        )
+
+    return archive
+
+
+def copy_metadata(copy: EpochCopy) -> dict[str, Any]:
+    """Where a copy lies, and whether this run wrote it."""
+    return {
+        f"copy on {copy.target}": dg.MetadataValue.path(copy.location),
+        f"written to {copy.target} now": copy.written,
+    }
+
+
+def _archive_whole(policy: TopicPolicy) -> dg.AssetChecksDefinition:
+    topic, retention = policy.topic, policy.retention
+    assert retention is not None
+
+    @dg.asset_check(
+        asset=topic_key(topic, "archive"),
+        name="archive_count_and_checksum",
+        blocking=True,
+        pool=SPARK_POOL,
+        description="Every copy of what retention is about to remove is read back: its count and "
+        "checksum are those of the seal. A damaged copy is forgotten, so that the database "
+        "refuses the removal too and the sensor `missing_copies` has it made again.",
+    )
+    def check(
+        database: DatabaseResource, spark: SparkResource, targets: ArchiveTargetResource
+    ) -> dg.AssetCheckResult:
+        with database.connect() as connection:
+            if not exists(connection, topic):
+                return dg.AssetCheckResult(passed=True)
+        result = guard(
+            spark.session, database.url(), topic, targets.targets(policy.archive), retention
+        )
+        rows = [(d.target, d.partition, d.log_epoch, d.damage) for d in result.damaged]
+        metadata: dict[str, Any] = {"copies read": result.copies, "events read": result.events}
+        if rows:
+            columns = ("target", "partition", "log epoch", "damage")
+            metadata["damaged"] = table(columns, rows)
+        return dg.AssetCheckResult(passed=not result.damaged, metadata=metadata)
+
+    return check
+
+
+def _retention(policy: TopicPolicy, policies: Policies) -> dg.AssetsDefinition:
+    topic, wanted = policy.topic, policy.retention
+    assert wanted is not None
+    deps = [topic_key(topic, "archive" if policy.archive else "sealed")]
+
+    @dg.asset(
+        key=topic_key(topic, "retention"),
+        deps=deps,
+        output_required=False,
+        kinds={"postgres"},
+        description=f"Removes from the database the log epochs of **{topic}** that are sealed, "
+        f"passed by every subscription, have {wanted.copies} verified copies and are older than "
+        f"{wanted.minimum_age_seconds} s. It does not start when `archive_count_and_checksum` "
+        "fails, nor while the database follows another policy than the file.",
+        **topic_options(topic, policy),
+    )
+    @evaluated
+    def retention(
+        context: dg.AssetExecutionContext, database: DatabaseResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        with database.connect() as connection:
+            if not exists(connection, topic):
+                context.log.info("%s does not exist yet", topic)
+                return
+            require_policy(connection, policies, topic)
+        yield dg.MaterializeResult(metadata=_clean(database.url(), topic))
+
+    return retention
+
+
+def require_policy(connection: Any, policies: Policies, topic: str) -> None:
+    """RetentionRefused unless the database follows the file.
+
+    A relay that is written down but has no subscription yet holds back nothing: it would lose
+    whatever is removed before it starts.
+    """
+    differences = drift(connection, policies, topic)
+    if differences:
+        first = differences[0]
+        raise RetentionRefused(
+            f"nothing of {topic} is removed: for {first.setting} the policy file says "
+            f"{first.wanted}, the database has {first.found}",
+            hint="run the job policies, or change the policy file",
+        )
+
+
+def _clean(url: str, topic: str) -> dict[str, Any]:
+    results = clean(url, topic)
+    slices = drop_slices(url)
+    moved = [each.low_sequence - each.old_low_sequence for each in results]
+    rows = [(r.partition, r.old_low_sequence, r.low_sequence, r.reason) for r in results]
+    columns = ("partition", "low sequence before", "low sequence now", "what holds the rest")
+    return {
+        "events removed": sum(moved),
+        "partitions": table(columns, rows),
+        "slices": table(
+            ("slice", "state", "detail"), [(s.slice, s.state.value, s.detail) for s in slices]
+        ),
+    }

@@ -1,0 +1,92 @@
+"""What schedules and sensors have in common: they look cheaply, and ask for a run only if needed.
+
+A run costs a process and some seconds of a processor, so an evaluation looks at the database first.
+While the database is down it says so in one line instead of an error every half minute.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+import dagster as dg
+
+from penstock import database
+from penstock.errors import DatabaseUnavailable, NotMigrated
+
+#: The tag by which runs that a sensor asked for are found again.
+WORK_TAG = "penstock/work"
+
+#: A failed run is asked for again after so long, doubled each time up to the longer one.
+FIRST_PAUSE_SECONDS = 60.0
+LONGEST_PAUSE_SECONDS = 3_600.0
+
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def skip_while_down(function: Callable[P, R]) -> Callable[P, R | dg.SkipReason]:
+    """A schedule's function that skips, with the reason, while the database cannot be used."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R | dg.SkipReason:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            return _down(error)
+
+    return run
+
+
+def sense_while_up(function: Callable[P, dg.SensorResult]) -> Callable[P, dg.SensorResult]:
+    """A sensor's function that skips, with the reason, while the database cannot be used."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> dg.SensorResult:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            return dg.SensorResult(skip_reason=_down(error))
+
+    return run
+
+
+def is_running(instance: dg.DagsterInstance, *, job: str = "", work: str = "") -> bool:
+    """Whether a run of this job, or one with this work tag, is queued or under way."""
+    filters = dg.RunsFilter(
+        job_name=job or None,
+        tags={WORK_TAG: work} if work else None,
+        statuses=UNFINISHED,
+    )
+    return bool(instance.get_runs(filters, limit=1))
+
+
+def pause_after(attempt: int) -> float:
+    """Seconds to wait after so many attempts."""
+    return float(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(attempt - 1, 20)))
+
+
+def result(
+    requests: Iterable[dg.RunRequest], cursor: str | None, nothing: str, **more: object
+) -> dg.SensorResult:
+    """A sensor's result; ``nothing`` is the reason when it asks for no run."""
+    found = list(requests)
+    reason = None if found else dg.SkipReason(nothing)
+    return dg.SensorResult(run_requests=found, skip_reason=reason, cursor=cursor, **more)  # type: ignore[arg-type]
+
+
+def _down(error: Exception) -> dg.SkipReason:
+    if isinstance(error, DatabaseUnavailable | NotMigrated):
+        return dg.SkipReason(str(error))
+    if database.is_unavailable(error):
+        return dg.SkipReason("the connection to the database was lost")
+    raise error

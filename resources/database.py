@@ -1,0 +1,74 @@
+"""The database as Dagster sees it: found through the environment, pooled by SQLAlchemy.
+
+The address never becomes configuration of Dagster, because configuration is stored and shown; only
+the process that uses it reads it, from ``PENSTOCK_DATABASE_URL`` or the ``DB_*`` variables.  Where
+neither is set, the embedded database is started, or joined, and migrated.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import dagster as dg
+import sqlalchemy
+
+from penstock import config, database, migrate
+from resources.embedded import EmbeddedPostgres
+
+#: The embedded database's directory, when it is not ``.penstock/postgres``.
+EMBEDDED_DIRECTORY = "PENSTOCK_EMBEDDED_DIRECTORY"
+
+_migrated: set[str] = set()
+_starting = threading.Lock()
+
+
+class DatabaseResource(dg.ConfigurableResource[None]):
+    """The database that the environment names, else the embedded one."""
+
+    def url(self) -> str:
+        """Its address, with the password: for connections, never for logs or metadata."""
+        return database_url()
+
+    def shown(self) -> str:
+        """Its address without the password."""
+        return config.redact(database_url())
+
+    @contextmanager
+    def connect(self) -> Iterator[sqlalchemy.Connection]:
+        """A pooled connection in autocommit: every call of a function is its own transaction."""
+        with engine(self.url()).connect() as connection:
+            yield connection
+
+
+def database_url() -> str:
+    """The address that the environment gives, else that of the embedded database, started."""
+    if config.is_configured():
+        return config.database_url()
+    with _starting:
+        server = EmbeddedPostgres(os.environ.get(EMBEDDED_DIRECTORY) or None)
+        server.start()
+        url = server.url()
+        if url not in _migrated:
+            migrate.migrate(url)
+            _migrated.add(url)
+    return url
+
+
+@lru_cache(maxsize=8)
+def engine(url: str) -> sqlalchemy.Engine:
+    """One small pool for each database, shared by everything in this process."""
+    return sqlalchemy.create_engine(
+        "postgresql+psycopg://",
+        # Our own connect: it knows keyword addresses too, and its errors are typed and redacted.
+        creator=lambda: database.connect(url, application_name="penstock dagster"),
+        isolation_level="AUTOCOMMIT",
+        pool_size=2,
+        max_overflow=4,
+        pool_pre_ping=True,
+        pool_recycle=600,
+        hide_parameters=True,
+    )

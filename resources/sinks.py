@@ -1,0 +1,33 @@
+"""Sinks as Dagster sees them: where the relays of the policy file write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from ops.policy_file import load
+from ops.sinks.address import open_sink
+
+if TYPE_CHECKING:
+    from ops.policy_file import RelayPolicy
+    from ops.sinks.base import Sink
+
+
+class SinkResource(dg.ConfigurableResource[None]):
+    """Opens the sink of a relay; Pulsar's token comes from the variable that is named here."""
+
+    token_variable: str = "PENSTOCK_PULSAR_TOKEN"
+
+    @contextmanager
+    def opened(self, relay: RelayPolicy) -> Iterator[Sink]:
+        """The sink, closed again at the end; addresses that name a variable are looked up now."""
+        address = load().sink_address(relay)
+        sink = open_sink(address, token=os.environ.get(self.token_variable) or None)
+        try:
+            yield sink
+        finally:
+            sink.close()

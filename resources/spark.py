@@ -1,0 +1,67 @@
+"""Spark as Dagster sees it: dagster-pyspark's lazy session, configured by the environment.
+
+``PENSTOCK_SPARK_REMOTE`` names a Spark Connect server, ``PENSTOCK_SPARK_MASTER`` a master; without
+them Spark runs in this process.  ``PENSTOCK_SPARK_CONFIG`` is a JSON object of further settings.
+They are read when a session is made and are no configuration of Dagster, which would show them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import PrivateAttr
+
+from ops.spark import local_session_config
+from penstock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REMOTE = "PENSTOCK_SPARK_REMOTE"
+CONFIG = "PENSTOCK_SPARK_CONFIG"
+
+
+class SparkResource(dg.ConfigurableResource[None]):
+    """A Spark session that is started by the first one who asks for it."""
+
+    _lazy: Any = PrivateAttr(default=None)
+
+    def session(self) -> SparkSession:
+        """The session of this process."""
+        if self._lazy is None:
+            # Imported here: a code location without Java or pyspark still loads.
+            from dagster_pyspark import LazyPySparkResource
+
+            self._lazy = LazyPySparkResource(spark_config=session_config())
+        session: SparkSession = self._lazy.spark_session
+        return session
+
+
+def session_config(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The settings of the session: local ones, or those of a Spark Connect server."""
+    environ = os.environ if environ is None else environ
+    further = _further(environ.get(CONFIG, ""))
+    remote = environ.get(REMOTE, "").strip()
+    if remote:
+        return {"spark.remote": remote, "spark.sql.session.timeZone": "UTC", **further}
+    return {"spark.app.name": "penstock", **local_session_config(), **further}
+
+
+def _further(text: str) -> dict[str, str]:
+    if not text.strip():
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        # The text is not repeated: it may hold keys.
+        raise ConfigurationError(
+            f"{CONFIG} is no JSON object of texts",
+            hint='write it like {"spark.executor.memory": "2g"}',
+        )
+    return found

@@ -1,0 +1,27 @@
+"""Archive targets as Dagster sees them: the places that the policy file names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from ops.policy_file import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ops.targets import Target
+
+
+class ArchiveTargetResource(dg.ConfigurableResource[None]):
+    """The archive targets of the policy file, by name."""
+
+    def target(self, name: str) -> Target:
+        """One target; a place that names a variable is looked up now."""
+        return load().target(name)
+
+    def targets(self, names: Iterable[str]) -> list[Target]:
+        """Several targets, in the given order."""
+        policies = load()
+        return [policies.target(name) for name in names]
