@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from penstock.database import call
@@ -62,4 +63,4 @@ def key_of(epoch: LogEpoch) -> EpochKey:
 
 
 def _log_epoch(topic: str, row: tuple[Any, ...]) -> LogEpoch:
-    return LogEpoch(topic, *row[:-1], targets=tuple(row[-1] or ()))
+    return dataclasses.replace(LogEpoch(topic, *row), targets=tuple(row[-1] or ()))

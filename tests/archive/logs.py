@@ -1,15 +1,22 @@
-"""Logs for the tests of this folder: topics, events of every odd shape, and what is in them."""
+"""Logs for the tests of this folder, with events of every odd shape, and their archives."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from ops.archive import read_archive
+from ops.archive_table import committed_epochs, open_table
 from ops.seal import seal
+from ops.targets import Target
 from penstock.records import LogEpoch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TOPIC = "bank/Zürich/account-changed"
 
@@ -76,15 +83,16 @@ class Log:
 
     def rows(self) -> list[Row]:
         """Every event of the log as the archive has to hold it."""
-        found: list[Row] = []
-        for partition in range(2):
-            found += self.connection.execute(
-                "SELECT %(partition)s, sequence, event_id::text, key, type, content_type,"
-                " headers::text, payload, created_at, sequenced_at, history"
-                " FROM penstock.fetch(%(topic)s, %(partition)s, 1, 100000) ORDER BY sequence",
-                {"topic": self.topic, "partition": partition},
-            ).fetchall()
-        return found
+        return [*self.rows_of(0), *self.rows_of(1)]
+
+    def rows_of(self, partition: int) -> list[Row]:
+        """The same of one partition."""
+        return self.connection.execute(
+            "SELECT %(partition)s, sequence, event_id::text, key, type, content_type,"
+            " headers::text, payload, created_at, sequenced_at, history"
+            " FROM penstock.fetch(%(topic)s, %(partition)s, 1, 100000) ORDER BY sequence",
+            {"topic": self.topic, "partition": partition},
+        ).fetchall()
 
     def one(self, query: str, *binds: Any) -> Any:
         """The one value that a query answers."""
@@ -99,3 +107,16 @@ def create_topic(connection: psycopg.Connection[Any], topic: str, partitions: in
     for depth in range(1, len(parents) + 1):
         connection.execute("SELECT penstock.create_namespace(%s)", ("/".join(parents[:depth]),))
     connection.execute("SELECT penstock.create_topic(%s, %s)", (topic, partitions))
+
+
+def archived_rows(spark: SparkSession, target: Target, log: Log) -> list[Row]:
+    """Every event of the archive, without the number of its log epoch, in order."""
+    table = read_archive(spark, target, log.topic).drop("log_epoch").toArrow()
+    rows = [tuple(row.values()) for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: (row[0], row[1]))
+
+
+def only_file(target: Target, log: Log, epoch: tuple[int, int]) -> Path:
+    """The one file of a log epoch."""
+    (entry,) = committed_epochs(open_table(target, log.topic))[epoch]
+    return target.table_path(log.topic) / entry.path

@@ -16,25 +16,13 @@ from ops.checksum import EpochChecksum, batch_fields
 from ops.seal import key_of, log_epochs
 from ops.targets import Target
 from penstock.errors import EpochError
-from tests.archive.logs import Log, Row
+from tests.archive.logs import Log, archived_rows, only_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
-
-def archived_rows(spark: SparkSession, target: Target, log: Log) -> list[Row]:
-    """Every event of the archive, without the number of its log epoch, in order."""
-    table = read_archive(spark, target, log.topic).drop("log_epoch").toArrow()
-    rows = [tuple(row.values()) for row in table.to_pylist()]
-    return sorted(rows, key=lambda row: (row[0], row[1]))
-
-
-def only_file(target: Target, log: Log, epoch: tuple[int, int]) -> Path:
-    """The one file of a log epoch."""
-    (entry,) = committed_epochs(open_table(target, log.topic))[epoch]
-    return target.table_path(log.topic) / entry.path
+#: The first test pays for the start of Spark; a call that is cut off would break all others.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def versions(target: Target, log: Log) -> int:

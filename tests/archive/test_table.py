@@ -1,0 +1,225 @@
+"""The archive's table without Spark: commits, races and repairs on the Delta log."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from ops import archive_table
+from ops.archive_format import FILE_SCHEMA, EpochPlan
+from ops.archive_reader import _batch, _with_partition_columns
+from ops.archive_table import (
+    commit_epoch,
+    committed_epochs,
+    create_table,
+    open_table,
+    remove_leftovers,
+)
+from ops.archive_verify import CopyReading, read_copy
+from ops.archive_writer import ArchiveWriter, WrittenEpoch, WrittenEpochs
+from ops.checksum import EpochChecksum, batch_fields
+from ops.targets import Target
+from penstock.errors import ConfigurationError
+from tests.archive.logs import TOPIC
+
+EVENT_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+
+def make_plan(partition: int = 0, log_epoch: int = 1, events: int = 5) -> EpochPlan:
+    """The plan of a log epoch of events that all look the same."""
+    first = (log_epoch - 1) * events + 1
+    plan = EpochPlan(partition, log_epoch, first, first + events - 1, events, "")
+    checksum = EpochChecksum()
+    checksum.add_all(batch_fields(_rows(plan)))
+    return dataclasses.replace(plan, checksum=checksum.hexdigest())
+
+
+def _rows(plan: EpochPlan) -> pa.RecordBatch:
+    return _batch(
+        [
+            (sequence, EVENT_ID, None, "t", "c/d", None, b"payload", 0, 0, 1)
+            for sequence in range(plan.first_sequence, plan.last_sequence + 1)
+        ]
+    )
+
+
+def write(target: Target, *plans: EpochPlan) -> WrittenEpochs:
+    """What a task does with log epochs."""
+    create_table(target, TOPIC)
+    batches = (_with_partition_columns(_rows(plan), plan) for plan in plans)
+    return ArchiveWriter(target, TOPIC, list(plans)).write(batches)
+
+
+def files_of(target: Target) -> set[Path]:
+    """Every data file in the table's folder, committed or not."""
+    return set(target.table_path(TOPIC).rglob("*.parquet"))
+
+
+def test_a_task_alone_changes_nothing(target: Target) -> None:
+    """Files are not part of the archive before the commit; an aborted job removes them."""
+    plans = [make_plan(log_epoch=1), make_plan(log_epoch=2)]
+    written = write(target, *plans)
+
+    assert committed_epochs(open_table(target, TOPIC)) == {}
+    assert [epoch.equals(plan) for epoch, plan in zip(written.epochs, plans, strict=True)] == [
+        True,
+        True,
+    ]
+    ArchiveWriter(target, TOPIC, plans).abort([written, None])
+    assert files_of(target) == set()
+
+
+def test_a_task_that_ran_twice(target: Target) -> None:
+    """Spark repeats tasks: only the file of the message that counts becomes part of the archive."""
+    plan = make_plan()
+    write(target, plan)
+    written = write(target, plan)
+
+    ArchiveWriter(target, TOPIC, [plan]).commit([written])
+
+    ((entry,),) = committed_epochs(open_table(target, TOPIC)).values()
+    assert entry.path == written.epochs[0].file.path
+    assert entry.event_count == plan.event_count
+    assert len(files_of(target)) == 2
+
+
+def test_committing_again_is_refused(target: Target) -> None:
+    """A log epoch that is there stays as it is, and the second file goes."""
+    plan = make_plan()
+    first, second = write(target, plan), write(target, plan)
+    writer = ArchiveWriter(target, TOPIC, [plan])
+
+    writer.commit([first])
+    writer.commit([second])
+
+    ((entry,),) = committed_epochs(open_table(target, TOPIC)).values()
+    assert entry.path == first.epochs[0].file.path
+    assert len(files_of(target)) == 1
+
+
+def test_two_committers_that_saw_the_same_table(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that comes second finds the other's file, though it looked before that was there.
+
+    Guard: the app transaction of the commit; without it delta-rs appends both files.
+    """
+    plan = make_plan()
+    first, second = write(target, plan), write(target, plan)
+    stale = open_table(target, TOPIC)
+    assert commit_epoch(target, TOPIC, plan, first.epochs[0].file)
+    tables = iter([stale])
+    monkeypatch.setattr(
+        archive_table,
+        "create_table",
+        lambda target, topic: next(tables, None) or create_table(target, topic),
+    )
+
+    assert not commit_epoch(target, TOPIC, plan, second.epochs[0].file)
+    assert [len(files) for files in committed_epochs(open_table(target, TOPIC)).values()] == [1]
+
+
+def test_many_committers_at_once(target: Target) -> None:
+    """Eight threads, four log epochs of two partitions: each is committed exactly once."""
+    plans = [make_plan(partition, number) for partition in range(2) for number in (1, 2)]
+    written = [write(target, *plans).epochs for _ in range(8)]
+    start = threading.Barrier(8)
+
+    def commit(epochs: tuple[WrittenEpoch, ...]) -> list[bool]:
+        start.wait()
+        return [
+            commit_epoch(target, TOPIC, plan, epoch.file)
+            for plan, epoch in zip(plans, epochs, strict=True)
+        ]
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(commit, written))
+
+    assert [sum(column) for column in zip(*won, strict=True)] == [1] * len(plans)
+    committed = committed_epochs(open_table(target, TOPIC))
+    assert {key: len(files) for key, files in committed.items()} == {plan.key: 1 for plan in plans}
+
+
+def test_an_older_epoch_is_replaced_after_newer_ones(target: Target) -> None:
+    """The app transaction's number does not stand in the way of a repair, nor of a late epoch."""
+    plans = [make_plan(log_epoch=number) for number in (1, 2, 3)]
+    for plan in (plans[0], plans[2], plans[1]):
+        assert commit_epoch(target, TOPIC, plan, write(target, plan).epochs[0].file)
+    before = committed_epochs(open_table(target, TOPIC))
+    repair = dataclasses.replace(plans[0], replaces=(before[0, 1][0].path,))
+    file = write(target, repair).epochs[0].file
+
+    assert commit_epoch(target, TOPIC, repair, file)
+    assert not commit_epoch(target, TOPIC, repair, write(target, repair).epochs[0].file)
+
+    after = committed_epochs(open_table(target, TOPIC))
+    assert [entry.path for entry in after[0, 1]] == [file.path]
+    assert {key: after[key] for key in ((0, 2), (0, 3))} == {
+        key: before[key] for key in ((0, 2), (0, 3))
+    }
+    table = open_table(target, TOPIC)
+    assert table is not None
+    assert table.transaction_version(f"{TOPIC}/0@local") == 3
+
+
+def test_reading_back(target: Target) -> None:
+    """Whole, missing, too short, and of another log: each is told apart."""
+    plan = make_plan()
+    file = target.table_path(TOPIC) / write(target, plan).epochs[0].file.path
+
+    def read(sealed: EpochPlan, *paths: Path) -> CopyReading:
+        return read_copy(dataclasses.replace(sealed, files=tuple(map(str, paths))))
+
+    assert read(plan, file).damage == ""
+    assert read(plan).damage == "the table does not hold it"
+    assert "No such file" in read(plan, file.with_name("gone")).damage
+    other = read(make_plan(events=6), file)
+    assert (other.damage, other.other_log) == ("5 events instead of 6", True)
+
+
+def test_leftovers_of_killed_runs_go_after_their_time(target: Target) -> None:
+    """Files that no commit names are removed once they are old, committed ones never."""
+    plan = make_plan()
+    committed = write(target, plan)
+    write(target, plan)
+    ArchiveWriter(target, TOPIC, [plan]).commit([committed])
+
+    remove_leftovers(target, TOPIC)
+    assert len(files_of(target)) == 2
+    remove_leftovers(target, TOPIC, retention_hours=0)
+
+    assert files_of(target) == {target.table_path(TOPIC) / committed.epochs[0].file.path}
+
+
+def test_tables_of_different_topics(target: Target) -> None:
+    """Names that look alike have folders of their own; a foreign table is refused."""
+    paths = {target.table_path(topic) for topic in ("a/b", "a-b", "A/B", "a/b ", "ü/b", "ö/b")}
+    assert len(paths) == 6
+    assert all(path.parent == target.root for path in paths)
+    path = target.table_path("x/y")
+    path.parent.mkdir(parents=True)
+    DeltaTable.create(str(path), FILE_SCHEMA, name="other")
+
+    with pytest.raises(ConfigurationError, match="holds the archive of 'other'"):
+        open_table(target, "x/y")
+
+
+@pytest.mark.parametrize(
+    ("name", "uri"), [("", "/tmp"), ("a b", "/tmp"), ("x" * 64, "/tmp"), ("ok", "s3://bucket/x")]
+)
+def test_bad_targets(name: str, uri: str) -> None:
+    """A target that could not be recorded or written is refused when it is named."""
+    with pytest.raises(ConfigurationError):
+        Target(name, uri)
+
+
+def test_target_by_uri(tmp_path: Path) -> None:
+    """A path and its file: URI are the same place."""
+    folder = tmp_path / "with blank"
+    assert Target("a", folder.as_uri()).root == Target("a", str(folder)).root == folder
