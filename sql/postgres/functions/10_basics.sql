@@ -71,6 +71,18 @@ BEGIN
 END
 $$;
 
+-- name: require_read_committed
+-- Refuses other isolation levels (PS018): a snapshot that is older than a lock does not see what the lock protects.
+CREATE OR REPLACE FUNCTION require_read_committed(what text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM refuse('PS018', format('%s needs READ COMMITTED', what),
+                       'Call it in a transaction of that isolation level.');
+    END IF;
+END
+$$;
+
 -- name: require_name
 -- Checks one name of a path; raises PS003.
 CREATE OR REPLACE FUNCTION require_name(name text, what text) RETURNS void

@@ -55,31 +55,33 @@ $$;
 
 -- name: droppable_slices
 -- The slices of events in which every event is logically gone: behind the low sequence of its partition, and none that
--- could still come. A transaction that took an id of the slice had its number (tx) before, so once a tick saw a
--- higher id, and everything that ran at that tick has ended, nothing new can appear in it; what has ended must have
--- been sequenced.
+-- could still come. A transaction took its number (tx) before an id of the slice, so once all that are older than the
+-- horizon of a tick have ended, nothing new appears below that tick's highest id; what has ended must have been sequenced.
+-- Locks nothing: a tick that passes meanwhile only makes the answer smaller than it could be.
 CREATE OR REPLACE FUNCTION droppable_slices()
 RETURNS TABLE (slice text, first_id bigint, last_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     done ticks%ROWTYPE;
+    settled_id bigint;
+    waiting_id bigint;
 BEGIN
-    PERFORM FROM sequencer FOR UPDATE;
     SELECT * INTO done FROM ticks AS t ORDER BY t.id DESC LIMIT 1;
     IF NOT done.complete THEN
         RETURN;
     END IF;
+    SELECT t.highest_id INTO settled_id
+    FROM ticks AS t
+    WHERE t.horizon <= pg_snapshot_xmin(pg_current_snapshot())
+    ORDER BY t.id DESC
+    LIMIT 1;
+    SELECT min(f.id) INTO waiting_id FROM fresh_events(done.target, pg_current_snapshot(), 0) AS f;
     RETURN QUERY
     SELECT s.slice, s.first_id, s.last_id
     FROM slices AS s
     WHERE s.parent = 'events' AND s.dropped_at IS NULL
-      AND EXISTS (
-          SELECT FROM ticks AS t
-          WHERE t.highest_id > s.last_id
-            AND pg_snapshot_xmax(t.target) <= pg_snapshot_xmin(pg_current_snapshot()))
-      AND NOT EXISTS (
-          SELECT FROM events AS e
-          WHERE e.id BETWEEN s.first_id AND s.last_id AND NOT pg_visible_in_snapshot(e.tx, done.target))
+      AND s.last_id < settled_id
+      AND s.last_id < COALESCE(waiting_id, 9223372036854775807)
       AND NOT EXISTS (
           SELECT FROM chunks AS c JOIN partitions AS p ON p.id = c.partition_id
           WHERE c.first_id <= s.last_id AND c.last_id >= s.first_id

@@ -1,6 +1,8 @@
 -- name: fresh_events
 -- The events that became visible between two snapshots and have an id above last_id. Starts from the index on tx even
--- where the planner has no statistics yet: an order by id would tempt it to walk the whole primary key.
+-- where the planner has no statistics yet: an order by id, or a condition on the bare id, would tempt it to walk the whole
+-- primary key. Transactions that are
+-- still open are not looked up, or a bulk load would cost every tick as many rows as it has written.
 CREATE OR REPLACE FUNCTION fresh_events(base pg_snapshot, target pg_snapshot, last_id bigint)
 RETURNS TABLE (id bigint, partition_id bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
@@ -8,14 +10,68 @@ SET enable_seqscan = off SET jit = off ROWS 1000 AS $$
     SELECT e.id, e.partition_id
     FROM events AS e
     WHERE e.tx >= pg_snapshot_xmax(fresh_events.base)
+      AND e.tx < pg_snapshot_xmax(fresh_events.target)
       AND pg_visible_in_snapshot(e.tx, fresh_events.target)
-      AND e.id > fresh_events.last_id
+      AND e.id + 0 > fresh_events.last_id
     UNION ALL
     SELECT e.id, e.partition_id
     FROM events AS e
-    WHERE e.tx = ANY (ARRAY(SELECT pg_snapshot_xip(fresh_events.base)))
-      AND pg_visible_in_snapshot(e.tx, fresh_events.target)
-      AND e.id > fresh_events.last_id
+    WHERE e.tx = ANY (ARRAY(
+            SELECT x.tx
+            FROM pg_snapshot_xip(fresh_events.base) AS x (tx)
+            WHERE pg_visible_in_snapshot(x.tx, fresh_events.target)))
+      AND e.id + 0 > fresh_events.last_id
+$$;
+
+-- name: tick_start
+-- An id below every event of the tick that begins, when a backlog makes it worth knowing; else 0. Transactions above the
+-- base took their ids after the newest horizon that lies below it; late ones are looked up.
+CREATE OR REPLACE FUNCTION tick_start(base pg_snapshot, target pg_snapshot, max_events integer) RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+    SELECT CASE WHEN newest.id - settled.highest_id <= 10 * tick_start.max_events::bigint THEN 0
+        ELSE LEAST(settled.highest_id, (
+            SELECT min(e.id) - 1
+            FROM events AS e
+            WHERE e.tx = ANY (ARRAY(
+                SELECT x.tx
+                FROM pg_snapshot_xip(tick_start.base) AS x (tx)
+                WHERE pg_visible_in_snapshot(x.tx, tick_start.target)))))
+    END
+    FROM (SELECT s.last_value AS id FROM events_id AS s) AS newest,
+        (SELECT t.highest_id
+         FROM ticks AS t
+         WHERE t.horizon <= pg_snapshot_xmax(tick_start.base)
+         ORDER BY t.id DESC
+         LIMIT 1) AS settled
+$$;
+
+-- name: committed_snapshot
+-- What is committed now. The caller's own transaction counts as open, which pg_current_snapshot() does not say of it: what
+-- it still publishes has to come with a later tick.
+CREATE OR REPLACE FUNCTION committed_snapshot() RETURNS pg_snapshot
+LANGUAGE sql VOLATILE AS $$
+    SELECT CASE WHEN NOT pg_visible_in_snapshot(own.tx, now.snapshot) THEN now.snapshot
+        ELSE format('%s:%s:%s', LEAST(own.tx, pg_snapshot_xmin(now.snapshot)), pg_snapshot_xmax(now.snapshot), (
+            SELECT string_agg(x.tx::text, ',' ORDER BY x.tx)
+            FROM (SELECT pg_snapshot_xip(now.snapshot) AS tx UNION ALL SELECT own.tx) AS x))::pg_snapshot
+    END
+    FROM (SELECT pg_current_xact_id() AS tx) AS own, (SELECT pg_current_snapshot() AS snapshot) AS now
+$$;
+
+-- name: near_events
+-- The first events of a large tick above last_id, in id order, found by a walk along the primary key over ten times as many
+-- ids. Passes over a backlog would otherwise look through all of it, each of them; fewer than max_events say nothing.
+CREATE OR REPLACE FUNCTION near_events(base pg_snapshot, target pg_snapshot, last_id bigint, max_events integer)
+RETURNS TABLE (id bigint, partition_id bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off ROWS 1000 AS $$
+    SELECT e.id, e.partition_id
+    FROM events AS e
+    WHERE e.id > near_events.last_id AND e.id <= near_events.last_id + 10 * near_events.max_events::bigint
+      AND near_events.last_id > 0
+      AND pg_visible_in_snapshot(e.tx, near_events.target) AND NOT pg_visible_in_snapshot(e.tx, near_events.base)
+    ORDER BY e.id
+    LIMIT near_events.max_events
 $$;
 
 -- name: append_chunks
@@ -26,15 +82,23 @@ CREATE OR REPLACE FUNCTION append_chunks(
     OUT sequenced bigint, OUT highest bigint, OUT grown bigint[]
 )
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-    WITH batch AS MATERIALIZED (
+    WITH near AS MATERIALIZED (
+        SELECT n.id, n.partition_id
+        FROM near_events(append_chunks.base, append_chunks.target, append_chunks.last_id, append_chunks.max_events) AS n
+    ), far AS MATERIALIZED (
         SELECT f.id, f.partition_id
         FROM fresh_events(append_chunks.base, append_chunks.target, append_chunks.last_id) AS f
+        WHERE (SELECT count(*) FROM near) < append_chunks.max_events
         ORDER BY f.id
         LIMIT append_chunks.max_events
+    ), batch AS MATERIALIZED (
+        SELECT n.id, n.partition_id FROM near AS n WHERE (SELECT count(*) FROM near) = append_chunks.max_events
+        UNION ALL
+        SELECT f.id, f.partition_id FROM far AS f
     ), numbered AS (
         SELECT b.id, b.partition_id, row_number() OVER (PARTITION BY b.partition_id ORDER BY b.id) - 1 AS place
         FROM batch AS b
-    ), heads AS (
+    ), heads AS MATERIALIZED (
         SELECT touched.partition_id, COALESCE((
             SELECT c.first_sequence + c.event_count
             FROM chunks AS c
@@ -66,10 +130,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     tick ticks%ROWTYPE;
     pass record;
+    issued bigint;
+    begun boolean;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        PERFORM refuse('PS018', 'sequence() needs READ COMMITTED', 'Call it in a transaction of that isolation level.');
-    END IF;
+    PERFORM require_read_committed('sequence()');
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
         PERFORM refuse('PS006', format('a pass of %s events', max_events), 'Use 1 to 1,000,000.');
     END IF;
@@ -77,26 +141,33 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     sequenced := 0; more := false; busy := false; grown := '{}';
+    IF pg_current_xact_id_if_assigned() IS NULL THEN
+        -- The lock below gives this transaction its number, so whoever took one of these ids has a smaller one.
+        SELECT s.last_value INTO issued FROM events_id AS s;
+    END IF;
     PERFORM FROM sequencer FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         busy := true;
         RETURN;
     END IF;
     SELECT * INTO STRICT tick FROM ticks AS t ORDER BY t.id DESC LIMIT 1;
-    IF tick.complete THEN
-        -- The highest id is read before the snapshot is taken: droppable_slices needs that order.
-        SELECT s.last_value INTO tick.highest_id FROM events_id AS s;
+    begun := tick.complete;
+    IF begun THEN
+        IF issued IS NOT NULL THEN
+            tick.highest_id := issued;
+            tick.horizon := pg_current_xact_id();
+        END IF;
         tick.base := tick.target;
-        tick.target := pg_current_snapshot();
-        tick.last_id := 0;
+        tick.target := committed_snapshot();
+        tick.last_id := COALESCE(tick_start(tick.base, tick.target, max_events), 0);
     END IF;
     SELECT * INTO pass FROM append_chunks(tick.base, tick.target, tick.last_id, max_events);
-    IF pass.sequenced = 0 AND tick.last_id = 0 THEN
+    IF pass.sequenced = 0 AND begun THEN
         RETURN;
     END IF;
     more := pass.sequenced = max_events;
-    INSERT INTO ticks (id, base, target, last_id, complete, highest_id)
-    VALUES (tick.id + 1, tick.base, tick.target, pass.highest, NOT more, tick.highest_id);
+    INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon)
+    VALUES (tick.id + 1, tick.base, tick.target, pass.highest, NOT more, tick.highest_id, tick.horizon);
     sequenced := pass.sequenced;
     grown := pass.grown;
 END

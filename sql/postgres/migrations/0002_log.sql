@@ -48,7 +48,7 @@ INSERT INTO sequencer (singleton) VALUES (true);
 -- name: create_ticks
 -- A row for each pass of the sequencer. base and target are the two snapshots whose difference is worked off in id
 -- order; last_id is how far, complete says that nothing is left. id is one more than the row before: two sequencers
--- that believe to be alone collide on the key.
+-- that believe to be alone collide on the key. Every id up to highest_id was taken by a transaction older than horizon.
 CREATE TABLE ticks (
     id bigint NOT NULL,
     base pg_snapshot NOT NULL,
@@ -56,6 +56,7 @@ CREATE TABLE ticks (
     last_id bigint NOT NULL,
     complete boolean NOT NULL,
     highest_id bigint NOT NULL,
+    horizon xid8 NOT NULL,
     passed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (id)
 ) PARTITION BY RANGE (id);
