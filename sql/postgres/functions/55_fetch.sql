@@ -66,14 +66,23 @@ CREATE OR REPLACE FUNCTION "fetch"(
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     source bigint := require_partition(topic, partition);
+    found_rows bigint;
 BEGIN
-    IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000 OR from_sequence IS NULL OR from_sequence < 1 THEN
+    IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000
+        OR from_sequence IS NULL OR from_sequence NOT BETWEEN 1 AND 1000000000000000000 THEN
         PERFORM refuse('PS006', format('a fetch of %s events from sequence %s', max_events, from_sequence),
                        'Sequences start at 1; fetch 1 to 100,000 events at a time.');
     END IF;
     PERFORM require_readable(source, from_sequence);
     RETURN QUERY
     SELECT r.*, current_history() FROM read_log(source, "fetch".from_sequence, "fetch".max_events) AS r;
+    GET DIAGNOSTICS found_rows = ROW_COUNT;
+    IF found_rows < LEAST(max_events, high_watermark(source) - from_sequence + 1) THEN
+        -- A DROP is no part of a snapshot: one that is older than it still sees the low sequence of before.
+        PERFORM refuse('PS016', format('events from sequence %s on were dropped while this transaction was open',
+                                       from_sequence),
+                       'Read in a new transaction.');
+    END IF;
 END
 $$;
 
