@@ -58,6 +58,7 @@ DECLARE
     address text;
     added integer := 0;
 BEGIN
+    PERFORM require_read_committed('subscribe()');
     PERFORM require_name(replace(subscription, '/', '.'), 'subscription');
     IF COALESCE(cardinality(subscribe.topics), 0) = 0 THEN
         PERFORM refuse('PS006', 'a subscription without a topic', 'Name at least one topic.');
@@ -111,6 +112,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
 BEGIN
+    -- First the row that every check-in locks first: any other order deadlocks with them.
+    PERFORM FROM subscriptions AS s WHERE s.id = owner_id FOR UPDATE;
     DELETE FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE FROM subscription_topics AS t WHERE t.subscription_id = owner_id;

@@ -14,10 +14,14 @@ BEGIN
     IF consumer IS NULL OR char_length(consumer) NOT BETWEEN 1 AND 255 OR session IS NULL THEN
         PERFORM refuse('PS006', 'a consumer without a session or with a bad id', 'An id has 1 to 255 characters.');
     END IF;
-    IF weight IS NULL OR NOT (weight > 0 AND weight < 'infinity') THEN
-        PERFORM refuse('PS006', format('a consumer of weight %s', weight), 'A weight is above 0 and finite.');
+    IF weight IS NULL OR weight NOT BETWEEN 0.001 AND 1000 THEN
+        -- Beyond that, sums overflow, and every check-in of the subscription with them.
+        PERFORM refuse('PS006', format('a consumer of weight %s', weight), 'A weight lies between 0.001 and 1,000.');
     END IF;
     PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        PERFORM require_subscription(subscription);
+    END IF;
     now := clock_timestamp();
     SELECT * INTO present FROM consumers AS c WHERE c.subscription_id = owner.id AND c.id = consumer FOR UPDATE;
     IF FOUND AND present.session <> "join".session AND present.deadline > now THEN
@@ -28,7 +32,11 @@ BEGIN
         PERFORM refuse('PS006', format('subscription "%s" has all its %s consumers', subscription, owner.max_consumers),
                        'Stop one, or raise max_consumers.');
     END IF;
-    PERFORM give_up_leases(owner.id, consumer, 'expired', now);
+    IF give_up_leases(owner.id, consumer, 'expired', now) > 0 THEN
+        -- An earlier run is inside a transaction that holds a lease: under the same id both would hold one lease_epoch.
+        PERFORM refuse('PS015', format('an earlier run of consumer "%s" has not ended its transaction', consumer),
+                       'Join again in a moment: a time limit ends that transaction.');
+    END IF;
     INSERT INTO consumers (subscription_id, id, session, weight, joined_at, heartbeat_at, deadline)
     VALUES (owner.id, consumer, "join".session, "join".weight, now, now, now + make_interval(secs => owner.lease_seconds))
     ON CONFLICT ON CONSTRAINT consumers_pkey DO UPDATE
@@ -340,7 +348,8 @@ END
 $$;
 
 -- name: leave
--- Ends a consumer's membership and frees its leases at once; leaving twice is no error.
+-- Ends a consumer's membership and frees its leases at once; leaving twice is no error. A lease that a transaction still
+-- holds cannot be freed yet: then the consumer counts as dead from now on, and the next check-in collects it.
 CREATE OR REPLACE FUNCTION leave(subscription text, consumer text, session uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -349,9 +358,14 @@ BEGIN
     PERFORM FROM consumers AS c
     WHERE c.subscription_id = owner.id AND c.id = consumer AND c.session = leave.session
     FOR UPDATE;
-    IF FOUND THEN
-        PERFORM give_up_leases(owner.id, consumer, 'released', clock_timestamp());
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF give_up_leases(owner.id, consumer, 'released', clock_timestamp()) = 0 THEN
         DELETE FROM consumers AS c WHERE c.subscription_id = owner.id AND c.id = consumer;
+    ELSE
+        UPDATE consumers AS c SET deadline = LEAST(c.deadline, clock_timestamp())
+        WHERE c.subscription_id = owner.id AND c.id = consumer;
     END IF;
 END
 $$;

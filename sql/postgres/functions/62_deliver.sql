@@ -1,5 +1,6 @@
 -- name: poll
--- Events of leased partitions, each after its own read position, at most max_events together. A lease that is no longer held
+-- Events of leased partitions, each after its own read position, at most max_events together, in the order of the arrays, so
+-- that a caller who turns them starves no partition. A lease that is no longer held
 -- gives no rows; the next heartbeat or check-in tells why. Raises PS013, PS016.
 CREATE OR REPLACE FUNCTION poll(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], after bigint[],
@@ -16,13 +17,15 @@ DECLARE
     found_rows integer;
 BEGIN
     FOR source IN
-        SELECT l.partition_id AS id, given.after + 1 AS from_sequence
-        FROM unnest(partition_ids, lease_epochs, poll.after) AS given (partition_id, lease_epoch, after)
+        SELECT l.partition_id AS id, LEAST(given.after, 1000000000000000000) + 1 AS from_sequence
+        FROM unnest(partition_ids, lease_epochs, poll.after)
+            WITH ORDINALITY AS given (partition_id, lease_epoch, after, place)
         JOIN leases AS l
             ON l.subscription_id = owner.id AND l.partition_id = given.partition_id
             AND l.lease_epoch = given.lease_epoch AND l.holder = consumer
         JOIN consumers AS c
             ON c.subscription_id = owner.id AND c.id = consumer AND c.deadline > clock_timestamp()
+        ORDER BY given.place
     LOOP
         PERFORM require_readable(source.id, source.from_sequence);
         RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted) AS r;
@@ -39,15 +42,23 @@ $$;
 CREATE OR REPLACE FUNCTION limit_transaction(left_seconds double precision) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    present double precision := extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval);
-    allowed text := GREATEST(floor(left_seconds * 950), 1)::bigint || 'ms';
+    allowed double precision := GREATEST(floor(left_seconds * 950), 1);
+    idle double precision := 1000 * extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval);
+    whole double precision;
 BEGIN
-    IF present = 0 OR present > left_seconds THEN
-        PERFORM set_config('idle_in_transaction_session_timeout', allowed, true);
+    IF idle = 0 OR idle > allowed THEN
+        PERFORM set_config('idle_in_transaction_session_timeout', allowed || 'ms', true);
     END IF;
-    IF current_setting('server_version_num')::integer >= 170000
-        AND current_setting('transaction_timeout') = '0' THEN
-        PERFORM set_config('transaction_timeout', allowed, true);
+    IF current_setting('server_version_num')::integer >= 170000 THEN
+        whole := 1000 * extract(epoch FROM current_setting('transaction_timeout')::interval);
+        IF whole > 0 THEN
+            whole := whole - 1000 * extract(epoch FROM clock_timestamp() - transaction_timestamp());
+        END IF;
+        IF whole = 0 OR whole > allowed THEN
+            -- A timer that runs is not set anew by another value, only by switching it off first.
+            PERFORM set_config('transaction_timeout', '0', true);
+            PERFORM set_config('transaction_timeout', allowed || 'ms', true);
+        END IF;
     END IF;
 END
 $$;
@@ -64,10 +75,7 @@ DECLARE
     held integer;
     left_seconds double precision;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        PERFORM refuse('PS018', 'a position is committed under READ COMMITTED only',
-                       'Begin the transaction with that isolation level.');
-    END IF;
+    PERFORM require_read_committed('a commit');
     SELECT count(*) INTO held
     FROM (
         SELECT l.partition_id
@@ -105,6 +113,9 @@ BEGIN
         OR cardinality(partition_ids) <> cardinality("commit".positions) THEN
         PERFORM refuse('PS006', 'a commit needs one lease_epoch and one position for each of its partitions',
                        'Pass three arrays of the same length, at least one long.');
+    ELSIF cardinality(partition_ids) <> (SELECT count(DISTINCT p.id) FROM unnest(partition_ids) AS p (id)) THEN
+        -- Which of two positions came last would be chance, and a position could move back.
+        PERFORM refuse('PS006', 'a commit names a partition twice, or none', 'Pass the last position of each partition.');
     END IF;
     PERFORM hold_leases(owner, consumer, partition_ids, lease_epochs);
     SELECT given.*, stored.position AS present, high_watermark(given.partition_id) AS watermark INTO bad
@@ -156,6 +167,7 @@ DECLARE
     present leases%ROWTYPE;
     wanted bigint;
 BEGIN
+    PERFORM require_read_committed('seek()');
     PERFORM FROM topics AS t WHERE t.address = seek.topic FOR NO KEY UPDATE;
     SELECT * INTO present FROM leases AS l
     WHERE l.subscription_id = owner.id AND l.partition_id = source_id

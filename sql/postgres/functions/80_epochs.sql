@@ -250,6 +250,7 @@ DECLARE
     source_id bigint := require_topic(topic);
     part record;
 BEGIN
+    PERFORM require_read_committed('clean()');
     PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;
     FOR part IN SELECT p.id, p.number, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number
     LOOP

@@ -31,7 +31,7 @@ CREATE TABLE consumers (
     subscription_id bigint NOT NULL,
     id text COLLATE "C" NOT NULL,
     session uuid NOT NULL,
-    weight double precision NOT NULL CHECK (weight > 0 AND weight < 'infinity'),
+    weight double precision NOT NULL CHECK (weight BETWEEN 0.001 AND 1000),
     joined_at timestamptz NOT NULL,
     heartbeat_at timestamptz NOT NULL,
     deadline timestamptz NOT NULL,
