@@ -128,10 +128,17 @@ def poll(
     return [(by_id[partition_id], events) for partition_id, events in found.items()]
 
 
-def commit(connection: Any, member: Membership, positions: Iterable[tuple[Lease, int]]) -> None:
+def commit(
+    connection: Any,
+    member: Membership,
+    positions: Iterable[tuple[Lease, int]],
+    *,
+    after: Sequence[int] | None = None,
+) -> None:
     """Move positions forward, all or none, in the transaction that the connection is in.
 
-    Each position is the last sequence that is done.  StaleLease, BackwardCommit or
+    Each position is the last sequence that is done; ``after`` are the positions behind which the
+    events were read, and the commit is refused where one of them has moved.  StaleLease, BackwardCommit or
     BeyondHighWatermark without any effect; roll back what the same transaction wrote.
     """
     wanted = list(positions)
@@ -143,6 +150,7 @@ def commit(connection: Any, member: Membership, positions: Iterable[tuple[Lease,
         partition_ids=[lease.partition_id for lease, _ in wanted],
         lease_epochs=[lease.lease_epoch for lease, _ in wanted],
         positions=[position for _, position in wanted],
+        after=None if after is None else list(after),
     )
 
 

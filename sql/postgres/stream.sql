@@ -40,7 +40,7 @@ FROM penstock.poll(
 -- Moves positions forward, fenced by the leases.
 SELECT penstock.commit(
     %(subscription)s, %(consumer)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[],
-    %(positions)s::bigint[]
+    %(positions)s::bigint[], %(after)s::bigint[]
 )
 
 -- name: release

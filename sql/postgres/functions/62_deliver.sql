@@ -100,9 +100,12 @@ $$;
 
 -- name: commit
 -- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect exactly
--- once. Positions are the last sequences that are done. Raises PS006, PS010, PS011, PS012, PS013, PS018.
+-- once. Positions are the last sequences that are done. after are the positions behind which the events were read: a reader
+-- whose last COMMIT was answered by a lost connection may read them again, and must not do them again. Raises PS006, PS010,
+-- PS011, PS012, PS013, PS018.
 CREATE OR REPLACE FUNCTION "commit"(
-    subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], positions bigint[]
+    subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], positions bigint[],
+    after bigint[] DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -110,24 +113,30 @@ DECLARE
     bad record;
 BEGIN
     IF COALESCE(cardinality(partition_ids), 0) = 0 OR cardinality(partition_ids) <> cardinality(lease_epochs)
-        OR cardinality(partition_ids) <> cardinality("commit".positions) THEN
+        OR cardinality(partition_ids) <> cardinality("commit".positions)
+        OR cardinality(partition_ids) <> cardinality("commit".after) THEN
         PERFORM refuse('PS006', 'a commit needs one lease_epoch and one position for each of its partitions',
-                       'Pass three arrays of the same length, at least one long.');
+                       'Pass arrays of the same length, at least one long.');
     ELSIF cardinality(partition_ids) <> (SELECT count(DISTINCT p.id) FROM unnest(partition_ids) AS p (id)) THEN
         -- Which of two positions came last would be chance, and a position could move back.
         PERFORM refuse('PS006', 'a commit names a partition twice, or none', 'Pass the last position of each partition.');
     END IF;
     PERFORM hold_leases(owner, consumer, partition_ids, lease_epochs);
     SELECT given.*, stored.position AS present, high_watermark(given.partition_id) AS watermark INTO bad
-    FROM unnest(partition_ids, "commit".positions) AS given (partition_id, wanted)
+    FROM unnest(partition_ids, "commit".positions, "commit".after) AS given (partition_id, wanted, read_after)
     CROSS JOIN LATERAL current_position(owner.id, given.partition_id) AS stored (position)
-    WHERE given.wanted IS NULL OR given.wanted <= stored.position OR given.wanted > high_watermark(given.partition_id)
+    WHERE given.wanted IS NULL OR given.wanted <= stored.position OR given.read_after <> stored.position
+       OR given.wanted > high_watermark(given.partition_id)
     ORDER BY given.partition_id
     LIMIT 1;
     IF FOUND AND (bad.wanted IS NULL OR bad.wanted <= bad.present) THEN
         PERFORM refuse('PS011', format('position %s of partition %s is not ahead of %s', bad.wanted,
                                        bad.partition_id & 65535, bad.present),
                        'Positions only move forward; use seek to go back.');
+    ELSIF FOUND AND bad.read_after <> bad.present THEN
+        PERFORM refuse('PS011', format('partition %s stands at %s, and the events were read behind %s',
+                                       bad.partition_id & 65535, bad.present, bad.read_after),
+                       'Some of them are done already, or none before them is: roll back and read again.');
     ELSIF FOUND THEN
         PERFORM refuse('PS012', format('position %s of partition %s is beyond the high watermark %s', bad.wanted,
                                        bad.partition_id & 65535, bad.watermark),
