@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import dagster as dg
 
 from dagster_project import (
@@ -18,6 +20,9 @@ from resources.database import DatabaseResource
 from resources.sinks import SinkResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
+
+# Dagster copies its own sensors with a parameter that it calls beta; nobody here gives owners.
+warnings.filterwarnings("ignore", message="Parameter `owners` of init", category=dg.BetaWarning)
 
 
 def build() -> dg.Definitions:

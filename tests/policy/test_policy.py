@@ -1,0 +1,154 @@
+"""Drift, apply and health on a real database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import penstock
+from ops import policy, policy_file
+from ops.health import Finding, Severity, health
+from ops.policy import NO_TOPIC, Drift
+from ops.policy_file import Policies
+from ops.seal import seal
+from ops.sequence import sequence
+from penstock import stream
+from penstock.database import call
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+TEXT = """
+targets: {local: archive}
+topics:
+  shop/orders:
+    seal: {max_events: 100}
+    archive: [local]
+    retention: {minimum_age: 1h}
+relays:
+  files: {topic: shop/orders, sink: jsonl:out}
+limits: {unsequenced: 0, relay_lag: 0, consumer_lag: 0}
+"""
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Policies:
+    return policy_file.parse(TEXT, tmp_path / "policies.yaml")
+
+
+@pytest.fixture
+def orders(connection: Connection) -> str:
+    penstock.create_topic(connection, "shop/orders", 2, create_namespaces=True)
+    return "shop/orders"
+
+
+def publish(connection: Connection, topic: str, count: int) -> None:
+    """Plain events, one transaction."""
+    penstock.publish_batch(
+        connection, [penstock.Message(topic, b"x", key=str(n)) for n in range(count)]
+    )
+
+
+def test_a_topic_that_is_not_there_yet_is_named(connection: Connection, policies: Policies) -> None:
+    found = policy.drift(connection, policies)
+    assert {(each.setting, each.found, each.mendable) for each in found} == {
+        ("retention", NO_TOPIC, False),
+        ("relay files", NO_TOPIC, False),
+    }
+    assert policy.apply(connection, policies) == []
+
+
+def test_apply_removes_the_drift_and_is_idempotent(
+    connection: Connection, policies: Policies, orders: str
+) -> None:
+    wanted = [
+        Drift(orders, "retention", "3600 s, 1 copies", "none"),
+        Drift(orders, "relay files", "files", "none"),
+    ]
+    assert policy.apply(connection, policies) == wanted
+    assert policy.drift(connection, policies) == []
+    assert policy.apply(connection, policies) == []
+    assert policy.retention_in_force(connection)[orders].version == 1
+    assert {each.subscription for each in stream.lag(connection)} == {"files"}
+
+
+def test_what_was_set_by_hand_is_shown_and_only_the_file_s_topics_are_mended(
+    connection: Connection, policies: Policies, orders: str
+) -> None:
+    penstock.create_topic(connection, "shop/other", 1)
+    policy.apply(connection, policies)
+    for topic in (orders, "shop/other"):
+        call(connection, "set_retention", topic=topic, minimum_age_seconds=0, copies=3)
+    by_hand = Drift("shop/other", "retention", "none", "0 s, 3 copies", mendable=False)
+    assert policy.drift(connection, policies) == [
+        Drift(orders, "retention", "3600 s, 1 copies", "0 s, 3 copies"),
+        by_hand,
+    ]
+    assert policy.drift(connection, policies, "shop/other") == [by_hand]
+    policy.apply(connection, policies)
+    assert policy.drift(connection, policies) == [by_hand]
+
+
+def by_subject(findings: list[Finding]) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = {}
+    for each in findings:
+        found.setdefault(each.subject, []).append(each)
+    return found
+
+
+def test_a_sound_database_has_no_findings(
+    connection: Connection, policies: Policies, orders: str
+) -> None:
+    policy.apply(connection, policies)
+    assert health(connection, policies) == []
+
+
+def test_each_finding_says_what_mends_it(
+    connection: Connection, database_url: str, policies: Policies, orders: str
+) -> None:
+    stream.subscribe(connection, "readers", [orders])
+    publish(connection, orders, 20)
+    waiting = by_subject(health(connection, policies))
+    assert waiting["sequencer"][0].severity is Severity.ERROR
+    assert "python -m consumers" in waiting["sequencer"][0].command
+    assert {each.command for each in waiting[orders]} == {
+        "dagster job execute -m dagster_project.definitions -j policies"
+    }
+    policy.apply(connection, policies)
+    sequence(database_url)
+    seal(connection, orders, max_age_seconds=0)
+    found = by_subject(health(connection, policies))
+    assert "sequencer" not in found
+    assert found["subscription files"][0].command.endswith("-j relay")
+    assert "--consumer readers=" in found["subscription readers"][0].command
+    assert [each.text for each in found[orders]] == [
+        "2 sealed log epochs have no verified copy on local"
+    ]
+    assert found[orders][0].command.endswith("-j backfill")
+
+
+def test_a_database_that_is_not_migrated_is_the_first_finding(
+    empty_database_url: str, policies: Policies
+) -> None:
+    with penstock.connect(empty_database_url) as connection:
+        (finding,) = health(connection, policies)
+    assert finding.severity is Severity.ERROR
+    assert finding.command == "penstock migrate"
+
+
+def test_a_hole_in_the_index_is_an_error(
+    connection: Connection, database_url: str, policies: Policies, orders: str
+) -> None:
+    policy.apply(connection, policies)
+    for _ in range(3):
+        publish(connection, orders, 20)
+        sequence(database_url)
+    connection.execute(
+        "DELETE FROM penstock.chunks WHERE ctid IN (SELECT ctid FROM penstock.chunks"
+        " WHERE partition_id & 65535 = 0 ORDER BY first_sequence OFFSET 1 LIMIT 1)"
+    )
+    errors = [each for each in health(connection, policies) if each.subject == orders]
+    assert "the index of partition 0 goes on with sequence" in errors[0].text
+    assert errors[0].severity is Severity.ERROR

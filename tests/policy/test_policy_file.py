@@ -1,0 +1,124 @@
+"""The policy file: what it may say, and what is refused with the place named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ops import policy_file
+from ops.policy_file import Limits, RelayPolicy, RetentionPolicy, SealPolicy, TopicPolicy
+from penstock.errors import ConfigurationError
+
+FULL = """
+targets: {near: archive, far: file:///mnt/far, given: "${FAR_AWAY}"}
+topics:
+  shop/orders:
+    owner: team:shop
+    seal: {max_events: 500, max_age: 15m}
+    archive: [near, far]
+    retention: {minimum_age: 7d, copies: 2}
+  shop/Zürich:
+relays:
+  files: {topic: shop/orders, sink: jsonl:out}
+  broker: {topic: shop/orders, subscription: to-pulsar, sink: "${SINK}"}
+limits: {unsequenced: 5s, relay_lag: 2m, consumer_lag: 90}
+"""
+
+
+def parse(text: str) -> policy_file.Policies:
+    """The policies of a file that lies in /srv/penstock."""
+    return policy_file.parse(text, Path("/srv/penstock/policies.yaml"))
+
+
+def test_everything_that_a_file_may_say() -> None:
+    found = parse(FULL)
+    assert found.topics == {
+        "shop/orders": TopicPolicy(
+            "shop/orders",
+            "team:shop",
+            SealPolicy(500, 900),
+            ("near", "far"),
+            RetentionPolicy(604_800, 2),
+        ),
+        "shop/Zürich": TopicPolicy("shop/Zürich"),
+    }
+    assert found.relays["broker"] == RelayPolicy("broker", "shop/orders", "to-pulsar", "${SINK}")
+    assert found.relays["files"].subscription == "files"
+    assert found.limits == Limits(5, 120, 90)
+
+
+def test_what_is_not_said_keeps_everything() -> None:
+    found = parse("")
+    assert found.of_topic("any/topic") == TopicPolicy("any/topic")
+    assert found.of_topic("any/topic").retention is None
+
+
+def test_places_are_absolute_and_taken_from_the_environment() -> None:
+    found = parse(FULL)
+    environ = {"FAR_AWAY": "/mnt/given", "SINK": "pulsar://host:6650/a/b?admin=http://host:8080"}
+    assert found.target("near").uri == "/srv/penstock/archive"
+    assert found.target("far").uri == "file:///mnt/far"
+    assert found.target("given", environ).uri == "/mnt/given"
+    assert found.sink_address(found.relays["files"]) == "jsonl:/srv/penstock/out"
+    assert found.sink_address(found.relays["broker"], environ) == environ["SINK"]
+    with pytest.raises(ConfigurationError, match=r"relays\.broker\.sink is taken"):
+        found.sink_address(found.relays["broker"], {})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("topic: {}", "the file has the unknown setting 'topic'. known: targets, topics"),
+        ("topics: {a/b: {retention: {min_age: 1d}}}", "topics.a/b.retention has the unknown"),
+        ("topics: {a/b: {retention: {copies: 1}}}", "topics.a/b.retention has no minimum_age"),
+        ("topics: {a/b: {sela: {}}}", "topics.a/b has the unknown setting 'sela'"),
+        ("topics: {orders: {}}", "topics.orders: the topic 'orders' has no namespace"),
+        ("topics: {a/b: {archive: [x]}}", "names the target 'x', which is not among the targets"),
+        ("topics: {a/b: {archive: x}}", "topics.a/b.archive is no list"),
+        (
+            "targets: {x: y}\ntopics: {a/b: {archive: [x, x]}}",
+            "topics.a/b.archive names a target twice",
+        ),
+        (
+            "topics: {a/b: {retention: {minimum_age: 1d}}}",
+            "wants 1 copies, but topics.a/b.archive has 0 targets: nothing could ever be removed",
+        ),
+        ("topics: {a/b: {seal: {max_events: 0}}}", "max_events is 0. write a whole number from 1"),
+        ("topics: {a/b: {seal: {max_events: true}}}", "max_events is True"),
+        ("topics: {a/b: {seal: {max_age: 5 weeks}}}", "max_age is '5 weeks'. write 90s, 15m"),
+        ("topics: {a/b: {seal: {max_age: -1}}}", "max_age is -1"),
+        ("topics: {a/b: {owner: me}}", "topics.a/b.owner is 'me'. write team:name"),
+        ("topics: [a/b]", "topics is no table"),
+        ("relays: {r: {topic: a/b}}", "relays.r has no sink"),
+        ("relays: {r: {topic: a/b, sink: ''}}", "relays.r.sink is ''"),
+        (
+            "relays: {r: {topic: a/b, sink: 'jsonl:x'},"
+            " s: {topic: c/d, sink: 'jsonl:y', subscription: r}}",
+            "the relays r and s have the subscription 'r' both",
+        ),
+        ("targets: {x: 's3://bucket'}", "the archive target x has the scheme 's3'"),
+        ("limits: {lag: 5s}", "limits has the unknown setting 'lag'"),
+        ("topics: {a/b: {}}\ntopics: {c/d: {}}", "in line 2: the key 'topics' stands twice"),
+        ("topics: {a/b: {}, a/b: {}}", "the key 'a/b' stands twice"),
+        ("topics: {", "policies.yaml in line 1"),
+        ("- a", "the file is no table"),
+        ("topics: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+    ],
+)
+def test_a_fault_is_refused_and_its_place_named(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)) as caught:
+        parse(text)
+    assert str(caught.value).startswith("policies.yaml")
+
+
+def test_a_missing_file_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        policy_file.load(tmp_path / "none.yaml")
+
+
+def test_the_file_of_this_checkout_is_right() -> None:
+    found = policy_file.load(policy_file.default_path({}))
+    assert found.topics["bank/accounts"].retention is not None
+    assert found.target("local").root.is_absolute()
