@@ -1,7 +1,8 @@
 """The daemon: consumers, sequencer, relays and sweep in one process.
 
 The first SIGTERM or SIGINT drains: no new work, what is in hand is finished and committed, leases
-are given back.  A second one aborts.  Exit codes: 0 drained, 1 failed or not drained in time.
+are given back.  A second one aborts.  Exit codes: 0 drained, 1 not drained in time or aborted, 2
+refused to start, or ended by a worker that cannot go on.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from consumers.http import HealthServer
 from consumers.settings import Settings
 from consumers.supervisor import Supervisor
 from consumers.workers import ConsumerWorker, RelayWorker, SequencerWorker, SweepWorker, Worker
-from ops.sinks.address import open_sink
-from penstock import database, migrate
+from ops.sinks.address import configured_sink
+from penstock import database, migrate, stream
 from penstock.consumer import Consumer
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import ConfigurationError, PenstockError, SubscriptionNotFound
 
 logger = logging.getLogger("penstock.daemon")
 
 
 def run(settings: Settings) -> int:
     """Run until a signal says stop; answers the exit code."""
+    supervisor = Supervisor(build_workers(settings), stuck_after_seconds=settings.stuck_seconds)
     with database.connect(settings.url) as connection:
         migrate.require_usable(connection)
-    supervisor = Supervisor(build_workers(settings))
+        _require_subscriptions(connection, settings)
     server = HealthServer(
         settings.http_host,
         settings.http_port,
@@ -54,20 +56,17 @@ def run(settings: Settings) -> int:
 
 
 def build_workers(settings: Settings) -> list[Worker]:
-    """The workers that the roles ask for."""
+    """The workers that the roles ask for; nothing is connected or started yet."""
+    _require_work(settings)
     workers: list[Worker] = []
     if "sequencer" in settings.roles:
         workers.append(SequencerWorker(settings.url))
     if "sweep" in settings.roles:
         workers.append(SweepWorker(settings.url))
     if "relay" in settings.roles:
-        workers += [
-            RelayWorker(f"relay:{name}", settings.url, name, functools.partial(open_sink, address))
-            for name, address in settings.relays.items()
-        ]
+        workers += _relays(settings)
     if "consumers" in settings.roles:
         workers += _consumers(settings)
-    _require_work(settings)
     return workers
 
 
@@ -82,6 +81,33 @@ def _require_work(settings: Settings) -> None:
                 f"the role {role} goes together with the option {option}",
                 hint=f"give both, or leave both out (roles: {', '.join(sorted(settings.roles))})",
             )
+    given_names = settings.subscriptions()
+    twice = sorted({name for name in given_names if given_names.count(name) > 1})
+    if twice:
+        raise ConfigurationError(
+            f"the subscription {twice[0]!r} is given twice",
+            hint="each has one handler or one sink; a second reader is a second subscription",
+        )
+
+
+def _require_subscriptions(connection: database.Connection, settings: Settings) -> None:
+    for name in settings.subscriptions():
+        if not stream.lag(connection, name):
+            raise SubscriptionNotFound(
+                f"there is no subscription {name!r}",
+                hint=f"create it: penstock subscription create {name} --topic TOPIC",
+            )
+
+
+def _relays(settings: Settings) -> list[Worker]:
+    for address in settings.relays.values():
+        configured_sink(address).close()  # a wrong address shows here, before anything is started
+    return [
+        RelayWorker(
+            f"relay:{name}", settings.url, name, functools.partial(configured_sink, address)
+        )
+        for name, address in settings.relays.items()
+    ]
 
 
 def _consumers(settings: Settings) -> list[Worker]:
@@ -108,6 +134,8 @@ def _not_ready(url: str) -> str:
             connection.execute("SELECT 1")
     except PenstockError as error:
         return error.message
+    except Exception as error:  # whatever it is, the answer must be an answer
+        return f"the database refused: {error}".strip()
     return ""
 
 

@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from consumers.supervisor import Supervisor
-from penstock.errors import PortTaken
+from penstock.errors import ConfigurationError, PortTaken
 
 _ABOUT = {
     "sequenced_events": "Events that got their sequence",
@@ -68,16 +68,21 @@ class HealthServer:
         registry.register(WorkerMetrics(supervisor))
         answers = {
             "/livez": lambda: _verdict(", ".join(supervisor.stuck()), "stuck: "),
-            "/readyz": lambda: _verdict(ready(), "not ready: "),
+            "/readyz": lambda: _verdict(
+                "draining" if supervisor.draining else ready(), "not ready: "
+            ),
             "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
         }
         try:
             self._server = ThreadingHTTPServer((host, port), _handler(answers))
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise PortTaken(
-                f"port {port} is taken", hint="choose another with --http-port, or 0 for any"
+            if error.errno == errno.EADDRINUSE:
+                raise PortTaken(
+                    f"port {port} is taken", hint="choose another with --http-port, or 0 for any"
+                ) from None
+            raise ConfigurationError(
+                f"cannot listen on {host} port {port}: {error.strerror}",
+                hint="choose others with --http-host and --http-port",
             ) from None
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)

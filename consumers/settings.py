@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.errors import ConfigurationError
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
 ROLES = ("sequencer", "sweep", "relay", "consumers")
 
 
@@ -26,6 +27,11 @@ class Settings:
     http_host: str
     http_port: int
     drain_seconds: float
+    stuck_seconds: float
+
+    def subscriptions(self) -> list[str]:
+        """What is read; a subscription that is given twice is there twice."""
+        return [*self.consumers, *self.batch_consumers, *self.relays]
 
 
 def parse_roles(text: str) -> frozenset[str]:
@@ -38,6 +44,15 @@ def parse_roles(text: str) -> frozenset[str]:
             hint=f"use some of {', '.join(ROLES)}",
         )
     return roles
+
+
+def parse_log_level(text: str) -> str:
+    """A level of the standard library's logging."""
+    if text.lower() not in LOG_LEVELS:
+        raise ConfigurationError(
+            f"unknown log level {text!r}", hint=f"use one of {', '.join(LOG_LEVELS)}"
+        )
+    return text.lower()
 
 
 def parse_pairs(given: Sequence[str], option: str) -> dict[str, str]:
@@ -56,13 +71,14 @@ def parse_pairs(given: Sequence[str], option: str) -> dict[str, str]:
 def load_handler(address: str) -> Callable[..., Any]:
     """The function that ``module:function`` names."""
     module_name, found, attribute = address.partition(":")
-    if not found:
+    if not (module_name and found and attribute):
         raise ConfigurationError(f"handler {address!r} is not module:function")
     try:
         handler = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a module may fail in any way while it is imported
+        problem = (str(error).splitlines() or [""])[0]
         raise ConfigurationError(
-            f"handler {address!r} cannot be loaded: {error}",
+            f"handler {address!r} cannot be loaded: {type(error).__name__}: {problem}",
             hint="the module must be importable where the daemon runs",
         ) from error
     if not callable(handler):

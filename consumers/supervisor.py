@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import random
 import threading
 import time
@@ -16,7 +17,9 @@ logger = logging.getLogger(__name__)
 
 STARTED_AFTER_SECONDS = 5.0
 MAX_RESTART_SECONDS = 30.0
-STUCK_AFTER_SECONDS = 90.0
+#: After so long without a failure the next one counts as the first again.
+HEALTHY_AFTER_SECONDS = 60.0
+STUCK_AFTER_SECONDS = 300.0
 
 
 @dataclass(slots=True)
@@ -25,6 +28,9 @@ class _Running:
     thread: threading.Thread | None = None
     restarts: int = 0
     error: str = ""
+    attempt: int = 0
+    #: When it was last started or failed: while it waits to be started again it is not stuck.
+    turned: float = 0.0
 
 
 class Supervisor:
@@ -34,13 +40,20 @@ class Supervisor:
     """
 
     def __init__(
-        self, workers: Sequence[Worker], *, clock: Callable[[], float] = time.monotonic
+        self,
+        workers: Sequence[Worker],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        stuck_after_seconds: float = STUCK_AFTER_SECONDS,
     ) -> None:
         self._clock = clock
-        self._running = [_Running(worker) for worker in workers]
-        self._stop = threading.Event()
-        self._finished = threading.Event()
+        self._stuck_after = stuck_after_seconds
         self._begun = clock()
+        self._running = [_Running(worker, turned=self._begun) for worker in workers]
+        self._stop = threading.Event()
+        # A put into this queue may interrupt a get from it; Event.set in a signal handler could
+        # meet the lock that the interrupted main thread holds in Event.wait.
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._fatal: BaseException | None = None
 
     def start(self) -> None:
@@ -53,19 +66,19 @@ class Supervisor:
             each.thread.start()
 
     def stop(self) -> None:
-        """Ask every worker to finish what it has in hand."""
-        self._stop.set()
-        self._finished.set()
+        """Make :meth:`wait` return; a signal handler may call it at any moment."""
+        self._asked.put(None)
 
     def wait(self) -> None:
-        """Until somebody calls :meth:`stop` or the start has failed; then raises that failure."""
-        # A wait without a limit would keep the main thread from its signal handlers.
-        while not self._finished.wait(1.0):
-            pass
+        """Until somebody calls :meth:`stop` or a worker fails so that all must end."""
+        self._asked.get()
 
     def drain(self, seconds: float) -> bool:
-        """Wait for the workers to end; False when one is still at work after ``seconds``."""
-        self.stop()
+        """Ask every worker to finish what it has in hand, and wait for it.
+
+        False when one is still at work after ``seconds``; raises the failure that ended all.
+        """
+        self._stop.set()
         deadline = self._clock() + seconds
         for each in self._running:
             if each.thread is not None:
@@ -74,13 +87,18 @@ class Supervisor:
             raise self._fatal
         return not any(each.thread and each.thread.is_alive() for each in self._running)
 
+    @property
+    def draining(self) -> bool:
+        """Whether the workers were told to finish."""
+        return self._stop.is_set()
+
     def stuck(self) -> list[str]:
         """The names of workers whose loop has not gone round for too long."""
         now = self._clock()
         return [
             each.worker.name
             for each in self._running
-            if now - each.worker.last_turn() > STUCK_AFTER_SECONDS
+            if now - max(each.worker.last_turn(), each.turned) > self._stuck_after
         ]
 
     def states(self) -> list[tuple[Worker, int, str]]:
@@ -90,16 +108,21 @@ class Supervisor:
     def _keep(self, each: _Running) -> None:
         while not self._stop.is_set():
             each.error = ""
+            each.turned = started = self._clock()
             try:
                 each.worker.run(self._stop)
             except Exception as error:
+                each.turned = self._clock()
                 each.error = f"{type(error).__name__}: {error}"
                 if self._ends_all(error):
                     self._fatal = self._fatal or error
+                    self._stop.set()
                     self.stop()
                     return
                 each.restarts += 1
-                pause = self._pause(each.restarts)
+                healthy = each.turned - started > HEALTHY_AFTER_SECONDS
+                each.attempt = 1 if healthy else each.attempt + 1
+                pause = _pause(each.attempt)
                 _report(each.worker.name, error, pause)
                 self._stop.wait(pause)
 
@@ -107,8 +130,9 @@ class Supervisor:
         """A wrong call will not heal, and a start that fails must be seen by whoever started."""
         return isinstance(error, UsageError) or self._clock() - self._begun < STARTED_AFTER_SECONDS
 
-    def _pause(self, restarts: int) -> float:
-        return random.uniform(0.1, min(MAX_RESTART_SECONDS, 0.5 * 2.0 ** min(restarts, 10)))
+
+def _pause(attempt: int) -> float:
+    return random.uniform(0.1, min(MAX_RESTART_SECONDS, 0.5 * 2.0 ** min(attempt, 10)))
 
 
 def _report(name: str, error: Exception, pause: float) -> None:

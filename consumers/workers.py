@@ -14,7 +14,7 @@ from ops.sequence import sequence_round
 from ops.sinks.base import Sink
 from ops.sweep import sweep
 from penstock import database, log
-from penstock.consumer import Consumer
+from penstock.consumer import Consumer, ConsumerStats
 
 #: An idle sequencer looks again after this long, doubling up to the longer one.
 BUSY_PAUSE = 0.002
@@ -109,8 +109,8 @@ class ConsumerWorker:
     def __init__(self, name: str, make: Callable[[], Consumer]) -> None:
         self.name = name
         self._make = make
-        self._consumer: Consumer | None = None
-        self._before: dict[str, float] = {}
+        # Both in one, so that a scrape between them does not count the same events twice.
+        self._state: tuple[Consumer | None, dict[str, float]] = (None, {})
 
     def run(self, stop: threading.Event) -> None:
         """Consume until told to stop."""
@@ -118,24 +118,23 @@ class ConsumerWorker:
 
     def last_turn(self) -> float:
         """When the consumer last polled."""
-        return self._consumer.stats.last_round if self._consumer else time.monotonic()
+        consumer, _ = self._state
+        return consumer.stats.last_round if consumer else time.monotonic()
 
     def counters(self) -> dict[str, float]:
         """Events, batches, failures and stale commits."""
-        now: dict[str, float] = {}
-        if self._consumer:
-            stats = self._consumer.stats
-            now = {
-                f"{self.prefix}_events": stats.events,
-                f"{self.prefix}_batches": stats.batches,
-                f"{self.prefix}_failures": stats.failures,
-                "stale_commits": stats.stale_commits,
-            }
-        return {name: value + self._before.get(name, 0.0) for name, value in now.items()}
+        consumer, before = self._state
+        stats = consumer.stats if consumer else ConsumerStats()
+        now = {
+            f"{self.prefix}_events": stats.events,
+            f"{self.prefix}_batches": stats.batches,
+            f"{self.prefix}_failures": stats.failures,
+            "stale_commits": stats.stale_commits,
+        }
+        return {name: value + before.get(name, 0.0) for name, value in now.items()}
 
     def _follow(self, consumer: Consumer) -> Consumer:
-        self._before = self.counters()
-        self._consumer = consumer
+        self._state = (consumer, self.counters())
         return consumer
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from ops.sinks.base import Sink
@@ -12,6 +14,8 @@ _FORMS = (
     "write jsonl:///directory or "
     "pulsar://host:6650/tenant/namespace?admin=http://host:8080[&batching=false][&create=true]"
 )
+TOKEN_VARIABLE = "PENSTOCK_PULSAR_TOKEN"
+
 _FLAGS = {"true": True, "false": False}
 
 
@@ -27,6 +31,12 @@ def open_sink(address: str, *, token: str | None = None) -> Sink:
     if parts.scheme in {"pulsar", "pulsar+ssl"} and parts.netloc:
         return _pulsar(parts, token)
     raise ConfigurationError(f"there is no sink {parts.scheme or address}", hint=_FORMS)
+
+
+def configured_sink(address: str, environ: Mapping[str, str] | None = None) -> Sink:
+    """The sink of an address, with the token that the environment has for it."""
+    environ = os.environ if environ is None else environ
+    return open_sink(address, token=environ.get(TOKEN_VARIABLE) or None)
 
 
 def _pulsar(parts: SplitResult, token: str | None) -> Sink:
