@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock import config, database, stream
-from penstock.errors import InvalidArgument, PenstockError, StaleLease
+from penstock.errors import DatabaseUnavailable, InvalidArgument, PenstockError, StaleLease
 from penstock.lease_keeper import LeaseKeeper
 from penstock.records import Event, Lease
 from penstock.stream import Membership
@@ -131,7 +131,7 @@ class Consumer:
             raise InvalidArgument("batch_size is below 1")
         self._url = url or config.database_url()
         self._subscription = subscription
-        self._handle = batch_handler or _by_event(handler)
+        self._handle = batch_handler or self._by_event(handler)
         self._batch_size = batch_size
         self._idle_seconds = idle_seconds
         self._retries: dict[int, tuple[int, float]] = {}
@@ -147,7 +147,8 @@ class Consumer:
                 try:
                     self._work(stop)
                 except Exception as error:
-                    if not database.is_unavailable(error):
+                    lost = isinstance(error, DatabaseUnavailable) or database.is_unavailable(error)
+                    if not lost:
                         raise
                     failures += 1
                     self._failed(error)
@@ -173,10 +174,10 @@ class Consumer:
 
     def _wait(self, connection: Connection) -> None:
         """Until something was sequenced, at most ``idle_seconds``."""
-        held = {lease.partition_id for lease in self.keeper.leases()}
+        held = {str(lease.partition_id) for lease in self.keeper.leases()}
         for notice in connection.notifies(timeout=self._idle_seconds, stop_after=1):
-            grown = notice.payload.split(",")
-            if notice.payload == "all" or not held.issuperset(map(int, grown)):
+            # Any login may notify this channel: a payload that is no list of partitions is "all".
+            if not held.issuperset(notice.payload.split(",")):
                 self.keeper.check_in_soon()
 
     def _round(self, connection: Connection) -> int:
@@ -255,17 +256,19 @@ class Consumer:
                 self.keeper.lost(lease)
 
     def _failed(self, error: Exception) -> None:
+        self.stats.last_round = time.monotonic()
         self.stats.failures += 1
         self.stats.last_error = f"{type(error).__name__}: {error}"
         if isinstance(error, PenstockError) or database.is_unavailable(error):
             log.warning("%s", self.stats.last_error)
 
+    def _by_event(self, handler: Callable[[Event], object] | None) -> Callable[[Batch], object]:
+        assert handler is not None
 
-def _by_event(handler: Callable[[Event], object] | None) -> Callable[[Batch], object]:
-    assert handler is not None
+        def handle(batch: Batch) -> None:
+            for event in batch:
+                handler(event)
+                # A batch of slow events is work and no standstill.
+                self.stats.last_round = time.monotonic()
 
-    def handle(batch: Batch) -> None:
-        for event in batch:
-            handler(event)
-
-    return handle
+        return handle
