@@ -1,0 +1,196 @@
+"""The supervisor with workers that fail on command and a clock that stands still."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from consumers import supervisor as module
+from consumers.supervisor import Supervisor
+from penstock.errors import DuplicateSession, SubscriptionNotFound
+from tests.consumers.process import until
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Puppet:
+    """A worker that runs until it is told to stop or to fail."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self.clock = clock
+        self.turned = clock()
+        self.starts = 0
+        self.failure: Exception | None = None
+        self.stopped = threading.Event()
+        self.stubborn: threading.Event | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        self.starts += 1
+        while not stop.wait(0.005):
+            if self.failure is not None:
+                failure, self.failure = self.failure, None
+                raise failure
+        if self.stubborn is not None:
+            self.stubborn.wait(30)
+        self.stopped.set()
+
+    def last_turn(self) -> float:
+        return self.turned
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def bounds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The upper bounds of all pauses before a restart; the pauses themselves are short."""
+    found: list[float] = []
+
+    def uniform(low: float, high: float) -> float:
+        found.append(high)
+        return 0.001
+
+    monkeypatch.setattr(random, "uniform", uniform)
+    return found
+
+
+@pytest.fixture
+def pair(clock: Clock) -> Iterator[tuple[Supervisor, Puppet, Puppet]]:
+    """A running supervisor over two workers."""
+    one, two = Puppet("one", clock), Puppet("two", clock)
+    supervisor = Supervisor([one, two], clock=clock)
+    supervisor.start()
+    yield supervisor, one, two
+    for each in (one, two):
+        if each.stubborn is not None:
+            each.stubborn.set()
+    supervisor.stop()
+    with contextlib.suppress(DuplicateSession, SubscriptionNotFound):  # the test has seen it
+        assert supervisor.drain(30)
+
+
+Pair = tuple[Supervisor, Puppet, Puppet]
+
+
+def fail(supervisor: Supervisor, worker: Puppet, error: Exception) -> None:
+    """Let the worker fail, and wait until it runs again."""
+    starts = worker.starts
+    worker.failure = error
+    until(lambda: worker.starts > starts, "the restart")
+
+
+def test_a_failure_during_the_start_ends_all(pair: Pair, clock: Clock) -> None:
+    supervisor, one, two = pair
+    clock.now += module.STARTED_AFTER_SECONDS - 0.1
+    one.failure = DuplicateSession("taken")
+    supervisor.wait()
+    with pytest.raises(DuplicateSession, match="taken"):
+        supervisor.drain(30)
+    assert two.stopped.is_set()
+    assert (one.starts, two.starts) == (1, 1)
+
+
+def test_a_failure_later_is_a_restart_of_that_worker_only(
+    pair: Pair, clock: Clock, bounds: list[float]
+) -> None:
+    supervisor, one, two = pair
+    clock.now += module.STARTED_AFTER_SECONDS + 1
+    fail(supervisor, one, OSError("gone"))
+    states = {worker.name: (restarts, error) for worker, restarts, error in supervisor.states()}
+    assert states == {"one": (1, ""), "two": (0, "")}
+    assert two.starts == 1
+    supervisor.stop()
+    supervisor.wait()
+    assert supervisor.drain(30)
+
+
+def test_the_pause_doubles_up_to_a_bound_and_forgets_after_good_times(
+    pair: Pair, clock: Clock, bounds: list[float]
+) -> None:
+    supervisor, one, _ = pair
+    clock.now += module.STARTED_AFTER_SECONDS + 1
+    for _ in range(7):
+        fail(supervisor, one, OSError("gone"))
+    assert bounds == [1, 2, 4, 8, 16, 30, 30]
+    clock.now += module.HEALTHY_AFTER_SECONDS + 1
+    fail(supervisor, one, OSError("gone"))
+    assert bounds[-1] == 1
+    assert supervisor.states()[0][1] == 8
+
+
+def test_a_wrong_call_ends_all_at_any_time(pair: Pair, clock: Clock) -> None:
+    supervisor, one, two = pair
+    clock.now += 3600
+    two.failure = SubscriptionNotFound("gone")
+    supervisor.wait()
+    with pytest.raises(SubscriptionNotFound):
+        supervisor.drain(30)
+    assert one.stopped.is_set()
+
+
+def test_a_worker_that_stands_still_is_named(pair: Pair, clock: Clock) -> None:
+    supervisor, one, _ = pair
+    clock.now += module.STUCK_AFTER_SECONDS
+    assert supervisor.stuck() == []
+    one.turned = clock.now
+    clock.now += 1
+    assert supervisor.stuck() == ["two"]
+
+
+def test_a_worker_that_cannot_start_again_is_not_stuck(
+    pair: Pair, clock: Clock, bounds: list[float]
+) -> None:
+    """A database that is away is no reason to kill the daemon."""
+    supervisor, one, two = pair
+    for _ in range(3):
+        clock.now += module.STUCK_AFTER_SECONDS - 1
+        fail(supervisor, one, OSError("the database is away"))
+        two.turned = clock.now
+        assert supervisor.stuck() == []
+
+
+def test_a_drain_that_takes_too_long_says_so(pair: Pair) -> None:
+    supervisor, one, two = pair
+    one.stubborn = threading.Event()
+    assert not supervisor.drain(0.05)
+    assert supervisor.draining
+    until(two.stopped.is_set, "the end of the other worker")
+
+
+def test_stop_from_a_signal_handler_wakes_the_waiting_thread(pair: Pair) -> None:
+    supervisor, _, _ = pair
+    calls: list[int] = []
+
+    def handler(number: int, frame: object) -> None:
+        calls.append(number)
+        supervisor.stop()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGUSR1))
+    try:
+        sender.start()
+        supervisor.wait()
+    finally:
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert calls == [signal.SIGUSR1]
