@@ -165,9 +165,10 @@ BEGIN
     IF pass.sequenced = 0 AND begun THEN
         RETURN;
     END IF;
-    more := pass.sequenced = max_events;
+    -- Behind the last pass of a longer tick there may be a next tick: who works off what is there has to look.
+    more := pass.sequenced = max_events OR NOT begun;
     INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon)
-    VALUES (tick.id + 1, tick.base, tick.target, pass.highest, NOT more, tick.highest_id, tick.horizon);
+    VALUES (tick.id + 1, tick.base, tick.target, pass.highest, pass.sequenced < max_events, tick.highest_id, tick.horizon);
     sequenced := pass.sequenced;
     grown := pass.grown;
 END
