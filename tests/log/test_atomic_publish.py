@@ -1,0 +1,116 @@
+"""An event exists if and only if its transaction commits, savepoints included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+import sqlalchemy
+
+from penstock.publish import Message, publish, publish_batch, publish_bulk
+from tests.guards import without_guard
+from tests.log.kit import TOPIC, Connection, drain, texts, topic, value
+
+Steps = Callable[[str], None]
+
+_BATCH = """
+    SELECT penstock.publish_batch(
+        ARRAY[%s, 'no/topic'], ARRAY['a', 'b']::bytea[], NULL, NULL, NULL, NULL, NULL, NULL)
+"""
+
+
+def _with_psycopg(url: str) -> None:
+    with psycopg.connect(url) as connection:
+        publish(connection, TOPIC, b"kept")
+        with pytest.raises(ZeroDivisionError), connection.transaction():
+            publish_batch(connection, [Message(TOPIC, b"undone"), Message(TOPIC, b"undone")])
+            raise ZeroDivisionError
+        publish_bulk(connection, [Message(TOPIC, b"bulk")])
+        connection.commit()
+        publish(connection, TOPIC, b"rolled back")
+        connection.rollback()
+
+
+def _with_sqlalchemy(url: str) -> None:
+    engine = sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    try:
+        with engine.begin() as connection:
+            publish(connection, TOPIC, b"kept")
+            savepoint = connection.begin_nested()
+            publish(connection, TOPIC, b"undone")
+            savepoint.rollback()
+            publish_bulk(connection, [Message(TOPIC, b"bulk")])
+        with engine.connect() as connection:
+            publish(connection, TOPIC, b"rolled back")
+            connection.rollback()
+    finally:
+        engine.dispose()
+
+
+def _with_plain_sql(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in (
+            "BEGIN",
+            f"SELECT penstock.publish('{TOPIC}', 'kept')",
+            "SAVEPOINT a",
+            f"SELECT penstock.publish('{TOPIC}', 'undone')",
+            "ROLLBACK TO SAVEPOINT a",
+            f"SELECT penstock.publish('{TOPIC}', 'bulk')",
+            "COMMIT",
+            "BEGIN",
+            f"SELECT penstock.publish('{TOPIC}', 'rolled back')",
+            "ROLLBACK",
+        ):
+            connection.execute(statement.encode())
+
+
+@pytest.mark.parametrize("steps", [_with_psycopg, _with_sqlalchemy, _with_plain_sql])
+def test_what_was_rolled_back_leaves_nothing(
+    connection: Connection, database_url: str, steps: Steps
+) -> None:
+    """Guard: publish is an insert in the caller's transaction and nothing else."""
+    topic(connection)
+    steps(database_url)
+    assert drain(connection) == 2
+    assert texts(connection) == ["kept", "bulk"]
+    assert value(connection, "SELECT count(*) FROM penstock.events") == 2
+
+
+def test_a_publish_that_does_not_join_the_transaction_is_seen(
+    connection: Connection, database_url: str
+) -> None:
+    """Mutant: events go to the log on a connection of its own."""
+    topic(connection)
+    with psycopg.connect(database_url, autocommit=True) as own, psycopg.connect(database_url) as app:
+        app.execute("SELECT 1")
+        publish(own, TOPIC, b"phantom")
+        app.rollback()
+    drain(connection)
+    assert texts(connection) == ["phantom"]
+
+
+def test_events_of_one_transaction_come_all_or_none(connection: Connection) -> None:
+    """Guard: one visibility for a whole transaction, whatever ends in between."""
+    topic(connection, 4)
+    with connection.transaction():
+        for number in range(20):
+            publish(connection, TOPIC, b"x", key=str(number))
+    assert drain(connection) == 20
+
+
+def test_a_refused_batch_publishes_nothing(connection: Connection) -> None:
+    """Guard: event_problem is asked for every event before the first is written."""
+    topic(connection)
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(_BATCH, (TOPIC,))
+    assert caught.value.sqlstate == "PS002"
+    assert drain(connection) == 0
+
+
+def test_without_the_check_half_a_batch_is_written(connection: Connection) -> None:
+    """Mutant: the check of publish_batch never finds anything."""
+    topic(connection)
+    without_guard(connection, "publish_batch", "WHERE p.problem IS NOT NULL", "WHERE false")
+    assert value(connection, _BATCH, TOPIC) == 1
+    assert drain(connection) == 1
