@@ -1,6 +1,162 @@
-"""placeholder until dagster_project is there"""
+"""The platform's part of the demo: relay, seal, archive and clean, each a job of Dagster.
+
+It runs in a process of its own (``python -m tools.demo.platform``), because Dagster's definitions
+read the environment when they are loaded.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-def run(stage, outcome): ...
+from tools.demo.figures import relayed, relayed_events
+from tools.demo.report import Outcome
+from tools.demo.stage import TOPIC, DemoFailed, Stage
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+TARGET = "local"
+EVENTS_PER_EPOCH = 2000
+POLICIES = f"""\
+# The policies of the demo; Dagster applies them.
+targets:
+  {TARGET}: archive
+
+topics:
+  {TOPIC}:
+    owner: team:bank
+    seal: {{max_events: {EVENTS_PER_EPOCH}, max_age: 0s}}
+    archive: [{TARGET}]
+    retention: {{minimum_age: 0s, copies: 1}}
+
+relays:
+  bank-file:
+    topic: {TOPIC}
+    sink: jsonl:relay
+"""
+
+
+def run(stage: Stage, outcome: Outcome) -> None:
+    """Run the jobs, and add what the relayed files and the archive say to the outcome."""
+    begun = time.monotonic()
+    home = stage.directory / "dagster"
+    home.mkdir(exist_ok=True)
+    shutil.copy(Path(__file__).parents[1] / "dagster.yaml", home / "dagster.yaml")
+    (stage.directory / "policies.yaml").write_text(POLICIES, encoding="utf-8")
+    answer = stage.directory / "platform.json"
+    answer.unlink(missing_ok=True)
+    environment = {
+        "PENSTOCK_DATABASE_URL": stage.url,
+        "PENSTOCK_POLICIES": str(stage.directory / "policies.yaml"),
+        "DAGSTER_HOME": str(home),
+    }
+    log = stage.log_file("dagster")
+    with log.open("wb") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "tools.demo.platform", str(answer)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env=os.environ | environment,
+        )
+    if done.returncode != 0:
+        raise DemoFailed(f"Dagster's part failed: {log.read_text(errors='replace')[-1500:]}")
+    told = json.loads(answer.read_text(encoding="utf-8"))
+    outcome.relay = relayed(stage.directory / "relay")
+    outcome.relayed_events = relayed_events(stage.directory / "relay")
+    outcome.archive = {int(account): balance for account, balance in told["balances"].items()}
+    outcome.archived_events = told["events"]
+    outcome.notes += told["notes"]
+    outcome.platform_seconds = time.monotonic() - begun
+
+
+def _operate(answer: Path) -> None:
+    """In the process of its own: the jobs, one after the other, in one Spark session."""
+    from dagster import DagsterInstance
+
+    from dagster_project.definitions import defs
+
+    with DagsterInstance.get() as instance:
+        for job in ("policies", "relay", "seal"):
+            _execute(defs, instance, job)
+        _archive(defs, instance)
+        balances, events = _balances()
+        _execute(defs, instance, "clean")
+    answer.write_text(
+        json.dumps({"balances": balances, "events": events, "notes": _cleaned()}),
+        encoding="utf-8",
+    )
+
+
+def _execute(defs: dg.Definitions, instance: dg.DagsterInstance, job: str, **options: Any) -> None:
+    done = defs.resolve_job_def(job).execute_in_process(instance=instance, **options)
+    if not done.success:
+        raise DemoFailed(f"the job {job} failed")
+
+
+def _archive(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    """All log epochs in one run, as a backfill by a click does it."""
+    from dagster_project.naming import epoch_name, epochs_name, slug
+    from ops.seal import key_of, missing_copies
+    from penstock import config, database
+
+    with database.connect(config.database_url()) as connection:
+        names = [epoch_name(key_of(each)) for each in missing_copies(connection, TOPIC, TARGET)]
+    known = instance.get_dynamic_partitions(epochs_name(TOPIC))
+    wanted = [name for name in known if name in set(names)]
+    if len(wanted) != len(names) or not wanted:
+        raise DemoFailed("Dagster does not know the log epochs that were sealed")
+    _execute(
+        defs,
+        instance,
+        f"archive_{slug(TOPIC)}",
+        tags={
+            "dagster/asset_partition_range_start": wanted[0],
+            "dagster/asset_partition_range_end": wanted[-1],
+        },
+    )
+
+
+def _balances() -> tuple[dict[int, int], int]:
+    """The sum for each account over the archive, by Spark."""
+    from pyspark.sql import functions as f
+
+    from ops.archive import read_archive
+    from ops.policy_file import load
+    from resources.spark import SparkResource
+
+    spark = SparkResource().session()
+    told = f.from_json(f.col("payload").cast("string"), "account long, delta long")
+    events = read_archive(spark, load().target(TARGET), TOPIC).select(told.alias("told"))
+    rows = events.groupBy("told.account").agg(f.sum("told.delta"), f.count("*")).collect()
+    return {row[0]: row[1] for row in rows if row[1]}, sum(row[2] for row in rows)
+
+
+def _cleaned() -> list[str]:
+    """What retention removed."""
+    from penstock import config, database
+
+    with database.connect(config.database_url()) as connection:
+        row = connection.execute(
+            """
+            SELECT (SELECT count(*) FROM penstock.log_epochs WHERE dropped_at IS NOT NULL),
+                   (SELECT count(*) FROM penstock.log_epochs),
+                   (SELECT count(*) FROM penstock.slices
+                    WHERE parent = 'events' AND dropped_at IS NOT NULL)
+            """
+        ).fetchone()
+    assert row is not None
+    if row[0] != row[1] or row[2] == 0:
+        raise DemoFailed(f"clean dropped {row[0]} of {row[1]} log epochs and {row[2]} slices")
+    return [f"{row[0]} of {row[1]} log epochs dropped, {row[2]} storage slices given back"]
+
+
+if __name__ == "__main__":
+    _operate(Path(sys.argv[1]))
