@@ -118,8 +118,8 @@ def publish_bulk(connection: Any, messages: Iterable[Message]) -> int:
     one event is refused, none is published and the caller's transaction can go on.
     """
     driver = _psycopg_connection(connection)
-    # On the caller's connection: this begins its transaction, also for SQLAlchemy, whose commit would
-    # otherwise not know that there is something to commit.
+    # On the caller's connection: this begins its transaction, also for SQLAlchemy, whose commit
+    # would otherwise not know that there is something to commit.
     require_installed(connection)
     with database.typed_errors(), driver.transaction():
         database.call(driver, "prepare_bulk")
