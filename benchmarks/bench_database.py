@@ -67,7 +67,7 @@ class BenchDatabase:
     def work_off(self) -> int:
         """Sequence whatever waits, in committed passes; answers how many events."""
         done = 0
-        while (result := log.sequence(self.connection, PASS)).sequenced:
+        while (result := log.sequence(self.connection, PASS)).sequenced or result.more:
             done += result.sequenced
         return done
 

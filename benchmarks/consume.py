@@ -68,12 +68,16 @@ def _consume(bench: BenchDatabase, subscription: str) -> int:
             break
         leases |= {lease.partition_id: lease for lease in stream.check_in(connection, member)}
     handled = 0
+    heartbeat_due = perf_counter() + member.heartbeat_seconds
     while polled := stream.poll(connection, member, list(leases.values()), BATCH_SIZE):
         done = [(lease, events[-1].sequence) for lease, events in polled]
         stream.commit(connection, member, done)
         handled += sum(len(events) for _, events in polled)
         for lease, position in done:
             leases[lease.partition_id] = _at(lease, position)
+        if perf_counter() >= heartbeat_due:
+            stream.heartbeat(connection, member)
+            heartbeat_due = perf_counter() + member.heartbeat_seconds
     stream.leave(connection, member)
     return handled
 
