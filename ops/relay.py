@@ -126,6 +126,7 @@ class Relay(Consumer):
         self.stats.last_round = time.monotonic()
         done = 0
         for lease in self._ready_leases():
+            self.stats.last_round = time.monotonic()
             if any(held.lease_epoch == lease.lease_epoch for held in self._held(lease)):
                 done += self._relay(connection, lease)
         self._give_back(connection)

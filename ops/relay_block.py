@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ops.sinks.base import Block, EventRefused, Sink
@@ -69,10 +69,13 @@ def relay_once(
             if isinstance(error, EventRefused) and _holds(block, error.sequence):
                 work.dead_letter(error)
                 dead += 1
+                # A sink that takes event by event may hold what stands before it.
+                opened = replace(opened, reopened=True)
                 continue
             wait = work.failed(opened, error, backoff)
             return BlockResult(0, opened.last_sequence, dead, wait, _text(error))
-    stream.commit(connection, member, [(lease, opened.last_sequence)])
+    before = opened.first_sequence - 1
+    stream.commit(connection, member, [(lease, opened.last_sequence)], after=[before])
     return BlockResult(len(block.events), opened.last_sequence, dead)
 
 

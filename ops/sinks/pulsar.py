@@ -15,8 +15,9 @@ broker keeps or drops whole:
   (`brokerDeduplicationProducerInactivityTimeoutMinutes`);
 * for the same reason the partition's last message is read before a block is sent again: what it
   holds already is not sent;
-* a new block that Pulsar has seen already stops the relay with an error: the database has lost
-  commits, or the subscription was made anew, and going on would lose events in silence.
+* when Pulsar holds later sequences than the block, or another event under one of its sequences, the
+  relay stops with an error: the database has lost commits, or the subscription was made anew or
+  moved back, and going on would lose events in silence.
 
 With ``batching=False`` each event is a message of its own, as Key_Shared subscriptions need it.
 """
@@ -33,7 +34,8 @@ import pulsar
 from ops.cloudevents import source
 from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable, encoded
 from ops.sinks.pulsar_admin import DEFAULT_MAX_MESSAGE_BYTES, PulsarAdmin
-from ops.sinks.pulsar_channel import Message, PulsarChannel, Stored
+from ops.sinks.pulsar_channel import MOST_EVENTS, Message, PulsarChannel, Stored
+from penstock.errors import SinkError
 
 BATCH_BYTES = 4 << 20
 
@@ -99,17 +101,19 @@ class PulsarSink:
         """Send what of the block Pulsar does not hold yet, and wait until it does."""
         messages = list(encoded(block.events, lambda event: Message.of(event, block.relay)))
         self._refuse_large(messages)
+        if not messages:
+            return
         key = (block.relay, block.topic, block.partition, block.history)
         try:
             channel = self._channel(key, block)
-            after = self._held(channel, block)
+            after = self._held(channel, block, messages)
             left = [message for message in messages if message.event.sequence > after]
-            for batch in _batches(left, min(BATCH_BYTES, self._limit)):
+            for batch in self._batches(left):
                 self._send(channel, block, batch)
         except pulsar.PulsarException as error:
             self._forget(key)
             raise _translated(error) from error
-        except SinkUnavailable:
+        except SinkError:
             self._forget(key)
             raise
 
@@ -128,9 +132,7 @@ class PulsarSink:
         # A holder in between has fenced the producer of an older lease.
         self._forget(key)
         target = f"{self.pulsar_topic(block.topic)}-partition-{block.partition}"
-        channel = PulsarChannel(
-            self._connected(), target, block, batching=self.batching, most=self.max_block_events
-        )
+        channel = PulsarChannel(self._connected(), target, block, batching=self.batching)
         self._channels[key] = channel
         return channel
 
@@ -150,7 +152,7 @@ class PulsarSink:
             )
         return self._client
 
-    def _held(self, channel: PulsarChannel, block: Block) -> int:
+    def _held(self, channel: PulsarChannel, block: Block, messages: Sequence[Message]) -> int:
         """Up to which sequence Pulsar holds the block.
 
         Looked at for a lease's first block and for every repeated one.
@@ -159,9 +161,13 @@ class PulsarSink:
             return 0
         stored = _present(channel, block)
         held = 0 if stored is None else stored.sequence
-        seen = max(held, channel.remembered)
-        if seen > block.last_sequence or (not block.reopened and seen >= block.first_sequence):
-            raise _ahead(block, f"has seen sequence {seen}")
+        if channel.remembered > held and channel.remembered >= block.first_sequence:
+            # The broker will drop events that nobody can see any more.  That is right for the very
+            # batch that was sent last, when the topic keeps nothing because nobody reads it.
+            whole = self.batching and len(list(self._batches(messages))) == 1
+            if not (block.reopened and whole) or channel.remembered != messages[0].event.sequence:
+                raise _ahead(block, f"remembers sequence {channel.remembered}")
+            held = block.last_sequence
         channel.checked = True
         return held
 
@@ -173,14 +179,25 @@ class PulsarSink:
                     f"{message.size} bytes with its properties, the broker takes {self._limit}",
                 )
 
+    def _batches(self, messages: Sequence[Message]) -> Iterator[list[Message]]:
+        """Nearly always one.  More are cut by their content alone: at the same places each time."""
+        limit = min(BATCH_BYTES, self._limit)
+        batch: list[Message] = []
+        size = 0
+        for message in messages:
+            if batch and (size + message.size > limit or len(batch) == MOST_EVENTS):
+                yield batch
+                batch, size = [], 0
+            batch.append(message)
+            size += message.size
+        if batch:
+            yield batch
+
     def _send(self, channel: PulsarChannel, block: Block, batch: Sequence[Message]) -> None:
-        """One batch: all of it or nothing."""
+        """One batch: all of it or nothing; without batching, up to the first that is refused."""
         outcome = channel.deliver(batch, self._send_timeout)
-        if pulsar.Result.MessageTooBig in outcome.results:
-            self._send_singly(channel, block, batch)
-        elif outcome.results != {pulsar.Result.Ok}:
-            answers = ", ".join(sorted(str(each) for each in outcome.results))
-            raise SinkUnavailable(f"Pulsar did not store the events: {answers}")
+        if outcome.refused:
+            self._refused(channel, block, batch, outcome.refused)
         elif outcome.dropped:
             _check_dropped(channel, block, batch)
         elif self.batching and len(outcome.entries) != 1:
@@ -189,26 +206,21 @@ class PulsarSink:
                 hint="use another version of pulsar-client: a cut batch is not exactly once",
             )
 
-    def _send_singly(self, channel: PulsarChannel, block: Block, batch: Sequence[Message]) -> None:
-        """The client refused the size and sent nothing: the limit is lower than could be read."""
-        if len(batch) == 1:
-            raise EventRefused(batch[0].event.sequence, "larger than the broker takes")
+    def _refused(
+        self,
+        channel: PulsarChannel,
+        block: Block,
+        batch: Sequence[Message],
+        refused: Mapping[int, Any],
+    ) -> None:
+        if set(refused.values()) != {pulsar.Result.MessageTooBig}:
+            answers = ", ".join(sorted({str(each) for each in refused.values()}))
+            raise SinkUnavailable(f"Pulsar did not store the events: {answers}")
+        if not self.batching or len(batch) == 1:
+            raise EventRefused(min(refused), "larger than the broker takes")
+        # The whole batch, before anything was sent: the limit is lower than could be read.
         for message in batch:
             self._send(channel, block, [message])
-
-
-def _batches(messages: Sequence[Message], limit: int) -> Iterator[list[Message]]:
-    """Nearly always one.  More are cut by their content alone: at the same places each time."""
-    batch: list[Message] = []
-    size = 0
-    for message in messages:
-        if batch and size + message.size > limit:
-            yield batch
-            batch, size = [], 0
-        batch.append(message)
-        size += message.size
-    if batch:
-        yield batch
 
 
 def _present(channel: PulsarChannel, block: Block) -> Stored | None:
@@ -223,16 +235,21 @@ def _present(channel: PulsarChannel, block: Block) -> Stored | None:
         )
     if stored.history > block.history:
         raise _ahead(block, f"holds events of history {stored.history}")
-    return stored if stored.history == block.history else None
+    if stored.history < block.history:
+        return None
+    if stored.sequence > block.last_sequence:
+        raise _ahead(block, f"holds sequence {stored.sequence}")
+    for event in block.events:
+        if event.sequence == stored.sequence and str(event.event_id) != stored.event_id:
+            raise _ahead(block, f"holds another event of sequence {stored.sequence}")
+    return stored
 
 
 def _check_dropped(channel: PulsarChannel, block: Block, batch: Sequence[Message]) -> None:
-    """The broker took the batch for a repeated one: right only for a block that was sent before."""
-    if not block.reopened:
-        raise _ahead(block, "drops its events as duplicates")
+    """The broker took the batch for a repeated one: right only if its end is really there."""
     stored = _present(channel, block)
-    if stored is not None and stored.sequence < batch[-1].event.sequence:
-        raise _ahead(block, f"ends at sequence {stored.sequence} and drops the rest")
+    if stored is None or stored.sequence < batch[-1].event.sequence:
+        raise _ahead(block, "drops its events as duplicates")
 
 
 def _require_partitions(target: str, found: int | None, wanted: int) -> None:

@@ -17,6 +17,8 @@ from ops.sinks.base import Block, SinkUnavailable
 from penstock.records import Event
 
 RELAY_PROPERTY = "penstock_relay"
+#: More than a block can have (the database's own bound).
+MOST_EVENTS = 100_000
 READ_SECONDS = 15
 
 _MESSAGE_OVERHEAD = 96  # what a message in a batch takes beside its properties
@@ -49,14 +51,27 @@ class Stored:
     source: str
     history: int
     sequence: int
+    event_id: str
 
 
 @dataclass(slots=True)
 class Outcome:
     """What the broker answered to the messages of one batch."""
 
-    results: set[Any] = field(default_factory=set)
+    answered: int = 0
+    #: What was not stored: result by sequence.
+    refused: dict[int, Any] = field(default_factory=dict)
     entries: set[tuple[int, int]] = field(default_factory=set)
+
+    def take(self, answer: tuple[int, Any, Any]) -> bool:
+        """Note one answer; whether the message is stored."""
+        sequence, result, message_id = answer
+        self.answered += 1
+        if result != pulsar.Result.Ok:
+            self.refused[sequence] = result
+            return False
+        self.entries.add((message_id.ledger_id(), message_id.entry_id()))
+        return True
 
     @property
     def dropped(self) -> bool:
@@ -67,23 +82,23 @@ class Outcome:
 class PulsarChannel:
     """The producer of one partition, as long as one lease lasts."""
 
-    def __init__(
-        self, client: Any, target: str, block: Block, *, batching: bool, most: int
-    ) -> None:
+    def __init__(self, client: Any, target: str, block: Block, *, batching: bool) -> None:
         self.target = target
         self.lease_epoch = block.lease_epoch
         self.checked = False
         self._client = client
+        self._batching = batching
         self._producer = client.create_producer(
             target,
             producer_name=producer_name(block),
             # Without end: a message given up alone would let the ones behind it pass.
             send_timeout_millis=0,
-            max_pending_messages=most + 1,
-            block_if_queue_full=False,
+            # Room for any recorded block, whatever made it: a full queue would refuse single
+            # messages in the middle.
+            max_pending_messages=MOST_EVENTS + 1,
             # Nothing but our own flush ends a batch.
             batching_enabled=batching,
-            batching_max_messages=most + 1,
+            batching_max_messages=MOST_EVENTS + 1,
             batching_max_allowed_size_in_bytes=_NO_BATCH_BYTES,
             batching_max_publish_delay_ms=_NEVER_MS,
             compression_type=pulsar.CompressionType.LZ4,
@@ -116,31 +131,43 @@ class PulsarChannel:
             found["ce_source"],
             int(found["ce_penstockhistory"]),
             int(found["ce_sequence"]),
+            found["ce_id"],
         )
 
     def deliver(self, batch: Sequence[Message], timeout: float) -> Outcome:
         """Send the batch as one and wait for the broker's answers."""
+        outcome = Outcome()
         # The client calls back on threads of its own, where nothing may raise: it only hands the
         # answers over.
-        answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        sent = 0
+        for message in batch:
+            self._send(message, answers)
+            sent += 1
+            # What the client refuses at once it refuses alone: the next one would leave a gap.
+            if not answers.empty() and not outcome.take(answers.get()):
+                break
+        if self._batching and not outcome.refused:
+            # A flush has no time limit: it waits on a thread of its own, until the producer is
+            # closed at the latest.
+            threading.Thread(target=self._flush, daemon=True).start()
+        _collect(answers, sent, timeout, outcome)
+        return outcome
+
+    def _send(self, message: Message, answers: queue.SimpleQueue[Any]) -> None:
+        event = message.event
 
         def hand_over(result: Any, message_id: Any) -> None:
-            answers.put((result, message_id))
+            answers.put((event.sequence, result, message_id))
 
-        for message in batch:
-            event = message.event
-            self._producer.send_async(
-                event.payload,
-                hand_over,
-                properties=message.properties,
-                partition_key=event.key or None,
-                sequence_id=event.sequence,
-                event_timestamp=max(0, int(event.created_at.timestamp() * 1000)) or None,
-            )
-        # A flush has no time limit: it waits on a thread of its own, and ends when the producer
-        # is closed.
-        threading.Thread(target=self._flush, daemon=True).start()
-        return _collect(answers, len(batch), timeout)
+        self._producer.send_async(
+            event.payload,
+            hand_over,
+            properties=message.properties,
+            partition_key=event.key or None,
+            sequence_id=event.sequence,
+            event_timestamp=max(0, int(event.created_at.timestamp() * 1000)) or None,
+        )
 
     def _flush(self) -> None:
         # What goes wrong reaches the callbacks; when nothing reaches them, the time limit speaks.
@@ -161,17 +188,15 @@ def wire_size(event: Event, properties: Mapping[str, str]) -> int:
     return size
 
 
-def _collect(answers: queue.SimpleQueue[tuple[Any, Any]], count: int, timeout: float) -> Outcome:
-    outcome = Outcome()
+def _collect(answers: queue.SimpleQueue[Any], count: int, timeout: float, outcome: Outcome) -> None:
+    """Wait for the answers to so many messages, but not for what a refused one held back."""
     deadline = time.monotonic() + timeout
-    for _ in range(count):
+    while outcome.answered < count:
         try:
-            result, message_id = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            outcome.take(answers.get(timeout=max(0.0, deadline - time.monotonic())))
         except queue.Empty:
+            if outcome.refused:
+                return
             raise SinkUnavailable(
                 f"Pulsar did not confirm the events within {timeout:g} s"
             ) from None
-        outcome.results.add(result)
-        if result == pulsar.Result.Ok:
-            outcome.entries.add((message_id.ledger_id(), message_id.entry_id()))
-    return outcome

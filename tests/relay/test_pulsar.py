@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_the_successor_fences_a_paused_relay(
     with pytest.raises(SinkUnavailable, match="Fenced"):
         sink.send_block(block(11, 20, topic=topic))
     # It tries again before it learns that its lease is gone: Pulsar is ahead of what it knows.
-    with pytest.raises(SinkMisconfigured, match="has seen sequence"):
+    with pytest.raises(SinkMisconfigured, match="holds sequence 20"):
         sink.send_block(block(1, 10, topic=topic, reopened=True))
     with pytest.raises(SinkUnavailable, match="Fenced"):
         successor.send_block(block(21, 30, topic=topic, lease_epoch=2))
@@ -158,9 +159,69 @@ def test_sequences_that_begin_anew_are_not_swallowed(
 ) -> None:
     sink.send_block(block(1, 100, topic=topic))
     for again in (False, True):
-        with pytest.raises(SinkMisconfigured, match="has seen sequence 100"):
+        with pytest.raises(SinkMisconfigured, match="holds sequence 100"):
             pulsar_sink().send_block(block(1, 50, topic=topic, lease_epoch=2, reopened=again))
     assert stored(broker, sink, topic) == list(range(1, 101))
+
+
+def test_another_event_under_the_same_sequence_is_not_swallowed(
+    broker: Broker, sink: PulsarSink, pulsar_sink: Make, topic: str
+) -> None:
+    """A database that was restored to an older state, without a new history."""
+    sink.send_block(block(1, 100, topic=topic))
+    others = tuple(event(n, topic=topic, event_id=uuid.uuid4()) for n in range(91, 121))
+    for again in (False, True):
+        one = block(91, 120, topic=topic, events=others, lease_epoch=2, reopened=again)
+        with pytest.raises(SinkMisconfigured, match="holds another event of sequence 100"):
+            pulsar_sink().send_block(one)
+    assert stored(broker, sink, topic) == list(range(1, 101))
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_what_the_broker_remembers_of_an_emptied_topic(
+    broker: Broker, pulsar_sink: Make, topic: str, batching: bool
+) -> None:
+    """Nobody reads the topic, so Pulsar has thrown away what was sent, but not its memory of it."""
+    first = pulsar_sink(batching=batching)
+    first.preflight(topic, 1)
+    first.send_block(block(1, 100, topic=topic))
+    first.close()
+    partition = first.pulsar_topic(topic).replace("://", "/") + "-partition-0"
+    broker.admin("PUT", f"{partition}/unload")
+    broker.admin("DELETE", f"{partition}/truncate")
+    assert stored(broker, first, topic) == []
+    second = pulsar_sink(batching=batching)
+    again = block(1, 100, topic=topic, lease_epoch=2, reopened=True)
+    if batching:  # whole or not at all, so it was stored
+        second.send_block(again)
+        second.send_block(block(101, 110, topic=topic, lease_epoch=2))
+        assert stored(broker, first, topic) == list(range(101, 111))
+    else:  # nobody can know how far it went
+        with pytest.raises(SinkMisconfigured, match="remembers sequence 100"):
+            second.send_block(again)
+
+
+def test_a_block_recorded_by_a_relay_with_larger_blocks(
+    broker: Broker, sink: PulsarSink, topic: str
+) -> None:
+    sink.max_block_events = 10
+    sink.send_block(block(1, 8000, topic=topic))
+    assert stored(broker, sink, topic) == list(range(1, 8001))
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_a_block_cut_elsewhere_would_be_doubled(
+    broker: Broker, pulsar_sink: Make, topic: str, monkeypatch: pytest.MonkeyPatch, batching: bool
+) -> None:
+    """Why blocks are recorded: the broker alone keeps a different cut out only without batching."""
+    first, second = pulsar_sink(batching=batching), pulsar_sink(batching=batching)
+    first.preflight(topic, 1)
+    first.send_block(block(1, 500, topic=topic))
+    monkeypatch.setattr(PulsarSink, "_held", lambda *_: 0)
+    second.send_block(block(301, 900, topic=topic, lease_epoch=2))
+    doubled = [] if not batching else list(range(301, 501))
+    found = stored(broker, first, topic)
+    assert sorted(found) == sorted([*range(1, 901), *doubled])
 
 
 def test_a_restored_log_goes_on_in_a_new_history(
