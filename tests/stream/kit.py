@@ -1,0 +1,83 @@
+"""What the tests of streams share; the log's kit does the rest."""
+
+from __future__ import annotations
+
+from penstock import stream
+from penstock.publish import Message, publish_batch
+from penstock.records import Lease
+from penstock.stream import Membership
+from tests.log.kit import Connection, drain, topic, value
+
+SUBSCRIPTION = "tests"
+STREAM = "tests/stream"
+
+
+def filled(connection: Connection, partitions: int = 1, events: int = 10, name: str = STREAM) -> str:
+    """A new topic with sequenced events in every partition, and a subscription to it."""
+    topic(connection, partitions, name)
+    more(connection, partitions, events, name=name)
+    stream.subscribe(connection, SUBSCRIPTION, [name])
+    return name
+
+
+def more(
+    connection: Connection, partitions: int = 1, events: int = 10, *, name: str = STREAM, start: int = 1
+) -> None:
+    """Further events in every partition, numbered from ``start``."""
+    publish_batch(
+        connection,
+        [
+            Message(name, str(number).encode(), partition=partition)
+            for number in range(start, start + events)
+            for partition in range(partitions)
+        ],
+    )
+    drain(connection)
+
+
+def short_leases(connection: Connection, lease_seconds: float = 0.6) -> None:
+    """Leases that end while a test waits."""
+    stream.configure_subscription(
+        connection,
+        SUBSCRIPTION,
+        heartbeat_seconds=lease_seconds / 3,
+        lease_seconds=lease_seconds,
+        release_seconds=lease_seconds,
+    )
+
+
+def member_with_lease(connection: Connection, consumer: str) -> tuple[Membership, Lease]:
+    """A member that holds the only partition."""
+    member = stream.join(connection, SUBSCRIPTION, consumer)
+    (lease,) = stream.check_in(connection, member)
+    return member, lease
+
+
+def end_lease(connection: Connection, consumer: str) -> None:
+    """As if the lease time of a consumer had passed."""
+    done = connection.execute(
+        "UPDATE penstock.consumers SET deadline = clock_timestamp() - interval '1 ms' WHERE id = %s",
+        (consumer,),
+    )
+    assert done.rowcount == 1
+
+
+def stored(connection: Connection, partition: int = 0, name: str = STREAM) -> int:
+    """Where the subscription stands."""
+    return stream.position(connection, SUBSCRIPTION, name)[partition]
+
+
+def holders(connection: Connection) -> dict[int, str]:
+    """Who holds which partition (by its number)."""
+    return {
+        lag.partition: lag.holder
+        for lag in stream.lag(connection, SUBSCRIPTION)
+        if lag.holder is not None
+    }
+
+
+def alive(connection: Connection, pid: int) -> bool:
+    """Whether a server process still runs."""
+    found = value(connection, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid)
+    return bool(found)
+
