@@ -10,7 +10,7 @@ import typer
 
 import penstock
 from penstock import config
-from penstock.cli import events, migrations, namespaces, topics
+from penstock.cli import events, migrations, namespaces, subscriptions, topics
 from penstock.cli.plugins import WithPlatform
 from penstock.cli.status import status
 
@@ -31,6 +31,7 @@ root = typer.Typer(
 root.command("migrate")(migrations.migrate)
 root.add_typer(namespaces.app, name="namespace")
 root.add_typer(topics.app, name="topic")
+root.add_typer(subscriptions.app, name="subscription")
 root.command("publish")(events.publish)
 root.command("fetch")(events.fetch)
 root.command("status")(status)

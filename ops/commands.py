@@ -1,0 +1,217 @@
+"""The verbs on the command line: ``penstock relay``, ``sequence``, ``sweep``, ``clean``, ...
+
+Each calls the one function of its name in this package.  They are registered by the entry-point
+group ``penstock.commands`` in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock import config, database
+from penstock.cli.main import EXIT_NO
+from penstock.cli.output import Format, Output, say, show
+from penstock.errors import ConfigurationError, PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ops.archive import EpochCopy
+    from ops.relay import Relay
+    from ops.targets import Target
+
+Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
+TargetName = Annotated[
+    str, typer.Option("--target", help="NAME=DIRECTORY, or a NAME of the policy file.")
+]
+
+
+def relay(
+    subscription: str,
+    sink: Annotated[
+        str, typer.Argument(help="jsonl:DIRECTORY or pulsar://HOST:PORT/TENANT/NAMESPACE?admin=URL")
+    ],
+    *,
+    forever: Annotated[bool, typer.Option("--forever", help="Go on until SIGTERM.")] = False,
+    max_seconds: Annotated[float, typer.Option(min=0, help="Without --forever.")] = 60.0,
+    output: Output = Format.table,
+) -> None:
+    """Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."""
+    from ops.relay import Relay, relay_micro_batch
+    from ops.sinks.address import configured_sink
+
+    url = config.database_url()
+    with closing(configured_sink(sink)) as opened:
+        if forever:
+            _run_until_signal(Relay(url, subscription, opened))
+            return
+        result = relay_micro_batch(url, subscription, opened, max_seconds)
+    show([result], output)
+    if not result.drained:
+        raise typer.Exit(EXIT_NO)
+
+
+def sequence(
+    max_events: Annotated[int, typer.Option(min=1, max=1_000_000, help="In one pass.")] = 10_000,
+    max_passes: Annotated[int, typer.Option(min=1)] = 1_000,
+    output: Output = Format.table,
+) -> None:
+    """Give committed events their sequences; the daemon does it all the time."""
+    from ops.sequence import sequence as verb
+
+    show([verb(config.database_url(), max_events=max_events, max_passes=max_passes)], output)
+
+
+def sweep(
+    max_rows: Annotated[int, typer.Option(min=1, help="Subscriptions to look at.")] = 1_000,
+    output: Output = Format.table,
+) -> None:
+    """Free the leases of consumers that died."""
+    from ops.sweep import sweep as verb
+
+    with database.connect(application_name="penstock sweep") as connection:
+        show([verb(connection, max_rows)], output)
+
+
+def seal(
+    topic: Topic,
+    max_events: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="The size of a log epoch.")
+    ] = 100_000,
+    max_age_seconds: Annotated[
+        float | None, typer.Option(min=0, help="Seal smaller ones of this age; 0: what is there.")
+    ] = None,
+    output: Output = Format.table,
+) -> None:
+    """Cut the end of a topic's partitions into log epochs."""
+    from ops.seal import seal as verb
+
+    with database.connect(application_name="penstock seal", statement_timeout_ms=0) as connection:
+        sealed = verb(connection, topic, max_events=max_events, max_age_seconds=max_age_seconds)
+    show(sealed, output)
+
+
+def archive(topic: Topic, target: TargetName, output: Output = Format.table) -> None:
+    """Bring the sealed log epochs of a topic to a target with Spark, and verify them there."""
+    from ops.archive import archive_epochs
+
+    place = _target(target)
+    with _spark() as spark:
+        _show_copies(archive_epochs(spark, config.database_url(), topic, place), output)
+
+
+def backfill(
+    topic: Topic,
+    target: TargetName,
+    source: Annotated[
+        list[str] | None, typer.Option(help="Where to read what the database has dropped; repeat.")
+    ] = None,
+    output: Output = Format.table,
+) -> None:
+    """Make every missing copy of a topic on a target again."""
+    from ops.backfill import backfill as verb
+
+    place = _target(target)
+    sources = [_target(each) for each in source or []]
+    with _spark() as spark:
+        made = verb(spark, config.database_url(), topic, place, sources=sources)
+        _show_copies(made, output)
+
+
+def clean(
+    topics: Annotated[list[str], typer.Argument(help="namespace/path/topic ...")],
+    yes: Annotated[bool, typer.Option("--yes", help="It removes events for good.")] = False,
+    output: Output = Format.table,
+) -> None:
+    """Remove what retention allows to remove, and say what holds the rest."""
+    from ops.clean import clean as verb
+    from ops.clean import drop_slices
+
+    if not yes:
+        raise ConfigurationError(
+            "clean removes events from the database for good", hint="say --yes if that is meant"
+        )
+    url = config.database_url()
+    rows: list[Any] = [result for topic in topics for result in verb(url, topic)]
+    dropped = drop_slices(url)
+    show(rows, output)
+    for each in dropped:
+        say(f"{each.slice}: {each.state}{f' ({each.detail})' if each.detail else ''}")
+
+
+def _target(text: str) -> Target:
+    """``NAME=DIRECTORY``, or a name that the policy file knows."""
+    from ops import policy_file
+    from ops.targets import Target
+
+    name, given, uri = text.partition("=")
+    if not given:
+        return policy_file.load().target(name)
+    if not uri:
+        raise ConfigurationError(f"the target {text!r} is not NAME=DIRECTORY")
+    return Target(name, uri)
+
+
+@contextmanager
+def _spark() -> Iterator[SparkSession]:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from ops.spark import local_session
+
+    running = SparkSession.getActiveSession()
+    try:
+        session = local_session("penstock command")
+    except PySparkException as error:
+        raise PenstockError(
+            f"Spark does not start: {str(error).splitlines()[0]}",
+            hint="it needs Java 17 or newer: set JAVA_HOME",
+        ) from error
+    try:
+        yield session
+    except OSError as error:
+        raise PenstockError(
+            f"the archive target cannot be used: {error}",
+            hint="name another directory, or give the right to write there",
+        ) from error
+    finally:
+        if running is None:
+            session.stop()
+
+
+def _show_copies(copies: list[EpochCopy], output: Format) -> None:
+    rows = []
+    for copy in copies:
+        rest = dataclasses.asdict(copy)
+        epoch = rest.pop("epoch")
+        names = ("topic", "partition", "log_epoch", "first_sequence", "last_sequence")
+        rows.append({name: epoch[name] for name in names} | rest)
+    show(rows, output)
+
+
+def _run_until_signal(worker: Relay) -> None:
+    """Run it in a thread; the first SIGTERM or SIGINT lets it finish what it has in hand."""
+    # A put into this queue may interrupt a get from it, which Event.set and Event.wait may not.
+    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+    stop = threading.Event()
+    wanted = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.signal(each, lambda *_: asked.put(None)) for each in wanted}
+    try:
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="relay") as pool:
+            running = pool.submit(worker.run, stop)
+            running.add_done_callback(lambda _: asked.put(None))
+            asked.get()
+            stop.set()
+            running.result()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

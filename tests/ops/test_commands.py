@@ -1,0 +1,230 @@
+"""The verbs and ``penstock subscription`` on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from ops.sinks.jsonl import JsonlSink
+from penstock import stream
+from penstock.cli import main
+from penstock.publish import publish
+from tests.consumers.process import until
+from tests.ops.conftest import TOPIC, Run
+
+ROOT = Path(__file__).resolve().parents[2]
+PENSTOCK = Path(sys.executable).with_name("penstock")
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def fill(connection: Connection, count: int = 4) -> None:
+    """Publish events, spread over the partitions."""
+    for number in range(count):
+        publish(connection, TOPIC, f"{number}".encode(), partition=number % 2)
+
+
+def written(folder: Path) -> list[str]:
+    """The whole lines of a relay's files."""
+    paths = [JsonlSink(folder).path(TOPIC, partition) for partition in range(2)]
+    return [line for path in paths if path.exists() for line in path.read_text().splitlines()]
+
+
+def relayed(folder: Path, count: int) -> bool:
+    """Whether so many events are in the files."""
+    return len(written(folder)) == count
+
+
+def test_every_verb_is_registered() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    verbs = {"archive", "backfill", "clean", "daemon", "relay", "seal", "sequence", "sweep"}
+    assert verbs <= project["entry-points"]["penstock.commands"].keys()
+
+
+def test_sequence(run: Run, connection: Connection) -> None:
+    fill(connection)
+    (row,) = run("sequence", "-o", "json").rows
+    assert (row["events"], row["busy"]) == (4, False)
+    assert run("sequence", "-o", "json").rows[0]["events"] == 0
+    assert run("sequence", "--max-passes", "0").code == 2
+
+
+def test_relay_in_one_go(run: Run, connection: Connection, tmp_path: Path) -> None:
+    stream.subscribe(connection, "export", [TOPIC])
+    fill(connection)
+    run("sequence")
+    (row,) = run("relay", "export", f"jsonl:{tmp_path}", "-o", "json").rows
+    assert (row["events"], row["drained"], row["failures"]) == (4, True, 0)
+    assert len(written(tmp_path)) == 4
+
+
+def test_relay_says_no_when_something_is_left(
+    run: Run, connection: Connection, tmp_path: Path
+) -> None:
+    stream.subscribe(connection, "export", [TOPIC])
+    fill(connection)
+    run("sequence")
+    left = run("relay", "export", f"jsonl:{tmp_path}", "--max-seconds", "0", "-o", "json")
+    assert (left.code, json.loads(left.out)[0]["drained"]) == (main.EXIT_NO, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        (["nobody", "jsonl:out"], 2, 'no subscription "nobody"'),
+        (["export", "pigeon:out"], 2, "no sink pigeon"),
+        (["export", "jsonl:{file}"], 3, "cannot be"),
+    ],
+)
+def test_relay_refuses(
+    run: Run,
+    connection: Connection,
+    tmp_path: Path,
+    *,
+    arguments: list[str],
+    code: int,
+    problem: str,
+) -> None:
+    stream.subscribe(connection, "export", [TOPIC])
+    fill(connection)
+    run("sequence")
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    refused = run("relay", *(each.format(file=file) for each in arguments))
+    assert (refused.code, refused.out) == (code, "")
+    assert len(refused.err.splitlines()) == 1
+    assert problem in refused.err
+
+
+def test_relay_forever_until_sigterm(
+    run: Run, connection: Connection, database_url: str, tmp_path: Path
+) -> None:
+    """The installed command, in a process of its own."""
+    stream.subscribe(connection, "export", [TOPIC])
+    folder = tmp_path / "out"
+    relay = subprocess.Popen(
+        [PENSTOCK, "relay", "export", f"jsonl:{folder}", "--forever"],
+        env=os.environ | {"PENSTOCK_DATABASE_URL": database_url},
+    )
+    try:
+        for count in (4, 8):
+            fill(connection)
+            run("sequence")
+            until(partial(relayed, folder, count), f"{count} relayed events")
+        relay.terminate()
+        assert relay.wait(45) == 0
+    finally:
+        relay.kill()
+        relay.wait(30)
+    assert {each.holder for each in stream.lag(connection, "export")} == {None}
+    assert {each.lag_events for each in stream.lag(connection, "export")} == {0}
+
+
+def test_sweep(run: Run, connection: Connection) -> None:
+    stream.subscribe(connection, "billing", [TOPIC])
+    fill(connection)
+    run("sequence")
+    stream.check_in(connection, stream.join(connection, "billing", "dead"))
+    assert run("sweep", "-o", "json").rows == [{"expired_consumers": 0, "locked_leases": 0}]
+    connection.execute("UPDATE penstock.consumers SET deadline = clock_timestamp()")
+    assert run("sweep", "-o", "json").rows == [{"expired_consumers": 1, "locked_leases": 0}]
+    assert {each.holder for each in stream.lag(connection, "billing")} == {None}
+
+
+def test_seal_and_clean(run: Run, connection: Connection) -> None:
+    fill(connection)
+    run("sequence")
+    assert run("seal", TOPIC, "-o", "json").rows == []
+    sealed = run("seal", TOPIC, "--max-age-seconds", "0", "-o", "json").rows
+    assert [(row["partition"], row["log_epoch"], row["event_count"]) for row in sealed] == [
+        (0, 1, 2),
+        (1, 1, 2),
+    ]
+    refused = run("clean", TOPIC)
+    assert (refused.code, refused.out) == (2, "")
+    assert "--yes" in refused.err
+    held = run("clean", TOPIC, "--yes", "-o", "json").rows
+    assert {(row["low_sequence"], row["reason"]) for row in held} == {(1, "no retention policy")}
+    assert run("seal", "bank/nothing").code == 2
+
+
+@pytest.mark.parametrize("verb", ["archive", "backfill"])
+@pytest.mark.parametrize(
+    ("target", "problem"), [("cold=", "NAME=DIRECTORY"), ("a b=out", "target"), ("moon", "moon")]
+)
+def test_a_target_that_is_none(run: Run, verb: str, target: str, problem: str) -> None:
+    refused = run(verb, TOPIC, "--target", target)
+    assert refused.code == 2
+    assert problem in refused.err
+    assert len(refused.err.splitlines()) == 1
+
+
+def test_subscriptions(run: Run, connection: Connection) -> None:
+    fill(connection)
+    run("sequence")
+    created = run("subscription", "create", "billing", "--topic", TOPIC)
+    assert (created.code, created.err) == (0, "subscription billing: 1 topic added\n")
+    rows = run("subscription", "list", "-o", "json").rows
+    assert {(row["subscription"], row["position"], row["lag_events"]) for row in rows} == {
+        ("billing", 0, 2)
+    }
+    assert run("subscription", "seek", "billing", TOPIC, "--to", "latest").code == 0
+    assert stream.position(connection, "billing", TOPIC) == {0: 2, 1: 2}
+    moved = run("subscription", "seek", "billing", TOPIC, "--to", "2", "--partition", "1")
+    assert moved.err == "subscription billing, partition 1: reads on after 1\n"
+    assert stream.position(connection, "billing", TOPIC) == {0: 2, 1: 1}
+    assert run("subscription", "delete", "billing").code == 2
+    assert run("subscription", "delete", "billing", "--yes").code == 0
+    assert run("subscription", "list", "-o", "json").rows == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "nobody"],
+        ["delete", "nobody", "--yes"],
+        ["seek", "nobody", TOPIC, "--to", "latest"],
+        ["create", "billing", "--topic", "bank/nothing"],
+        ["create", "billing", "--topic", TOPIC, "--start", "yesterday"],
+        ["create", "", "--topic", TOPIC],
+    ],
+)
+def test_wrong_subscription_calls(run: Run, connection: Connection, arguments: list[str]) -> None:
+    refused = run("subscription", *arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert len(refused.err.splitlines()) == 1
+    assert stream.lag(connection) == []
+
+
+def test_the_daemon_finds_handlers_where_it_is_started(
+    run: Run, connection: Connection, database_url: str, tmp_path: Path
+) -> None:
+    """``penstock daemon`` in the folder of an application."""
+    stream.subscribe(connection, "billing", [TOPIC])
+    fill(connection)
+    (tmp_path / "shop.py").write_text(
+        "from pathlib import Path\n\n\ndef bill(event):\n"
+        "    Path(f'{event.partition}-{event.sequence}').touch()\n"
+    )
+    roles = ("--roles", "sequencer,consumers", "--consumer", "billing=shop:bill")
+    daemon = subprocess.Popen(
+        [PENSTOCK, "daemon", *roles, "--log-level", "error"],
+        cwd=tmp_path,
+        env=os.environ | {"PENSTOCK_DATABASE_URL": database_url},
+    )
+    try:
+        until(lambda: len(list(tmp_path.glob("[01]-[12]"))) == 4, "the handler's files")
+        daemon.terminate()
+        assert daemon.wait(45) == 0
+    finally:
+        daemon.kill()
+        daemon.wait(30)
