@@ -30,7 +30,7 @@ CREATE OR REPLACE FUNCTION tick_start(base pg_snapshot, target pg_snapshot, max_
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
     SELECT CASE WHEN newest.id - settled.highest_id <= 10 * tick_start.max_events::bigint THEN 0
         ELSE LEAST(settled.highest_id, (
-            SELECT min(e.id) - 1
+            SELECT min(e.id + 0) - 1
             FROM events AS e
             WHERE e.tx = ANY (ARRAY(
                 SELECT x.tx
