@@ -44,7 +44,7 @@ def without_guard(
 def plan_of(
     connection: psycopg.Connection[Any], function_name: str, **arguments: Any
 ) -> dict[str, Any]:
-    """EXPLAIN ANALYZE, as JSON, of the query inside an SQL function, under the function's settings.
+    """EXPLAIN ANALYZE, as JSON, of the one query inside a function, under the function's settings.
 
     The parameters are unknown to the planner, as they are in the function.
     """
@@ -56,6 +56,8 @@ def plan_of(
     assert row is not None, f"there is no function {function_name}"
     body, settings, names, types = row
     names = names[: len(types)]
+    in_plpgsql = re.fullmatch(r"\s*BEGIN\s+RETURN QUERY\s(.*);\s*END;?\s*", body, re.DOTALL)
+    body = in_plpgsql.group(1) if in_plpgsql else body
     for place, name in enumerate(names, 1):
         body = re.sub(rf"\b{function_name}\.{name}\b", f"${place}", body)
     with connection.transaction(force_rollback=True):

@@ -82,7 +82,10 @@ def test_a_publish_that_does_not_join_the_transaction_is_seen(
 ) -> None:
     """Mutant: events go to the log on a connection of its own."""
     topic(connection)
-    with psycopg.connect(database_url, autocommit=True) as own, psycopg.connect(database_url) as app:
+    with (
+        psycopg.connect(database_url, autocommit=True) as own,
+        psycopg.connect(database_url) as app,
+    ):
         app.execute("SELECT 1")
         publish(own, TOPIC, b"phantom")
         app.rollback()

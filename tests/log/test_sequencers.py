@@ -36,7 +36,11 @@ TRANSACTIONS = 25
 PARTITIONS = 3
 GATE = 4711
 NO_LOCK = ("sequence", "PERFORM FROM sequencer FOR UPDATE SKIP LOCKED;", "PERFORM 1;")
-NO_TICK_FENCE = ("sequence", "VALUES (tick.id + 1,", "VALUES ((SELECT max(t.id) + 1 FROM ticks AS t),")
+NO_TICK_FENCE = (
+    "sequence",
+    "VALUES (tick.id + 1,",
+    "VALUES ((SELECT max(t.id) + 1 FROM ticks AS t),",
+)
 
 
 @dataclass

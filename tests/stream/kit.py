@@ -12,7 +12,9 @@ SUBSCRIPTION = "tests"
 STREAM = "tests/stream"
 
 
-def filled(connection: Connection, partitions: int = 1, events: int = 10, name: str = STREAM) -> str:
+def filled(
+    connection: Connection, partitions: int = 1, events: int = 10, name: str = STREAM
+) -> str:
     """A new topic with sequenced events in every partition, and a subscription to it."""
     topic(connection, partitions, name)
     more(connection, partitions, events, name=name)
@@ -21,7 +23,12 @@ def filled(connection: Connection, partitions: int = 1, events: int = 10, name: 
 
 
 def more(
-    connection: Connection, partitions: int = 1, events: int = 10, *, name: str = STREAM, start: int = 1
+    connection: Connection,
+    partitions: int = 1,
+    events: int = 10,
+    *,
+    name: str = STREAM,
+    start: int = 1,
 ) -> None:
     """Further events in every partition, numbered from ``start``."""
     publish_batch(
@@ -80,4 +87,3 @@ def alive(connection: Connection, pid: int) -> bool:
     """Whether a server process still runs."""
     found = value(connection, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid)
     return bool(found)
-
