@@ -213,11 +213,12 @@ class PulsarSink:
         batch: Sequence[Message],
         refused: Mapping[int, Any],
     ) -> None:
-        if set(refused.values()) != {pulsar.Result.MessageTooBig}:
+        too_big = set(refused.values()) == {pulsar.Result.MessageTooBig}
+        if too_big and (not self.batching or len(batch) == 1):
+            raise EventRefused(min(refused), "larger than the broker takes")
+        if not too_big or len(refused) != len(batch):
             answers = ", ".join(sorted({str(each) for each in refused.values()}))
             raise SinkUnavailable(f"Pulsar did not store the events: {answers}")
-        if not self.batching or len(batch) == 1:
-            raise EventRefused(min(refused), "larger than the broker takes")
         # The whole batch, before anything was sent: the limit is lower than could be read.
         for message in batch:
             self._send(channel, block, [message])

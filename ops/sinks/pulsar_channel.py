@@ -147,7 +147,9 @@ class PulsarChannel:
             # What the client refuses at once it refuses alone: the next one would leave a gap.
             if not answers.empty() and not outcome.take(answers.get()):
                 break
-        if self._batching and not outcome.refused:
+        if self._batching and outcome.refused:
+            return outcome  # what was taken waits for a flush, and goes with the producer
+        if self._batching:
             # A flush has no time limit: it waits on a thread of its own, until the producer is
             # closed at the latest.
             threading.Thread(target=self._flush, daemon=True).start()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pulsar
 import pytest
 
 from ops.sinks import pulsar as pulsar_sinks
+from ops.sinks import pulsar_channel
 from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.pulsar import PulsarSink
 from tests.relay.blocks import block, event
@@ -137,21 +139,37 @@ def test_an_event_above_the_limit_is_refused(broker: Broker, sink: PulsarSink, t
     assert stored(broker, sink, topic) == [1]
 
 
+@pytest.mark.parametrize("batching", [True, False])
 def test_an_event_that_only_the_client_finds_too_large(
-    broker: Broker, sink: PulsarSink, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, pulsar_sink: Make, topic: str, monkeypatch: pytest.MonkeyPatch, batching: bool
 ) -> None:
     """The broker's limit could not be read, and is lower than the usual one."""
+    sink = pulsar_sink(batching=batching)
+    sink.preflight(topic, 1)
     monkeypatch.setattr(sink, "_limit", 64 << 20)
+    monkeypatch.setattr(pulsar_sinks, "BATCH_BYTES", 64 << 20)
     noise = random.Random(1).randbytes(6 << 20)
     events = tuple(event(n, topic=topic, payload=noise if n == 2 else b"1") for n in (1, 2, 3))
-    with monkeypatch.context() as patch:
-        patch.setattr(pulsar_sinks, "BATCH_BYTES", 64 << 20)
-        with pytest.raises(EventRefused) as refused:
-            sink.send_block(block(1, 3, topic=topic, events=events))
+    with pytest.raises(EventRefused) as refused:
+        sink.send_block(block(1, 3, topic=topic, events=events))
     assert refused.value.sequence == 2
     thinned = (events[0], events[2])
     sink.send_block(block(1, 3, topic=topic, events=thinned, reopened=True))
     assert stored(broker, sink, topic) == [1, 3]
+
+
+def test_a_full_queue_leaves_no_gap(
+    broker: Broker, pulsar_sink: Make, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that refuses messages in the middle of a block, and takes later ones again."""
+    sink = pulsar_sink()
+    sink.preflight(topic, 1)
+    monkeypatch.setattr(pulsar_channel, "MOST_EVENTS", 170)
+    for reopened in [False] + [True] * 3:
+        with suppress(SinkUnavailable):
+            sink.send_block(block(1, 500, topic=topic, reopened=reopened))
+            break
+    assert stored(broker, sink, topic) == list(range(1, 501))
 
 
 def test_sequences_that_begin_anew_are_not_swallowed(
