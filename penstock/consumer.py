@@ -25,9 +25,15 @@ log = logging.getLogger(__name__)
 
 MAX_RETRY_SECONDS = 60.0
 
+_IN_ERROR = 3  # libpq's PQTRANS_INERROR
+
 
 class HandlerRolledBack(PenstockError):
     """A handler committed the position and rolled its transaction back; the events come again."""
+
+
+class ConnectionLost(PenstockError):
+    """The consumer's connection ended under a handler; the consumer opens another one."""
 
 
 class Batch:
@@ -68,6 +74,9 @@ class Batch:
         with self._connection.transaction():
             self.commit(self._connection)
             yield self._connection
+            if self._connection.info.transaction_status == _IN_ERROR:
+                # The server answers COMMIT with a rollback and without an error.
+                raise HandlerRolledBack("a statement failed in the transaction and was passed over")
         self._committed = True
 
     def commit(self, connection: Connection) -> None:
@@ -76,7 +85,9 @@ class Batch:
         Raises StaleLease when the lease was lost; then the transaction must be rolled back.
         """
         self._handed_over = True
-        stream.commit(connection, self._member, [(self.lease, self.last_sequence)])
+        done = [(self.lease, self.last_sequence)]
+        # The answer to an earlier COMMIT may have been lost, and some of these events been done.
+        stream.commit(connection, self._member, done, after=[self.events[0].sequence - 1])
 
     def finish(self) -> bool:
         """Commit what the handler has not; answers whether the position really moved.
@@ -84,11 +95,20 @@ class Batch:
         A handler may have called :meth:`commit` and then rolled back: the database is asked.
         """
         if not self._handed_over:
-            stream.commit(self._connection, self._member, [(self.lease, self.last_sequence)])
+            self.commit(self._connection)
         elif not self._committed:
-            done = stream.position(self._connection, self._member.subscription, self.lease.topic)
-            return done[self.lease.partition] >= self.last_sequence
+            return self.stored_position() >= self.last_sequence
         return True
+
+    def stored_position(self) -> int:
+        """Where the partition stands in the database."""
+        done = stream.position(self._connection, self._member.subscription, self.lease.topic)
+        return done[self.lease.partition]
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the consumer's own connection is gone, and not one of the handler's."""
+        return self._connection.closed
 
 
 @dataclass(slots=True)
@@ -136,23 +156,22 @@ class Consumer:
         self._idle_seconds = idle_seconds
         self._retries: dict[int, tuple[int, float]] = {}
         self._turn = 0
+        self._outages = 0
         self.stats = ConsumerStats()
         self.keeper = LeaseKeeper(self._url, subscription, consumer=consumer_id, weight=weight)
 
     def run(self, stop: threading.Event) -> None:
         """Work until ``stop`` is set; the events in hand are finished and committed first."""
         with self.keeper:
-            failures = 0
             while not stop.is_set():
                 try:
                     self._work(stop)
                 except Exception as error:
-                    lost = isinstance(error, DatabaseUnavailable) or database.is_unavailable(error)
-                    if not lost:
+                    if not _is_lost(error):
                         raise
-                    failures += 1
+                    self._outages += 1
                     self._failed(error)
-                    stop.wait(random.uniform(0.1, min(10.0, 0.5 * 2.0**failures)))
+                    stop.wait(random.uniform(0.1, min(10.0, 0.5 * 2.0 ** min(self._outages, 10))))
 
     def run_until_idle(self) -> int:
         """Work off what is there now; answers how many events were handled."""
@@ -169,7 +188,9 @@ class Consumer:
         with self._open() as connection:
             connection.execute(f'LISTEN "{config.schema_name()}_log"')
             while not stop.is_set():
-                if not self._round(connection):
+                handled = self._round(connection)
+                self._outages = 0
+                if not handled:
                     self._wait(connection)
 
     def _wait(self, connection: Connection) -> None:
@@ -219,9 +240,10 @@ class Consumer:
             self.keeper.lost(batch.lease)
             return 0
         except Exception as error:
-            if database.is_unavailable(error):
-                raise
+            if batch.cut_off:
+                raise ConnectionLost(str(error)) from error
             self._retry_later(batch, error)
+            self.keeper.moved(batch.lease, batch.stored_position())
             return 0
         self._retries.pop(batch.lease.partition_id, None)
         self.keeper.moved(batch.lease, batch.last_sequence)
@@ -272,3 +294,7 @@ class Consumer:
                 self.stats.last_round = time.monotonic()
 
         return handle
+
+
+def _is_lost(error: BaseException) -> bool:
+    return isinstance(error, DatabaseUnavailable | ConnectionLost) or database.is_unavailable(error)

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 #: The share of the lease time after which the keeper's own clock stops the work.
 LOCAL_SHARE = 0.9
+#: The share of a heartbeat that lies between two check-ins, however often one is asked for.
+SOON_SHARE = 0.1
 MAX_RECONNECT_SECONDS = 10.0
 
 
@@ -134,7 +136,9 @@ class LeaseKeeper:
     def _run(self, connection: Connection | None) -> None:
         failures = 0
         while not self._stop.is_set():
-            self._wake.wait(self._pause(failures))
+            if self._wake.wait(self._pause(failures)):
+                # Every consumer hears of every partition that grows; check-ins queue up.
+                self._stop.wait(self._shortest_pause())
             self._wake.clear()
             if self._stop.is_set():
                 break
@@ -161,6 +165,10 @@ class LeaseKeeper:
         if failures == 0:
             return self.member.heartbeat_seconds
         return random.uniform(0.1, min(MAX_RECONNECT_SECONDS, 0.5 * 2.0 ** min(failures, 10)))
+
+    def _shortest_pause(self) -> float:
+        shortest = self.member.heartbeat_seconds * SOON_SHARE
+        return min(shortest, max(0.0, self.last_success + shortest - self._clock()))
 
     def _connect(self) -> Connection:
         return database.connect(self._url, application_name=f"penstock {self.consumer}"[:63])

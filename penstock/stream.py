@@ -138,8 +138,9 @@ def commit(
     """Move positions forward, all or none, in the transaction that the connection is in.
 
     Each position is the last sequence that is done; ``after`` are the positions behind which the
-    events were read, and the commit is refused where one of them has moved.  StaleLease, BackwardCommit or
-    BeyondHighWatermark without any effect; roll back what the same transaction wrote.
+    events were read, and the commit is refused where one of them has moved.  StaleLease,
+    BackwardCommit or BeyondHighWatermark without any effect; roll back what the same transaction
+    wrote.
     """
     wanted = list(positions)
     database.call(
