@@ -6,7 +6,8 @@ import pytest
 
 from penstock import log
 from penstock.errors import BelowLowSequence, InvalidArgument, InvalidPartition, TopicNotFound
-from penstock.publish import Message, publish_batch
+from penstock.publish import publish_batch
+from penstock.records import Message
 from tests.guards import without_guard
 from tests.log.kit import TOPIC, Connection, drain, open_transaction, put, read, texts, topic
 

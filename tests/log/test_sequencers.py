@@ -105,8 +105,8 @@ def _run(url: str, seed: int) -> Published:
                 each.result()
         finally:
             stop.set()
-        for each in sequencers:
-            each.result()
+        for sequencer in sequencers:
+            sequencer.result()
     return published
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock import stream
-from penstock.publish import Message, publish_batch
-from penstock.records import Lease
+from penstock.publish import publish_batch
+from penstock.records import Lease, Message
 from penstock.stream import Membership
 from tests.log.kit import Connection, drain, topic, value
 

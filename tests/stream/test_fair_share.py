@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock import stream
-from penstock.publish import Message, publish_batch
+from penstock.publish import publish_batch
+from penstock.records import Message
 from penstock.stream import Membership
 from tests.guards import without_guard
 from tests.log.kit import Connection, drain, topic, value
