@@ -63,10 +63,13 @@ _registering = threading.Lock()
 
 
 def register(spark: SparkSession, *sources: type[DataSource]) -> None:
-    """Make data sources known to a session, each one once.
+    """Make data sources known to a session, each one once, and the session to this thread.
 
     A second registration would take the first one away for a moment, from under other threads.
+    And a write looks a data source up in the thread's active session only: a thread that did not
+    build the session has none until it makes a first data frame.
     """
+    spark.createDataFrame([], "nothing int")
     with _registering:
         known = _registered.setdefault(spark, set())
         for source in sources:
