@@ -1,0 +1,251 @@
+"""Write the tables of `docs/sql.md`: every SQL function, as a migrated database has it.
+
+Names, arguments, defaults and results come from the database's catalog; what a function does from
+the comment above it in `sql/postgres/functions`; its errors from the codes that its body, or any
+function that it calls, can raise.  The text around the tables is written by hand.
+
+Run it as `python -m tools.sql_page`; with `--check` it writes nothing and exits with 1 when the
+page is stale. Without `--url` it starts an embedded server for the moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock import catalog, config, database, errors, migrate
+from resources.embedded import EmbeddedPostgres
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "sql.md"
+
+#: The public functions by verb family, in the order of their use.
+FAMILIES = {
+    "names": "create_namespace create_topic list_namespaces list_topics topic_lookup",
+    "publish": "publish publish_batch prepare_bulk publish_bulk partition_of",
+    "log": "sequence announce fetch high_watermarks unsequenced",
+    "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat poll commit "
+    "release leave held_leases position seek subscription_lag take_overs rejected_commits",
+    "relay": "open_block read_block relay_failure dead_letter dead_letters_of sweep",
+    "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
+    "clean droppable_slices slice_dropped",
+    "operate": "set_retention retention_of ensure_slices slices_ready log_status sequence_gaps "
+    "current_history",
+}
+
+#: Made by Penstock only where the server does not bring it.
+OF_THE_SERVER = frozenset({"crc32"})
+
+_FUNCTIONS = """
+    SELECT p.proname, p.prosrc, p.proretset,
+           COALESCE(p.proargmodes::text[], array_fill('i'::text, ARRAY[p.pronargs])),
+           COALESCE(p.proargnames, '{}'),
+           ARRAY(
+               SELECT format_type(t.oid, NULL)
+               FROM unnest(COALESCE(p.proallargtypes, p.proargtypes::oid[]))
+                   WITH ORDINALITY AS t (oid, n)
+               ORDER BY t.n),
+           ARRAY(
+               SELECT pg_get_function_arg_default(p.oid, n)
+               FROM generate_series(1, p.pronargs) AS n
+               ORDER BY n),
+           format_type(p.prorettype, NULL)
+    FROM pg_proc AS p
+    WHERE p.pronamespace = %(schema)s::regnamespace
+    ORDER BY p.proname
+"""
+_CODE = re.compile(r"'(PS\d{3})\b")
+_CALLED = re.compile(r'\b"?([a-z_][a-z0-9_]*)"?\(')
+_QUOTED = re.compile(r"'(?:[^']|'')*'|--[^\n]*")
+_RAISES = re.compile(r"\s*Raises (?:PS\d|as )[^.]*\.")
+_CAST = re.compile(r"('[^']*'|NULL)::[a-z ]+(?:\[\])?")
+_TABLE = "<!-- table: {} -->"
+_END = "<!-- end -->"
+
+
+class Stale(Exception):
+    """The page cannot be made as things are; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function as the catalog has it, and as its file comments it."""
+
+    name: str
+    arguments: str
+    result: str
+    about: str
+    codes: frozenset[str]
+
+
+def functions(connection: database.Connection) -> dict[str, Function]:
+    """Every function of the schema."""
+    schema = config.schema_name()
+    rows = database.execute(connection, _FUNCTIONS, {"schema": schema})
+    bodies = {row[0]: row[1] for row in rows}
+    about = {
+        block.name: _RAISES.sub("", block.about)
+        for _, text in catalog.functions(migrate.DIALECT).files
+        for block in catalog.parse(text)
+    }
+    found = {}
+    for name, _, many, modes, names, types, defaults, returned in rows:
+        if name in OF_THE_SERVER:
+            continue
+        if name not in about:
+            raise Stale(f"the function {name} has no block `-- name: {name}`")
+        columns = list(zip(modes, names or [""] * len(modes), types, strict=True))
+        given = [f"{n} {_short(t)}" for m, n, t in columns if m == "i"]
+        answered = [f"{n} {_short(t)}" for m, n, t in columns if m in {"o", "t"}]
+        found[name] = Function(
+            name,
+            ", ".join(_with_default(*each) for each in zip(given, defaults, strict=True)),
+            _result(answered, many, _short(returned)),
+            about[name],
+            _codes(name, bodies),
+        )
+    return found
+
+
+def _short(type_name: str) -> str:
+    return type_name.replace("timestamp with time zone", "timestamptz").replace(
+        f"{config.schema_name()}.", ""
+    )
+
+
+def _with_default(argument: str, default: str | None) -> str:
+    return argument if default is None else f"{argument} = " + _CAST.sub(r"\1", default)
+
+
+def _result(columns: list[str], many: bool, returned: str) -> str:
+    if columns:
+        return f"{'rows' if many else 'one row'}: `{', '.join(columns)}`"
+    return "-" if returned == "void" else f"`{returned}`"
+
+
+def _codes(name: str, bodies: dict[str, str]) -> frozenset[str]:
+    """What it can raise, also through the functions that it calls."""
+    seen: set[str] = set()
+    todo = [name]
+    while todo:
+        each = todo.pop()
+        if each not in seen:
+            seen.add(each)
+            body = _QUOTED.sub("", bodies[each])  # a hint that names a function does not call it
+            todo += [called for called in _CALLED.findall(body) if called in bodies]
+    return frozenset(code for each in seen for code in _CODE.findall(bodies[each]))
+
+
+def tables(found: dict[str, Function]) -> dict[str, str]:
+    """Each table of the page by its name."""
+    public = [name for family in FAMILIES.values() for name in family.split()]
+    gone = sorted(set(public) - found.keys())
+    if gone:
+        raise Stale(f"FAMILIES names functions that are gone: {', '.join(gone)}")
+    hidden = sorted(_called_by_clients(found) - set(public))
+    if hidden:
+        raise Stale(f"clients call functions that are in no family: {', '.join(hidden)}")
+    made = {
+        family: _table([found[name] for name in names.split()])
+        for family, names in FAMILIES.items()
+    }
+    made["internal"] = _internal([found[name] for name in sorted(found.keys() - set(public))])
+    made["errors"] = _errors()
+    return made
+
+
+def _called_by_clients(found: dict[str, Function]) -> set[str]:
+    texts = (each.text for each in catalog.statements(migrate.DIALECT).values())
+    called = {name for text in texts for name in re.findall(r"\bpenstock\.(\w+)\(", text)}
+    return called & found.keys()
+
+
+def _table(rows: list[Function]) -> str:
+    lines = ["| function | arguments | result | errors | what it does |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{row.name}` | {f'`{row.arguments}`' if row.arguments else '-'} | {row.result} | "
+        f"{', '.join(sorted(row.codes)) or '-'} | {_cell(row.about)} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def _internal(rows: list[Function]) -> str:
+    lines = ["| function | what it does |", "|---|---|"]
+    lines += [f"| `{row.name}({row.arguments})` | {_cell(row.about)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def _errors() -> str:
+    lines = ["| code | in Python | meaning |", "|---|---|---|"]
+    for code, kind in sorted(errors.BY_SQLSTATE.items()):
+        meaning = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+        lines.append(f"| {code} | `{kind.__name__}` | {_cell(meaning)} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def fill(page: str, made: dict[str, str]) -> str:
+    """The page with its tables made anew; what stands between the marks goes."""
+    for name, table in made.items():
+        mark = _TABLE.format(name)
+        before, found, rest = page.partition(mark)
+        _, end, after = rest.partition(_END)
+        if not found or not end:
+            raise Stale(f"the page has no place for the table {name}: {mark} ... {_END}")
+        page = f"{before}{mark}\n\n{table}\n\n{_END}{after}"
+    return page
+
+
+def render(connection: database.Connection) -> str:
+    """The whole page for this database."""
+    return fill(PAGE.read_text("utf-8"), tables(functions(connection)))
+
+
+@contextmanager
+def _database(url: str | None) -> Iterator[database.Connection]:
+    if url:
+        with database.connect(url) as connection:
+            yield connection
+        return
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmbeddedPostgres(Path(folder) / "postgres", settings={"fsync": "off"}) as server,
+    ):
+        migrate.migrate(server.url())
+        with database.connect(server.url()) as connection:
+            yield connection
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.sql_page")
+    parser.add_argument("--check", action="store_true", help="only say whether the page is stale")
+    parser.add_argument("--url", help="a database that this version has migrated")
+    given = parser.parse_args(arguments)
+    try:
+        with _database(given.url) as connection:
+            page = render(connection)
+    except Stale as error:
+        print(f"docs/sql.md: {error}", file=sys.stderr)
+        return 1
+    if PAGE.read_text("utf-8") == page:
+        return 0
+    if given.check:
+        print("docs/sql.md is stale: run python -m tools.sql_page", file=sys.stderr)
+        return 1
+    PAGE.write_text(page, "utf-8")
+    print("docs/sql.md: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
