@@ -1,10 +1,11 @@
 -- name: event_problem
--- What is wrong with an event, as 'SQLSTATE problem', or NULL. One rule for publish, publish_batch and publish_bulk.
+-- What is wrong with an event, as 'SQLSTATE problem', or NULL. One rule for publish, publish_batch and publish_bulk. STABLE as
+-- the || of numbers is, so that it becomes a part of the query that calls it.
 CREATE OR REPLACE FUNCTION event_problem(
     payload_bytes integer, key text, type text, content_type text, headers jsonb,
     partition integer, partitions integer, max_payload_bytes integer
 ) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql STABLE AS $$
     SELECT CASE
         WHEN partitions IS NULL THEN 'PS002 its topic does not exist'
         WHEN payload_bytes IS NULL THEN 'PS006 its payload is NULL'
@@ -84,9 +85,10 @@ BEGIN
                 publish_batch.partitions)
         WITH ORDINALITY AS i (topic, payload, key, type, content_type, headers, partition, n)
     LEFT JOIN topics AS t ON t.address = i.topic
-    CROSS JOIN LATERAL event_problem(
+    -- In a SELECT of its own, the rule becomes a part of the query; as a table it would be called for each event.
+    CROSS JOIN LATERAL (SELECT event_problem(
         octet_length(i.payload), i.key, i.type, i.content_type, i.headers::jsonb,
-        i.partition, t.partitions, t.max_payload_bytes) AS p (problem)
+        i.partition, t.partitions, t.max_payload_bytes)) AS p (problem)
     WHERE p.problem IS NOT NULL
     ORDER BY i.n
     LIMIT 1;
@@ -150,9 +152,9 @@ BEGIN
     SELECT i.place, i.topic, p.problem INTO bad
     FROM pg_temp.penstock_bulk AS i
     LEFT JOIN topics AS t ON t.address = i.topic
-    CROSS JOIN LATERAL event_problem(
+    CROSS JOIN LATERAL (SELECT event_problem(
         octet_length(i.payload), i.key, i.type, i.content_type, i.headers,
-        i.partition, t.partitions, t.max_payload_bytes) AS p (problem)
+        i.partition, t.partitions, t.max_payload_bytes)) AS p (problem)
     WHERE p.problem IS NOT NULL
     ORDER BY i.place
     LIMIT 1;
