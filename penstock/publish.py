@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock import database, validation
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.identifiers import uuid7, uuid7s
+from penstock.packed_arrays import packed
 from penstock.records import Message
 from penstock.topic_cache import KnownTopics, require_installed
 
@@ -93,21 +94,20 @@ def publish_batch(connection: Any, messages: Iterable[Message]) -> list[uuid.UUI
             known.require(row.topic, len(row.payload), row.partition)
         except PenstockError as error:
             raise _at(place, error) from None
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    topics, payloads, keys, types, content_types, headers, ids, partitions = columns
+    topics, payloads, keys, types, content_types, headers, _, partitions = zip(*rows, strict=True)
+    arrays = packed(
+        connection,
+        topics=("text", topics),
+        payloads=("bytea", payloads),
+        keys=("text", keys),
+        types=("text", types),
+        content_types=("text", content_types),
+        headers=("text", headers),
+        event_ids=("uuid", event_ids),
+        partitions=("int4", partitions),
+    )
     with known.forgotten_on_refusal(set(topics)):
-        database.call(
-            connection,
-            "publish_batch",
-            topics=topics,
-            payloads=payloads,
-            keys=keys,
-            types=types,
-            content_types=content_types,
-            headers=headers,
-            event_ids=ids,
-            partitions=partitions,
-        )
+        database.call(connection, "publish_batch", **arrays)
     return list(event_ids)
 
 
