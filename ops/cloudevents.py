@@ -17,6 +17,7 @@ import base64
 import json
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -64,6 +65,7 @@ def attributes(event: Event) -> dict[str, str | int]:
     return found
 
 
+@lru_cache(maxsize=1024)
 def source(topic: str) -> str:
     """A topic as the `source` of its events: a URI reference."""
     return "/" + quote(topic, safe="/")
@@ -99,7 +101,7 @@ def to_properties(event: Event) -> dict[str, str]:
 
 
 def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def _from_headers(headers: dict[str, Any]) -> dict[str, str]:
@@ -112,7 +114,9 @@ def _from_headers(headers: dict[str, Any]) -> dict[str, str]:
         else:
             other[name] = value
     if other:
-        found["penstockheaders"] = json.dumps(other, separators=_COMPACT, sort_keys=True, allow_nan=False)
+        found["penstockheaders"] = json.dumps(
+            other, separators=_COMPACT, sort_keys=True, allow_nan=False
+        )
     return found
 
 

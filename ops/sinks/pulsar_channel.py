@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import queue
+import functools
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pulsar
@@ -54,29 +53,55 @@ class Stored:
     event_id: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What the broker answered to the messages of one batch."""
 
-    answered: int = 0
     #: What was not stored: result by sequence.
-    refused: dict[int, Any] = field(default_factory=dict)
-    entries: set[tuple[int, int]] = field(default_factory=set)
-
-    def take(self, answer: tuple[int, Any, Any]) -> bool:
-        """Note one answer; whether the message is stored."""
-        sequence, result, message_id = answer
-        self.answered += 1
-        if result != pulsar.Result.Ok:
-            self.refused[sequence] = result
-            return False
-        self.entries.add((message_id.ledger_id(), message_id.entry_id()))
-        return True
+    refused: dict[int, Any]
+    #: Where the rest is stored.
+    entries: frozenset[tuple[int, int]]
 
     @property
     def dropped(self) -> bool:
         """Whether the broker kept some of it out as a duplicate."""
         return any(ledger == _DROPPED for ledger, _ in self.entries)
+
+
+class _Answers:
+    """Gathers answers on the client's threads, where nothing may raise, and wakes up once."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[int, Any, Any]] = []
+        self._expected = -1
+        self._complete = threading.Event()
+        self.refused = False
+
+    def take(self, sequence: int, result: Any, message_id: Any) -> None:
+        """One answer, on a thread of the client."""
+        self._taken.append((sequence, result, message_id))
+        if result != pulsar.Result.Ok:
+            self.refused = True
+        if len(self._taken) == self._expected:
+            self._complete.set()
+
+    def wait(self, count: int, timeout: float) -> bool:
+        """Until there are so many, or False."""
+        self._expected = count
+        # Looked at after it was said: an answer in between has been counted here or sets the event.
+        return len(self._taken) >= count or self._complete.wait(timeout)
+
+    def outcome(self) -> Outcome:
+        """What has come so far."""
+        taken = list(self._taken)
+        return Outcome(
+            {sequence: result for sequence, result, _ in taken if result != pulsar.Result.Ok},
+            frozenset(
+                (message_id.ledger_id(), message_id.entry_id())
+                for _, result, message_id in taken
+                if result == pulsar.Result.Ok
+            ),
+        )
 
 
 class PulsarChannel:
@@ -136,35 +161,29 @@ class PulsarChannel:
 
     def deliver(self, batch: Sequence[Message], timeout: float) -> Outcome:
         """Send the batch as one and wait for the broker's answers."""
-        outcome = Outcome()
-        # The client calls back on threads of its own, where nothing may raise: it only hands the
-        # answers over.
-        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        answers = _Answers()
         sent = 0
         for message in batch:
             self._send(message, answers)
             sent += 1
             # What the client refuses at once it refuses alone: the next one would leave a gap.
-            if not answers.empty() and not outcome.take(answers.get()):
+            if answers.refused:
                 break
-        if self._batching and outcome.refused:
-            return outcome  # what was taken waits for a flush, and goes with the producer
+        if self._batching and answers.refused:
+            return answers.outcome()  # what was taken waits for a flush, and goes with the producer
         if self._batching:
             # A flush has no time limit: it waits on a thread of its own, until the producer is
             # closed at the latest.
             threading.Thread(target=self._flush, daemon=True).start()
-        _collect(answers, sent, timeout, outcome)
-        return outcome
+        if not answers.wait(sent, timeout) and not answers.refused:
+            raise SinkUnavailable(f"Pulsar did not confirm the events within {timeout:g} s")
+        return answers.outcome()
 
-    def _send(self, message: Message, answers: queue.SimpleQueue[Any]) -> None:
+    def _send(self, message: Message, answers: _Answers) -> None:
         event = message.event
-
-        def hand_over(result: Any, message_id: Any) -> None:
-            answers.put((event.sequence, result, message_id))
-
         self._producer.send_async(
             event.payload,
-            hand_over,
+            functools.partial(answers.take, event.sequence),
             properties=message.properties,
             partition_key=event.key or None,
             sequence_id=event.sequence,
@@ -188,17 +207,3 @@ def wire_size(event: Event, properties: Mapping[str, str]) -> int:
     for name, value in properties.items():
         size += len(name) + len(value.encode()) + _PROPERTY_OVERHEAD
     return size
-
-
-def _collect(answers: queue.SimpleQueue[Any], count: int, timeout: float, outcome: Outcome) -> None:
-    """Wait for the answers to so many messages, but not for what a refused one held back."""
-    deadline = time.monotonic() + timeout
-    while outcome.answered < count:
-        try:
-            outcome.take(answers.get(timeout=max(0.0, deadline - time.monotonic())))
-        except queue.Empty:
-            if outcome.refused:
-                return
-            raise SinkUnavailable(
-                f"Pulsar did not confirm the events within {timeout:g} s"
-            ) from None
