@@ -1,4 +1,4 @@
-"""Reading by sequence: 1 to n without a gap, never above the high watermark, never below the low."""
+"""Reading by sequence: 1 to n without a gap, never above the high watermark or below the low."""
 
 from __future__ import annotations
 
@@ -153,32 +153,30 @@ def test_without_keeping_the_last_row_sequences_begin_anew(connection: Connectio
 
 
 @pytest.mark.parametrize(
-    ("name", "partition", "start", "count", "error"),
+    ("name", "window", "error"),
     [
-        ("no/topic", 0, 1, 1, TopicNotFound),
-        (TOPIC, -1, 1, 1, InvalidPartition),
-        (TOPIC, 1, 1, 1, InvalidPartition),
-        (TOPIC, 70_000, 1, 1, InvalidPartition),
-        (TOPIC, 0, 0, 1, InvalidArgument),
-        (TOPIC, 0, 1, 0, InvalidArgument),
-        (TOPIC, 0, 1, 100_001, InvalidArgument),
-        (TOPIC, 0, 2**63 - 1, 100, InvalidArgument),
-        (TOPIC, 0, 1, None, InvalidArgument),
-        (TOPIC, 0, None, 1, InvalidArgument),
-        (TOPIC, None, 1, 1, InvalidPartition),
+        ("no/topic", (0, 1, 1), TopicNotFound),
+        (TOPIC, (-1, 1, 1), InvalidPartition),
+        (TOPIC, (1, 1, 1), InvalidPartition),
+        (TOPIC, (70_000, 1, 1), InvalidPartition),
+        (TOPIC, (0, 0, 1), InvalidArgument),
+        (TOPIC, (0, 1, 0), InvalidArgument),
+        (TOPIC, (0, 1, 100_001), InvalidArgument),
+        (TOPIC, (0, 2**63 - 1, 100), InvalidArgument),
+        (TOPIC, (0, 1, None), InvalidArgument),
+        (TOPIC, (0, None, 1), InvalidArgument),
+        (TOPIC, (None, 1, 1), InvalidPartition),
     ],
 )
 def test_wrong_arguments_are_typed_errors(
     log_of_one: Connection,
     name: str,
-    partition: int,
-    start: int,
-    count: int,
+    window: tuple[int, int, int],
     error: type[Exception],
 ) -> None:
     """Guard: fetch looks at its arguments, NULL and the ends of bigint included."""
     with pytest.raises(error):
-        log.fetch(log_of_one, name, partition, start, count)
+        log.fetch(log_of_one, name, *window)
 
 
 @pytest.mark.parametrize("max_events", [0, -1, 1_000_001, None])

@@ -191,8 +191,11 @@ def test_without_counting_itself_as_open_the_sequencer_loses_its_own_event(
     """Mutant: pg_current_snapshot() as the target."""
     topic(connection)
     without_guard(
-        connection, "sequence", "tick.target := committed_snapshot()", "tick.target := pg_current_snapshot()"
-    )  # fmt: skip
+        connection,
+        "sequence",
+        "tick.target := committed_snapshot()",
+        "tick.target := pg_current_snapshot()",
+    )
     assert _publish_after_sequencing(connection, database_url) == ["other"]
 
 

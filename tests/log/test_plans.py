@@ -141,7 +141,8 @@ def test_a_read_descends_once_and_probes_each_event(long_log: Connection) -> Non
 def test_a_position_is_one_probe_from_the_end_of_the_ledger(long_log: Connection) -> None:
     """Guard: the index on (subscription, partition, id)."""
     long_log.execute(
-        "INSERT INTO penstock.positions (subscription_id, partition_id, position, lease_epoch, reason)"
+        "INSERT INTO penstock.positions"
+        " (subscription_id, partition_id, position, lease_epoch, reason)"
         " SELECT l.subscription_id, l.partition_id, n, 1, 'commit'"
         " FROM penstock.leases AS l CROSS JOIN generate_series(1, 5000) AS n"
     )

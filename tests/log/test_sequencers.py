@@ -35,6 +35,9 @@ SEQUENCERS = 3
 TRANSACTIONS = 25
 PARTITIONS = 3
 GATE = 4711
+WAIT_AT_GATE = (
+    "PERFORM pg_advisory_xact_lock_shared(current_setting('penstock_test.gate', true)::bigint);"
+)
 NO_LOCK = ("sequence", "PERFORM FROM sequencer FOR UPDATE SKIP LOCKED;", "PERFORM 1;")
 NO_TICK_FENCE = (
     "sequence",
@@ -167,7 +170,12 @@ def test_one_tick_keeps_the_order_of_commits(connection: Connection) -> None:
 def test_numbered_at_random_the_key_order_breaks(connection: Connection) -> None:
     """Mutant: order by random()."""
     topic(connection)
-    without_guard(connection, "append_chunks", "array_agg(n.id ORDER BY n.id)", "array_agg(n.id ORDER BY random())")  # fmt: skip
+    without_guard(
+        connection,
+        "append_chunks",
+        "array_agg(n.id ORDER BY n.id)",
+        "array_agg(n.id ORDER BY random())",
+    )
     found = _one_tick_of_transactions(connection)
     assert found != sorted(found)
 
@@ -179,8 +187,7 @@ def _closed_gate(connection: Connection) -> Iterator[None]:
         connection,
         "sequence",
         "    SELECT * INTO pass FROM append_chunks",
-        "    PERFORM pg_advisory_xact_lock_shared(current_setting('penstock_test.gate', true)::bigint);\n"
-        "    SELECT * INTO pass FROM append_chunks",
+        f"    {WAIT_AT_GATE}\n    SELECT * INTO pass FROM append_chunks",
     )
     connection.execute("SELECT pg_advisory_lock(%s)", (GATE,))
     try:
@@ -274,8 +281,7 @@ def test_killed_in_the_middle_of_a_pass(connection: Connection, database_url: st
         connection,
         "sequence",
         "    sequenced := pass.sequenced;",
-        "    PERFORM pg_advisory_xact_lock_shared(current_setting('penstock_test.gate', true)::bigint);\n"
-        "    sequenced := pass.sequenced;",
+        f"    {WAIT_AT_GATE}\n    sequenced := pass.sequenced;",
     )
     connection.execute("SELECT pg_advisory_lock(%s)", (GATE,))
     with ThreadPoolExecutor(1) as pool:

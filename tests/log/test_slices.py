@@ -225,8 +225,11 @@ def test_without_the_lock_it_begins_below_the_low_sequence(
 ) -> None:
     """Mutant: subscribe does not lock the topic."""
     without_guard(
-        connection, "subscribe", "PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;", ""
-    )  # fmt: skip
+        connection,
+        "subscribe",
+        "PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;",
+        "",
+    )
     assert _subscribe_during_clean(connection, database_url, waits=False) == 0
 
 
@@ -260,8 +263,11 @@ def test_without_the_lock_clean_drops_what_the_newcomer_wants(
 ) -> None:
     """Mutant: clean does not lock the topic."""
     without_guard(
-        connection, "clean", "PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;", ""
-    )  # fmt: skip
+        connection,
+        "clean",
+        "PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;",
+        "",
+    )
     assert _clean_during_subscribe(connection, database_url, waits=False) == 3
 
 

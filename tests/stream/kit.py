@@ -63,7 +63,8 @@ def member_with_lease(connection: Connection, consumer: str) -> tuple[Membership
 def end_lease(connection: Connection, consumer: str) -> None:
     """As if the lease time of a consumer had passed."""
     done = connection.execute(
-        "UPDATE penstock.consumers SET deadline = clock_timestamp() - interval '1 ms' WHERE id = %s",
+        "UPDATE penstock.consumers SET deadline = clock_timestamp() - interval '1 ms'"
+        " WHERE id = %s",
         (consumer,),
     )
     assert done.rowcount == 1

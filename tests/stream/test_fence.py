@@ -162,8 +162,11 @@ def test_without_the_comparison_any_position_is_taken(
     member, lease = member_with_lease(connection, "a")
     stream.commit(connection, member, [(lease, 5)])
     without_guard(
-        connection, "commit", "WHERE given.wanted IS NULL OR given.wanted <= stored.position", "WHERE false"
-    )  # fmt: skip
+        connection,
+        "commit",
+        "WHERE given.wanted IS NULL OR given.wanted <= stored.position",
+        "WHERE false",
+    )
     without_guard(connection, "commit", "OR given.wanted > high_watermark(given.partition_id)", "")
     without_guard(connection, "commit", "OR given.read_after <> stored.position", "")
     stream.commit(connection, member, [(lease, position)])
@@ -208,8 +211,11 @@ def test_a_commit_names_a_partition_once(connection: Connection) -> None:
 def test_named_twice_a_position_moves_back(connection: Connection) -> None:
     """Mutant: duplicates are let through."""
     without_guard(
-        connection, "commit", "(SELECT count(DISTINCT p.id) FROM unnest(partition_ids) AS p (id))", "cardinality(partition_ids)"
-    )  # fmt: skip
+        connection,
+        "commit",
+        "(SELECT count(DISTINCT p.id) FROM unnest(partition_ids) AS p (id))",
+        "cardinality(partition_ids)",
+    )
     _one_partition_twice(connection)
     assert stored(connection) == 3
 
@@ -244,8 +250,11 @@ def test_a_seek_raises_the_epoch_and_takes_the_lease(connection: Connection) -> 
 def test_without_raising_it_a_commit_from_before_the_seek_counts(connection: Connection) -> None:
     """Mutant: seek leaves the lease to its holder."""
     without_guard(
-        connection, "seek", "SET state = 'AVAILABLE', holder = NULL, lease_epoch = l.lease_epoch + 1,", "SET"
-    )  # fmt: skip
+        connection,
+        "seek",
+        "SET state = 'AVAILABLE', holder = NULL, lease_epoch = l.lease_epoch + 1,",
+        "SET",
+    )
     filled(connection)
     member, lease = member_with_lease(connection, "a")
     stream.seek(connection, SUBSCRIPTION, STREAM, 0, 3)

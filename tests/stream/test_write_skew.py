@@ -86,7 +86,7 @@ def test_the_server_ends_a_transaction_that_outlives_its_lease(
         _paused_past_its_lease(connection, paused)
         successor = stream.join(connection, SUBSCRIPTION, "successor")
         wait_until(lambda: stream.check_in(connection, successor), "the successor takes over")
-        with pytest.raises(psycopg.Error, match="timeout|closed|terminat"):
+        with pytest.raises(psycopg.Error, match=r"timeout|closed|terminat"):
             paused.commit()
     assert stored(connection) == 0
     assert holders(connection) == {0: "successor"}
@@ -114,7 +114,8 @@ def test_without_the_limit_it_blocks_its_successor(
 
 def _limits(connection: Connection) -> tuple[float, float]:
     row = connection.execute(
-        "SELECT extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval),"
+        "SELECT"
+        " extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval),"
         " extract(epoch FROM current_setting('transaction_timeout')::interval)"
     ).fetchone()
     assert row is not None
@@ -150,7 +151,7 @@ def test_a_statement_cannot_outlive_the_lease_under_a_longer_limit_of_the_caller
     with open_transaction(database_url) as busy:
         busy.execute("SET LOCAL transaction_timeout = '1h'")
         _paused_past_its_lease(connection, busy)
-        with pytest.raises(psycopg.Error, match="timeout|closed|terminat"):
+        with pytest.raises(psycopg.Error, match=r"timeout|closed|terminat"):
             busy.execute("SELECT pg_sleep(30)")
     assert stored(connection) == 0
 
@@ -217,7 +218,7 @@ def test_without_that_nobody_ever_gets_the_partition_again(
         connection,
         "leave",
         "IF give_up_leases(owner.id, consumer, 'released', clock_timestamp()) = 0 THEN",
-        "PERFORM give_up_leases(owner.id, consumer, 'released', clock_timestamp());\n    IF true THEN",
+        "PERFORM give_up_leases(owner.id, consumer, 'released', clock_timestamp()); IF true THEN",
     )
     assert _left_inside_a_transaction(connection, database_url) == {0: "a"}
 
