@@ -197,10 +197,12 @@ def test_a_notification_that_is_no_list_of_partitions_does_no_harm(
 ) -> None:
     """Any login may notify any channel."""
     daemon = daemons(database_url, *BOTH, "--consumer", RECORD).wait_started()
+    publish_many(log, 10)
+    until(lambda: done(log) == 10, "the events: now the consumer listens")
     for payload in ("nonsense", "", "1,,2"):
         log.execute("SELECT pg_notify('penstock_log', %s)", [payload])
-    publish_many(log, 10)
-    until(lambda: done(log) == 10, "the events")
+    publish_many(log, 10, start=10)
+    until(lambda: done(log) == 20, "the events after the notifications")
     assert daemon.metric("penstock_worker_restarts_total", "consumer:billing") == 0
 
 
