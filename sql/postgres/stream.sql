@@ -27,9 +27,9 @@ SELECT topic, partition, partition_id, lease_epoch, state, "position", history
 FROM penstock.check_in(%(subscription)s, %(consumer)s, %(session)s)
 
 -- name: poll
--- Events of held leases, each after its own position.
+-- Events of held leases, each after its own position. Headers as text, as in fetch.
 SELECT
-    partition_id, sequence, event_id, key, type, content_type, headers, payload, created_at,
+    partition_id, sequence, event_id, key, type, content_type, headers::text, payload, created_at,
     sequenced_at
 FROM penstock.poll(
     %(subscription)s, %(consumer)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[],
