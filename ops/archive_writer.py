@@ -137,13 +137,11 @@ def _write_file(folder: Path, key: EpochKey, batches: Iterator[pa.RecordBatch]) 
     relative = f"partition={key[0]}/log_epoch={key[1]}/{uuid.uuid4()}.parquet"
     path = folder / relative
     path.parent.mkdir(parents=True, exist_ok=True)
-    seen = EpochChecksum()
-    with pq.ParquetWriter(path, FILE_SCHEMA, compression="zstd") as writer:
-        for batch in batches:
-            rows = batch.select(FILE_SCHEMA.names).cast(FILE_SCHEMA)
-            seen.add_all(batch_fields(rows))
-            writer.write_batch(rows)
-        writer.add_key_value_metadata({CHECKSUM_KEY: seen.hexdigest()})
+    try:
+        seen = _write_rows(path, batches)
+    except BaseException:
+        path.unlink(missing_ok=True)  # the disk may be full: leave it as it was
+        raise
     for each in (path, path.parent, path.parent.parent, folder):
         make_durable(each)
     status = os.stat(path)
@@ -151,3 +149,14 @@ def _write_file(folder: Path, key: EpochKey, batches: Iterator[pa.RecordBatch]) 
     return WrittenEpoch(
         key, file, seen.event_count, seen.first_sequence, seen.last_sequence, seen.hexdigest()
     )
+
+
+def _write_rows(path: Path, batches: Iterator[pa.RecordBatch]) -> EpochChecksum:
+    seen = EpochChecksum()
+    with pq.ParquetWriter(path, FILE_SCHEMA, compression="zstd") as writer:
+        for batch in batches:
+            rows = batch.select(FILE_SCHEMA.names).cast(FILE_SCHEMA)
+            seen.add_all(batch_fields(rows))
+            writer.write_batch(rows)
+        writer.add_key_value_metadata({CHECKSUM_KEY: seen.hexdigest()})
+    return seen

@@ -62,7 +62,10 @@ def stalled_run(place: str, log: Log, target: Target, marker: Path) -> Iterator[
 
 @pytest.mark.parametrize(
     ("place", "committed"),
-    [("between_commits", {(0, 1)}), ("before_record", {(0, 1), (1, 1)})],
+    [
+        ("between_commits", {(0, 1)}),
+        pytest.param("before_record", {(0, 1), (1, 1)}, marks=pytest.mark.long),
+    ],
 )
 def test_kill(
     spark: SparkSession, log: Log, target: Target, place: str, committed: set[tuple[int, int]]

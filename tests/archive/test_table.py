@@ -75,6 +75,17 @@ def test_a_task_alone_changes_nothing(target: Target) -> None:
     assert files_of(target) == set()
 
 
+def test_a_task_that_fails_leaves_no_file(target: Target) -> None:
+    """A gap in the middle of a log epoch, or a full disk: the begun file goes."""
+    plan = make_plan()
+    rows = _with_partition_columns(_rows(plan), plan)
+    create_table(target, TOPIC)
+
+    with pytest.raises(ValueError, match="4 follows 2"):
+        ArchiveWriter(target, TOPIC, [plan]).write(iter([rows.slice(0, 2), rows.slice(3)]))
+    assert files_of(target) == set()
+
+
 def test_a_task_that_ran_twice(target: Target) -> None:
     """Spark repeats tasks: only the file of the message that counts becomes part of the archive."""
     plan = make_plan()
