@@ -264,6 +264,7 @@ def _backfill_requests(
     config = {"topic": topic, "target": target}
     yield dg.RunRequest(
         run_key=f"backfill:{place}:{fingerprint}:{attempt.count}",
+        job_name="backfill",
         run_config={"ops": {"backfill_copies": {"config": config}}},
         tags={WORK_TAG: work, "penstock/missing": f"{lost[0][0]}+{len(lost) - 1}"},
     )

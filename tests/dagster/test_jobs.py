@@ -113,6 +113,7 @@ def assert_no_secret(house: House, done: dg.ExecuteInProcessResult) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(400)
 def test_the_whole_road(house: House, spark: SparkSession) -> None:
     """Publish, sequence, relay, seal, archive, clean: each a job, asked for as Dagster asks."""
     house.create_topic()
@@ -149,6 +150,7 @@ def test_the_whole_road(house: House, spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(400)
 def test_retention_stops_at_a_copy_that_is_not_there_until_it_is_backfilled(
     house: House, spark: SparkSession
 ) -> None:
