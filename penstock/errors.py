@@ -229,7 +229,7 @@ def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> Penstoc
         return BY_SQLSTATE[state](message, hint=hint)
     if state in _UNDEFINED and _mentions(message, schema):
         return NotMigrated(
-            f"the database is not migrated for this version of Penstock (schema {schema}): {message}"
+            f"schema {schema} is not migrated for this version of Penstock: {message}"
         )
     if state == _DISK_FULL:
         return NoDiskSpace(

@@ -302,11 +302,12 @@ def test_a_topic_is_looked_up_once(
 ) -> None:
     called: list[str] = []
     original = database.call
-    monkeypatch.setattr(
-        database,
-        "call",
-        lambda given, name, /, **binds: called.append(name) or original(given, name, **binds),  # type: ignore[func-returns-value]
-    )
+
+    def call(given: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
+        called.append(name)
+        return original(given, name, **binds)
+
+    monkeypatch.setattr(database, "call", call)
     for _ in range(3):
         penstock.publish(connection, TOPIC, b"x")
     assert called == ["is_installed", "topic_lookup", "publish", "publish", "publish"]

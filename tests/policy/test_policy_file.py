@@ -94,8 +94,7 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ("relays: {r: {topic: a/b}}", "relays.r has no sink"),
         ("relays: {r: {topic: a/b, sink: ''}}", "relays.r.sink is ''"),
         (
-            "relays: {r: {topic: a/b, sink: 'jsonl:x'},"
-            " s: {topic: c/d, sink: 'jsonl:y', subscription: r}}",
+            "relays: {r: {topic: a/b, sink: x}, s: {topic: c/d, sink: y, subscription: r}}",
             "the relays r and s have the subscription 'r' both",
         ),
         ("targets: {x: 's3://bucket'}", "the archive target x has the scheme 's3'"),
