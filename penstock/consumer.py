@@ -69,7 +69,9 @@ class Batch:
         """A transaction that commits the block's writes and the position together, or neither.
 
         The position is committed first: that takes the fence, so a consumer that lost its lease
-        fails before it writes, and the server ends a transaction that would outlive the lease.
+        fails before it writes, and the server ends a transaction that would outlive the lease.  So
+        the work inside must be shorter than a lease less a heartbeat (6.6 s by default); longer
+        work needs longer leases, see :func:`penstock.stream.configure_subscription`.
         """
         with self._connection.transaction():
             self.commit(self._connection)
