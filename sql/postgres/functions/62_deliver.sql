@@ -28,6 +28,7 @@ BEGIN
         ORDER BY given.place
     LOOP
         PERFORM require_readable(source.id, source.from_sequence);
+        CONTINUE WHEN high_watermark(source.id) < source.from_sequence;  -- Cheaper than to read and find nothing.
         RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted) AS r;
         GET DIAGNOSTICS found_rows = ROW_COUNT;
         wanted := wanted - found_rows;
