@@ -10,11 +10,18 @@ import dagster as dg
 
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import SPARK_POOL, epoch_metadata, evaluated, exists
-from dagster_project.naming import epoch_name, epochs_name, relay_key, slug, topic_key
-from dagster_project.sequencing import SEQUENCE
+from dagster_project.naming import (
+    HEALTH,
+    POLICIES,
+    SEQUENCE,
+    SWEEP,
+    epoch_name,
+    epochs_name,
+    relay_key,
+    slug,
+    topic_key,
+)
 from dagster_project.topics import copy_metadata
-from dagster_project.upkeep import HEALTH, POLICIES, SWEEP
-from ops.backfill import audit_files, backfill
 from ops.policy_file import Policies
 from ops.seal import key_of, missing_copies, seal
 from penstock.errors import ConfigurationError
@@ -168,6 +175,8 @@ def _backfill_job(policies: Policies) -> dg.JobDefinition:
         spark: SparkResource,
         targets: ArchiveTargetResource,
     ) -> None:
+        from ops.backfill import audit_files, backfill
+
         for topic, name in _chosen(policies, **context.op_config):
             with database.connect() as connection:
                 if not exists(connection, topic):

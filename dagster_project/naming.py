@@ -41,8 +41,9 @@ def require_distinct(names: Iterable[str]) -> None:
 
 
 def group_of(topic: str) -> str:
-    """The asset group of a topic: its top namespace."""
-    return re.sub(r"[^A-Za-z0-9]+", "_", topic.partition("/")[0]).strip("_") or slug(topic)
+    """The asset group of a topic: its address, so that namespaces are groups of groups."""
+    parts = (re.sub(r"[^A-Za-z0-9]+", "_", part).strip("_") for part in topic.split("/"))
+    return "/".join(part or "_" for part in parts)
 
 
 def topic_key(topic: str, name: str) -> dg.AssetKey:
@@ -58,6 +59,12 @@ def relay_key(relay: str) -> dg.AssetKey:
 def house_key(name: str) -> dg.AssetKey:
     """The key of an asset that belongs to no topic."""
     return dg.AssetKey([HOUSE, name])
+
+
+SEQUENCE = house_key("sequence")
+SWEEP = house_key("sweep")
+POLICIES = house_key("policies")
+HEALTH = house_key("health")
 
 
 def epochs_name(topic: str) -> str:

@@ -9,7 +9,7 @@ import dagster as dg
 
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import evaluated, exists, table, topic_options
-from dagster_project.naming import relay_key, topic_key
+from dagster_project.naming import POLICIES, relay_key, topic_key
 from ops.policy_file import Policies, RelayPolicy
 from ops.relay import RelayResult, dead_letters, relay_micro_batch
 from penstock import stream
@@ -18,7 +18,7 @@ from penstock.stream import Lag
 from resources.database import DatabaseResource
 from resources.sinks import SinkResource
 
-MAX_SECONDS = 300
+MAX_SECONDS = 60
 
 
 RELAY_CONFIG = {
@@ -41,7 +41,7 @@ def _relay(relay: RelayPolicy, policies: Policies) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=relay_key(relay.name),
-        deps=[topic_key(relay.topic, "sequenced")],
+        deps=[topic_key(relay.topic, "sequenced"), POLICIES],
         output_required=False,
         config_schema=RELAY_CONFIG,
         kinds={kind.partition("+")[0]},

@@ -18,7 +18,6 @@ from dagster_project.naming import epoch_name, epochs_name, slug, topic_key
 from dagster_project.sequencing import log_metadata, watermarks_version
 from dagster_project.topics import EPOCHS_PER_RUN
 from dagster_project.triggers import WORK_TAG, is_running, pause_after, result, sense_while_up
-from ops.backfill import audit_files
 from ops.policy_file import Policies
 from ops.seal import key_of, log_epochs
 from penstock import log, names, stream
@@ -214,6 +213,8 @@ def _missing_copies(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition
         database: DatabaseResource,
         targets: ArchiveTargetResource,
     ) -> dg.SensorResult:
+        from ops.backfill import audit_files
+
         cursor: dict[str, Any] = json.loads(context.cursor or "{}")
         requests: list[dg.RunRequest] = []
         for topic, name in pairs:

@@ -16,13 +16,11 @@ from dagster_project.common import (
     table,
     topic_options,
 )
-from dagster_project.naming import house_key, topic_key
+from dagster_project.naming import SEQUENCE, topic_key
 from ops.sequence import sequence
 from penstock import log, names, stream
 from penstock.records import PartitionRange
 from resources.database import DatabaseResource
-
-SEQUENCE = house_key("sequence")
 
 
 def build(catalogue: Catalogue) -> dg.Definitions:
@@ -79,7 +77,7 @@ def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
     specs = [
         dg.AssetSpec(
             topic_key(topic, "sequenced"),
-            deps=[topic_key(topic, "log")],
+            deps=[topic_key(topic, "log"), SEQUENCE],
             skippable=True,
             kinds={"postgres"},
             description=f"**{topic}** up to its high watermark: every event below it has its "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -18,10 +18,8 @@ from dagster_project.common import (
     table,
     topic_options,
 )
-from dagster_project.naming import epoch_name, epoch_of, topic_key
-from ops.archive import EpochCopy, archive_epochs
+from dagster_project.naming import POLICIES, epoch_name, epoch_of, topic_key
 from ops.clean import clean, drop_slices
-from ops.guard import guard
 from ops.policy import drift
 from ops.policy_file import Policies, TopicPolicy
 from ops.seal import key_of
@@ -29,6 +27,9 @@ from penstock.errors import RetentionRefused
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
+
+if TYPE_CHECKING:
+    from ops.archive import EpochCopy
 
 #: One JVM start for so many log epochs; a retry repeats at most as many.
 EPOCHS_PER_RUN = 16
@@ -89,6 +90,9 @@ def _archive(policy: TopicPolicy) -> dg.AssetsDefinition:
         spark: SparkResource,
         targets: ArchiveTargetResource,
     ) -> dg.MaterializeResult[None]:
+        # Imported here: without pyspark and deltalake every other run starts a second sooner.
+        from ops.archive import archive_epochs
+
         wanted = [epoch_of(name) for name in context.partition_keys]
         found: dict[str, dict[str, Any]] = {}
         for target in targets.targets(policy.archive):
@@ -131,6 +135,8 @@ def _archive_whole(policy: TopicPolicy) -> dg.AssetChecksDefinition:
     def check(
         database: DatabaseResource, spark: SparkResource, targets: ArchiveTargetResource
     ) -> dg.AssetCheckResult:
+        from ops.guard import guard
+
         with database.connect() as connection:
             if not exists(connection, topic):
                 return dg.AssetCheckResult(passed=True)
@@ -150,7 +156,7 @@ def _archive_whole(policy: TopicPolicy) -> dg.AssetChecksDefinition:
 def _retention(policy: TopicPolicy, policies: Policies) -> dg.AssetsDefinition:
     topic, wanted = policy.topic, policy.retention
     assert wanted is not None
-    deps = [topic_key(topic, "archive" if policy.archive else "sealed")]
+    deps = [topic_key(topic, "archive" if policy.archive else "sealed"), POLICIES]
 
     @dg.asset(
         key=topic_key(topic, "retention"),

@@ -8,16 +8,12 @@ import dagster as dg
 
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import HOUSE_GROUP, table
-from dagster_project.naming import house_key
+from dagster_project.naming import HEALTH, POLICIES, SEQUENCE, SWEEP
 from ops.health import Finding, Severity, health
 from ops.policy import Drift, apply, drift, retention_in_force
 from ops.policy_file import load
 from ops.sweep import sweep
 from resources.database import DatabaseResource
-
-SWEEP = house_key("sweep")
-POLICIES = house_key("policies")
-HEALTH = house_key("health")
 
 _DRIFT_COLUMNS = ("topic", "setting", "the file says", "the database has")
 
@@ -74,7 +70,7 @@ def policy_drift(database: DatabaseResource) -> dg.AssetCheckResult:
     )
 
 
-@dg.asset(key=HEALTH, group_name=HOUSE_GROUP, kinds={"postgres"})
+@dg.asset(key=HEALTH, deps=[SEQUENCE, SWEEP, POLICIES], group_name=HOUSE_GROUP, kinds={"postgres"})
 def report_health(database: DatabaseResource) -> dg.MaterializeResult[None]:
     """What is wrong, or soon will be, each with the command that mends it."""
     findings = _findings(database)

@@ -33,10 +33,6 @@ class DatabaseResource(dg.ConfigurableResource[None]):
         """Its address, with the password: for connections, never for logs or metadata."""
         return database_url()
 
-    def shown(self) -> str:
-        """Its address without the password."""
-        return config.redact(database_url())
-
     @contextmanager
     def connect(self) -> Iterator[sqlalchemy.Connection]:
         """A pooled connection in autocommit: every call of a function is its own transaction."""

@@ -8,19 +8,22 @@ Chromium is looked up on the PATH; `apt-get install chromium` brings it.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: The lineage of all assets, every group unfolded.
-PAGE = "/asset-groups?expanded=*&direction=horizontal"
+#: The lineage of all assets; which groups are unfolded is added.
+PAGE = "/asset-groups"
+GROUPS = "{ assetNodes { groupName repository { name location { name } } } }"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 #: How long the page may run before the picture is taken: a clock that runs ahead while it waits.
 PAGE_MILLISECONDS = 30_000
@@ -68,11 +71,28 @@ def require_dagster(url: str) -> None:
     raise ScreenshotError(f"what answers at {url} is not Dagster")
 
 
+def unfolded(url: str) -> str:
+    """The page with every group unfolded, under both names that the web pages give groups."""
+    request = urllib.request.Request(
+        f"{url}/graphql",
+        data=json.dumps({"query": GROUPS}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        nodes = json.load(answer)["data"]["assetNodes"]
+    names = set()
+    for node in nodes:
+        repository = node["repository"]
+        place = f"{repository['name']}@{repository['location']['name']}"
+        names |= {f"global@global:{node['groupName']}", f"{place}:{node['groupName']}"}
+    return f"{PAGE}?{urllib.parse.urlencode({'expanded': ','.join(sorted(names))})}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.screenshot", description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:3000", help="the web server")
-    parser.add_argument("--page", default=PAGE, help="the page to show")
+    parser.add_argument("--page", help="the page, instead of the asset graph")
     parser.add_argument(
         "--output", type=Path, default=ROOT / "docs" / "images" / "assets.png", help="PNG file"
     )
@@ -82,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         url = options.url.rstrip("/")
         require_dagster(url)
-        picture = take(f"{url}{options.page}", options.output, width=width, height=height)
+        page = options.page or unfolded(url)
+        picture = take(f"{url}{page}", options.output, width=width, height=height)
     except ScreenshotError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

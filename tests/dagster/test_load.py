@@ -86,7 +86,7 @@ def test_every_asset_says_what_it_is_and_whose(house: House) -> None:
         node = graph.get(key)
         assert node.description, key
         assert node.kinds, key
-        assert node.group_name in {"shop", "operations"}, key
+        assert node.group_name in {"shop/orders", "operations"}, key
         if key.path[0] == SLUG:
             assert node.metadata["penstock/topic"] == TOPIC
             if key.path[1] != "log":
