@@ -34,7 +34,7 @@ class ScreenshotError(Exception):
     """There is no picture; the text says what to do."""
 
 
-def take(url: str, output: Path, *, width: int = 1900, height: int = 1000) -> Path:
+def take(url: str, output: Path, *, width: int = 2200, height: int = 1450) -> Path:
     """Write a picture of one page."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--output", type=Path, default=ROOT / "docs" / "images" / "assets.png", help="PNG file"
     )
-    parser.add_argument("--size", default="1900x1000", help="of the window")
+    parser.add_argument("--size", default="2200x1450", help="of the window")
     options = parser.parse_args(arguments)
     width, height = (int(part) for part in options.size.split("x"))
     try:
