@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-import penstock
 from dagster_project.naming import epoch_name, epochs_name
 from ops.seal import log_epochs
 from penstock import stream
@@ -106,7 +105,7 @@ def relay_config(max_seconds: int) -> dict[str, Any]:
 
 def assert_no_secret(house: House, done: dg.ExecuteInProcessResult) -> None:
     """Neither the password of the database nor a token is in what Dagster has stored."""
-    password = penstock.connect(house.url).info.password
+    password = house.connection.info.password
     stored = "".join(repr(record) for record in house.instance.all_logs(done.run_id))
     for secret in filter(None, (SECRET, password)):
         assert secret not in stored
