@@ -92,7 +92,8 @@ def test_an_application_migrates_and_publishes_with_the_wheel_alone(
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    event_id = run(str(clean_python), "-c", PUBLISH, empty_database_url, cwd=tmp_path).strip()
+    # -I: a session of Spark in this process has put the checkout on PYTHONPATH for its workers.
+    event_id = run(str(clean_python), "-I", "-c", PUBLISH, empty_database_url, cwd=tmp_path).strip()
     with psycopg.connect(empty_database_url) as connection:
         rows = connection.execute("SELECT event_id::text, key FROM penstock.events").fetchall()
     assert rows == [(event_id, "o-1")]

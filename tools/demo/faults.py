@@ -59,7 +59,12 @@ def sessions_ended(connection: psycopg.Connection[tuple[Any, ...]]) -> int:
 def _pause_until_replaced(
     stage: Stage, connection: psycopg.Connection[tuple[Any, ...]], name: str, point: str
 ) -> None:
-    """The pause ends when another consumer holds all that the paused one held."""
+    """The pause ends when another consumer holds all that the paused one held.
+
+    Without the fence its transaction is still open then, and the successor that applies the same
+    events meets its row locks: the pause lasts until that can be seen, so that nothing is left to
+    chance.
+    """
     with stage.halted(name, point) as process:
         before = stream.take_overs(connection, SUBSCRIPTION)
         process.send_signal(signal.SIGSTOP)
@@ -70,4 +75,15 @@ def _pause_until_replaced(
             ),
             f"nobody took over from {name}",
         )
+        if stage.mutant == "unfenced" and point == "inside":
+            stage.wait_until(
+                lambda: _somebody_waits(connection), "nobody met the paused one's locks"
+            )
     process.send_signal(signal.SIGCONT)
+
+
+def _somebody_waits(connection: psycopg.Connection[tuple[Any, ...]]) -> bool:
+    row = connection.execute(
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+    ).fetchone()
+    return row is not None and row[0] > 0

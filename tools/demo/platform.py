@@ -84,11 +84,12 @@ def _operate(answer: Path) -> None:
     from dagster_project.definitions import defs
 
     with DagsterInstance.get() as instance:
-        for job in ("policies", "relay", "seal"):
+        for job in ("policies", "sequence", "relay", "seal"):
             _execute(defs, instance, job)
         _archive(defs, instance)
         balances, events = _balances()
-        _execute(defs, instance, "clean")
+        for job in ("clean", "sweep", "health"):
+            _execute(defs, instance, job)
     answer.write_text(
         json.dumps({"balances": balances, "events": events, "notes": _cleaned()}),
         encoding="utf-8",
