@@ -14,7 +14,7 @@ from ops.sequence import sequence_round
 from ops.sinks.base import Sink
 from ops.sweep import sweep
 from penstock import database, log
-from penstock.consumer import Consumer, ConsumerStats
+from penstock.lease_loop import LeaseLoop, LoopStats
 
 #: An idle sequencer looks again after this long, doubling up to the longer one.
 BUSY_PAUSE = 0.002
@@ -106,11 +106,11 @@ class ConsumerWorker:
 
     prefix = "consumed"
 
-    def __init__(self, name: str, make: Callable[[], Consumer]) -> None:
+    def __init__(self, name: str, make: Callable[[], LeaseLoop]) -> None:
         self.name = name
         self._make = make
         # Both in one, so that a scrape between them does not count the same events twice.
-        self._state: tuple[Consumer | None, dict[str, float]] = (None, {})
+        self._state: tuple[LeaseLoop | None, dict[str, float]] = (None, {})
 
     def run(self, stop: threading.Event) -> None:
         """Consume until told to stop."""
@@ -124,7 +124,7 @@ class ConsumerWorker:
     def counters(self) -> dict[str, float]:
         """Events, batches, failures and stale commits."""
         consumer, before = self._state
-        stats = consumer.stats if consumer else ConsumerStats()
+        stats = consumer.stats if consumer else LoopStats()
         now = {
             f"{self.prefix}_events": stats.events,
             f"{self.prefix}_batches": stats.batches,
@@ -133,7 +133,7 @@ class ConsumerWorker:
         }
         return {name: value + before.get(name, 0.0) for name, value in now.items()}
 
-    def _follow(self, consumer: Consumer) -> Consumer:
+    def _follow(self, consumer: LeaseLoop) -> LeaseLoop:
         self._state = (consumer, self.counters())
         return consumer
 

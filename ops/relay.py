@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from ops.relay_block import DEFAULT_BACKOFF, Backoff, BlockResult, relay_once
 from ops.sinks.base import Sink
 from penstock import database, names, stream
-from penstock.consumer import Batch, Consumer
 from penstock.errors import PenstockError, StaleLease
+from penstock.lease_loop import LeaseLoop
 from penstock.records import Lease
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class DeadLetter:
     died_at: Any
 
 
-class Relay(Consumer):
+class Relay(LeaseLoop):
     """Relays a subscription until it is told to stop: the continuous form.
 
     The sink is the caller's: it is neither opened nor closed here.
@@ -79,7 +79,6 @@ class Relay(Consumer):
         super().__init__(
             url,
             subscription,
-            batch_handler=_not_called,
             consumer_id=consumer_id,
             weight=weight,
             idle_seconds=idle_seconds,
@@ -100,12 +99,12 @@ class Relay(Consumer):
         """Work off what is there, for about so long; a failing sink is tried again meanwhile."""
         deadline = time.monotonic() + max_seconds
         pause = threading.Event()
-        with self.keeper, self._open() as connection:
+        with self.keeper, self.open() as connection:
             self.preflight(connection, sorted({lease.topic for lease in self.keeper.leases()}))
             while time.monotonic() < deadline:
-                if self._round(connection):
+                if self.turn(connection):
                     continue
-                if not self._retries:
+                if not self.has_postponed:
                     break
                 pause.wait(_MICRO_BATCH_POLL_SECONDS)
             drained = not any(
@@ -121,15 +120,13 @@ class Relay(Consumer):
             stats.last_error,
         )
 
-    def _round(self, connection: Connection) -> int:
+    def round(self, connection: Connection) -> int:
         """One block of each held partition; answers how many events were done with."""
-        self.stats.last_round = time.monotonic()
         done = 0
-        for lease in self._ready_leases():
+        for lease in self.ready_leases():
             self.stats.last_round = time.monotonic()
-            if any(held.lease_epoch == lease.lease_epoch for held in self._held(lease)):
+            if self.still_held(lease):
                 done += self._relay(connection, lease)
-        self._give_back(connection)
         return done
 
     def _relay(self, connection: Connection, lease: Lease) -> int:
@@ -138,37 +135,29 @@ class Relay(Consumer):
                 self.preflight(connection, [lease.topic])
             result = relay_once(connection, self.keeper.member, lease, self.sink, self._backoff)
         except StaleLease as error:
-            self.stats.stale_commits += 1
-            self._failed(error)
-            self.keeper.lost(lease)
+            self.stale(lease, error)
             return 0
         except PenstockError as error:
             # Before a block was open: there is nothing in the database to count it on.
-            attempt = self._retries.get(lease.partition_id, (0, 0.0))[0]
-            pause = min(
-                self._backoff.max_seconds, self._backoff.base_seconds * 2.0 ** min(attempt, 20)
-            )
-            self._pause(lease, attempt + 1, pause, f"{type(error).__name__}: {error}")
+            doubled = self._backoff.base_seconds * 2.0 ** min(self.attempts(lease), 20)
+            pause = min(self._backoff.max_seconds, doubled)
+            self._pause(lease, pause, f"{type(error).__name__}: {error}")
             return 0
         if result is None:
-            self._retries.pop(lease.partition_id, None)
+            self.went_well(lease)
             return 0
         return self._settled(lease, result)
 
     def _settled(self, lease: Lease, result: BlockResult) -> int:
         self.dead_letters += result.dead_letters
         if result.retry_after is not None:
-            attempt = self._retries.get(lease.partition_id, (0, 0.0))[0]
-            self._pause(lease, attempt + 1, result.retry_after, result.error)
+            self._pause(lease, result.retry_after, result.error)
             return 0
-        self._retries.pop(lease.partition_id, None)
-        self.keeper.moved(lease, result.last_sequence)
-        self.stats.events += result.events
-        self.stats.batches += 1
+        self.done(lease, result.last_sequence, result.events)
         return result.events + result.dead_letters
 
-    def _pause(self, lease: Lease, attempt: int, seconds: float, error: str) -> None:
-        self._retries[lease.partition_id] = (attempt, time.monotonic() + seconds)
+    def _pause(self, lease: Lease, seconds: float, error: str) -> None:
+        self.postpone(lease, seconds)
         self.stats.failures += 1
         self.stats.last_error = error
         log.warning(
@@ -197,7 +186,3 @@ def dead_letters(connection: Any, subscription: str, max_rows: int = 100) -> lis
         connection, "dead_letters_of", subscription=subscription, max_rows=max_rows
     )
     return [DeadLetter(*row) for row in rows]
-
-
-def _not_called(batch: Batch) -> None:
-    raise AssertionError("a relay sends blocks")

@@ -333,7 +333,7 @@ def test_a_long_outage_does_not_overflow_the_pause(
     filled(connection)
     consumer = _consumer(database_url, handler=lambda _: None)
     consumer._outages = 5000
-    opened = consumer._open
+    opened = consumer.open
     left = [2]
 
     def flaky() -> psycopg.Connection:
@@ -342,7 +342,7 @@ def test_a_long_outage_does_not_overflow_the_pause(
             raise psycopg.OperationalError("the server is away")
         return opened()
 
-    monkeypatch.setattr(consumer, "_open", flaky)
+    monkeypatch.setattr(consumer, "open", flaky)
     monkeypatch.setattr("penstock.consumer.random.uniform", lambda low, high: low)
     with running(consumer):
         wait_until(lambda: _done(connection), "all are handled")

@@ -1,0 +1,172 @@
+"""The loop around leases, written once: consumers and relays differ only in what a round does."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock import config, database, stream
+from penstock.errors import DatabaseUnavailable, PenstockError, StaleLease
+from penstock.lease_keeper import LeaseKeeper
+from penstock.records import Lease
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+log = logging.getLogger(__name__)
+
+
+class ConnectionLost(PenstockError):
+    """The loop's connection ended under its work; it opens another one."""
+
+
+@dataclass(slots=True)
+class LoopStats:
+    """What a loop has done since it started; ``last_round`` is a time of the monotonic clock."""
+
+    events: int = 0
+    batches: int = 0
+    failures: int = 0
+    stale_commits: int = 0
+    last_error: str = ""
+    last_round: float = field(default_factory=time.monotonic)
+
+
+class LeaseLoop(ABC):
+    """Holds leases of a subscription and works on them, round by round, until told to stop."""
+
+    def __init__(
+        self,
+        url: str | None,
+        subscription: str,
+        *,
+        consumer_id: str | None,
+        weight: float,
+        idle_seconds: float,
+    ) -> None:
+        self._url = url or config.database_url()
+        self._subscription = subscription
+        self._idle_seconds = idle_seconds
+        self._postponed: dict[int, tuple[int, float]] = {}
+        self._turn = 0
+        self._outages = 0
+        self.stats = LoopStats()
+        self.keeper = LeaseKeeper(self._url, subscription, consumer=consumer_id, weight=weight)
+
+    @abstractmethod
+    def round(self, connection: Connection) -> int:
+        """Work on :meth:`ready_leases` once; answers how many events were done with."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until ``stop`` is set; the events in hand are finished and committed first."""
+        with self.keeper:
+            while not stop.is_set():
+                try:
+                    self._work(stop)
+                except Exception as error:
+                    if not _is_lost(error):
+                        raise
+                    self._outages += 1
+                    self.failed(error)
+                    stop.wait(random.uniform(0.1, min(10.0, 0.5 * 2.0 ** min(self._outages, 10))))
+
+    def open(self) -> Connection:
+        """A connection for the work; the keeper has one of its own."""
+        return database.connect(self._url, application_name=f"penstock {self._subscription}"[:63])
+
+    def turn(self, connection: Connection) -> int:
+        """One round, and the answer to leases that are asked back: what was in hand is done."""
+        self.stats.last_round = time.monotonic()
+        done = self.round(connection)
+        asked = [lease for lease in self.keeper.leases() if lease.state == "RELEASING"]
+        if asked:
+            stream.release(connection, self.keeper.member, asked)
+            for lease in asked:
+                self.keeper.lost(lease)
+        return done
+
+    def ready_leases(self) -> list[Lease]:
+        """Leases to work on, each round beginning with another one, so that none is starved."""
+        now = time.monotonic()
+        waiting = {partition for partition, (_, until) in self._postponed.items() if until > now}
+        leases = [
+            lease
+            for lease in self.keeper.leases()
+            if lease.state == "ACTIVE" and lease.partition_id not in waiting
+        ]
+        self._turn += 1
+        start = self._turn % len(leases) if leases else 0
+        return leases[start:] + leases[:start]
+
+    def still_held(self, lease: Lease) -> bool:
+        """Whether the lease was not lost while another one was worked on."""
+        return any(
+            held.partition_id == lease.partition_id and held.lease_epoch == lease.lease_epoch
+            for held in self.keeper.leases()
+        )
+
+    def done(self, lease: Lease, position: int, events: int) -> None:
+        """The position was committed, and so many events are done."""
+        self.went_well(lease)
+        self.keeper.moved(lease, position)
+        self.stats.events += events
+        self.stats.batches += 1
+
+    def went_well(self, lease: Lease) -> None:
+        """The next failure of the partition is a first one."""
+        self._postponed.pop(lease.partition_id, None)
+
+    def attempts(self, lease: Lease) -> int:
+        """How often the partition has failed in a row."""
+        return self._postponed.get(lease.partition_id, (0, 0.0))[0]
+
+    def postpone(self, lease: Lease, seconds: float) -> int:
+        """Leave the partition alone for a while; answers how often that happened in a row."""
+        attempt = self.attempts(lease) + 1
+        self._postponed[lease.partition_id] = (attempt, time.monotonic() + seconds)
+        return attempt
+
+    @property
+    def has_postponed(self) -> bool:
+        """Whether a partition waits for its next attempt."""
+        return bool(self._postponed)
+
+    def stale(self, lease: Lease, error: StaleLease) -> None:
+        """The fence refused: forget the lease."""
+        self.stats.stale_commits += 1
+        self.failed(error)
+        self.keeper.lost(lease)
+
+    def failed(self, error: Exception) -> None:
+        """Count a failure, and log it where it is an expected one."""
+        self.stats.last_round = time.monotonic()
+        self.stats.failures += 1
+        self.stats.last_error = f"{type(error).__name__}: {error}"
+        if isinstance(error, PenstockError) or database.is_unavailable(error):
+            log.warning("%s", self.stats.last_error)
+
+    def _work(self, stop: threading.Event) -> None:
+        with self.open() as connection:
+            connection.execute(f'LISTEN "{config.schema_name()}_log"')
+            while not stop.is_set():
+                done = self.turn(connection)
+                self._outages = 0
+                if not done:
+                    self._wait(connection)
+
+    def _wait(self, connection: Connection) -> None:
+        """Until something was sequenced, at most ``idle_seconds``."""
+        held = {str(lease.partition_id) for lease in self.keeper.leases()}
+        for notice in connection.notifies(timeout=self._idle_seconds, stop_after=1):
+            # Any login may notify this channel: a payload that is no list of partitions is "all".
+            if not held.issuperset(notice.payload.split(",")):
+                self.keeper.check_in_soon()
+
+
+def _is_lost(error: BaseException) -> bool:
+    return isinstance(error, DatabaseUnavailable | ConnectionLost) or database.is_unavailable(error)
