@@ -28,6 +28,7 @@ _OPENED = (
 )
 _PR_SET_PDEATHSIG = 1
 _TRIES = 3
+_NAMESPACE = "public/default"
 _POLL_SECONDS = 0.1
 _LOG_TAIL = 4000
 
@@ -167,12 +168,18 @@ class PulsarStandalone:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and self.pid is not None:
             with contextlib.suppress(urllib.error.URLError, OSError):
-                url = f"{self.admin_url}/admin/v2/brokers/health"
-                with urllib.request.urlopen(url, timeout=10) as answer:
-                    if answer.read().strip() == b"ok":
-                        return True
+                # Healthy comes first; the namespace that topics live in is made a moment later.
+                if self._get("brokers/health").strip() == b"ok" and _NAMESPACE in json.loads(
+                    self._get("namespaces/public")
+                ):
+                    return True
             time.sleep(_POLL_SECONDS)
         return False
+
+    def _get(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"{self.admin_url}/admin/v2/{path}", timeout=10) as answer:
+            body: bytes = answer.read()
+        return body
 
     def _port_was_taken(self) -> bool:
         return "Address already in use" in self._log_tail(1 << 20)
