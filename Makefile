@@ -36,14 +36,14 @@ $(READY): requirements.lock pyproject.toml tools/environment.py
 
 .PHONY: demo
 demo: $(READY) ## A bank publishes, consumers follow, one is killed: then all balances are compared
-	@$(JAVA) $(BIN)/python -m tools.demo $(ARGS)
+	@$(JAVA) exec $(BIN)/python -m tools.demo $(ARGS)
 
 .PHONY: test
 test: $(READY) ## The tests; ARGS="-k name" chooses, ARGS=-v names each
 	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m "not long" $(ARGS)
 
 .PHONY: test-long
-test-long: $(READY) ## The full form of every figure: chaos, kills, matrices
+test-long: $(READY) ## The tests with 100,000 events and ten kills, and what else is too long for every day
 	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m long --timeout 7200 $(ARGS)
 
 .PHONY: check
@@ -65,10 +65,10 @@ bench: $(READY) ## Measure against the bare table; ONLY=publish measures one thi
 	@$(JAVA_OPTIONAL) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 .PHONY: dev
-dev: $(READY) ## Dagster's web pages and daemon, with its home under .penstock; DEMO=1: on what the demo left
+dev: $(READY) ## Dagster's web pages and daemon, with its home under .penstock, PostgreSQL up until make clean; DEMO=1: on what the demo left
 	@mkdir -p $(STATE)/dagster && cp tools/dagster.yaml $(STATE)/dagster/dagster.yaml
 	@$(JAVA) DAGSTER_HOME="$(STATE)/dagster" PATH="$(CURDIR)/$(BIN):$$PATH" $(DEMO_SETTINGS) \
-		$(BIN)/dagster dev $(ARGS)
+		exec $(BIN)/python -m tools.dev $(ARGS)
 
 .PHONY: pulsar
 pulsar: $(READY) ## Fetch and start a Pulsar standalone broker; ARGS=stop stops it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -14,12 +15,18 @@ from ops.sequence import sequence_round
 from ops.sinks.base import Sink
 from ops.sweep import sweep
 from penstock import database, log
+from penstock.errors import DuplicateSession
 from penstock.lease_loop import LeaseLoop, LoopStats
+
+logger = logging.getLogger(__name__)
 
 #: An idle sequencer looks again after this long, doubling up to the longer one.
 BUSY_PAUSE = 0.002
 IDLE_PAUSE = 0.05
 SLICES_EVERY_SECONDS = 60.0
+#: How long a consumer waits for the lease of an earlier run of its id to end.
+REJOIN_SECONDS = 60.0
+REJOIN_PAUSE = 0.5
 SWEEP_EVERY_SECONDS = 5.0
 
 
@@ -113,8 +120,20 @@ class ConsumerWorker:
         self._state: tuple[LeaseLoop | None, dict[str, float]] = (None, {})
 
     def run(self, stop: threading.Event) -> None:
-        """Consume until told to stop."""
-        self._follow(self._make()).run(stop)
+        """Consume until told to stop.
+
+        A run of the same id that was killed counts as running until its lease ends: wait for that.
+        """
+        give_up = time.monotonic() + REJOIN_SECONDS
+        while True:
+            try:
+                return self._follow(self._make()).run(stop)
+            except DuplicateSession as error:
+                if time.monotonic() > give_up:
+                    raise
+                logger.warning("%s waits: %s", self.name, error)
+                if stop.wait(REJOIN_PAUSE):
+                    return None
 
     def last_turn(self) -> float:
         """When the consumer last polled."""

@@ -24,6 +24,15 @@ log = logging.getLogger(__name__)
 MAX_RETRY_SECONDS = 60.0
 
 _IN_ERROR = 3  # libpq's PQTRANS_INERROR
+_OUTLIVED = "terminating connection due to"  # idle-in-transaction timeout, or transaction timeout
+
+
+class HandlerFailed(PenstockError):
+    """A handler raised, and nobody waits for the next attempt."""
+
+
+class OutlivedLease(PenstockError):
+    """The server ended a transaction that would have outlived its lease; the events come again."""
 
 
 class HandlerRolledBack(PenstockError):
@@ -140,11 +149,19 @@ class Consumer(LeaseLoop):
         self._batch_size = batch_size
 
     def run_until_idle(self) -> int:
-        """Work off what is there now; answers how many events were handled."""
+        """Work off what is there now; answers how many events were handled.
+
+        HandlerFailed when a handler raised: its events, and those behind them, are left.
+        """
         before = self.stats.events
         with self.keeper, self.open() as connection:
             while self.keeper.leases() and self.turn(connection):
                 pass
+        if self.has_postponed:
+            raise HandlerFailed(
+                f"a handler failed: {self.stats.last_error}",
+                hint="the events are left as they were; run again",
+            )
         return self.stats.events - before
 
     def round(self, connection: Connection) -> int:
@@ -170,6 +187,12 @@ class Consumer(LeaseLoop):
             return 0
         except Exception as error:
             if batch.cut_off:
+                if _OUTLIVED in str(error) and "timeout" in str(error):
+                    error = OutlivedLease(
+                        f"the work on {len(batch)} events took longer than the lease: {error}",
+                        hint="use a smaller batch_size, or penstock.stream.configure_subscription",
+                    )
+                    self._retry_later(batch, error)
                 raise ConnectionLost(str(error)) from error
             self._retry_later(batch, error)
             self.keeper.moved(batch.lease, batch.stored_position())

@@ -84,6 +84,8 @@ def publish_batch(connection: Any, messages: Iterable[Message]) -> list[uuid.UUI
 
     A batch that is invalid in one event publishes none, and the error names the event's index.
     """
+    if not isinstance(messages, Iterable):
+        raise InvalidArgument(f"messages is a {type(messages).__name__}", hint="give a list")
     checked = list(_rows(messages))
     if not checked:
         return []

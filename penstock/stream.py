@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import database
+from penstock import database, validation
 from penstock.errors import InvalidArgument
 from penstock.records import Event, Lease
 
@@ -49,8 +49,9 @@ def subscribe(
 
     ``start`` is "earliest", "latest" or the first sequence to read; it holds for new topics only.
     """
-    if isinstance(topics, str):
-        raise InvalidArgument("topics is one string", hint="give a list of topics")
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise InvalidArgument(f"topics is a {type(topics).__name__}", hint="give a list of topics")
+    validation.name(subscription, "subscription")
     rows = database.call(
         connection, "subscribe", subscription=subscription, topics=list(topics), start=str(start)
     )
@@ -77,12 +78,15 @@ def configure_subscription(
 
 
 def unsubscribe(connection: Any, subscription: str) -> None:
-    """Remove a subscription with its positions; it holds back no event any more."""
+    """Remove a subscription; it holds back no event any more, and its positions are void."""
+    validation.name(subscription, "subscription")
     database.call(connection, "unsubscribe", subscription=subscription)
 
 
 def join(connection: Any, subscription: str, consumer: str, weight: float = 1.0) -> Membership:
     """Become a member.  DuplicateSession when the id is already running."""
+    validation.name(subscription, "subscription")
+    validation.name(consumer, "consumer")
     session = uuid.uuid4()
     heartbeat, lease, _ = database.call(
         connection,

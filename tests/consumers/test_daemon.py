@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import uuid
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def done(connection: Connection) -> int:
     return sum(each.position for each in stream.lag(connection, "billing"))
 
 
+def head(daemon: Daemon, path: str) -> tuple[int, bool]:
+    """The status of a HEAD request, and whether the answer ends after its headers."""
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as opened:
+        opened.sendall(f"HEAD {path} HTTP/1.0\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: opened.recv(4096), b""))
+    return int(answer.split()[1]), answer.endswith(b"\r\n\r\n")
+
+
 def test_events_go_through_and_the_pages_say_so(
     log: Connection, database_url: str, daemons: StartDaemon
 ) -> None:
@@ -73,6 +82,8 @@ def test_events_go_through_and_the_pages_say_so(
     assert daemon.get("/livez") == (200, "ok\n")
     assert daemon.get("/readyz?verbose=1") == (200, "ok\n")
     assert daemon.get("/nothing")[0] == 404
+    assert head(daemon, "/livez") == (200, True)
+    assert head(daemon, "/nothing") == (404, True)
     daemon.terminate()
     assert daemon.exit_code() == 0
     assert lease_states(log) == {("AVAILABLE", None)}
@@ -206,14 +217,17 @@ def test_a_notification_that_is_no_list_of_partitions_does_no_harm(
     assert daemon.metric("penstock_worker_restarts_total", "consumer:billing") == 0
 
 
-def test_a_start_that_fails_ends_the_daemon(
+def test_an_earlier_run_of_a_fixed_id_is_waited_for(
     log: Connection, database_url: str, daemons: StartDaemon
 ) -> None:
+    """Killed, it still counts as running until its lease ends."""
     stream.join(log, "billing", "me", 1.0)
     daemon = daemons(database_url, *BOTH, "--consumer", RECORD, "--consumer-id", "me")
-    assert daemon.exit_code() == 2
-    assert "Traceback" not in daemon.text()
-    assert daemon.text().splitlines()[-1].startswith('penstock: consumer "me" is already running')
+    until(lambda: "waits: consumer" in daemon.text(), "the daemon to say that it waits")
+    log.execute("UPDATE penstock.consumers SET deadline = clock_timestamp() WHERE id = 'me'")
+    publish_many(log, 4)
+    until(lambda: done(log) == 4, "the events, after the lease has ended")
+    assert daemon.metric("penstock_worker_restarts_total", "consumer:billing") == 0
 
 
 def test_the_relay_writes_what_is_published(

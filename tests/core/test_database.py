@@ -11,7 +11,7 @@ import sqlalchemy
 import sqlalchemy.orm
 
 from penstock import config, database
-from penstock.errors import ConfigurationError, DatabaseUnavailable, InvalidArgument
+from penstock.errors import ConfigurationError, DatabaseUnavailable, InvalidArgument, PenstockError
 
 
 def test_a_connection_has_a_name_and_limits(database_url: str) -> None:
@@ -127,3 +127,10 @@ def test_a_lost_connection_is_recognised(connection: psycopg.Connection[Any]) ->
             other.execute("SELECT 1")
     assert database.is_unavailable(caught.value)
     assert not database.is_unavailable(psycopg.errors.UniqueViolation())
+
+
+@pytest.mark.parametrize("password", ["s3cr%zz", "s3 cr et", "s3cr%"])
+def test_an_address_that_cannot_be_read_does_not_tell_its_password(password: str) -> None:
+    with pytest.raises(PenstockError) as refused:
+        database.connect(f"postgresql://app:{password}@127.0.0.1:1/db")
+    assert "s3" not in str(refused.value)

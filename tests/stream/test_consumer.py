@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from penstock import stream
-from penstock.consumer import Batch, Consumer
-from penstock.errors import DuplicateSession, InvalidArgument
+from penstock.consumer import Batch, Consumer, HandlerFailed
+from penstock.errors import DuplicateSession, InvalidArgument, InvalidName
 from penstock.records import Event
 from tests.guards import without_guard
 from tests.log.kit import Connection, value, wait_until
@@ -361,3 +361,40 @@ def test_run_until_idle_handles_what_is_there(connection: Connection, database_u
     filled(connection, partitions=2, events=10, name=STREAM)
     assert _consumer(database_url, handler=lambda _: None, batch_size=3).run_until_idle() == 20
     assert holders(connection) == {}
+
+
+def test_until_idle_tells_that_a_handler_failed(connection: Connection, database_url: str) -> None:
+    """Guard: has_postponed after the last round; a run by the clock must not report success."""
+    filled(connection)
+
+    def broken(event: Event) -> None:
+        raise LookupError("no such customer")
+
+    with pytest.raises(HandlerFailed, match="no such customer"):
+        _consumer(database_url, handler=broken).run_until_idle()
+
+
+def test_work_that_outlives_its_lease_is_told_so(connection: Connection, database_url: str) -> None:
+    """The server ends it; the message names the lease, and the next attempt is a later one."""
+    filled(connection)
+    short_leases(connection)
+    work = [3.0]
+
+    def slow(batch: Batch) -> None:
+        with batch.transaction() as inside:
+            if work:
+                inside.execute("SELECT pg_sleep(%s)", [work.pop()])
+
+    consumer = _consumer(database_url, batch_handler=slow)
+    with running(consumer):
+        wait_until(lambda: "longer than the lease" in consumer.stats.last_error, "the message")
+        wait_until(lambda: stored(connection) == 10, "the next attempt")
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "\ud800"])
+def test_a_name_that_cannot_be_is_refused(connection: Connection, name: str) -> None:
+    """Before the database sees it."""
+    with pytest.raises(InvalidName):
+        stream.subscribe(connection, name, ["a/b"])
+    with pytest.raises(InvalidName):
+        stream.join(connection, SUBSCRIPTION, name)

@@ -106,7 +106,8 @@ END
 $$;
 
 -- name: unsubscribe
--- Removes a subscription with its positions and leases; it holds back no event any more. Raises PS013.
+-- Removes a subscription with its leases; it holds back no event any more. What the ledger of positions says of it stays, void,
+-- until it is trimmed. Raises PS013.
 CREATE OR REPLACE FUNCTION unsubscribe(subscription text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
