@@ -109,6 +109,12 @@ def _handler(
         timeout = 10
 
         def do_GET(self) -> None:
+            self._answer(with_body=True)
+
+        def do_HEAD(self) -> None:
+            self._answer(with_body=False)
+
+        def _answer(self, *, with_body: bool) -> None:
             answer = answers.get(self.path.partition("?")[0])
             status, kind, body = (
                 answer() if answer else (404, "text/plain; charset=utf-8", b"not found\n")
@@ -117,7 +123,8 @@ def _handler(
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if with_body:
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Probes come every few seconds; they are no news."""

@@ -230,10 +230,26 @@ def _has_bookkeeping(connection: Connection, schema: str) -> bool:
     return bool(rows)
 
 
+def _needs_function(connection: Connection, schema: str) -> bool:
+    """Whether the login may not read the table, and there is the function that reads it instead."""
+    rows = database.execute(
+        connection,
+        "SELECT 1 FROM pg_catalog.pg_class AS c"
+        " JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
+        " JOIN pg_catalog.pg_proc AS p ON p.pronamespace = n.oid"
+        " WHERE n.nspname = %(schema)s AND c.relname = 'schema_migrations'"
+        " AND p.proname = 'applied_migrations' AND p.pronargs = 0"
+        " AND NOT pg_catalog.has_table_privilege(c.oid, 'SELECT')",
+        {"schema": schema},
+    )
+    return bool(rows)
+
+
 def _recorded(connection: Connection, schema: str) -> dict[int, _Recorded]:
     if not _has_bookkeeping(connection, schema):
         return {}
-    rows = database.execute(connection, migration_scripts.recorded(schema))
+    by_function = _needs_function(connection, schema)
+    rows = database.execute(connection, migration_scripts.recorded(schema, by_function=by_function))
     return {row[0]: _Recorded(*row) for row in rows}
 
 

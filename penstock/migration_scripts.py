@@ -76,12 +76,10 @@ SET checksum = EXCLUDED.checksum, program = EXCLUDED.program,
 """
 
 
-def recorded(schema: str) -> str:
-    """What was applied."""
-    return (
-        f'SELECT {_COLUMNS}, applied_at, applied_by FROM "{schema}".schema_migrations'
-        " ORDER BY version"
-    )
+def recorded(schema: str, *, by_function: bool = False) -> str:
+    """What was applied, from the table or from the function that needs no right to read it."""
+    source = "applied_migrations()" if by_function else "schema_migrations"
+    return f'SELECT {_COLUMNS}, applied_at, applied_by FROM "{schema}".{source} ORDER BY version'
 
 
 def _settings(schema: str) -> str:

@@ -35,7 +35,7 @@ FAMILIES = {
     "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
     "clean droppable_slices slice_dropped",
     "operate": "set_retention retention_of ensure_slices slices_ready log_status sequence_gaps "
-    "current_history",
+    "current_history applied_migrations",
 }
 
 #: Made by Penstock only where the server does not bring it.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,3 +60,35 @@ def _figure(said: str, name: str) -> int:
     found = re.search(rf"{re.escape(name)}\D+([\d,]+)", said)
     assert found is not None, said
     return int(found[1].replace(",", ""))
+
+
+@pytest.mark.timeout(120)
+def test_sigterm_leaves_nothing_running(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tools.demo", "--no-platform", "--directory", str(tmp_path)]
+    with (tmp_path / "said").open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT,
+            env=os.environ | {"STARTED_BY_TEST": str(tmp_path)},
+        )  # fmt: skip
+    traffic = tmp_path / "logs" / "pgbench.log"
+    try:
+        deadline = time.monotonic() + 60
+        while not traffic.exists():
+            assert process.poll() is None and time.monotonic() < deadline, "the bank never opened"
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+    assert _of(tmp_path) == []
+
+
+def _of(directory: Path) -> list[str]:
+    """The processes whose command, or whose environment, names this directory."""
+    found = []
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if str(directory) in " ".join([*each.cmdline(), *each.environ().values()]):
+                found.append(str(each))
+    return found

@@ -8,10 +8,12 @@ exit code 1.  ``--mutant`` takes a guard out, to show that the demo can fail.
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import time
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -45,6 +47,7 @@ def main(
     platform_too: Annotated[bool, typer.Option("--platform/--no-platform")] = True,
 ) -> None:
     """Run the demo; exit code 1 when a balance differs."""
+    signal.signal(signal.SIGTERM, _leave)
     begun = time.monotonic()
     shutil.rmtree(directory / "relay", ignore_errors=True)
     shutil.rmtree(directory / "archive", ignore_errors=True)
@@ -53,6 +56,12 @@ def main(
         outcome = _play(stage, transactions, rate, platform_too)
     report.show(console, outcome, time.monotonic() - begun, directory.absolute())
     raise typer.Exit(0 if outcome.equal else 1)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Leave through every ``with``, so that what was started is stopped; only once."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def _play(stage: Stage, transactions: int, rate: int, platform_too: bool) -> report.Outcome:

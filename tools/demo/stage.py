@@ -51,7 +51,11 @@ class Stage:
         self.halts.mkdir(parents=True, exist_ok=True)
         for left in self.halts.iterdir():
             left.unlink()
-        self.server.start()
+        try:
+            self.server.start()
+        except BaseException:  # a signal: nobody else stops a server that has come up
+            self.server.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

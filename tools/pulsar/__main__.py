@@ -64,8 +64,8 @@ def _stop() -> int:
             time.sleep(0.1)
         if _is_broker(pid):
             os.kill(pid, signal.SIGKILL)
+        print("pulsar: stopped")
     _STATE.unlink(missing_ok=True)
-    print("pulsar: stopped")
     return 0
 
 
