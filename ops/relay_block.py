@@ -60,13 +60,16 @@ def relay_once(
         return None
     dead = 0
     while True:
-        block = work.read(opened)
+        block: Block | None = None
         try:
+            block = work.read(opened)
             sink.send_block(block)
             break
-        except Exception as error:  # whatever a sink raises is counted, or it would loop unseen
+        except Exception as error:  # whatever is raised here is counted, or it would loop unseen
+            if block is None and database.is_unavailable(error):
+                raise  # without the database nothing can be counted
             # A sink that refuses an event that is not in the block would loop: that is a failure.
-            if isinstance(error, EventRefused) and _holds(block, error.sequence):
+            if block and isinstance(error, EventRefused) and _holds(block, error.sequence):
                 work.dead_letter(error)
                 dead += 1
                 # A sink that takes event by event may hold what stands before it.
@@ -147,7 +150,7 @@ class _Work:
 
     def failed(self, opened: _Opened, error: Exception, backoff: Backoff) -> float:
         if not isinstance(error, PenstockError):
-            log.error("the sink raised what no sink should raise", exc_info=error)
+            log.error("a block failed with an unexpected error", exc_info=error)
         rows = database.call(
             self.connection,
             "relay_failure",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[tuple[Any, ...]]
 
 OLDEST_SERVER = 140_000
+_OUT_OF_RANGE = "22003"  # numeric_value_out_of_range
 CONNECT_TIMEOUT_SECONDS = 10
 
 #: Shutdowns, and the time limits that end a session (as a lease that runs out does).
@@ -105,7 +106,16 @@ def call(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
     if statement.binds != binds.keys():
         wrong = ", ".join(sorted(statement.binds ^ binds.keys()))
         raise InvalidArgument(f"the statement {name} and its call differ in: {wrong}")
-    return execute(connection, statement.text, binds or None)
+    try:
+        return execute(connection, statement.text, binds or None)
+    except Exception as error:
+        if sqlstate_of(error) != _OUT_OF_RANGE:
+            raise
+        inner = driver_error(error)
+        message = getattr(getattr(inner, "diag", None), "message_primary", None) or inner
+        raise InvalidArgument(
+            f"a number is out of range: {message}", hint="give a smaller number"
+        ) from inner
 
 
 def execute(

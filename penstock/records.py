@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -128,15 +129,41 @@ def as_uuid(value: Any) -> uuid.UUID:
 
 
 def as_headers(value: Any) -> dict[str, Any]:
-    """Headers as a dictionary, also from a driver that answers JSON as text."""
+    """Headers as a dictionary, also from a driver that answers JSON as text.
+
+    Never raises for what a database holds, or one event would stop its readers: a number beyond
+    Python's limits stays text, and headers that cannot be decoded are answered as
+    ``{"penstock-undecodable": "their first 1,000 characters"}``.
+    """
     if value is None:
         return {}
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
     if isinstance(value, str):
-        # As the database writes it: one object without space around it.
-        value, _ = _decode(value)
-    elif isinstance(value, bytes):
-        value = json.loads(value)
-    return value if type(value) is dict else dict(value)
+        text = value
+        try:
+            # As the database writes it: one object without space around it.
+            value, _ = _decode(text)
+        except (ValueError, RecursionError):
+            return {UNDECODABLE: text[:1_000]}
+    if type(value) is dict:
+        return value
+    return dict(value) if isinstance(value, Mapping) else {UNDECODABLE: str(value)[:1_000]}
 
 
-_decode = json.JSONDecoder().raw_decode
+def _integer(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:  # more digits than sys.get_int_max_str_digits()
+        return text
+
+
+def _float(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
+#: The only header of an event whose headers cannot be decoded.
+UNDECODABLE = "penstock-undecodable"
+
+_decode = json.JSONDecoder(parse_int=_integer, parse_float=_float).raw_decode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,9 @@ from penstock.records import Message
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+#: Shorter texts can be neither too deep nor hold too long a number.
+_SHORT_HEADERS = 2 * limits.MAX_HEADERS_DEPTH
+_TOO_MANY_DIGITS = 10**limits.MAX_HEADER_DIGITS
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -106,7 +109,38 @@ def headers_json(headers: Any) -> str | None:
         raise InvalidArgument(
             "the headers hold a NUL character or half a surrogate pair", hint="use valid Unicode"
         )
+    if len(text) > _SHORT_HEADERS:
+        _headers_limits(headers, text)
     return text
+
+
+def _headers_limits(headers: Any, text: str) -> None:
+    """The limits of the database's headers_problem: readers could not parse what is beyond."""
+    size = len(text.encode())
+    if size > limits.MAX_HEADERS_BYTES:
+        raise InvalidArgument(
+            f"the headers have {size} bytes",
+            hint=f"use at most {limits.MAX_HEADERS_BYTES}; larger data belongs into the payload",
+        )
+    level = [headers]
+    for _ in range(limits.MAX_HEADERS_DEPTH + 1):
+        if any(isinstance(each, int) and abs(each) >= _TOO_MANY_DIGITS for each in level):
+            raise InvalidArgument(
+                f"the headers hold a number of more than {limits.MAX_HEADER_DIGITS} digits",
+                hint="write it as text",
+            )
+        level = [inner for each in level for inner in _inside(each)]
+    if level:
+        raise InvalidArgument(
+            f"the headers are nested deeper than {limits.MAX_HEADERS_DEPTH} levels",
+            hint="larger structures belong into the payload",
+        )
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _path(path: str, what: str, longest: int) -> str:

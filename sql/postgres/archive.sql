@@ -2,7 +2,7 @@
 -- What the archive stores of each event; event id and headers as the text that the database has for them.
 SELECT f.sequence, f.event_id::text, f.key, f.type, f.content_type, f.headers::text, f.payload, f.created_at,
        f.sequenced_at, f.history
-FROM penstock.fetch(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s) AS f
+FROM penstock.fetch(%(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer) AS f
 
 -- name: low_sequences
 -- Each partition of a topic and the first sequence that the database answers.
@@ -10,7 +10,7 @@ SELECT w.partition, w.low_sequence FROM penstock.high_watermarks(%(topic)s) AS w
 
 -- name: seal
 -- The next log epoch of a partition; no row when there is nothing to seal.
-SELECT * FROM penstock.seal(%(topic)s, %(partition)s, %(max_events)s, %(max_age_seconds)s)
+SELECT * FROM penstock.seal(%(topic)s, %(partition)s::integer, %(max_events)s::integer, %(max_age_seconds)s)
 
 -- name: log_epochs_of
 -- The sealed log epochs of a topic, with the targets that hold a verified copy.
@@ -23,11 +23,12 @@ SELECT * FROM penstock.missing_copies(%(topic)s, %(target)s)
 -- name: record_copy
 -- Records a copy whose count and checksum, as read back, equal the seal's.
 SELECT penstock.record_copy(
-    %(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(location)s, %(event_count)s, %(checksum)s)
+    %(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(location)s,
+    %(event_count)s::bigint, %(checksum)s)
 
 -- name: forget_copy
 -- Marks a copy as missing; backfill makes it again.
-SELECT penstock.forget_copy(%(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(reason)s)
+SELECT penstock.forget_copy(%(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(reason)s)
 
 -- name: clean
 -- Moves the low sequences of a topic as far as its retention policy allows.

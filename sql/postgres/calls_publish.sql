@@ -41,7 +41,7 @@ SELECT path, created_at FROM penstock.list_namespaces()
 
 -- name: create_topic
 -- Creates a topic with its partitions; answers its id.
-SELECT penstock.create_topic(%(topic)s, %(partitions)s)
+SELECT penstock.create_topic(%(topic)s, %(partitions)s::integer)
 
 -- name: list_topics
 -- The topics at or below a namespace; all of them when it is empty.

@@ -1,6 +1,6 @@
 -- name: sequence
 -- One pass of the sequencer.
-SELECT sequenced, more, busy, grown FROM penstock.sequence(%(max_events)s)
+SELECT sequenced, more, busy, grown FROM penstock.sequence(%(max_events)s::integer)
 
 -- name: announce
 -- Wakes consumers; runs in a transaction of its own.
@@ -29,7 +29,7 @@ SELECT partition, expected, found FROM penstock.sequence_gaps(%(topic)s)
 -- Events of one partition from a sequence on, in order. Headers as text: the client decodes them faster than its driver.
 SELECT
     sequence, event_id, key, type, content_type, headers::text, payload, created_at, sequenced_at, history
-FROM penstock.fetch(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s)
+FROM penstock.fetch(%(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer)
 
 -- name: high_watermarks
 -- The readable range of every partition of a topic.

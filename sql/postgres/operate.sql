@@ -1,6 +1,6 @@
 -- name: set_retention
 -- How long events of a topic are kept at least, and in how many verified copies; answers the policy's version.
-SELECT penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s)
+SELECT penstock.set_retention(%(topic)s, %(minimum_age_seconds)s::bigint, %(copies)s::integer)
 
 -- name: retention_of
 -- The retention policies that are in force.

@@ -2,35 +2,36 @@
 -- Writes down what is about to be sent, or finds what was written down and is still open.
 SELECT block_id, first_sequence, last_sequence, reopened, attempt
 FROM penstock.open_block(
-    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(max_events)s, %(max_bytes)s
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint,
+    %(max_events)s::integer, %(max_bytes)s::bigint
 )
 
 -- name: read_block
--- The events of a block, without its dead letters.
+-- The events of a block, without its dead letters. Headers as text, as in fetch.
 SELECT
-    sequence, event_id, key, type, content_type, headers, payload, created_at, sequenced_at
+    sequence, event_id, key, type, content_type, headers::text, payload, created_at, sequenced_at
 FROM penstock.read_block(
-    %(subscription)s, %(partition_id)s, %(first_sequence)s, %(last_sequence)s
+    %(subscription)s, %(partition_id)s::bigint, %(first_sequence)s::bigint, %(last_sequence)s::bigint
 )
 
 -- name: relay_failure
 -- Counts a failed attempt of the open block; answers the seconds to wait.
 SELECT penstock.relay_failure(
-    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(block_id)s, %(error)s,
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(block_id)s::bigint, %(error)s,
     %(base_seconds)s, %(max_seconds)s
 )
 
 -- name: dead_letter
 -- Gives up one event of the open block.
 SELECT penstock.dead_letter(
-    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(reason)s
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(sequence)s::bigint, %(reason)s
 )
 
 -- name: dead_letters_of
 -- What a subscription has given up, newest first.
 SELECT topic, partition, sequence, event_id, key, type, reason, died_at
-FROM penstock.dead_letters_of(%(subscription)s, %(max_rows)s)
+FROM penstock.dead_letters_of(%(subscription)s, %(max_rows)s::integer)
 
 -- name: sweep
 -- Collects consumers whose time has run out.
-SELECT expired_consumers, locked_leases FROM penstock.sweep(%(max_rows)s)
+SELECT expired_consumers, locked_leases FROM penstock.sweep(%(max_rows)s::integer)

@@ -33,7 +33,7 @@ SELECT
     sequenced_at
 FROM penstock.poll(
     %(subscription)s, %(consumer)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[],
-    %(after)s::bigint[], %(max_events)s
+    %(after)s::bigint[], %(max_events)s::integer
 )
 
 -- name: commit
@@ -59,7 +59,7 @@ SELECT partition, "position", history FROM penstock.position(%(subscription)s, %
 
 -- name: seek
 -- Sets the position of one partition and takes the lease from its holder.
-SELECT penstock.seek(%(subscription)s, %(topic)s, %(partition)s, %(start)s)
+SELECT penstock.seek(%(subscription)s, %(topic)s, %(partition)s::integer, %(start)s)
 
 -- name: subscription_lag
 -- Positions, lag and holders, of one subscription or of all.

@@ -163,6 +163,9 @@ def test_without_keeping_the_last_row_sequences_begin_anew(connection: Connectio
         (TOPIC, (0, 1, 0), InvalidArgument),
         (TOPIC, (0, 1, 100_001), InvalidArgument),
         (TOPIC, (0, 2**63 - 1, 100), InvalidArgument),
+        (TOPIC, (0, 2**63, 100), InvalidArgument),
+        (TOPIC, (0, 1, 2**40), InvalidArgument),
+        (TOPIC, (2**70, 1, 1), InvalidArgument),
         (TOPIC, (0, 1, None), InvalidArgument),
         (TOPIC, (0, None, 1), InvalidArgument),
         (TOPIC, (None, 1, 1), InvalidPartition),
@@ -179,7 +182,7 @@ def test_wrong_arguments_are_typed_errors(
         log.fetch(log_of_one, name, *window)
 
 
-@pytest.mark.parametrize("max_events", [0, -1, 1_000_001, None])
+@pytest.mark.parametrize("max_events", [0, -1, 1_000_001, 2**40, 2**70, None])
 def test_a_pass_of_a_wrong_size_is_refused(log_of_one: Connection, max_events: int) -> None:
     """Guard: sequence looks at its argument."""
     with pytest.raises(InvalidArgument):

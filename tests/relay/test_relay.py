@@ -20,7 +20,7 @@ from ops.sinks.jsonl import JsonlSink
 from ops.sweep import sweep
 from penstock import stream
 from penstock.errors import ConfigurationError, StaleLease
-from penstock.records import Lease
+from penstock.records import Event, Lease
 from penstock.stream import Membership
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, chaos, compare
 
@@ -132,6 +132,42 @@ def test_a_failure_is_counted_and_the_block_tried_again(
     sent = {(b.partition, b.first_sequence, b.last_sequence) for b in scripted.blocks}
     assert len(sent) == PARTITIONS
     assert [b.reopened for b in scripted.blocks].count(False) == PARTITIONS
+    assert_exact(log)
+
+
+def test_a_block_that_cannot_be_read_is_counted(
+    log: Chaos, scripted: Scripted, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.publish(50)
+    read, faults = Event.from_row, [ValueError("cannot be decoded"), RecursionError("too deep")]
+
+    def from_row(*row: Any) -> Event:
+        if faults:
+            raise faults.pop()
+        return read(*row)
+
+    monkeypatch.setattr(Event, "from_row", from_row)
+    relay = Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST)
+    result = relay.run_for(30)
+    assert (result.events, result.failures, result.drained) == (50, 2, True)
+    rows = log.connection.execute("SELECT error FROM penstock.relay_failures ORDER BY error")
+    assert [row[0] for row in rows] == ["RecursionError: too deep", "ValueError: cannot be decoded"]
+    assert_exact(log)
+
+
+POISON = ("9" * 5_000, "[" * 7_000 + "]" * 7_000)
+
+
+@pytest.mark.parametrize("poison", POISON, ids=["digits", "levels"])
+def test_headers_that_python_cannot_decode_are_relayed(
+    log: Chaos, scripted: Scripted, database_url: str, poison: str
+) -> None:
+    """An event of before the limits, as the database may still hold it."""
+    log.publish(50)
+    headers = f'{{"a": {poison}}}'
+    log.connection.execute("UPDATE penstock.events SET headers = %s::jsonb", [headers])
+    result = Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST).run_for(30)
+    assert (result.events, result.failures, result.drained) == (50, 0, True)
     assert_exact(log)
 
 

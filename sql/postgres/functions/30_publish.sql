@@ -1,3 +1,31 @@
+-- name: headers_problem
+-- What is wrong with the headers of an event, or NULL. What a reader's JSON parser cannot take must not get into the log:
+-- the limits are an object of 64 KiB of text, 32 levels and numbers of 400 digits. STRICT: without headers it costs nothing.
+CREATE OR REPLACE FUNCTION headers_problem(headers jsonb) RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    written text;
+BEGIN
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RETURN 'its headers are not a JSON object';
+    END IF;
+    written := headers::text;
+    IF octet_length(written) > 65536 THEN
+        RETURN 'its headers have ' || octet_length(written) || ' bytes, the limit is 65536';
+    END IF;
+    -- 33 levels are at least 70 characters. A regular expression counts to 255 at most, hence two counts; what looks
+    -- like a long number may stand in a string, so those are taken out before the second look.
+    IF octet_length(written) > 70 AND jsonb_path_exists(headers, '$.**{33}') THEN
+        RETURN 'its headers are nested deeper than 32 levels';
+    END IF;
+    IF octet_length(written) > 400 AND written ~ '[0-9]{201}[0-9]{200}'
+       AND regexp_replace(written, '"([^"\\]|\\.)*"', '', 'g') ~ '[0-9]{201}[0-9]{200}' THEN
+        RETURN 'its headers hold a number of more than 400 digits';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
 -- name: event_problem
 -- What is wrong with an event, as 'SQLSTATE problem', or NULL. One rule for publish, publish_batch and publish_bulk. STABLE as
 -- the || of numbers is, so that it becomes a part of the query that calls it.
@@ -14,7 +42,7 @@ LANGUAGE sql STABLE AS $$
         WHEN char_length(key) > 255 THEN 'PS006 its key has ' || char_length(key) || ' characters, the limit is 255'
         WHEN char_length(type) > 255 THEN 'PS006 its type has more than 255 characters'
         WHEN char_length(content_type) > 255 THEN 'PS006 its content type has more than 255 characters'
-        WHEN jsonb_typeof(headers) <> 'object' THEN 'PS006 its headers are not a JSON object'
+        WHEN headers_problem(headers) IS NOT NULL THEN 'PS006 ' || headers_problem(headers)
         WHEN partition < 0 OR partition >= partitions
             THEN 'PS005 partition ' || partition || ' does not exist, the topic has ' || partitions
     END
