@@ -66,10 +66,12 @@ def connect(
             connection = psycopg.connect(url, autocommit=autocommit, **options)
     except psycopg.OperationalError as error:
         raise _unavailable(url, error) from None
-    except psycopg.ProgrammingError as error:
+    except psycopg.ProgrammingError:
+        # libpq's words are not passed on: they quote what it could not read, passwords too.
         raise ConfigurationError(
-            f"the address of the database cannot be read: {_without_secrets(url, error)}",
-            hint="write postgresql://user:password@host:5432/name",
+            "the address of the database cannot be read",
+            hint="write postgresql://user:password@host:5432/name, and in user and password "
+            "%25 for %, %20 for a space, %40 for @, %2F for /",
         ) from None
     try:
         require_server(connection.info.server_version)
