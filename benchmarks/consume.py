@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from time import perf_counter
 
 from benchmarks.bench_database import BARE_COLUMNS, PARTITIONS, BenchDatabase
 from benchmarks.fetch import filled
 from benchmarks.measure import Case
 from penstock import stream
-from penstock.records import Lease
 
 ROWS = 100_000
 BATCH_SIZE = 500
@@ -74,24 +74,12 @@ def _consume(bench: BenchDatabase, subscription: str) -> int:
         stream.commit(connection, member, done)
         handled += sum(len(events) for _, events in polled)
         for lease, position in done:
-            leases[lease.partition_id] = _at(lease, position)
+            leases[lease.partition_id] = replace(lease, position=position)
         if perf_counter() >= heartbeat_due:
             stream.heartbeat(connection, member)
             heartbeat_due = perf_counter() + member.heartbeat_seconds
     stream.leave(connection, member)
     return handled
-
-
-def _at(lease: Lease, position: int) -> Lease:
-    return Lease(
-        lease.topic,
-        lease.partition,
-        lease.partition_id,
-        lease.lease_epoch,
-        lease.state,
-        position,
-        lease.history,
-    )
 
 
 def _cursor_loop(bench: BenchDatabase, table: str) -> int:

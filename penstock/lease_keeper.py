@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock import database, stream
@@ -119,7 +120,7 @@ class LeaseKeeper:
         with self._lock:
             held = self._leases.get(lease.partition_id)
             if held is not None and held.lease_epoch == lease.lease_epoch:
-                self._leases[lease.partition_id] = _at(held, position)
+                self._leases[lease.partition_id] = replace(held, position=position)
 
     def lost(self, lease: Lease) -> None:
         """The lease turned out to be stale, or was given back: forget it and check in soon."""
@@ -192,7 +193,7 @@ class LeaseKeeper:
         known = self._leases.get(lease.partition_id)
         if known is None or known.lease_epoch != lease.lease_epoch:
             return lease
-        return _at(lease, max(known.position, lease.position))
+        return replace(lease, position=max(known.position, lease.position))
 
     def _forget_all(self) -> None:
         with self._lock:
@@ -210,18 +211,6 @@ class LeaseKeeper:
             )
         finally:
             _close(connection)
-
-
-def _at(lease: Lease, position: int) -> Lease:
-    return Lease(
-        lease.topic,
-        lease.partition,
-        lease.partition_id,
-        lease.lease_epoch,
-        lease.state,
-        position,
-        lease.history,
-    )
 
 
 def _close(connection: Connection | None) -> None:

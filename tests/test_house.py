@@ -92,7 +92,7 @@ def test_each_rule_finds_its_fault(tmp_path: Path, name: str, text: str, fault: 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("docs/a.md", "a relative homework/root/file, ~/work/x and an address /v1/home"),
+        ("docs/a.md", "a relative homework/home/file, ~/work/x and an address /v1/home"),
         ("a.py", "def f():\n" + "    x = 1\n" * 69),
         ("sql/a.sql", "-- name: one\n-- Why.\nSELECT 1;\n"),
         ("picture.png", b"\x89PNG\xff\xfe"),
