@@ -83,7 +83,10 @@ def _pause_until_replaced(
 
 
 def _somebody_waits(connection: psycopg.Connection[tuple[Any, ...]]) -> bool:
+    """A consumer waits for a row; the bank's own clients wait for each other all the time."""
     row = connection.execute(
-        "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND application_name = %s",
+        (f"penstock {SUBSCRIPTION}",),
     ).fetchone()
     return row is not None and row[0] > 0
