@@ -181,7 +181,8 @@ BEGIN
         SELECT l.partition_id
         FROM ordered AS o
         JOIN leases AS l ON l.subscription_id = owner.id AND l.partition_id = o.partition_id
-        WHERE NOT o.active OR o.place <= surplus
+        -- Asked again of the row itself: since the board was read it may have been given back or taken by a seek.
+        WHERE l.holder = consumer AND l.state = 'ACTIVE' AND (NOT o.active OR o.place <= surplus)
         ORDER BY l.partition_id
         FOR UPDATE OF l SKIP LOCKED
     ), changed AS (
