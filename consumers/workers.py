@@ -49,7 +49,7 @@ class Worker(Protocol):
 
 @dataclass(slots=True)
 class SequencerWorker:
-    """Numbers committed events: at once while there are any, else at a pace that halves down."""
+    """Numbers committed events: at once while there are any, else ever more rarely."""
 
     url: str
     name: str = "sequencer"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ops.archive import EPOCHS_PER_JOB, EpochCopy, bring_copies, verify_copies
 from ops.archive_table import committed_epochs, open_table
-from ops.seal import key_of, log_epochs, missing_copies
-from penstock.database import call, connect
+from ops.seal import forget_copy, key_of, log_epochs, missing_copies
+from penstock.database import connect
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,15 +83,8 @@ def audit_copies(spark: SparkSession, url: str, topic: str, target: Target) -> l
 
 def _forget(connection: Any, topic: str, target: Target, found: list[ForgottenCopy]) -> None:
     for each in found:
-        call(
-            connection,
-            "forget_copy",
-            topic=topic,
-            partition=each.partition,
-            log_epoch=each.log_epoch,
-            target=target.name,
-            reason=each.reason,
-        )
+        key = (each.partition, each.log_epoch)
+        forget_copy(connection, topic, key, target.name, each.reason)
 
 
 def _has_size(path: Path, size: int) -> bool:

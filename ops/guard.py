@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ops.archive import verify_copies
 from ops.policy_file import RetentionPolicy
-from ops.seal import key_of, log_epochs
+from ops.seal import forget_copy, key_of, log_epochs
 from penstock import stream
-from penstock.database import call, connect
+from penstock.database import connect
 from penstock.records import LogEpoch
 
 if TYPE_CHECKING:
@@ -76,15 +76,8 @@ def guard(
         ]
     with connect(url) as connection:
         for each in damaged:
-            call(
-                connection,
-                "forget_copy",
-                topic=topic,
-                partition=each.partition,
-                log_epoch=each.log_epoch,
-                target=each.target,
-                reason=each.damage,
-            )
+            key = (each.partition, each.log_epoch)
+            forget_copy(connection, topic, key, each.target, each.damage)
     return GuardResult(copies, events, tuple(damaged))
 
 

@@ -57,6 +57,20 @@ def missing_copies(connection: Any, topic: str, target: str) -> list[LogEpoch]:
     return [_log_epoch(topic, row) for row in rows]
 
 
+def forget_copy(connection: Any, topic: str, key: EpochKey, target: str, reason: str) -> None:
+    """Record that the target's copy of a log epoch is lost or damaged; backfill makes it again."""
+    partition, log_epoch = key
+    call(
+        connection,
+        "forget_copy",
+        topic=topic,
+        partition=partition,
+        log_epoch=log_epoch,
+        target=target,
+        reason=reason,
+    )
+
+
 def key_of(epoch: LogEpoch) -> EpochKey:
     """(partition, log epoch)."""
     return epoch.partition, epoch.log_epoch
