@@ -6,23 +6,24 @@ killed run leaves behind, are not part of it, whatever lies in the folder.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ops.archive_format import PARTITION_COLUMNS, TABLE_SCHEMA, EpochPlan
 from ops.targets import Target, make_durable
 from penstock.errors import ConfigurationError, EpochError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: One commit per log epoch: readers get a checkpoint every so many of them.
 _CONFIGURATION = {"delta.checkpointInterval": "50"}
@@ -67,24 +68,37 @@ def open_table(target: Target, topic: str) -> DeltaTable | None:
 
 def create_table(target: Target, topic: str) -> DeltaTable:
     """The topic's table on the target, made when it is not there; several may try at once."""
-    path = target.table_path(topic)
-    path.mkdir(parents=True, exist_ok=True)
-    for _ in range(_COMMIT_ATTEMPTS):
+    table = open_table(target, topic)
+    if table is None:
+        _create(target.table_path(topic), topic)
         table = open_table(target, topic)
-        if table is not None:
-            return table
-        try:
-            DeltaTable.create(
-                str(path),
-                TABLE_SCHEMA,
-                mode="error",
-                partition_by=list(PARTITION_COLUMNS),
-                name=topic,
-                configuration=_CONFIGURATION,
-            )
-        except DeltaError:
-            _back_off()  # another run has just made it; the next look finds it
-    raise EpochError(f"the archive table in {path} could not be created")
+    assert table is not None
+    return table
+
+
+def _create(path: Path, topic: str) -> None:
+    """Make the first commit of a table, or find that another run has made it.
+
+    Of two writers that create one table at once, delta-rs commits both, one after the other, each
+    with a table id of its own.  So the first commit is made aside, where nobody else writes, and
+    then linked: of two links with one name only one succeeds.
+    """
+    log = path / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".creating-") as aside:
+        table = DeltaTable.create(
+            aside,
+            TABLE_SCHEMA,
+            mode="error",
+            partition_by=list(PARTITION_COLUMNS),
+            name=topic,
+            configuration=_CONFIGURATION,
+        )
+        first = f"{table.version():020d}.json"
+        make_durable(Path(aside, "_delta_log", first))
+        with contextlib.suppress(FileExistsError):
+            os.link(Path(aside, "_delta_log", first), log / first)
+    make_durable(log)
 
 
 def committed_epochs(table: DeltaTable | None) -> Committed:

@@ -234,3 +234,24 @@ def test_target_by_uri(tmp_path: Path) -> None:
     """A path and its file: URI are the same place."""
     folder = tmp_path / "with blank"
     assert Target("a", folder.as_uri()).root == Target("a", str(folder)).root == folder
+
+
+def test_a_table_is_created_once(tmp_path: Path) -> None:
+    """Of runs that create one table at once, one makes the first commit, the others find it.
+
+    Guard: the link in ``_create``; delta-rs itself commits two creations one after the other.
+    """
+    for number in range(20):
+        target = Target("local", str(tmp_path / str(number)))
+        start = threading.Barrier(4)
+
+        def create(_: int, target: Target = target, start: threading.Barrier = start) -> str:
+            start.wait()
+            return str(create_table(target, TOPIC).metadata().id)
+
+        with ThreadPoolExecutor(4) as pool:
+            ids = set(pool.map(create, range(4)))
+
+        assert len(ids) == 1
+        assert create_table(target, TOPIC).version() == 0
+        assert not list(target.root.glob(".creating-*"))
