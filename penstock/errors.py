@@ -57,6 +57,42 @@ class InvalidName(UsageError):
     sqlstate = "PS003"
 
 
+class EmptyName(InvalidName):
+    """A name is empty, or nothing but blanks."""
+
+    sqlstate = "PS030"
+
+
+class NameTooLong(InvalidName):
+    """One name of a path has more characters than a name may have."""
+
+    sqlstate = "PS031"
+
+
+class PathTooLong(InvalidName):
+    """Path and topic together have more characters than an address may have."""
+
+    sqlstate = "PS032"
+
+
+class ControlCharacter(InvalidName):
+    """A name holds a character that cannot be seen."""
+
+    sqlstate = "PS033"
+
+
+class EmptySegment(InvalidName):
+    """A slash stands where no name is before or behind it, or inside of what should be one name."""
+
+    sqlstate = "PS034"
+
+
+class MovedUnderItself(UsageError):
+    """A namespace cannot become its own descendant."""
+
+    sqlstate = "PS035"
+
+
 class PayloadTooLarge(UsageError):
     """The payload is longer than the limit; nothing was written."""
 
@@ -142,6 +178,24 @@ class EpochError(PenstockError):
     """The log epoch does not exist, or is not in the state that the call needs."""
 
     sqlstate = "PS019"
+
+
+class InUse(UsageError):
+    """Something still uses what was to be deleted; nothing was changed."""
+
+    sqlstate = "PS020"
+
+
+class LogBehind(PenstockError):
+    """A position lies beyond the log: a restore lost commits that somebody has seen."""
+
+    sqlstate = "PS021"
+
+
+class BackPressure(PenstockError):
+    """Too much waits for its sequence, by the topic's policy; nothing was written."""
+
+    sqlstate = "PS022"
 
 
 class NotMigrated(PenstockError):

@@ -30,6 +30,15 @@ EXPECTED = {
     "PS017": "RetentionRefused",
     "PS018": "WrongIsolation",
     "PS019": "EpochError",
+    "PS020": "InUse",
+    "PS021": "LogBehind",
+    "PS022": "BackPressure",
+    "PS030": "EmptyName",
+    "PS031": "NameTooLong",
+    "PS032": "PathTooLong",
+    "PS033": "ControlCharacter",
+    "PS034": "EmptySegment",
+    "PS035": "MovedUnderItself",
 }
 
 

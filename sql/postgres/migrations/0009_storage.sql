@@ -1,0 +1,3 @@
+-- name: storage_begins
+-- The statements of this migration follow.
+SELECT 1;
