@@ -92,7 +92,7 @@ class Distribution:
         """A data directory with system tables and a root without password; made once."""
         version = self.version(home)
         template = home / f"{self.name}.template"
-        with _locked(home / f".{self.name}.template.lock"):
+        with locked(home / f".{self.name}.template.lock"):
             stamp = template / "version"
             if not stamp.is_file() or stamp.read_text() != version:
                 self._make_template(template, home)
@@ -138,7 +138,7 @@ class Distribution:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """One process at a time; the kernel frees a dead one's lock."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,0 +1,57 @@
+"""Ask Maven for the jars of a pom: the machine's Maven, else one out of Debian packages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools import java
+from tools.debian import DebianUnavailable, unpack
+from tools.servers.errors import ServerUnavailable
+
+DIRECTORY = Path(__file__).resolve().parents[2] / ".penstock" / "maven"
+SUITE = "bookworm"
+PACKAGE = "maven"
+
+_TIMEOUT_SECONDS = 900
+_SHOWN_LINES = 5
+
+
+def copy_jars(pom: Path, folder: Path, properties: Mapping[str, str]) -> None:
+    """Copy what the pom depends on into a folder; where it comes from is Maven's own setting."""
+    try:
+        home = java.home()
+        command = [
+            *(_program(), "--batch-mode", "--quiet", "--strict-checksums", "--file", str(pom)),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={folder}",
+            *(f"-D{name}={value}" for name, value in properties.items()),
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False,
+            stdin=subprocess.DEVNULL, env={**os.environ, "JAVA_HOME": str(home)},
+        )  # fmt: skip
+    except java.JavaMissing as error:
+        raise ServerUnavailable(f"Maven needs Java: {error}") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServerUnavailable(f"Maven does not work here: {error}") from error
+    if done.returncode != 0:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
+        raise ServerUnavailable(f"Maven could not fetch: {' | '.join(said[:_SHOWN_LINES])}")
+
+
+def _program() -> str:
+    """The `mvn` of MAVEN or on PATH, else an unpacked one."""
+    found = shutil.which(os.environ.get("MAVEN") or "mvn")
+    if found is not None:
+        return found
+    try:
+        return str(unpack([PACKAGE], SUITE, DIRECTORY) / "usr/share/maven/bin/mvn")
+    except DebianUnavailable as error:
+        raise ServerUnavailable(
+            f"there is no Maven and none could be unpacked ({error})",
+            hint="apt-get install maven, or set MAVEN to an mvn",
+        ) from error
