@@ -192,7 +192,7 @@ def test_without_counting_itself_as_open_the_sequencer_loses_its_own_event(
     topic(connection)
     without_guard(
         connection,
-        "sequence",
+        "next_tick",
         "tick.target := committed_snapshot()",
         "tick.target := pg_current_snapshot()",
     )

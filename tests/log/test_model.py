@@ -137,7 +137,7 @@ def test_the_log_does_what_the_model_does(
     ("function", "old", "new"),
     [
         ("fresh_events", "WHERE pg_visible_in_snapshot(x.tx, fresh_events.target)", "WHERE false"),
-        ("sequence", "pass.sequenced < max_events, tick", "true, tick"),
+        ("sequence", "pass.seen < max_events, tick", "true, tick"),
         ("near_events", "AND NOT pg_visible_in_snapshot(e.tx, near_events.base)", ""),
         ("append_chunks", "SELECT c.first_sequence + c.event_count", "SELECT c.first_sequence + 1"),
         (

@@ -119,10 +119,14 @@ def test_a_pass_over_a_backlog_reads_what_it_numbers(long_log: Connection) -> No
 
 def test_the_head_of_a_partition_is_looked_up_once(long_log: Connection) -> None:
     """Guard: heads is materialised; inlined, it ran for every event of the pass."""
-    given = _snapshots(long_log)
+    tick = value(
+        long_log,
+        "SELECT penstock.next_tick(t, NULL, 1000)::text FROM penstock.ticks AS t"
+        " ORDER BY t.id DESC LIMIT 1",
+    )
     chunks = [
         each
-        for each in nodes(plan_of(long_log, "append_chunks", **given, max_events=1000))
+        for each in nodes(plan_of(long_log, "append_chunks", tick=tick, max_events=1000, now_due=0))
         if each.get("Relation Name") == "chunks" and "Index Name" in each
     ]
     assert sum(each["Actual Loops"] for each in chunks) <= 4

@@ -1,26 +1,28 @@
 -- name: fresh_events
 -- The events that became visible between two snapshots and have an id above last_id. Starts from the index on tx even
 -- where the planner has no statistics yet: an order by id, or a condition on the bare id, would tempt it to walk the whole
--- primary key. Transactions that are
--- still open are not looked up, or a bulk load would cost every tick as many rows as it has written.
+-- primary key. Transactions that are still open are not looked up, or a bulk load would cost every tick as many rows as it
+-- has written. Events of before the era are numbered by its repair.
 CREATE OR REPLACE FUNCTION fresh_events(base pg_snapshot, target pg_snapshot, last_id bigint)
-RETURNS TABLE (id bigint, partition_id bigint)
+RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off ROWS 1000 AS $$
-    SELECT e.id, e.partition_id
+    SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
     WHERE e.tx >= pg_snapshot_xmax(fresh_events.base)
       AND e.tx < pg_snapshot_xmax(fresh_events.target)
       AND pg_visible_in_snapshot(e.tx, fresh_events.target)
       AND e.id + 0 > fresh_events.last_id
+      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id))
     UNION ALL
-    SELECT e.id, e.partition_id
+    SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
     WHERE e.tx = ANY (ARRAY(
             SELECT x.tx
             FROM pg_snapshot_xip(fresh_events.base) AS x (tx)
             WHERE pg_visible_in_snapshot(x.tx, fresh_events.target)))
       AND e.id + 0 > fresh_events.last_id
+      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id))
 $$;
 
 -- name: tick_start
@@ -28,8 +30,8 @@ $$;
 -- base took their ids after the newest horizon that lies below it; late ones are looked up.
 CREATE OR REPLACE FUNCTION tick_start(base pg_snapshot, target pg_snapshot, max_events integer) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-    SELECT CASE WHEN newest.id - settled.highest_id <= 10 * tick_start.max_events::bigint THEN 0
-        ELSE LEAST(settled.highest_id, (
+    SELECT CASE WHEN newest.id - COALESCE(settled.highest_id, 0) <= 10 * tick_start.max_events::bigint THEN 0
+        ELSE LEAST(COALESCE(settled.highest_id, 0), (
             SELECT min(e.id + 0) - 1
             FROM events AS e
             WHERE e.tx = ANY (ARRAY(
@@ -37,12 +39,13 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
                 FROM pg_snapshot_xip(tick_start.base) AS x (tx)
                 WHERE pg_visible_in_snapshot(x.tx, tick_start.target)))))
     END
-    FROM (SELECT s.last_value AS id FROM events_id AS s) AS newest,
-        (SELECT t.highest_id
-         FROM ticks AS t
-         WHERE t.horizon <= pg_snapshot_xmax(tick_start.base)
-         ORDER BY t.id DESC
-         LIMIT 1) AS settled
+    FROM (SELECT s.last_value AS id FROM events_id AS s) AS newest
+    LEFT JOIN LATERAL (
+        SELECT t.highest_id
+        FROM ticks AS t
+        WHERE t.horizon <= pg_snapshot_xmax(tick_start.base) AND t.era = (SELECT a.era FROM current_era() AS a)
+        ORDER BY t.id DESC
+        LIMIT 1) AS settled ON true
 $$;
 
 -- name: committed_snapshot
@@ -62,61 +65,120 @@ $$;
 -- The first events of a large tick above last_id, in id order, found by a walk along the primary key over ten times as many
 -- ids. Passes over a backlog would otherwise look through all of it, each of them; fewer than max_events say nothing.
 CREATE OR REPLACE FUNCTION near_events(base pg_snapshot, target pg_snapshot, last_id bigint, max_events integer)
-RETURNS TABLE (id bigint, partition_id bigint)
+RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off ROWS 1000 AS $$
-    SELECT e.id, e.partition_id
+    SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
     WHERE e.id > near_events.last_id AND e.id <= near_events.last_id + 10 * near_events.max_events::bigint
       AND near_events.last_id > 0
       AND pg_visible_in_snapshot(e.tx, near_events.target) AND NOT pg_visible_in_snapshot(e.tx, near_events.base)
+      AND (e.id > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id))
     ORDER BY e.id
     LIMIT near_events.max_events
 $$;
 
 -- name: append_chunks
--- Numbers the next events of a tick, at most max_events in id order, per partition, and appends them to the index of the
--- log in chunks of at most 1,000. Answers how many, the last id, and the partitions that grew.
+-- One pass: numbers, per partition, the next events of a tick (at most max_events, in id order) and what has come due by now
+-- (in order of due and id, at least a quarter of a pass), and appends them to the index of the log in chunks of at most
+-- 1,000. Events that are to come later go to delayed; those of a deleted topic are counted and go nowhere. due and due_id
+-- is up to where delayed events are taken from now on; what is seen with an earlier time is numbered at once.
 CREATE OR REPLACE FUNCTION append_chunks(
-    base pg_snapshot, target pg_snapshot, last_id bigint, max_events integer,
-    OUT sequenced bigint, OUT highest bigint, OUT grown bigint[]
+    tick ticks, max_events integer, now_due bigint,
+    OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT due bigint, OUT due_id bigint, OUT due_left boolean,
+    OUT grown bigint[]
 )
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
     WITH near AS MATERIALIZED (
-        SELECT n.id, n.partition_id
-        FROM near_events(append_chunks.base, append_chunks.target, append_chunks.last_id, append_chunks.max_events) AS n
+        SELECT n.id, n.partition_id, n.due_at
+        FROM near_events((append_chunks.tick).base, (append_chunks.tick).target, (append_chunks.tick).last_id,
+                         append_chunks.max_events) AS n
+        WHERE NOT (append_chunks.tick).repair
     ), far AS MATERIALIZED (
-        SELECT f.id, f.partition_id
-        FROM fresh_events(append_chunks.base, append_chunks.target, append_chunks.last_id) AS f
-        WHERE (SELECT count(*) FROM near) < append_chunks.max_events
+        SELECT f.id, f.partition_id, f.due_at
+        FROM fresh_events((append_chunks.tick).base, (append_chunks.tick).target, (append_chunks.tick).last_id) AS f
+        WHERE NOT (append_chunks.tick).repair AND (SELECT count(*) FROM near) < append_chunks.max_events
         ORDER BY f.id
         LIMIT append_chunks.max_events
-    ), batch AS MATERIALIZED (
-        SELECT n.id, n.partition_id FROM near AS n WHERE (SELECT count(*) FROM near) = append_chunks.max_events
+    ), repaired AS MATERIALIZED (
+        SELECT r.id, r.partition_id, r.due_at
+        FROM repair_events((append_chunks.tick).base, (append_chunks.tick).target, (append_chunks.tick).done_id,
+                           (SELECT a.boundary_id FROM current_era() AS a), (append_chunks.tick).last_id) AS r
+        WHERE (append_chunks.tick).repair
+        ORDER BY r.id
+        LIMIT append_chunks.max_events
+    ), fresh AS MATERIALIZED (
+        SELECT n.id, n.partition_id, n.due_at
+        FROM near AS n
+        WHERE (SELECT count(*) FROM near) = append_chunks.max_events
         UNION ALL
-        SELECT f.id, f.partition_id FROM far AS f
-    ), numbered AS (
-        SELECT b.id, b.partition_id, row_number() OVER (PARTITION BY b.partition_id ORDER BY b.id) - 1 AS place
+        SELECT f.id, f.partition_id, f.due_at FROM far AS f
+        UNION ALL
+        SELECT r.id, r.partition_id, r.due_at FROM repaired AS r
+    ), room AS MATERIALIZED (
+        SELECT count(*) AS seen, max(f.id) AS highest,
+               GREATEST(append_chunks.max_events - count(*), append_chunks.max_events / 4, 1) AS due_events
+        FROM fresh AS f
+    ), ripe AS MATERIALIZED (
+        SELECT d.due, d.id, d.partition_id
+        FROM delayed AS d
+        WHERE d.due >= (append_chunks.tick).due AND d.due <= append_chunks.now_due
+          AND (d.due, d.id) > ((append_chunks.tick).due, (append_chunks.tick).due_id)
+        ORDER BY d.due, d.id
+        LIMIT (SELECT r.due_events FROM room AS r)
+    ), taken AS MATERIALIZED (
+        SELECT CASE WHEN full_pass.due_left THEN (SELECT max(r.due) FROM ripe AS r)
+                    ELSE GREATEST(append_chunks.now_due, (append_chunks.tick).due) END AS due,
+               CASE WHEN full_pass.due_left THEN (SELECT r.id FROM ripe AS r ORDER BY r.due DESC, r.id DESC LIMIT 1)
+                    WHEN append_chunks.now_due < (append_chunks.tick).due THEN (append_chunks.tick).due_id
+                    ELSE 9223372036854775807 END AS due_id,
+               full_pass.due_left
+        FROM (SELECT (SELECT count(*) FROM ripe) = r.due_events AS due_left FROM room AS r) AS full_pass
+    ), put_off AS (
+        INSERT INTO delayed (due, id, partition_id)
+        SELECT (extract(epoch FROM f.due_at) * 1000000)::bigint, f.id, f.partition_id
+        FROM fresh AS f, taken AS t
+        WHERE ((extract(epoch FROM f.due_at) * 1000000)::bigint, f.id) > (t.due, t.due_id)
+    ), batch AS (
+        SELECT f.id, f.partition_id, COALESCE((extract(epoch FROM f.due_at) * 1000000)::bigint, 0) AS due
+        FROM fresh AS f, taken AS t
+        WHERE f.due_at IS NULL OR ((extract(epoch FROM f.due_at) * 1000000)::bigint, f.id) <= (t.due, t.due_id)
+        UNION ALL
+        SELECT r.id, r.partition_id, r.due FROM ripe AS r
+    ), groups AS MATERIALIZED (
+        SELECT b.partition_id, array_agg(b.id ORDER BY b.due, b.id) AS ids, count(*)::integer AS size, max(b.due) > 0 AS mixed
         FROM batch AS b
+        GROUP BY b.partition_id
+    ), discarded AS (
+        UPDATE deleted_topics AS d SET discarded = d.discarded + late.size
+        FROM (SELECT g.partition_id >> 16 AS topic_id, sum(g.size) AS size FROM groups AS g GROUP BY 1) AS late
+        WHERE d.topic_id = late.topic_id
     ), heads AS MATERIALIZED (
-        SELECT touched.partition_id, COALESCE((
+        SELECT g.partition_id, g.ids, g.size, g.mixed, COALESCE((
             SELECT c.first_sequence + c.event_count
             FROM chunks AS c
-            WHERE c.partition_id = touched.partition_id
+            WHERE c.partition_id = g.partition_id
             ORDER BY c.first_sequence DESC
             LIMIT 1), 1) AS next_sequence
-        FROM (SELECT DISTINCT b.partition_id FROM batch AS b) AS touched
+        FROM groups AS g
+        WHERE NOT EXISTS (SELECT FROM deleted_topics AS d WHERE d.topic_id = g.partition_id >> 16)
+    ), pieces AS (
+        SELECT h.partition_id, h.mixed, h.next_sequence + place.n AS first_sequence,
+               h.ids[place.n + 1:place.n + 1000] AS ids
+        FROM heads AS h CROSS JOIN LATERAL generate_series(0, h.size - 1, 1000) AS place (n)
     ), appended AS (
         INSERT INTO chunks (partition_id, first_sequence, event_count, first_id, last_id, event_ids, sequenced_at)
-        SELECT n.partition_id, h.next_sequence + n.place / 1000 * 1000, count(*), min(n.id), max(n.id),
-               array_agg(n.id ORDER BY n.id), clock_timestamp()
-        FROM numbered AS n JOIN heads AS h ON h.partition_id = n.partition_id
-        GROUP BY n.partition_id, h.next_sequence, n.place / 1000
-        RETURNING partition_id, event_count, last_id
+        SELECT p.partition_id, p.first_sequence, cardinality(p.ids),
+               CASE WHEN p.mixed THEN (SELECT min(i.id) FROM unnest(p.ids) AS i (id)) ELSE p.ids[1] END,
+               CASE WHEN p.mixed THEN (SELECT max(i.id) FROM unnest(p.ids) AS i (id)) ELSE p.ids[cardinality(p.ids)] END,
+               p.ids, clock_timestamp()
+        FROM pieces AS p
+        RETURNING partition_id, event_count
     )
-    SELECT COALESCE(sum(a.event_count), 0), COALESCE(max(a.last_id), append_chunks.last_id),
-           COALESCE(array_agg(DISTINCT a.partition_id), '{}')
-    FROM appended AS a
+    SELECT COALESCE(a.events, 0), r.seen, COALESCE(r.highest, (append_chunks.tick).last_id), t.due, t.due_id, t.due_left,
+           COALESCE(a.grown, '{}')
+    FROM room AS r, taken AS t,
+        (SELECT sum(g.event_count) AS events, array_agg(DISTINCT g.partition_id) AS grown FROM appended AS g) AS a
 $$;
 
 -- name: sequence
@@ -151,26 +213,51 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO STRICT tick FROM ticks AS t ORDER BY t.id DESC LIMIT 1;
+    IF is_other_era(tick) THEN
+        tick := open_era(tick);
+    END IF;
     begun := tick.complete;
     IF begun THEN
-        IF issued IS NOT NULL THEN
-            tick.highest_id := issued;
-            tick.horizon := pg_current_xact_id();
-        END IF;
-        tick.base := tick.target;
-        tick.target := committed_snapshot();
-        tick.last_id := COALESCE(tick_start(tick.base, tick.target, max_events), 0);
+        tick := next_tick(tick, issued, max_events);
     END IF;
-    SELECT * INTO pass FROM append_chunks(tick.base, tick.target, tick.last_id, max_events);
-    IF pass.sequenced = 0 AND begun THEN
+    SELECT * INTO pass FROM append_chunks(tick, max_events, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+    IF pass.seen = 0 AND pass.sequenced = 0 AND begun THEN
         RETURN;
     END IF;
     -- Behind the last pass of a longer tick there may be a next tick: who works off what is there has to look.
-    more := pass.sequenced = max_events OR NOT begun;
-    INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon)
-    VALUES (tick.id + 1, tick.base, tick.target, pass.highest, pass.sequenced < max_events, tick.highest_id, tick.horizon);
+    more := pass.seen = max_events OR pass.due_left OR NOT begun;
+    INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon, era, repair, done_id, due, due_id)
+    VALUES (tick.id + 1, tick.base, tick.target, pass.highest, pass.seen < max_events, tick.highest_id, tick.horizon,
+            tick.era, tick.repair, tick.done_id, pass.due, pass.due_id);
     sequenced := pass.sequenced;
     grown := pass.grown;
+END
+$$;
+
+-- name: is_other_era
+-- Whether the transaction numbers of a tick are of another cluster or timeline, or of a future that a restore took back.
+CREATE OR REPLACE FUNCTION is_other_era(tick ticks) RETURNS boolean
+LANGUAGE sql VOLATILE AS $$
+    SELECT (i.system_identifier, i.timeline) IS DISTINCT FROM (a.system_identifier, a.timeline)
+        OR pg_snapshot_xmax(is_other_era.tick.target) > pg_snapshot_xmax(pg_current_snapshot())
+    FROM log_identity() AS i, current_era() AS a
+$$;
+
+-- name: next_tick
+-- The tick that follows a complete one: everything that has been committed since. issued is the newest id that was handed out
+-- before the caller's transaction had a number; NULL when that is not known.
+CREATE OR REPLACE FUNCTION next_tick(tick ticks, issued bigint, max_events integer) RETURNS ticks
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    IF issued IS NOT NULL THEN
+        tick.highest_id := issued;
+        tick.horizon := pg_current_xact_id();
+    END IF;
+    tick.base := CASE WHEN tick.repair THEN (current_era()).base ELSE tick.target END;
+    tick.target := committed_snapshot();
+    tick.last_id := COALESCE(tick_start(tick.base, tick.target, max_events), 0);
+    tick.repair := false;
+    RETURN tick;
 END
 $$;
 
@@ -189,14 +276,22 @@ $$;
 -- How many committed events wait for their sequence (counted up to 10,000) and for how long the oldest of them does.
 CREATE OR REPLACE FUNCTION unsequenced(OUT events bigint, OUT oldest_age_seconds double precision)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    WITH tick AS (
+        SELECT * FROM ticks AS t ORDER BY t.id DESC LIMIT 1
+    )
     SELECT count(*), COALESCE(max(extract(epoch FROM clock_timestamp() - e.created_at)), 0)
     FROM (
         SELECT f.id
-        FROM (SELECT * FROM ticks AS t ORDER BY t.id DESC LIMIT 1) AS tick
+        FROM tick AS t
         CROSS JOIN LATERAL fresh_events(
-            CASE WHEN tick.complete THEN tick.target ELSE tick.base END,
+            CASE WHEN t.repair THEN (current_era()).base WHEN t.complete THEN t.target ELSE t.base END,
             pg_current_snapshot(),
-            CASE WHEN tick.complete THEN 0 ELSE tick.last_id END) AS f
+            CASE WHEN t.complete OR t.repair THEN 0 ELSE t.last_id END) AS f
+        UNION ALL
+        SELECT r.id
+        FROM tick AS t
+        CROSS JOIN LATERAL repair_events(t.base, t.target, t.done_id, (current_era()).boundary_id, t.last_id) AS r
+        WHERE t.repair AND NOT t.complete
         LIMIT 10000
     ) AS waiting
     JOIN events AS e ON e.id = waiting.id

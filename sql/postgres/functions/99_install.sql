@@ -2,6 +2,17 @@
 -- Storage to begin with.
 SELECT ensure_slices();
 
+-- name: first_delayed_slices
+-- Storage for events that are to come later.
+SELECT ensure_delayed();
+
+-- name: first_era
+-- Transaction numbers are compared within an era, so there must be one to begin with.
+INSERT INTO eras (era, system_identifier, timeline, boundary_id, base, settled)
+SELECT 1, i.system_identifier, i.timeline, 0, committed_snapshot(), pg_current_xact_id()
+FROM log_identity() AS i
+WHERE NOT EXISTS (SELECT FROM eras);
+
 -- name: first_tick
 -- The sequencer works on differences between snapshots, so there must be one to begin with: today's, before any event.
 INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon)
