@@ -1,32 +1,28 @@
-"""The database of a run: a server of its own with durability on, Penstock, and the bare table."""
+"""The databases of a run: a server of its own with durability on, Penstock, and the bare table."""
 
 from __future__ import annotations
 
 import itertools
-import random
 import tempfile
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.types.json import Jsonb
+from psycopg import sql
 
-from penstock import log, names
+from benchmarks.events import KEYS, PAYLOAD_BYTES
+from penstock import database, log, names
 from penstock.migrate import migrate
-from penstock.records import Message
 from resources.embedded import EmbeddedPostgres
 
 PARTITIONS = 16
-PAYLOAD_BYTES = 200
-KEYS = 5_000
 NAMESPACE = "bench"
 BARE_COLUMNS = ("id", "key", "type", "content_type", "headers", "payload")
-BARE_TYPES = ("uuid", "text", "text", "text", "jsonb", "bytea")
 PASS = 50_000  # events that one pass of the sequencer may take
+FILL = 200_000  # events that are made in one transaction
 
 #: What an application would make for its events: the same columns, a primary key, nothing else.
 _BARE = """
@@ -36,6 +32,16 @@ CREATE TABLE {} (
 )
 """
 
+#: Events out of the server's own hands, for the cases that only need a log to be there.
+_FILL = """
+INSERT INTO pg_temp.penstock_bulk (topic, payload, key, type, content_type, headers)
+SELECT (%(topics)s::text[])[1 + n %% %(count)s],
+       substr(decode(repeat(md5(n::text), 13), 'hex'), 1, %(bytes)s),
+       'account-' || n / %(count)s %% %(keys)s, 'account.changed', 'application/octet-stream',
+       jsonb_build_object('source', 'bench', 'number', n)
+FROM generate_series(%(first)s::integer, %(last)s::integer) AS n
+"""
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
@@ -43,15 +49,17 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 class BenchDatabase:
     """A migrated database and one connection to it, in autocommit mode."""
 
+    server: EmbeddedPostgres
+    name: str
     url: str
     connection: Connection
     engine: str
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def new_topic(self) -> str:
-        """An empty topic of 16 partitions."""
+    def new_topic(self, partitions: int = PARTITIONS) -> str:
+        """An empty topic."""
         topic = f"{NAMESPACE}/topic{next(self._numbers)}"
-        names.create_topic(self.connection, topic, PARTITIONS)
+        names.create_topic(self.connection, topic, partitions)
         return topic
 
     def new_bare_table(self) -> str:
@@ -71,48 +79,52 @@ class BenchDatabase:
             done += result.sequenced
         return done
 
+    def fill(self, topics: Sequence[str], count: int) -> None:
+        """Publish full-width events in bulk, turn by turn over the topics, without a client."""
+        for first in range(1, count + 1, FILL):
+            binds = {
+                "topics": list(topics), "count": len(topics), "bytes": PAYLOAD_BYTES, "keys": KEYS,
+                "first": first, "last": min(first + FILL - 1, count),
+            }  # fmt: skip
+            with self.connection.transaction():
+                database.call(self.connection, "prepare_bulk")
+                self.connection.execute(_FILL, binds)
+                database.call(self.connection, "publish_bulk")
+
+    def figure(self, query: str) -> Any:
+        """The only value of the only row of a query."""
+        row = self.connection.execute(query.encode()).fetchone()
+        return None if row is None else row[0]
+
 
 @contextmanager
-def bench_database() -> Iterator[BenchDatabase]:
+def bench_server() -> Iterator[EmbeddedPostgres]:
     """A server in a temporary folder with default settings, which are the durable ones."""
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as folder,
         EmbeddedPostgres(Path(folder)) as server,
     ):
-        url = server.url("bench")
-        migrate(url)
+        yield server
+
+
+@contextmanager
+def bench_database(server: EmbeddedPostgres, name: str) -> Iterator[BenchDatabase]:
+    """A fresh database, so that no group of figures pays for the rows of another."""
+    url = server.url(name)
+    migrate(url)
+    try:
         with psycopg.connect(url, autocommit=True) as connection:
             _require_durable(connection)
             names.create_namespace(connection, NAMESPACE)
-            yield BenchDatabase(url, connection, f"PostgreSQL {_version(connection)}")
+            yield BenchDatabase(server, name, url, connection, f"PostgreSQL {_version(connection)}")
+    finally:
+        _drop(server, name)
 
 
-def messages(topic: str, count: int) -> list[Message]:
-    """Full-width events: key, type, content type, headers and 200 bytes; the same in every run."""
-    chance = random.Random(20)
-    return [
-        Message(
-            topic,
-            chance.randbytes(PAYLOAD_BYTES),
-            key=f"account-{chance.randrange(KEYS)}",
-            type="account.changed",
-            content_type="application/octet-stream",
-            headers={"source": "bench", "number": number},
-        )
-        for number in range(count)
-    ]
-
-
-def bare_row(message: Message) -> tuple[Any, ...]:
-    """The same event for the bare table; the caller of both makes the id while the clock runs."""
-    return (
-        uuid.uuid4(),
-        message.key,
-        message.type,
-        message.content_type,
-        Jsonb(message.headers),
-        message.payload,
-    )
+def _drop(server: EmbeddedPostgres, name: str) -> None:
+    drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        connection.execute(drop)
 
 
 def _require_durable(connection: Connection) -> None:

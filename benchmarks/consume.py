@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
 
-from benchmarks.bench_database import BARE_COLUMNS, PARTITIONS, BenchDatabase
-from benchmarks.fetch import filled
-from benchmarks.measure import Case
+from benchmarks.bench_database import BARE_COLUMNS, BenchDatabase, Connection
+from benchmarks.fetch import FIRST_ID, filled
+from benchmarks.measure import Aim, Case, Settings
 from penstock import stream
+from penstock.records import Lease
 
 ROWS = 100_000
 BATCH_SIZE = 500
-#: Check-ins until one consumer holds every partition.
-MOST_CHECK_INS = 10
 
 
-def cases(bench: BenchDatabase, rows: int | None) -> list[Case]:
+def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
     """consume, with a commit for each batch.
 
     The peer is what people write by hand for a single reader: SELECT the next 500 rows by id,
     UPDATE the one row that holds the position, COMMIT.
     """
-    count = rows or ROWS
+    count = settings.amount(ROWS)
     topic, table = filled(bench, count)
     connection = bench.connection
-    connection.execute(f"CREATE TABLE {table}_position (last uuid NOT NULL)")
-    connection.execute(f"INSERT INTO {table}_position VALUES (%s)", (_NONE,))
-    numbers = itertools.count(1)
-
-    def ours() -> float:
-        subscription = f"{table}-{next(numbers)}"
-        stream.subscribe(connection, subscription, [topic])
-        bench.settle()
-        begun = perf_counter()
-        handled = _consume(bench, subscription)
-        spent = perf_counter() - begun
-        stream.unsubscribe(connection, subscription)
-        if handled != count:
-            raise RuntimeError(f"handled {handled} of {count} events")
-        return spent
+    connection.execute(f"CREATE TABLE {table}_position (last uuid NOT NULL)".encode())
+    connection.execute(f"INSERT INTO {table}_position VALUES (%s)".encode(), (FIRST_ID,))
 
     def peer() -> float:
-        connection.execute(f"UPDATE {table}_position SET last = %s", (_NONE,))
+        connection.execute(f"UPDATE {table}_position SET last = %s".encode(), (FIRST_ID,))
         bench.settle()
         begun = perf_counter()
         handled = _cursor_loop(bench, table)
@@ -52,34 +39,64 @@ def cases(bench: BenchDatabase, rows: int | None) -> list[Case]:
             raise RuntimeError(f"handled {handled} of {count} events")
         return spent
 
-    return [Case("consume", count, BATCH_SIZE, ours, peer)]
+    yield Case(
+        "consume", count, BATCH_SIZE, Consuming(bench, topic, count), peer, "a cursor row",
+        Aim(value=80_000),
+    )  # fmt: skip
 
 
-_NONE = "00000000-0000-0000-0000-000000000000"
+class Consuming:
+    """Runs that read a whole topic, each by a subscription of its own; joining is on the clock."""
+
+    def __init__(self, bench: BenchDatabase, topic: str, count: int) -> None:
+        self._bench = bench
+        self._topic = topic
+        self._count = count
+        self._numbers = itertools.count(1)
+
+    def __call__(self) -> float:
+        connection = self._bench.connection
+        subscription = f"{self._topic.rpartition('/')[2]}-{next(self._numbers)}"
+        stream.subscribe(connection, subscription, [self._topic])
+        self._bench.settle()
+        begun = perf_counter()
+        member, leases = join_all(connection, subscription)
+        handled = self.work(member, leases)
+        stream.leave(connection, member)
+        spent = perf_counter() - begun
+        stream.unsubscribe(connection, subscription)
+        if handled != self._count:
+            raise RuntimeError(f"handled {handled} of {self._count} events")
+        return spent
+
+    def work(self, member: stream.Membership, leases: dict[int, Lease]) -> int:
+        """Read until nothing is left; answers how many events."""
+        connection = self._bench.connection
+        handled = 0
+        heartbeat_due = perf_counter() + member.heartbeat_seconds
+        while polled := stream.poll(connection, member, list(leases.values()), BATCH_SIZE):
+            done = [(lease, events[-1].sequence) for lease, events in polled]
+            stream.commit(connection, member, done)
+            handled += sum(len(events) for _, events in polled)
+            for lease, position in done:
+                leases[lease.partition_id] = replace(lease, position=position)
+            if perf_counter() >= heartbeat_due:
+                stream.heartbeat(connection, member)
+                heartbeat_due = perf_counter() + member.heartbeat_seconds
+        return handled
 
 
-def _consume(bench: BenchDatabase, subscription: str) -> int:
-    """Join, hold every partition, and read until nothing is left: all of it is on the clock."""
-    connection = bench.connection
+def join_all(
+    connection: Connection, subscription: str
+) -> tuple[stream.Membership, dict[int, Lease]]:
+    """One consumer that holds every partition with unread events, by partition id."""
     member = stream.join(connection, subscription, "bench")
-    leases = {lease.partition_id: lease for lease in stream.check_in(connection, member)}
-    for _ in range(MOST_CHECK_INS):
-        if len(leases) == PARTITIONS:
-            break
-        leases |= {lease.partition_id: lease for lease in stream.check_in(connection, member)}
-    handled = 0
-    heartbeat_due = perf_counter() + member.heartbeat_seconds
-    while polled := stream.poll(connection, member, list(leases.values()), BATCH_SIZE):
-        done = [(lease, events[-1].sequence) for lease, events in polled]
-        stream.commit(connection, member, done)
-        handled += sum(len(events) for _, events in polled)
-        for lease, position in done:
-            leases[lease.partition_id] = replace(lease, position=position)
-        if perf_counter() >= heartbeat_due:
-            stream.heartbeat(connection, member)
-            heartbeat_due = perf_counter() + member.heartbeat_seconds
-    stream.leave(connection, member)
-    return handled
+    leases: dict[int, Lease] = {}
+    while True:
+        held = {lease.partition_id: lease for lease in stream.check_in(connection, member)}
+        if held.keys() <= leases.keys():
+            return member, leases
+        leases = held
 
 
 def _cursor_loop(bench: BenchDatabase, table: str) -> int:
@@ -87,12 +104,13 @@ def _cursor_loop(bench: BenchDatabase, table: str) -> int:
     select = (
         f"SELECT {', '.join(BARE_COLUMNS)} FROM {table} "
         f"WHERE id > (SELECT last FROM {table}_position) ORDER BY id LIMIT {BATCH_SIZE}"
-    )
+    ).encode()
+    update = f"UPDATE {table}_position SET last = %s".encode()
     handled = 0
     while True:
         with connection.transaction():
             found = connection.execute(select).fetchall()
             if not found:
                 return handled
-            connection.execute(f"UPDATE {table}_position SET last = %s", (found[-1][0],))
+            connection.execute(update, (found[-1][0],))
         handled += len(found)

@@ -6,20 +6,70 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
+ENGINE = "postgres"
+
 #: Does the work once and answers how many seconds the measured part took.
 Run = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line says about a run.  ``rows`` replaces every default amount."""
+
+    rows: int | None = None
+    rounds: int = 5
+    hold_seconds: float = 600
+    retained_events: int = 10_000_000
+
+    def amount(self, default: int) -> int:
+        """How many rows a case takes."""
+        return self.rows or default
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a figure is meant to reach: exactly one of the fields is given."""
+
+    ratio: float | None = None
+    value: float | None = None
+    at_most: float | None = None
+    cost: float | None = None
+
+    def __str__(self) -> str:
+        if self.ratio is not None:
+            return f">= {self.ratio:g}x"
+        if self.cost is not None:
+            return f"cost <= {self.cost:g}x"
+        if self.value is not None:
+            return f">= {self.value:,.0f}"
+        return f"<= {self.at_most:,.0f}"
+
+    def met(self, value: float, ratio: float | None) -> bool:
+        """Whether the figure reaches it.  A cost is the inverse of the ratio of two rates."""
+        if self.value is not None:
+            return value >= self.value
+        if self.at_most is not None:
+            return value <= self.at_most
+        wanted = self.ratio if self.cost is None else 1 / self.cost
+        return ratio is not None and wanted is not None and ratio >= wanted
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to measure: ``ours`` and ``peer`` each move ``rows`` rows in a run."""
+    """One thing to measure: ``ours`` and ``peer`` each move ``rows`` rows in a run.
+
+    ``against`` names the peer.  A peer that is far slower may move ``peer_rows`` instead.
+    """
 
     name: str
     rows: int
     batch: int
     ours: Run
     peer: Run | None = None
+    against: str = ""
+    aim: Aim | None = None
     unit: str = "events/s"
+    peer_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +84,65 @@ class Figure:
     ratio: float | None
     rows: int
     batch: int
+    against: str = ""
+    aim: str | None = None
+    met: bool | None = None
 
 
-def measure(case: Case, engine: str, rounds: int) -> Figure:
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What could not be measured here, and why."""
+
+    name: str
+    reason: str
+
+
+def measure(case: Case, rounds: int) -> Figure:
     """Run the case in ``rounds`` pairs, after one pair that only warms up."""
     _pair(case, ours_first=True)
     pairs = [_pair(case, ours_first=turn % 2 == 1) for turn in range(rounds)]
-    ours = median(case.rows / seconds for seconds, _ in pairs)
-    peers = [case.rows / seconds for _, seconds in pairs if seconds is not None]
-    ratios = [seconds / own for own, seconds in pairs if seconds is not None]
-    return Figure(
-        name=case.name,
-        engine=engine,
-        value=round(ours, 1),
+    ours = [case.rows / seconds for seconds, _ in pairs]
+    peer_rows = case.peer_rows or case.rows
+    peers = [peer_rows / seconds for _, seconds in pairs if seconds is not None]
+    ratios = [own / other for own, other in zip(ours, peers, strict=True)] if peers else []
+    return figure(
+        case.name,
+        median(ours),
         unit=case.unit,
-        peer=round(median(peers), 1) if peers else None,
-        ratio=round(median(ratios), 3) if ratios else None,
+        peer=median(peers) if peers else None,
+        ratio=median(ratios) if ratios else None,
         rows=case.rows,
         batch=case.batch,
+        against=case.against,
+        aim=case.aim,
+    )
+
+
+def figure(
+    name: str,
+    value: float,
+    *,
+    unit: str,
+    rows: int,
+    batch: int,
+    peer: float | None = None,
+    ratio: float | None = None,
+    against: str = "",
+    aim: Aim | None = None,
+) -> Figure:
+    """A figure with its aim judged."""
+    return Figure(
+        name=name,
+        engine=ENGINE,
+        value=round(value, 1),
+        unit=unit,
+        peer=None if peer is None else round(peer, 1),
+        ratio=None if ratio is None else round(ratio, 3),
+        rows=rows,
+        batch=batch,
+        against=against,
+        aim=None if aim is None else str(aim),
+        met=None if aim is None else aim.met(value, ratio),
     )
 
 

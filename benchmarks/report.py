@@ -30,21 +30,36 @@ def write(figures: Sequence[Figure], output: Path) -> None:
 def show(console: Console, figures: Sequence[Figure], rounds: int) -> None:
     """The table."""
     table = Table(title=f"Medians of {rounds} alternating pairs")
-    table.add_column("name")
-    for heading in ("rows", "batch", "Penstock", "peer", "ratio"):
-        table.add_column(heading, justify="right")
+    table.add_column("name", no_wrap=True)
+    table.add_column("against")
+    for heading in ("rows", "batch", "Penstock", "peer", "ratio", "aim"):
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("unit")
     for figure in figures:
         table.add_row(
             figure.name,
+            figure.against,
             f"{figure.rows:,}",
             f"{figure.batch:,}",
             f"{figure.value:,.0f}",
             "" if figure.peer is None else f"{figure.peer:,.0f}",
             "" if figure.ratio is None else f"{figure.ratio:.2f}",
+            _judged(figure),
             figure.unit,
         )
     console.print(table)
+
+
+def line(figure: Figure) -> str:
+    """A figure in one line, for the run that is under way."""
+    ratio = "" if figure.ratio is None else f", ratio {figure.ratio:.2f}"
+    return f"{figure.name}: {figure.value:,.0f} {figure.unit}{ratio}"
+
+
+def _judged(figure: Figure) -> str:
+    if figure.aim is None:
+        return ""
+    return f"{figure.aim} " + ("[green]met" if figure.met else "[red]missed")
 
 
 def busy() -> str:

@@ -1,26 +1,43 @@
-"""Giving sequences to rows that were just inserted, over 16 partitions, in committed passes."""
+"""Giving sequences to rows that were just inserted, in committed passes of at most 50,000."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
-from benchmarks.bench_database import PASS, BenchDatabase, messages
-from benchmarks.measure import Case
-from penstock.publish import publish_bulk
+from benchmarks.bench_database import PASS, BenchDatabase
+from benchmarks.measure import Aim, Case, Settings
 
-ROWS = 200_000
+ROWS, SPREAD_ROWS = 200_000, 100_000
+MANY_PARTITIONS, MANY_TOPICS = 1_024, 1_000
+SMALL_TOPICS = 20
 
 
-def cases(bench: BenchDatabase, rows: int | None) -> list[Case]:
-    """sequence; no peer, a bare table has nothing that would compare."""
-    count = rows or ROWS
-    events = messages(bench.new_topic(), count)
-    connection = bench.connection
+def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
+    """16 partitions; then what it costs when the same events lie in far more of them."""
+    one = bench.new_topic()
+    count = settings.amount(ROWS)
+    yield Case(
+        "sequence", count, min(PASS, count), _run(bench, [one], count), aim=Aim(value=500_000)
+    )
+    count = settings.amount(SPREAD_ROWS)
+    few = _run(bench, [one], count)
+    wide = _run(bench, [bench.new_topic(MANY_PARTITIONS)], count)
+    yield Case(
+        "sequence_1024_partitions", count, min(PASS, count), wide, few, "a topic of 16",
+        Aim(cost=1.5),
+    )  # fmt: skip
+    topics = MANY_TOPICS if settings.rows is None else SMALL_TOPICS
+    many = _run(bench, [bench.new_topic() for _ in range(topics)], count)
+    yield Case(
+        f"sequence_{topics}_topics", count, min(PASS, count), many, few, "one topic", Aim(cost=4)
+    )
 
-    def ours() -> float:
+
+def _run(bench: BenchDatabase, topics: Sequence[str], count: int) -> Callable[[], float]:
+    def run() -> float:
         bench.work_off()
-        with connection.transaction():
-            publish_bulk(connection, events)
+        bench.fill(topics, count)
         bench.settle()
         begun = perf_counter()
         done = bench.work_off()
@@ -29,4 +46,4 @@ def cases(bench: BenchDatabase, rows: int | None) -> list[Case]:
             raise RuntimeError(f"sequenced {done} of {count} events")
         return spent
 
-    return [Case("sequence", count, min(PASS, count), ours)]
+    return run

@@ -1,0 +1,82 @@
+"""The peers, fetched by name from the package registries into ``.penstock/peers``.
+
+Nothing of theirs is kept in the repository.  A peer that cannot be had is a gap that the run names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+PEERS = Path(__file__).resolve().parents[2] / ".penstock" / "peers"
+PYTHON_PEERS = ("procrastinate==3.10.0", "pgqueuer[asyncpg]==1.6.0", "psycopg[binary,pool]==3.3.9")
+PGMQ_VERSION = "0.33.7"  # of the crate; its command carries the SQL of pgmq itself
+
+
+class PeerMissing(Exception):
+    """A peer is not to be had here; the text says why, in one line."""
+
+
+def python_with_peers() -> Path:
+    """A Python whose environment holds procrastinate and pgqueuer, and nothing of ours."""
+    return _installed("venv", " ".join(PYTHON_PEERS), _make_venv) / "bin" / "python"
+
+
+def pgmq_command() -> Path:
+    """pgmq's own command, which installs its SQL into a database; cargo builds it once."""
+    return _installed("pgmq", PGMQ_VERSION, _build_pgmq) / "bin" / "pgmq-cli"
+
+
+def _installed(name: str, wanted: str, make: Callable[[Path], None]) -> Path:
+    target = PEERS / name
+    stamp = target / ".complete"
+    with _locked():
+        if not (stamp.exists() and stamp.read_text() == wanted):
+            shutil.rmtree(target, ignore_errors=True)
+            make(target)
+            stamp.write_text(wanted)
+    return target
+
+
+def _make_venv(target: Path) -> None:
+    print("  installing procrastinate and pgqueuer from the package index", flush=True)
+    _run([sys.executable, "-m", "venv", str(target)])
+    pip = [str(target / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    _run([*pip, "install", "--quiet", *PYTHON_PEERS])
+
+
+def _build_pgmq(target: Path) -> None:
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        raise PeerMissing("there is no cargo to build pgmq's command with")
+    print("  building pgmq's command with cargo (a few minutes, once)", flush=True)
+    build = PEERS / "pgmq-build"
+    _run(
+        [
+            *(cargo, "install", "--quiet", "--locked", "pgmq", "--version", PGMQ_VERSION),
+            *("--features", "cli", "--root", str(target), "--target-dir", str(build)),
+        ]
+    )
+    shutil.rmtree(build, ignore_errors=True)
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    PEERS.mkdir(parents=True, exist_ok=True)
+    with (PEERS / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
+        raise PeerMissing(f"{Path(command[0]).name} failed: {said[-1]}")

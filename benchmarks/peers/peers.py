@@ -1,0 +1,195 @@
+"""Penstock beside pgmq, pgqueuer and procrastinate: publish one by one and by 500, read and finish.
+
+Each peer is used as its documentation says is fastest.  pgmq is SQL, so both sides are called by
+the same clients; the two Python libraries work in a process of their own, and Penstock beside them
+by its Python functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from time import perf_counter
+
+from benchmarks.bench_database import BenchDatabase
+from benchmarks.consume import Consuming, join_all
+from benchmarks.events import messages
+from benchmarks.measure import Aim, Case, Gap, Run, Settings, batches
+from benchmarks.peers.install import PeerMissing, python_with_peers
+from benchmarks.peers.pgmq import BODY, Pgmq
+from benchmarks.peers.protocol import BATCH_SIZE, PeerProcess
+from benchmarks.pgbench import run_script
+from benchmarks.publish import publish_one
+from benchmarks.single import publish_script
+from penstock import stream
+from penstock.publish import publish_batch
+
+SINGLE, BATCH, WORK = 2_000, 20_000, 50_000
+CLIENTS_SINGLE = 20_000
+#: How much of each the slower peers do in a turn: single, by 500, worked.
+PYTHON_PEERS = {
+    "pgqueuer": (1_000, 20_000, 10_000),
+    "procrastinate": (1_000, 10_000, 300),
+}
+AHEAD = Aim(ratio=1)
+
+_POLL = """
+SELECT partition_id, sequence, created_at, payload
+FROM penstock.poll(
+    subscription => %s, consumer => %s, partition_ids => %s::bigint[],
+    lease_epochs => %s::bigint[], after => %s::bigint[], max_events => %s)
+"""
+
+
+def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case | Gap]:
+    """Every peer that is to be had; the others as gaps."""
+    try:
+        yield from _against_pgmq(bench, settings)
+    except PeerMissing as error:
+        yield Gap("pgmq", str(error))
+    try:
+        python = python_with_peers()
+    except PeerMissing as error:
+        yield Gap("pgqueuer and procrastinate", str(error))
+        return
+    for name, amounts in PYTHON_PEERS.items():
+        module = f"benchmarks.peers.{name}_worker"
+        with PeerProcess(python, module, bench.server.url(f"{bench.name}_{name}")) as process:
+            yield from _against_python(bench, settings, name, process, amounts)
+
+
+def _against_pgmq(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
+    peer = Pgmq(bench)
+    single, batch = settings.amount(CLIENTS_SINGLE), settings.amount(BATCH)
+    work = settings.amount(WORK)
+    yield Case(
+        "pgmq_publish_single", single, 1, _publish_by_clients(bench, single), peer.single(single),
+        "send, 8 clients, payload only", AHEAD,
+    )  # fmt: skip
+    events = messages(bench.new_topic(), batch)
+    yield Case(
+        "pgmq_publish_500", batch, BATCH_SIZE, _publish_batches(bench, batch), peer.batch(batch),
+        "send_batch, payload only", AHEAD,
+    )  # fmt: skip
+    yield Case(
+        "pgmq_publish_500_full", batch, BATCH_SIZE, _publish_batches(bench, batch),
+        peer.batch(events), "send_batch with headers", AHEAD,
+    )  # fmt: skip
+    topic = bench.new_topic()
+    bench.fill([topic], work)
+    bench.work_off()
+    bench.connection.execute("VACUUM ANALYZE")
+    yield Case(
+        "pgmq_read_finish_500", work, BATCH_SIZE, _poll_three_columns(bench, topic, work),
+        peer.work(work), "read + delete, three columns", Aim(ratio=2),
+    )  # fmt: skip
+
+
+def _against_python(
+    bench: BenchDatabase,
+    settings: Settings,
+    name: str,
+    process: PeerProcess,
+    amounts: tuple[int, int, int],
+) -> Iterator[Case]:
+    single, batch, work = map(settings.amount, (SINGLE, BATCH, WORK))
+    topic = bench.new_topic()
+    bench.fill([topic], work)
+    bench.work_off()
+    runs: tuple[tuple[str, int, int, Run, str], ...] = (
+        ("single", single, 1, _publish_singly(bench, single), "publish_single"),
+        ("batch", batch, BATCH_SIZE, _publish_batches(bench, batch), "publish_500"),
+        ("work", work, BATCH_SIZE, Consuming(bench, topic, work), "read_finish_500"),
+    )
+    for (command, rows, size, run, figure), amount in zip(runs, amounts, strict=True):
+        peer_rows = settings.amount(amount)
+        yield Case(
+            f"{name}_{figure}", rows, size, run, _asked(bench, process, command, peer_rows),
+            f"{name}, {command}", AHEAD, peer_rows=peer_rows,
+        )  # fmt: skip
+
+
+def _asked(bench: BenchDatabase, process: PeerProcess, command: str, rows: int) -> Run:
+    def run() -> float:
+        bench.settle()
+        return process.ask(command, rows)
+
+    return run
+
+
+def _publish_by_clients(bench: BenchDatabase, rows: int) -> Run:
+    script = publish_script(bench.new_topic())
+
+    def run() -> float:
+        bench.settle()
+        return run_script(bench, script, rows)
+
+    return run
+
+
+def _publish_singly(bench: BenchDatabase, rows: int) -> Run:
+    events = messages(bench.new_topic(), rows)
+
+    def run() -> float:
+        bench.settle()
+        begun = perf_counter()
+        for event in events:
+            publish_one(bench.connection, event)
+        return perf_counter() - begun
+
+    return run
+
+
+def _publish_batches(bench: BenchDatabase, rows: int) -> Run:
+    events = [replace(event, payload=BODY.encode()) for event in messages(bench.new_topic(), rows)]
+
+    def run() -> float:
+        bench.settle()
+        begun = perf_counter()
+        for part in batches(rows, BATCH_SIZE):
+            publish_batch(bench.connection, events[part.start : part.stop])
+        return perf_counter() - begun
+
+    return run
+
+
+def _poll_three_columns(bench: BenchDatabase, topic: str, count: int) -> Run:
+    """poll and commit by 500, of each event its sequence, time and payload."""
+    turn = 0
+
+    def run() -> float:
+        nonlocal turn
+        turn += 1
+        subscription = f"columns-{turn}"
+        stream.subscribe(bench.connection, subscription, [topic])
+        bench.settle()
+        begun = perf_counter()
+        handled = _read_and_commit(bench, subscription)
+        spent = perf_counter() - begun
+        stream.unsubscribe(bench.connection, subscription)
+        if handled != count:
+            raise RuntimeError(f"handled {handled} of {count} events")
+        return spent
+
+    return run
+
+
+def _read_and_commit(bench: BenchDatabase, subscription: str) -> int:
+    member, leases = join_all(bench.connection, subscription)
+    ids = list(leases)
+    epochs = [lease.lease_epoch for lease in leases.values()]
+    handled = 0
+    with closing(bench.connection.cursor(binary=True)) as cursor:
+        while True:
+            after = [lease.position for lease in leases.values()]
+            binds = (subscription, member.consumer, ids, epochs, after, BATCH_SIZE)
+            found = cursor.execute(_POLL, binds).fetchall()
+            if not found:
+                return handled
+            handled += len(found)
+            last = {row[0]: row[1] for row in found}
+            done = [(leases[partition_id], position) for partition_id, position in last.items()]
+            stream.commit(bench.connection, member, done)
+            for lease, position in done:
+                leases[lease.partition_id] = replace(lease, position=position)

@@ -1,0 +1,112 @@
+"""pgmq: its SQL functions, called by the client and the driver that Penstock is called by."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+
+from benchmarks.bench_database import BenchDatabase
+from benchmarks.events import CONTENT_TYPE, TYPE
+from benchmarks.measure import batches
+from benchmarks.peers.install import PeerMissing, pgmq_command
+from benchmarks.peers.protocol import BATCH_SIZE, PAYLOAD
+from benchmarks.pgbench import run_script
+from penstock.records import Message
+
+VISIBILITY_SECONDS = 600
+BODY = json.dumps({"data": PAYLOAD[:188].decode()})  # 200 bytes with what stands around it
+
+_READ = "SELECT msg_id, enqueued_at, message::text FROM pgmq.read(%s, %s, %s)"
+_DELETE = "SELECT count(*) FROM pgmq.delete(%s, %s::bigint[])"
+
+
+class Pgmq:
+    """A database in which its own command has installed it."""
+
+    def __init__(self, bench: BenchDatabase) -> None:
+        command = pgmq_command()
+        done = subprocess.run(
+            [str(command), "install", "install-from-embedded"],
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            env=os.environ | {"DATABASE_URL": bench.url},
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise PeerMissing(f"pgmq's command failed: {done.stderr.strip()[-200:]}")
+        self._bench = bench
+        self._numbers: Iterator[int] = itertools.count(1)
+
+    def single(self, rows: int) -> Callable[[], float]:
+        """A commit for each message, by eight clients of pgbench, payload only."""
+        queue = self._new_queue()
+        script = f"SELECT pgmq.send('{queue}', '{BODY}'::jsonb);\n"
+
+        def run() -> float:
+            self._bench.settle()
+            return run_script(self._bench, script, rows)
+
+        return run
+
+    def batch(self, events: Sequence[Message] | int) -> Callable[[], float]:
+        """A commit for each 500: payload only, or with headers that carry what an event has."""
+        queue = self._new_queue()
+        rows = events if isinstance(events, int) else len(events)
+
+        def run() -> float:
+            self._bench.settle()
+            begun = perf_counter()
+            for part in batches(rows, BATCH_SIZE):
+                if isinstance(events, int):
+                    self._send(queue, len(part))
+                else:
+                    self._send_with_headers(queue, events[part.start : part.stop])
+            return perf_counter() - begun
+
+        return run
+
+    def work(self, rows: int) -> Callable[[], float]:
+        """Read and delete by 500; id, time and payload, the payload not even decoded."""
+        queue = self._new_queue()
+        connection = self._bench.connection
+
+        def run() -> float:
+            for part in batches(rows, BATCH_SIZE):
+                self._send(queue, len(part))
+            connection.execute(f"VACUUM ANALYZE pgmq.q_{queue}".encode())
+            self._bench.settle()
+            begun = perf_counter()
+            done = 0
+            while found := connection.execute(
+                _READ, (queue, VISIBILITY_SECONDS, BATCH_SIZE), binary=True
+            ).fetchall():
+                connection.execute(_DELETE, (queue, [row[0] for row in found]))
+                done += len(found)
+            spent = perf_counter() - begun
+            if done != rows:
+                raise RuntimeError(f"pgmq worked on {done} of {rows} messages")
+            return spent
+
+        return run
+
+    def _send(self, queue: str, count: int) -> None:
+        send = "SELECT count(*) FROM pgmq.send_batch(%s, %s::jsonb[])"
+        self._bench.connection.execute(send, (queue, [BODY] * count))
+
+    def _send_with_headers(self, queue: str, events: Sequence[Message]) -> None:
+        send = "SELECT count(*) FROM pgmq.send_batch(%s, %s::jsonb[], %s::jsonb[])"
+        headers = [
+            json.dumps(
+                {"key": event.key, "type": TYPE, "content_type": CONTENT_TYPE}
+                | dict(event.headers or {})
+            )
+            for event in events
+        ]
+        self._bench.connection.execute(send, (queue, [BODY] * len(events), headers))
+
+    def _new_queue(self) -> str:
+        queue = f"bench{next(self._numbers)}"
+        self._bench.connection.execute("SELECT pgmq.create(%s)", (queue,))
+        return queue
