@@ -1,15 +1,13 @@
 """Servers and databases for all tests.
 
 A server is started once per test process; every test gets a database of its own, cloned from a
-migrated template.  ``PENSTOCK_TEST_POSTGRES_URL`` (a superuser's URL) runs the tests on another
-server.
+migrated template.  :mod:`tests.servers` says which environment variables choose other servers.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from penstock.errors import PenstockError
-from resources.embedded import EmbeddedPostgres, find_bin_dir
-from tests.support import FAST_SETTINGS, MISSING, PostgresServer, missing
+from tests import servers
+from tests.servers import MySQLTestServer
+from tests.support import MISSING, PostgresServer, missing
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -30,19 +28,19 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """A PostgreSQL server for this test process: a given one, else the embedded one."""
-    given = os.environ.get("PENSTOCK_TEST_POSTGRES_URL")
-    if given:
-        yield PostgresServer(given)
-        return
-    try:
-        embedded = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), settings=FAST_SETTINGS)
-        embedded.start()
-    except PenstockError as error:
-        missing("PostgreSQL", error)
-    try:
-        yield PostgresServer(embedded.url("postgres"), embedded)
-    finally:
-        embedded.stop()
+    yield from servers.postgres(tmp_path_factory.mktemp("postgres"))
+
+
+@pytest.fixture(scope="session")
+def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySQLTestServer]:
+    """A MySQL server for this test process: a given one, else one out of Debian packages."""
+    yield from servers.mysql(tmp_path_factory.mktemp("mysql"))
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySQLTestServer]:
+    """A MariaDB server for this test process: a given one, else one out of Debian packages."""
+    yield from servers.mariadb(tmp_path_factory.mktemp("mariadb"))
 
 
 @pytest.fixture(scope="session")
@@ -97,17 +95,7 @@ def java_home() -> Iterator[Path]:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """The servers that this run works on."""
-    return [f"postgres: {_postgres_version()}"]
-
-
-def _postgres_version() -> str:
-    if os.environ.get("PENSTOCK_TEST_POSTGRES_URL"):
-        return f"{PostgresServer(os.environ['PENSTOCK_TEST_POSTGRES_URL']).version()} (given)"
-    try:
-        command = [str(find_bin_dir() / "postgres"), "--version"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (PenstockError, OSError, subprocess.CalledProcessError) as error:
-        return f"none ({error})"
+    return servers.header()
 
 
 @pytest.hookimpl(trylast=True)

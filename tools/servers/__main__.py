@@ -1,4 +1,8 @@
-"""`python -m tools.servers mysql|mariadb|mariadb-10.11 fetch|start|stop|status --folder F`."""
+"""Fetch, start and stop real servers: `python -m tools.servers mysql start --folder F`.
+
+The servers are mysql, mariadb, mariadb-10.11 and postgres-14 to postgres-17; `all` and `matrix`
+stand for several of them, to be fetched.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.servers import (
-    DURABLE,
-    FAST,
-    MARIADB,
-    MARIADB_10_11,
-    MYSQL,
-    MySQLServer,
-    ServerUnavailable,
-)
+from penstock.errors import PenstockError
+from resources.embedded import EmbeddedPostgres
+from tools.servers import DURABLE, FAST, MySQLServer
+from tools.servers.catalogue import DISTRIBUTIONS, GROUPS, NAMES, POSTGRES, fetch
+from tools.servers.postgres_matrix import MatrixPostgres
 
-_DISTRIBUTIONS = {each.name: each for each in (MYSQL, MARIADB, MARIADB_10_11)}
+_NOT_RUNNING = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; an exit code of 1 comes with a line that says what to do."""
     parser = argparse.ArgumentParser(prog="python -m tools.servers", description=__doc__)
-    parser.add_argument("server", choices=sorted(_DISTRIBUTIONS))
+    parser.add_argument("server", choices=[*NAMES, *GROUPS], metavar="SERVER")
     parser.add_argument("verb", choices=["fetch", "start", "stop", "status"])
     parser.add_argument("--folder", type=Path, help="where the data lie; needed but for fetch")
     parser.add_argument("--database", default="penstock", help="created when it is missing")
@@ -31,23 +31,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--durable", action="store_true", help="every commit is on disk, as benchmarks need it"
     )
     options = parser.parse_args(arguments)
-    distribution = _DISTRIBUTIONS[options.server]
+    if options.verb != "fetch" and (options.folder is None or options.server in GROUPS):
+        parser.error(f"{options.verb} needs one server and its --folder")
     try:
         if options.verb == "fetch":
-            distribution.template()
-            print(f"{distribution.title} {distribution.version()}")
-            return 0
-        if options.folder is None:
-            parser.error("--folder is needed")
-        settings = DURABLE if options.durable else FAST
-        server = MySQLServer(options.folder, distribution, settings=settings, die_with_parent=False)
+            return _fetch(GROUPS.get(options.server, [options.server]))
+        server = _server(options.server, options.folder, durable=options.durable)
         return _perform(options.verb, server, options.database)
-    except ServerUnavailable as error:
+    except PenstockError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
-def _perform(verb: str, server: MySQLServer, database: str) -> int:
+def _fetch(names: Sequence[str]) -> int:
+    """Every one, also after one that cannot be had."""
+    failed = 0
+    for name in names:
+        try:
+            print(f"{name}: {fetch(name)}", flush=True)
+        except PenstockError as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed = 1
+    return failed
+
+
+def _server(name: str, folder: Path, *, durable: bool) -> MySQLServer | EmbeddedPostgres:
+    if name in POSTGRES:
+        settings = {} if durable else {"fsync": "off", "full_page_writes": "off"}
+        return MatrixPostgres(POSTGRES[name], folder, settings=settings)
+    return MySQLServer(
+        folder,
+        DISTRIBUTIONS[name],
+        settings=DURABLE if durable else FAST,
+        die_with_parent=False,
+    )
+
+
+def _perform(verb: str, server: MySQLServer | EmbeddedPostgres, database: str) -> int:
     if verb == "stop":
         print("stopped" if server.stop() else "was not running")
         return 0
@@ -55,7 +75,7 @@ def _perform(verb: str, server: MySQLServer, database: str) -> int:
         server.start()
     elif server.pid is None:
         print("not running")
-        return 3
+        return _NOT_RUNNING
     print(server.url(database))
     return 0
 

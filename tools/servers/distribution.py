@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.debian import DebianUnavailable, through_own_loader, unpack
+from tools.debian import STAMP, DebianUnavailable, through_own_loader, unpack
 from tools.servers.errors import ServerUnavailable
 from tools.servers.process import as_server, give
 
@@ -61,6 +61,10 @@ class Distribution:
                 hint="check that apt-get reaches its archive, or run the tests on a server of "
                 "yours (PENSTOCK_TEST_MYSQL_URL, PENSTOCK_TEST_MARIADB_URL)",
             ) from error
+
+    def fetched(self, home: Path = HOME) -> bool:
+        """Whether the packages are unpacked already."""
+        return (home / self.name / STAMP).is_file()
 
     def version(self, home: Path = HOME) -> str:
         """What the program says of itself, such as ``9.7.4``; older than needed is an error."""

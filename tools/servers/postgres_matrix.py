@@ -52,6 +52,12 @@ class MatrixPostgres(EmbeddedPostgres):
         return super()._run(program, *arguments)
 
 
+def fetched(major: int, home: Path = HOME) -> bool:
+    """Whether this version is unpacked already."""
+    stamp = home / f"postgres-{major}" / STAMP
+    return stamp.is_file() and stamp.read_text() == VERSIONS.get(major)
+
+
 def bin_dir(major: int, home: Path = HOME) -> Path:
     """The programs of a major version, fetched now when they are not there."""
     if major not in VERSIONS:
@@ -63,8 +69,7 @@ def bin_dir(major: int, home: Path = HOME) -> Path:
     try:
         home.mkdir(parents=True, exist_ok=True)
         with locked(home / f".{root.name}.lock"):
-            stamp = root / STAMP
-            if not stamp.is_file() or stamp.read_text() != VERSIONS[major]:
+            if not fetched(major, home):
                 _fetch(VERSIONS[major], root)
     except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise ServerUnavailable(f"PostgreSQL {major} cannot be unpacked: {error}") from error

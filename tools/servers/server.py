@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pymysql
 
@@ -164,7 +165,7 @@ class MySQLServer:
                 hint="start it with `python -m tools.servers NAME start --folder FOLDER`",
             )
         self._ask(f"CREATE DATABASE IF NOT EXISTS `{database.replace('`', '``')}`")
-        return f"mysql://{SUPERUSER}@{HOST}:{self.port}/{database}"
+        return f"mysql://{SUPERUSER}@{HOST}:{self.port}/{quote(database, safe='')}"
 
     def version(self) -> str:
         """What ``SELECT VERSION()`` says."""
