@@ -57,9 +57,16 @@ from penstock.log import fetch, sequence
 from penstock.names import (
     create_namespace,
     create_topic,
+    delete_namespace,
+    delete_topic,
     describe_topic,
     list_namespaces,
     list_topics,
+    move_namespace,
+    move_topic,
+    rename_namespace,
+    rename_topic,
+    resize_topic,
 )
 from penstock.publish import publish, publish_batch, publish_bulk
 from penstock.records import (
@@ -72,6 +79,8 @@ from penstock.records import (
     Topic,
     TopicDescription,
 )
+from penstock.rights import grant_namespace, grants_of, revoke_namespace
+from penstock.strategies import register_strategy
 from penstock.stream import subscribe, unsubscribe
 
 __version__ = "0.1.0"
@@ -130,13 +139,24 @@ __all__ = [
     "create_namespace",
     "create_topic",
     "database_url",
+    "delete_namespace",
+    "delete_topic",
     "describe_topic",
     "fetch",
+    "grant_namespace",
+    "grants_of",
     "list_namespaces",
     "list_topics",
+    "move_namespace",
+    "move_topic",
     "publish",
     "publish_batch",
     "publish_bulk",
+    "register_strategy",
+    "rename_namespace",
+    "rename_topic",
+    "resize_topic",
+    "revoke_namespace",
     "sequence",
     "subscribe",
     "unsubscribe",

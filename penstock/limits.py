@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MAX_NAME = 500
 MAX_ADDRESS = 4_000
-MAX_NAMESPACE = 3_500
+MAX_NAMESPACE = MAX_ADDRESS - 2  # so that the shortest topic still fits below it
 MAX_KEY = 255
 MAX_TYPE = 255
 MAX_CONTENT_TYPE = 255

@@ -98,11 +98,12 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic and its number of partitions."""
+    """A topic, its number of partitions, and how an event gets one of them."""
 
     address: str
     partitions: int
     created_at: datetime
+    strategy: str = "crc32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +118,21 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic with the range of each partition."""
+    """A topic with the range of each partition, and what is set for it.
+
+    ``max_unsequenced_events`` and ``max_unsequenced_bytes`` are the limits of back pressure, None
+    for no limit; ``subscriptions`` counts who reads it.
+    """
 
     topic: str
     partitions: tuple[PartitionRange, ...]
+    strategy: str
+    max_payload_bytes: int
+    max_unsequenced_events: int | None
+    max_unsequenced_bytes: int | None
+    restricted: bool
+    subscriptions: int
+    created_at: datetime
 
 
 def as_uuid(value: Any) -> uuid.UUID:

@@ -10,10 +10,21 @@ from functools import lru_cache
 from typing import Any
 
 from penstock import limits
-from penstock.errors import InvalidArgument, InvalidName, InvalidPartition
+from penstock.errors import (
+    ControlCharacter,
+    EmptyName,
+    EmptySegment,
+    InvalidArgument,
+    InvalidName,
+    InvalidPartition,
+    NameTooLong,
+    PathTooLong,
+)
 from penstock.records import Message
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# Control characters and blanks are those of Unicode, spelled out as in the database's require_name.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_BLANK = re.compile(r"[ \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 #: Shorter texts can be neither too deep nor hold too long a number.
 _SHORT_HEADERS = 2 * limits.MAX_HEADERS_DEPTH
@@ -22,25 +33,35 @@ _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def name(text: str, what: str) -> str:
-    """One name of a path."""
+    """One name, which may hold a slash: of a subscription or a consumer."""
     if not isinstance(text, str):
         raise InvalidName(
             f"the name of a {what} is a {type(text).__name__}", hint="names are text (str)"
         )
-    if not text.strip():
-        raise InvalidName(f"the name of a {what} is empty", hint="give 1 to 500 characters")
-    if len(text) > limits.MAX_NAME:
-        raise InvalidName(
-            f"the name of a {what} has {len(text)} characters",
-            hint=f"use at most {limits.MAX_NAME}",
-        )
-    if _CONTROL.search(text):
-        raise InvalidName(
-            f"the name of a {what} holds a control character", hint="use printable characters only"
-        )
     if _SURROGATE.search(text):
         raise InvalidName(
             f"the name of a {what} holds half a surrogate pair", hint="use valid Unicode"
+        )
+    if _CONTROL.search(text):
+        raise ControlCharacter(
+            f"the name of a {what} holds a control character", hint="use printable characters only"
+        )
+    if _BLANK.fullmatch(text):
+        raise EmptyName(f"the name of a {what} is empty", hint="give 1 to 500 characters")
+    if len(text) > limits.MAX_NAME:
+        raise NameTooLong(
+            f"the name of a {what} has {len(text)} characters",
+            hint=f"use at most {limits.MAX_NAME}",
+        )
+    return text
+
+
+def single_name(text: str, what: str) -> str:
+    """One name of a path."""
+    name(text, what)
+    if "/" in text:
+        raise EmptySegment(
+            f"the name of a {what} holds '/'", hint="/ separates the names of a path"
         )
     return text
 
@@ -147,22 +168,19 @@ def _path(path: str, what: str, longest: int) -> str:
     if not isinstance(path, str):
         raise InvalidName(f"a {what} is a {type(path).__name__}", hint="names are text (str)")
     if not path:
-        raise InvalidName(f"the {what} is empty", hint="give its path")
+        raise EmptyName(f"the path of the {what} is empty", hint="give its path")
     if len(path) > longest:
-        raise InvalidName(
+        raise PathTooLong(
             f"the path of the {what} has {len(path)} characters", hint=f"use at most {longest}"
         )
-    *parents, own = path.split("/")
-    for part in parents:
+    parts = path.split("/")
+    for place, part in enumerate(parts, start=1):
         if not part:
-            raise InvalidName(
+            raise EmptySegment(
                 f"the {what} {path[:80]!r} has an empty name in its path",
-                hint="write names with one / between them, none at the start",
+                hint="write names with one / between them, none at the start or the end",
             )
-        name(part, "namespace")
-    if not own:
-        raise InvalidName(f"the {what} {path[:80]!r} ends with /", hint="leave the last / out")
-    name(own, what)
+        name(part, what if place == len(parts) else "namespace")
     return path
 
 

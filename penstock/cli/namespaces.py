@@ -7,22 +7,65 @@ from typing import Annotated
 import typer
 
 from penstock import database, names
-from penstock.cli.output import Format, Output, say, show
+from penstock.cli.output import Format, Output, say, show, show_json
+from penstock.errors import InvalidArgument
 
-app = typer.Typer(help="Create and list namespaces.", no_args_is_help=True)
+app = typer.Typer(help="Create, rename, move, delete and list namespaces.", no_args_is_help=True)
+
+Path = Annotated[str, typer.Argument(help="name/name/...")]
 
 
 @app.command()
 def create(
-    path: str,
+    path: Path,
     parents: Annotated[
         bool, typer.Option("--parents", "-p", help="Create missing namespaces above it too.")
     ] = False,
+    output: Output = Format.table,
 ) -> None:
     """Create a namespace."""
     with database.connect() as connection, connection.transaction():
         names.create_namespace(connection, path, parents=parents)
-    say(f"created namespace {path}")
+    done(f"created namespace {path}", output, namespace=path)
+
+
+@app.command()
+def rename(path: Path, new_name: str, output: Output = Format.table) -> None:
+    """Give a namespace another name; what is below it follows."""
+    with database.connect() as connection, connection.transaction():
+        new_path = names.rename_namespace(connection, path, new_name)
+    done(f"namespace {path} is now {new_path}", output, namespace=new_path)
+
+
+@app.command()
+def move(
+    path: Path,
+    new_parent: Annotated[str, typer.Argument(help='Its new parent; "" is the root.')],
+    output: Output = Format.table,
+) -> None:
+    """Move a namespace with all below it under another one; the rights there hold for it."""
+    with database.connect() as connection, connection.transaction():
+        new_path = names.move_namespace(connection, path, new_parent)
+    done(f"namespace {path} is now {new_path}", output, namespace=new_path)
+
+
+@app.command()
+def delete(
+    path: Path,
+    with_topics: Annotated[
+        bool, typer.Option("--with-topics", help="Also when topics are below it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="The events of its topics are lost.")] = False,
+    output: Output = Format.table,
+) -> None:
+    """Delete a namespace and all below it."""
+    if with_topics and not yes:
+        raise InvalidArgument(
+            "delete loses the events of all topics below it", hint="say --yes if that is meant"
+        )
+    with database.connect() as connection, connection.transaction():
+        topics = names.delete_namespace(connection, path, with_topics=with_topics)
+    done(f"deleted namespace {path} and {topics} topics", output, namespace=path, topics=topics)
 
 
 @app.command("list")
@@ -30,3 +73,11 @@ def list_(output: Output = Format.table) -> None:
     """List all namespaces."""
     with database.connect() as connection:
         show(names.list_namespaces(connection), output)
+
+
+def done(text: str, output: Format, **record: str | int) -> None:
+    """Tell what a command has done, or answer it as one JSON object."""
+    if output is Format.json:
+        show_json(record)
+    else:
+        say(text)

@@ -10,7 +10,7 @@ import typer
 
 import penstock
 from penstock import config
-from penstock.cli import events, migrations, namespaces, subscriptions, topics
+from penstock.cli import events, migrations, namespaces, rights, subscriptions, topics
 from penstock.cli.plugins import WithPlatform
 from penstock.cli.status import status
 
@@ -32,6 +32,7 @@ root.command("migrate")(migrations.migrate)
 root.add_typer(namespaces.app, name="namespace")
 root.add_typer(topics.app, name="topic")
 root.add_typer(subscriptions.app, name="subscription")
+root.add_typer(rights.app, name="rights")
 root.command("publish")(events.publish)
 root.command("fetch")(events.fetch)
 root.command("status")(status)

@@ -7,9 +7,13 @@ from typing import Annotated
 import typer
 
 from penstock import database, names
-from penstock.cli.output import Format, Output, say, show
+from penstock.cli.namespaces import done
+from penstock.cli.output import Format, Output, as_dict, say, show, show_json
+from penstock.errors import InvalidArgument
 
-app = typer.Typer(help="Create, list and describe topics.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, rename, move, resize, delete, list and describe topics.", no_args_is_help=True
+)
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
 
@@ -18,14 +22,65 @@ Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
 def create(
     topic: Topic,
     partitions: Annotated[int, typer.Option("--partitions", "-n")] = 1,
+    strategy: Annotated[
+        str, typer.Option(help="crc32, round_robin, explicit or client:NAME")
+    ] = "crc32",
     create_namespaces: Annotated[
         bool, typer.Option("--create-namespaces", "-p", help="Create missing namespaces too.")
     ] = False,
+    output: Output = Format.table,
 ) -> None:
     """Create a topic."""
     with database.connect() as connection, connection.transaction():
-        names.create_topic(connection, topic, partitions, create_namespaces=create_namespaces)
-    say(f"created topic {topic} with {partitions} partition{'s' if partitions > 1 else ''}")
+        names.create_topic(
+            connection, topic, partitions, strategy=strategy, create_namespaces=create_namespaces
+        )
+    text = f"created topic {topic} with {partitions} partition{'s' if partitions > 1 else ''}"
+    done(text, output, topic=topic, partitions=partitions, strategy=strategy)
+
+
+@app.command()
+def rename(topic: Topic, new_name: str, output: Output = Format.table) -> None:
+    """Give a topic another name in its namespace; its events and subscriptions stay."""
+    with database.connect() as connection, connection.transaction():
+        address = names.rename_topic(connection, topic, new_name)
+    done(f"topic {topic} is now {address}", output, topic=address)
+
+
+@app.command()
+def move(topic: Topic, namespace: str, output: Output = Format.table) -> None:
+    """Move a topic into another namespace; the rights there hold for it."""
+    with database.connect() as connection, connection.transaction():
+        address = names.move_topic(connection, topic, namespace)
+    done(f"topic {topic} is now {address}", output, topic=address)
+
+
+@app.command()
+def resize(topic: Topic, partitions: int, output: Output = Format.table) -> None:
+    """Give a topic more partitions; keys may go to other partitions from then on."""
+    with database.connect() as connection, connection.transaction():
+        before = names.resize_topic(connection, topic, partitions)
+    text = f"topic {topic} has {partitions} partitions, it had {before}"
+    done(text, output, topic=topic, partitions=partitions, before=before)
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    with_subscriptions: Annotated[
+        bool, typer.Option("--with-subscriptions", help="Also when subscriptions read it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Its events are lost for good.")] = False,
+    output: Output = Format.table,
+) -> None:
+    """Delete a topic with its events."""
+    if not yes:
+        raise InvalidArgument(
+            "delete loses the events of the topic", hint="say --yes if that is meant"
+        )
+    with database.connect() as connection, connection.transaction():
+        names.delete_topic(connection, topic, with_subscriptions=with_subscriptions)
+    done(f"deleted topic {topic}", output, topic=topic)
 
 
 @app.command("list")
@@ -40,6 +95,13 @@ def list_(
 
 @app.command()
 def describe(topic: Topic, output: Output = Format.table) -> None:
-    """Show the partitions of a topic and what of each can be fetched."""
+    """Show what is set for a topic, its partitions and what of each can be fetched."""
     with database.connect() as connection:
-        show(names.describe_topic(connection, topic).partitions, output)
+        found = as_dict(names.describe_topic(connection, topic))
+    if output is Format.json:
+        show_json(found)
+        return
+    partitions = found.pop("partitions")
+    show([found], output)
+    say("")
+    show(partitions, output)

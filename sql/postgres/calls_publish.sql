@@ -6,7 +6,7 @@ WHERE n.nspname = %(schema)s AND p.proname = 'topic_lookup'
 
 -- name: topic_lookup
 -- What a publisher needs to know of a topic; no row when there is none.
-SELECT topic_id, partitions, max_payload_bytes, history FROM penstock.topic_lookup(%(topic)s)
+SELECT topic_id, partitions, max_payload_bytes, history, strategy FROM penstock.topic_lookup(%(topic)s)
 
 -- name: publish
 -- One event in the caller's transaction.
@@ -30,19 +30,3 @@ SELECT penstock.prepare_bulk()
 -- name: publish_bulk
 -- Publishes what was copied into penstock_bulk; answers how many.
 SELECT penstock.publish_bulk()
-
--- name: create_namespace
--- Creates one namespace below an existing parent; answers its id.
-SELECT penstock.create_namespace(%(path)s)
-
--- name: list_namespaces
--- All namespaces, parents first.
-SELECT path, created_at FROM penstock.list_namespaces()
-
--- name: create_topic
--- Creates a topic with its partitions; answers its id.
-SELECT penstock.create_topic(%(topic)s, %(partitions)s::integer)
-
--- name: list_topics
--- The topics at or below a namespace; all of them when it is empty.
-SELECT topic, partitions, created_at FROM penstock.list_topics(%(namespace)s)

@@ -104,7 +104,9 @@ def test_names_are_created_listed_and_described(run: Run, migrated: str) -> None
     ]
     assert run("topic", "list", "bank", "-o", "json").json[0]["partitions"] == 2
     described = run("topic", "describe", "bank/accounts", "-o", "json").json
-    assert [line["high_watermark"] for line in described] == [0, 0]
+    assert [line["high_watermark"] for line in described["partitions"]] == [0, 0]
+    assert (described["strategy"], described["subscriptions"]) == ("crc32", 0)
+    assert "crc32" in run("topic", "describe", "bank/accounts").out
     assert "bank/accounts" in run("topic", "list").out
 
 

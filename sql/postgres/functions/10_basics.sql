@@ -85,47 +85,117 @@ END
 $$;
 
 -- name: require_name
--- Checks one name of a path; raises PS003.
+-- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. Blanks and control characters are those of
+-- Unicode, spelled out, so that every engine and Python draw the same line.
 CREATE OR REPLACE FUNCTION require_name(name text, what text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF name IS NULL OR name = '' OR btrim(name) = '' THEN
-        PERFORM refuse('PS003', format('the name of a %s is empty', what), 'Give a name of 1 to 500 characters.');
-    ELSIF char_length(name) > 500 THEN
-        PERFORM refuse('PS003', format('the name of a %s has %s characters', what, char_length(name)),
-                       'Use at most 500 characters.');
-    ELSIF name ~ '[\x01-\x1f\x7f]' THEN
-        PERFORM refuse('PS003', format('the name of a %s holds a control character', what),
+    IF name ~ '[\u0001-\u001f\u007f-\u009f]' THEN
+        PERFORM refuse('PS033', format('the name of a %s holds a control character', what),
                        'Use printable characters only.');
+    ELSIF name IS NULL OR name ~ '^[ \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]*$' THEN
+        PERFORM refuse('PS030', format('the name of a %s is empty', what), 'Give a name of 1 to 500 characters.');
+    ELSIF char_length(name) > 500 THEN
+        PERFORM refuse('PS031', format('the name of a %s has %s characters', what, char_length(name)),
+                       'Use at most 500 characters.');
     ELSIF strpos(name, '/') > 0 THEN
-        PERFORM refuse('PS003', format('the name of a %s holds "/"', what), '"/" separates the names of a path.');
+        PERFORM refuse('PS034', format('the name of a %s holds "/"', what), '"/" separates the names of a path.');
     END IF;
 END
 $$;
 
--- name: topic_lookup
--- What a publisher needs to know of a topic; no row when there is none.
-CREATE OR REPLACE FUNCTION topic_lookup(topic text)
-RETURNS TABLE (topic_id bigint, partitions integer, max_payload_bytes integer, history integer)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT t.id, t.partitions, t.max_payload_bytes, current_history()
-    FROM topics AS t
-    WHERE t.address = topic_lookup.topic
+-- name: require_path
+-- Checks a path of names, of a namespace (what it is) or a topic; raises PS030 to PS034.
+CREATE OR REPLACE FUNCTION require_path(path text, what text, longest integer) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    parts text[] := string_to_array(path, '/');
+BEGIN
+    IF path IS NULL OR path = '' THEN
+        PERFORM refuse('PS030', format('the path of a %s is empty', what), 'Give its path, name/name/...');
+    ELSIF char_length(path) > longest THEN
+        PERFORM refuse('PS032', format('the path of a %s has %s characters', what, char_length(path)),
+                       format('Use at most %s characters.', longest));
+    END IF;
+    FOR place IN 1 .. cardinality(parts) LOOP
+        IF parts[place] = '' THEN
+            PERFORM refuse('PS034', format('the %s "%s" has an empty name in its path', what, left(path, 80)),
+                           'Write names with one / between them, none at the start or the end.');
+        END IF;
+        PERFORM require_name(parts[place], CASE WHEN place = cardinality(parts) THEN what ELSE 'namespace' END);
+    END LOOP;
+END
 $$;
 
--- name: require_topic
--- The id of a topic; raises PS002.
-CREATE OR REPLACE FUNCTION require_topic(topic text) RETURNS bigint
+-- name: choose_partition
+-- The id of the partition of an event: the one that was asked for, else as the topic's strategy says. NULL where only the caller
+-- can choose, and partition_problem has said so.
+CREATE OR REPLACE FUNCTION choose_partition(
+    topic_id bigint, partitions integer, strategy text, key text, partition integer
+) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    SELECT (topic_id << 16) | CASE
+        WHEN partition IS NOT NULL THEN partition
+        WHEN strategy = 'crc32' AND key IS NOT NULL THEN partition_of(key, partitions)
+        WHEN strategy IN ('crc32', 'round_robin') THEN mod(nextval('round_robin'), partitions)::integer
+    END
+$$;
+
+-- name: partition_problem
+-- What is wrong with the partition that an event asks for, or does not, as 'SQLSTATE problem'; NULL when nothing is.
+CREATE OR REPLACE FUNCTION partition_problem(partitions integer, strategy text, partition integer) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT CASE
+        WHEN partition < 0 OR partition >= partitions
+            THEN 'PS005 partition ' || partition || ' does not exist, the topic has ' || partitions
+        WHEN partition IS NULL AND strategy NOT IN ('crc32', 'round_robin')
+            THEN 'PS005 it names no partition, and the strategy of its topic is ' || strategy
+    END
+$$;
+
+-- name: topic_lookup
+-- What a publisher needs to know of a topic; no row when there is none, or none that it may publish to.
+CREATE OR REPLACE FUNCTION topic_lookup(topic text)
+RETURNS TABLE (topic_id bigint, partitions integer, max_payload_bytes integer, history integer, strategy text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT t.id, t.partitions, t.max_payload_bytes, current_history(), t.strategy
+    FROM topics AS t
+    WHERE t.address = topic_lookup.topic AND (NOT t.restricted OR has_right(t.namespace_id, 'publish'))
+$$;
+
+-- name: refuse_topic
+-- Says that there is no such topic (PS002): in the same words whether it is missing or hidden.
+CREATE OR REPLACE FUNCTION refuse_topic(topic text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM refuse('PS002', format('there is no topic "%s"', left(topic, 200)),
+                   'Create it: penstock topic create, or SELECT penstock.create_topic(...).');
+END
+$$;
+
+-- name: require_topic_for
+-- The id of a topic in which the login holds a right (see has_right); raises PS002.
+CREATE OR REPLACE FUNCTION require_topic_for(topic text, verb text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found_id bigint;
 BEGIN
-    SELECT t.id INTO found_id FROM topics AS t WHERE t.address = require_topic.topic;
+    SELECT t.id INTO found_id
+    FROM topics AS t
+    WHERE t.address = require_topic_for.topic AND (NOT t.restricted OR has_right(t.namespace_id, verb));
     IF NOT FOUND THEN
-        PERFORM refuse('PS002', format('there is no topic "%s"', topic),
-                       'Create it: penstock topic create, or SELECT penstock.create_topic(...).');
+        PERFORM refuse_topic(topic);
     END IF;
     RETURN found_id;
+END
+$$;
+
+-- name: require_topic
+-- The id of a topic that the login may read; raises PS002.
+CREATE OR REPLACE FUNCTION require_topic(topic text) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN require_topic_for(topic, 'read');
 END
 $$;
 

@@ -1,93 +1,100 @@
--- name: create_namespace
--- Creates one namespace below an existing parent; answers its id. Raises PS001, PS003, PS007.
-CREATE OR REPLACE FUNCTION create_namespace(path text) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-DECLARE
-    parts text[] := string_to_array(path, '/');
-    own_name text := parts[cardinality(parts)];
-    parent_path text := array_to_string(parts[1:cardinality(parts) - 1], '/');
-    parent bigint := 0;
-    created bigint;
+-- name: lock_names
+-- Opens a change of names, which needs READ COMMITTED (PS018). What rewrites paths or removes is alone; what only adds a name
+-- shares the tree. This lock comes before those of topics, and those before the sequencer's: no two changes deadlock.
+CREATE OR REPLACE FUNCTION lock_names(what text, alone boolean) RETURNS void
+LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM require_name(own_name, 'namespace');
-    IF char_length(path) > 3500 THEN
-        PERFORM refuse('PS003', format('the namespace path has %s characters', char_length(path)),
-                       'Use at most 3,500 characters, so that a topic still fits below it.');
+    PERFORM require_read_committed(what);
+    IF alone THEN
+        PERFORM FROM name_tree FOR UPDATE;
+    ELSE
+        PERFORM FROM name_tree FOR SHARE;
     END IF;
-    IF parent_path <> '' OR cardinality(parts) > 1 THEN
-        SELECT n.id INTO parent FROM namespaces AS n WHERE n.path = parent_path;
-        IF NOT FOUND THEN
-            PERFORM refuse('PS001', format('there is no namespace "%s"', parent_path), 'Create the parent first.');
-        END IF;
-    END IF;
-    INSERT INTO namespaces (parent_id, name, path)
-    VALUES (parent, own_name, create_namespace.path)
-    ON CONFLICT DO NOTHING
-    RETURNING id INTO created;
-    IF created IS NULL THEN
-        PERFORM refuse('PS007', format('there is already a namespace "%s"', path), 'Choose another name.');
-    END IF;
-    RETURN created;
 END
 $$;
 
--- name: create_topic
--- Creates a topic and its partitions; answers the topic's id. Raises PS001, PS003, PS005, PS007.
-CREATE OR REPLACE FUNCTION create_topic(topic text, partitions integer DEFAULT 1) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+-- name: require_namespace
+-- A namespace in which the login holds a right; raises PS001, in the same words whether it is missing or hidden.
+CREATE OR REPLACE FUNCTION require_namespace(path text, verb text) RETURNS namespaces
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    parts text[] := string_to_array(topic, '/');
-    own_name text := parts[cardinality(parts)];
-    parent_path text := array_to_string(parts[1:cardinality(parts) - 1], '/');
-    parent bigint;
-    created bigint;
+    found_row namespaces%ROWTYPE;
 BEGIN
-    PERFORM require_name(own_name, 'topic');
-    IF char_length(topic) > 4000 THEN
-        PERFORM refuse('PS003', format('path and topic have %s characters', char_length(topic)),
-                       'Use at most 4,000 characters.');
-    END IF;
-    IF partitions IS NULL OR partitions NOT BETWEEN 1 AND 65536 THEN
-        PERFORM refuse('PS005', format('a topic cannot have %s partitions', partitions),
-                       'Use 1 to 65,536; up to 1,024 is practical.');
-    END IF;
-    SELECT n.id INTO parent FROM namespaces AS n WHERE n.path = parent_path;
+    SELECT n.* INTO found_row FROM namespaces AS n
+    WHERE n.path = require_namespace.path AND has_right(n.id, verb);
     IF NOT FOUND THEN
-        PERFORM refuse('PS001', format('there is no namespace "%s"', parent_path),
-                       'A topic is addressed as namespace/path/topic; create the namespace first.');
+        PERFORM refuse('PS001', format('there is no namespace "%s"', left(path, 200)),
+                       'A topic is addressed as namespace/path/topic; create each namespace before what is in it.');
     END IF;
-    INSERT INTO topics (namespace_id, name, address, partitions)
-    VALUES (parent, own_name, create_topic.topic, create_topic.partitions)
-    ON CONFLICT DO NOTHING
-    RETURNING id INTO created;
-    IF created IS NULL THEN
-        PERFORM refuse('PS007', format('there is already a topic "%s"', topic), 'Choose another name.');
-    END IF;
-    INSERT INTO partitions (id, topic_id, number)
-    SELECT (created << 16) | number, created, number
-    FROM generate_series(0, create_topic.partitions - 1) AS number;
-    RETURN created;
+    RETURN found_row;
 END
 $$;
 
--- name: list_topics
--- The topics at or below a namespace; all of them when it is empty.
-CREATE OR REPLACE FUNCTION list_topics(namespace text DEFAULT '')
-RETURNS TABLE (topic text, partitions integer, created_at timestamptz)
+-- name: lock_topic
+-- A topic in which the login holds a right, locked against deletion, resize and subscribe to the end of the transaction;
+-- publishers do not notice. Raises PS002.
+CREATE OR REPLACE FUNCTION lock_topic(topic text, verb text) RETURNS topics
+LANGUAGE plpgsql AS $$
+DECLARE
+    found_row topics%ROWTYPE;
+BEGIN
+    SELECT t.* INTO found_row FROM topics AS t
+    WHERE t.address = lock_topic.topic AND (NOT t.restricted OR has_right(t.namespace_id, verb))
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        PERFORM refuse_topic(topic);
+    END IF;
+    RETURN found_row;
+END
+$$;
+
+-- name: namespace_exists
+-- Whether there is a namespace that the login may see.
+CREATE OR REPLACE FUNCTION namespace_exists(path text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT t.address, t.partitions, t.created_at
-    FROM topics AS t
-    WHERE list_topics.namespace = '' OR starts_with(t.address, list_topics.namespace || '/')
-    ORDER BY t.address
-    LIMIT 10000
+    SELECT EXISTS (SELECT FROM namespaces AS n WHERE n.path = namespace_exists.path AND has_right(n.id, 'any'))
 $$;
 
 -- name: list_namespaces
--- All namespaces, parents first.
+-- All namespaces that the login may see, parents first.
 CREATE OR REPLACE FUNCTION list_namespaces()
 RETURNS TABLE (path text, created_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT n.path, n.created_at FROM namespaces AS n ORDER BY n.path LIMIT 10000
+    SELECT n.path, n.created_at
+    FROM namespaces AS n
+    WHERE NOT EXISTS (SELECT FROM namespace_grants) OR has_right(n.id, 'any')
+    ORDER BY n.path
+$$;
+
+-- name: list_topics
+-- The topics at or below a namespace that the login may see; all of them when it is empty.
+CREATE OR REPLACE FUNCTION list_topics(namespace text DEFAULT '')
+RETURNS TABLE (topic text, partitions integer, created_at timestamptz, strategy text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT t.address, t.partitions, t.created_at, t.strategy
+    FROM topics AS t
+    WHERE (list_topics.namespace = '' OR starts_with(t.address, list_topics.namespace || '/'))
+      AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
+    ORDER BY t.address
+$$;
+
+-- name: describe_topic
+-- What is set for a topic, and how many subscriptions read it. Raises PS002.
+CREATE OR REPLACE FUNCTION describe_topic(topic text)
+RETURNS TABLE (
+    partitions integer, strategy text, max_payload_bytes integer, max_unsequenced_events bigint,
+    max_unsequenced_bytes bigint, restricted boolean, subscriptions bigint, created_at timestamptz
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    own_id bigint := require_topic(topic);
+BEGIN
+    RETURN QUERY
+    SELECT t.partitions, t.strategy, t.max_payload_bytes, t.max_unsequenced_events, t.max_unsequenced_bytes,
+           t.restricted, (SELECT count(*) FROM subscription_topics AS s WHERE s.topic_id = t.id), t.created_at
+    FROM topics AS t
+    WHERE t.id = own_id;
+END
 $$;
 
 -- name: set_retention
@@ -96,7 +103,7 @@ CREATE OR REPLACE FUNCTION set_retention(topic text, minimum_age_seconds bigint,
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-    owner_id bigint := require_topic(topic);
+    owner_id bigint := (lock_topic(topic, 'operate')).id;
     stored integer;
 BEGIN
     IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 1 THEN
@@ -121,5 +128,6 @@ RETURNS TABLE (topic text, minimum_age_seconds bigint, copies integer, version i
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT t.address, r.minimum_age_seconds, r.copies, r.version, r.updated_at
     FROM retention_policies AS r JOIN topics AS t ON t.id = r.topic_id
+    WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
     ORDER BY t.address
 $$;

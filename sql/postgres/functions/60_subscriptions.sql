@@ -1,12 +1,12 @@
 -- name: require_subscription
--- The subscription of a name; raises PS013.
+-- The subscription of a name; raises PS013, also when it reads what the login may not consume.
 CREATE OR REPLACE FUNCTION require_subscription(subscription text) RETURNS subscriptions
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found_row subscriptions%ROWTYPE;
 BEGIN
     SELECT s.* INTO found_row FROM subscriptions AS s WHERE s.name = subscription;
-    IF NOT FOUND THEN
+    IF NOT FOUND OR reads_hidden(found_row.id) THEN
         PERFORM refuse('PS013', format('there is no subscription "%s"', subscription),
                        'Create it: SELECT penstock.subscribe(...).');
     END IF;
@@ -49,7 +49,8 @@ $$;
 
 -- name: subscribe
 -- Creates the subscription if need be and adds topics to it; answers how many were new. The topic row is locked against
--- the logical drop, so that "earliest" never points below the low sequence. Raises PS002, PS003, PS006, PS012, PS016.
+-- the logical drop, so that "earliest" never points below the low sequence, and against resize and deletion. Raises PS002, PS006,
+-- PS007, PS012, PS016, PS030, PS031, PS033.
 CREATE OR REPLACE FUNCTION subscribe(subscription text, topics text[], start text DEFAULT 'earliest') RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -65,9 +66,11 @@ BEGIN
     END IF;
     INSERT INTO subscriptions (name) VALUES (subscription) ON CONFLICT (name) DO NOTHING;
     SELECT s.id INTO owner_id FROM subscriptions AS s WHERE s.name = subscription FOR NO KEY UPDATE;
-    FOR address IN SELECT DISTINCT t FROM unnest(subscribe.topics) AS t ORDER BY t LOOP
-        source_id := require_topic(address);
-        PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;
+    IF reads_hidden(owner_id) THEN
+        PERFORM refuse('PS007', format('there is already a subscription "%s"', subscription), 'Choose another name.');
+    END IF;
+    FOR address IN SELECT DISTINCT t COLLATE "C" FROM unnest(subscribe.topics) AS t ORDER BY 1 LOOP
+        source_id := (lock_topic(address, 'consume')).id;
         INSERT INTO subscription_topics (subscription_id, topic_id) VALUES (owner_id, source_id) ON CONFLICT DO NOTHING;
         CONTINUE WHEN NOT FOUND;
         added := added + 1;
@@ -146,6 +149,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     CROSS JOIN LATERAL (
         SELECT current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
     ) AS at
-    WHERE subscription_lag.subscription IS NULL OR s.name = subscription_lag.subscription
+    WHERE (subscription_lag.subscription IS NULL OR s.name = subscription_lag.subscription)
+      AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
     ORDER BY s.name, t.address, p.number
 $$;

@@ -273,6 +273,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     JOIN partitions AS p ON p.id = l.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     WHERE s.name = held_leases.subscription AND l.holder = held_leases.consumer
+      AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
     ORDER BY p.id
 $$;
 

@@ -244,5 +244,5 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     JOIN lease_history AS taken
         ON taken.subscription_id = lost.subscription_id AND taken.partition_id = lost.partition_id
         AND taken.change = 'acquired' AND taken.lease_epoch = lost.lease_epoch + 1 AND taken.holder <> lost.holder
-    WHERE s.name = take_overs.subscription AND lost.change = 'expired'
+    WHERE s.name = take_overs.subscription AND lost.change = 'expired' AND NOT reads_hidden(s.id)
 $$;

@@ -53,7 +53,8 @@ END
 $$;
 
 -- name: read_block
--- The events of a block, without those that are already dead letters of this subscription.
+-- The events of a block, without those that are already dead letters of this subscription; of a partition that it does not
+-- read, none.
 CREATE OR REPLACE FUNCTION read_block(subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint)
 RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
@@ -63,7 +64,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT r.*
     FROM read_log(read_block.partition_id, read_block.first_sequence,
                   (read_block.last_sequence - read_block.first_sequence + 1)::integer) AS r
-    WHERE NOT EXISTS (
+    WHERE EXISTS (
+        SELECT FROM leases AS l JOIN subscriptions AS s ON s.id = l.subscription_id
+        WHERE s.name = read_block.subscription AND l.partition_id = read_block.partition_id AND NOT reads_hidden(s.id))
+      AND NOT EXISTS (
         SELECT FROM dead_letters AS d JOIN subscriptions AS s ON s.id = d.subscription_id
         WHERE s.name = read_block.subscription AND d.partition_id = read_block.partition_id
           AND d.sequence = r.sequence AND d.history = current_history())
@@ -125,7 +129,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     JOIN subscriptions AS s ON s.id = d.subscription_id
     JOIN partitions AS p ON p.id = d.partition_id
     JOIN topics AS t ON t.id = p.topic_id
-    WHERE s.name = dead_letters_of.subscription
+    WHERE s.name = dead_letters_of.subscription AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
     ORDER BY d.died_at DESC
     LIMIT max_rows
 $$;

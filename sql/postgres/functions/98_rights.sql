@@ -1,3 +1,86 @@
+-- name: function_roles
+-- Which of the roles may call which function; a function that is not named is the owner's alone. The operator may call all of
+-- them. A function that a newer version brings belongs here.
+CREATE OR REPLACE FUNCTION function_roles() RETURNS TABLE (function text, roles text[])
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT f.name, array_agg(g.role ORDER BY g.role)
+    FROM (VALUES
+        ('publisher', 'publish publish_batch prepare_bulk publish_bulk partition_of topic_lookup list_namespaces
+            namespace_exists list_topics current_history applied_migrations setting'),
+        ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat poll commit release leave
+            held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
+            dead_letter dead_letters_of report_position fetch high_watermarks event_digest list_namespaces
+            namespace_exists list_topics describe_topic current_history applied_migrations setting'),
+        ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
+            subscription_lag take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of
+            unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
+            partition_of event_digest'),
+        ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
+            slices_ready droppable_slices slice_dropped current_history applied_migrations'),
+        ('operator', 'publish publish_batch prepare_bulk publish_bulk partition_of topic_lookup create_namespace
+            rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic
+            move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
+            sequence announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join
+            check_in heartbeat poll commit release leave held_leases position seek subscription_lag take_overs
+            rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
+            record_copy copies_of missing_copies forget_copy event_digest clean droppable_slices slice_dropped
+            set_retention retention_of ensure_slices slices_ready log_status sequence_gaps current_history
+            applied_migrations set_setting setting settings_of set_backpressure measure_pressure turn_dedup reconcile
+            report_position function_roles')
+    ) AS g (role, functions)
+    CROSS JOIN LATERAL regexp_split_to_table(g.functions, '\s+') AS f (name)
+    GROUP BY f.name
+$$;
+
+-- name: grant_functions
+-- Gives one of the roles USAGE on the schema and EXECUTE on its functions, and takes away what it had beyond that.
+CREATE OR REPLACE FUNCTION grant_functions(kind text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    role_name text := current_schema() || '_' || kind;
+    called regprocedure;
+BEGIN
+    EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM %I', current_schema(), role_name);
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM %I', current_schema(), role_name);
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), role_name);
+    FOR called IN
+        SELECT p.oid
+        FROM function_roles() AS f JOIN pg_proc AS p ON p.proname = f.function
+        WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND kind = ANY (f.roles)
+        ORDER BY p.oid
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', called, role_name);
+    END LOOP;
+END
+$$;
+
+-- name: install_rights
+-- Gives the roles installer, publisher, consumer, operator and reader (with the schema's name before them) the functions that they
+-- may call, and nothing else. Who may create roles has to have created them, without LOGIN; raises PS006 when one is missing.
+CREATE OR REPLACE FUNCTION install_rights() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    wanted record;
+BEGIN
+    FOR wanted IN
+        SELECT k.kind, format('%s_%s', current_schema(), k.kind) AS name, r.rolname IS NOT NULL AS present,
+               r.rolcanlogin OR r.rolsuper OR r.rolcreaterole OR r.rolbypassrls AS strong
+        FROM unnest('{consumer,installer,operator,publisher,reader}'::text[]) AS k (kind)
+        LEFT JOIN pg_roles AS r ON r.rolname = current_schema() || '_' || k.kind
+        ORDER BY k.kind
+    LOOP
+        IF NOT wanted.present THEN
+            PERFORM refuse('PS006', format('there is no role "%s"', wanted.name),
+                           format('As a login that may create roles: CREATE ROLE %I NOLOGIN', wanted.name));
+        ELSIF wanted.strong THEN
+            PERFORM refuse('PS006', format('the role "%s" can log in, or is more than a role', wanted.name),
+                           'It is not Penstock''s own: take LOGIN, SUPERUSER, CREATEROLE and BYPASSRLS from it first.');
+        END IF;
+        PERFORM grant_functions(wanted.kind);
+    END LOOP;
+END
+$$;
+
 -- name: revoke_from_public
 -- PostgreSQL gives EXECUTE on every new function to everybody; nobody keeps it who was not granted it.
 DO $rights$
@@ -6,3 +89,12 @@ BEGIN
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM PUBLIC', current_schema());
 END
 $rights$;
+
+-- name: grant_to_installed_roles
+-- Roles that were given rights here before also get what is new. That needs no right to create roles; and a role of that name
+-- that was never installed in this database gets nothing.
+SELECT grant_functions(k.kind)
+FROM unnest('{consumer,installer,operator,publisher,reader}'::text[]) AS k (kind)
+JOIN pg_roles AS r ON r.rolname = current_schema() || '_' || k.kind
+JOIN pg_namespace AS n ON n.nspname = current_schema()
+JOIN LATERAL aclexplode(n.nspacl) AS a ON a.grantee = r.oid AND a.privilege_type = 'USAGE';

@@ -1,0 +1,89 @@
+"""``penstock rights``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock import database, rights
+from penstock.cli.namespaces import done
+from penstock.cli.output import Format, Output, as_dict, say, show, show_json
+
+app = typer.Typer(help="Say who may do what, and where.", no_args_is_help=True)
+
+Login = Annotated[str, typer.Argument(help="A login, or a role for all its members.")]
+Right = Annotated[
+    str,
+    typer.Argument(
+        help="A role: publisher, consumer, operator, reader, installer; "
+        "with --namespace a verb: publish, consume, operate, read."
+    ),
+]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Only in this namespace and below it.")
+]
+
+
+@app.command()
+def install(output: Output = Format.table) -> None:
+    """Create the roles that are missing, and give each the functions that it may call."""
+    with database.connect() as connection, connection.transaction():
+        created = rights.install(connection)
+    done(f"created {', '.join(created) or 'nothing'}; all roles have their functions", output)
+
+
+@app.command("print")
+def print_() -> None:
+    """Write the SQL of `install`, for somebody else to run."""
+    sys.stdout.write(rights.print_sql())
+
+
+@app.command()
+def grant(
+    login: Login, right: Right, namespace: Namespace = None, output: Output = Format.table
+) -> None:
+    """Give a login a role, or a right in a namespace: the others then find nothing there."""
+    with database.connect() as connection, connection.transaction():
+        if namespace is None:
+            rights.add_member(connection, right, login)
+        else:
+            rights.grant_namespace(connection, namespace, login, right)
+    done(f"{login}: {right} in {namespace or 'all'}", output, login=login, right=right)
+
+
+@app.command()
+def revoke(
+    login: Login,
+    right: Right,
+    namespace: Namespace = None,
+    *,
+    unrestrict: Annotated[
+        bool, typer.Option("--unrestrict", help="Also the last right: the namespace is open then.")
+    ] = False,
+    output: Output = Format.table,
+) -> None:
+    """Take a role, or a right in a namespace, from a login."""
+    with database.connect() as connection, connection.transaction():
+        if namespace is None:
+            rights.remove_member(connection, right, login)
+        else:
+            rights.revoke_namespace(connection, namespace, login, right, unrestrict=unrestrict)
+    done(f"{login}: no {right} in {namespace or 'all'}", output, login=login, right=right)
+
+
+@app.command("show")
+def show_(output: Output = Format.table) -> None:
+    """Show the roles, who is in them, and the rights in single namespaces."""
+    with database.connect() as connection:
+        found = [as_dict(each) for each in rights.roles(connection)]
+        grants = rights.grants_of(connection)
+    if output is Format.json:
+        show_json({"roles": found, "grants": grants})
+        return
+    for role in found:
+        role["functions"] = len(role["functions"])
+    show(found, output)
+    say("\nrights in single namespaces:")
+    show(grants, output)

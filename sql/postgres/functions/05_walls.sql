@@ -1,0 +1,65 @@
+-- name: passes_walls
+-- Whether the login may do everything in every namespace: a superuser, a member of the schema's owner, a member of the
+-- operator role where that was installed. session_user, because SET ROLE and SECURITY DEFINER do not change it.
+CREATE OR REPLACE FUNCTION passes_walls() RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT pg_has_role(session_user, n.nspowner, 'MEMBER')
+        OR COALESCE(pg_has_role(session_user, o.oid, 'MEMBER') AND has_schema_privilege(o.oid, n.oid, 'USAGE'), false)
+    FROM pg_namespace AS n LEFT JOIN pg_roles AS o ON o.rolname = n.nspname || '_operator'
+    WHERE n.nspname = current_schema()
+$$;
+
+-- name: namespaces_above
+-- A namespace and all that it lies in.
+CREATE OR REPLACE FUNCTION namespaces_above(namespace_id bigint) RETURNS SETOF bigint
+LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE above AS (
+        SELECT n.id, n.parent_id FROM namespaces AS n WHERE n.id = namespaces_above.namespace_id
+        UNION ALL
+        SELECT p.id, p.parent_id FROM above AS a JOIN namespaces AS p ON p.id = a.parent_id
+    )
+    SELECT a.id FROM above AS a
+$$;
+
+-- name: namespaces_below
+-- A namespace and all that lies in it.
+CREATE OR REPLACE FUNCTION namespaces_below(namespace_id bigint) RETURNS bigint[]
+LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE below AS (
+        SELECT namespaces_below.namespace_id AS id
+        UNION ALL
+        SELECT c.id FROM below AS b JOIN namespaces AS c ON c.parent_id = b.id
+    )
+    SELECT array_agg(b.id) FROM below AS b
+$$;
+
+-- name: is_restricted
+-- Whether rights are asked for in a namespace: somebody holds one on it or above it.
+CREATE OR REPLACE FUNCTION is_restricted(namespace_id bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM namespace_grants AS g
+        WHERE g.namespace_id IN (SELECT * FROM namespaces_above(is_restricted.namespace_id)))
+$$;
+
+-- name: has_right
+-- Whether the login may publish, consume, read or operate in a namespace, or see that it is there ('any'). True where rights
+-- are not asked for. Who may operate may all of it, and who may consume may read.
+CREATE OR REPLACE FUNCTION has_right(namespace_id bigint, verb text) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT count(*) = 0 OR passes_walls() OR COALESCE(bool_or(
+        (g.verb IN (has_right.verb, 'operate') OR has_right.verb = 'any' OR (has_right.verb, g.verb) = ('read', 'consume'))
+        AND pg_has_role(session_user, to_regrole(quote_ident(g.login)), 'MEMBER')), false)
+    FROM namespace_grants AS g
+    WHERE g.namespace_id IN (SELECT * FROM namespaces_above(has_right.namespace_id))
+$$;
+
+-- name: reads_hidden
+-- Whether a subscription reads a topic that the login may not consume: then the subscription is hidden from it too.
+CREATE OR REPLACE FUNCTION reads_hidden(subscription_id bigint) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT EXISTS (SELECT FROM namespace_grants) AND EXISTS (
+        SELECT FROM subscription_topics AS s JOIN topics AS t ON t.id = s.topic_id
+        WHERE s.subscription_id = reads_hidden.subscription_id AND t.restricted
+          AND NOT has_right(t.namespace_id, 'consume'))
+$$;

@@ -1,0 +1,164 @@
+-- name: parent_of
+-- What stands before the last / of a path; empty for a path of one name.
+CREATE OR REPLACE FUNCTION parent_of(path text) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT left(path, -(strpos(reverse(path), '/'))) WHERE strpos(path, '/') > 0
+    UNION ALL
+    SELECT '' WHERE strpos(path, '/') = 0
+$$;
+
+-- name: name_of
+-- What stands behind the last / of a path.
+CREATE OR REPLACE FUNCTION name_of(path text) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT reverse(split_part(reverse(path), '/', 1))
+$$;
+
+-- name: refuse_taken
+-- Says that a name is taken (PS007).
+CREATE OR REPLACE FUNCTION refuse_taken(what text, path text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM refuse('PS007', format('there is already a %s "%s"', what, left(path, 200)), 'Choose another name.');
+END
+$$;
+
+-- name: create_namespace
+-- Creates one namespace below an existing parent; answers its id. Raises PS001, PS007, PS018, PS030 to PS034.
+CREATE OR REPLACE FUNCTION create_namespace(path text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    parent bigint := 0;
+    created bigint;
+BEGIN
+    PERFORM require_path(path, 'namespace', 3998);
+    PERFORM lock_names('create_namespace()', false);
+    IF parent_of(path) <> '' THEN
+        parent := (require_namespace(parent_of(path), 'operate')).id;
+    END IF;
+    INSERT INTO namespaces (parent_id, name, path)
+    VALUES (parent, name_of(create_namespace.path), create_namespace.path)
+    ON CONFLICT DO NOTHING
+    RETURNING id INTO created;
+    IF created IS NULL THEN
+        PERFORM refuse_taken('namespace', path);
+    END IF;
+    RETURN created;
+END
+$$;
+
+-- name: place_namespace
+-- Gives a namespace another parent and name, and everything below it the path that follows. The caller holds the tree alone.
+CREATE OR REPLACE FUNCTION place_namespace(own namespaces, parent bigint, new_name text, new_path text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    subtree bigint[] := namespaces_below(own.id);
+    rest integer := char_length(own.path) + 1;
+    longest integer;
+BEGIN
+    IF EXISTS (SELECT FROM namespaces AS n WHERE n.path = new_path) THEN
+        PERFORM refuse_taken('namespace', new_path);
+    END IF;
+    PERFORM FROM topics AS t WHERE t.namespace_id = ANY (subtree) ORDER BY t.address FOR NO KEY UPDATE;
+    -- A namespace takes two characters more than its path: the shortest topic has to fit below it.
+    SELECT max(l.characters) INTO longest
+    FROM (
+        SELECT char_length(n.path) + 2 AS characters FROM namespaces AS n WHERE n.id = ANY (subtree)
+        UNION ALL SELECT char_length(t.address) FROM topics AS t WHERE t.namespace_id = ANY (subtree)
+    ) AS l;
+    IF longest - char_length(own.path) + char_length(new_path) > 4000 THEN
+        PERFORM refuse('PS032', 'a path below the namespace would have more than 4,000 characters',
+                       'Choose a shorter name or another parent.');
+    END IF;
+    UPDATE namespaces AS n SET path = new_path || substr(n.path, rest) WHERE n.id = ANY (subtree);
+    UPDATE namespaces AS n SET parent_id = parent, name = new_name WHERE n.id = own.id;
+    UPDATE topics AS t SET address = new_path || substr(t.address, rest) WHERE t.namespace_id = ANY (subtree);
+END
+$$;
+
+-- name: rename_namespace
+-- Gives a namespace another name; the paths of all that is below it follow. Answers its new path. Raises PS001, PS007, PS018,
+-- PS030 to PS034.
+CREATE OR REPLACE FUNCTION rename_namespace(path text, new_name text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    own namespaces%ROWTYPE;
+    new_path text;
+BEGIN
+    PERFORM require_path(path, 'namespace', 3998);
+    PERFORM require_name(new_name, 'namespace');
+    PERFORM lock_names('rename_namespace()', true);
+    own := require_namespace(path, 'operate');
+    new_path := left(own.path, -char_length(own.name)) || new_name;
+    IF new_path <> own.path THEN
+        PERFORM place_namespace(own, own.parent_id, new_name, new_path);
+    END IF;
+    RETURN new_path;
+END
+$$;
+
+-- name: move_namespace
+-- Moves a namespace with all that is below it under another parent, or to the root ('' as the parent). Answers its new path.
+-- The rights of the new place hold for it. Raises PS001, PS007, PS018, PS030 to PS035.
+CREATE OR REPLACE FUNCTION move_namespace(path text, new_parent text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    own namespaces%ROWTYPE;
+    parent namespaces%ROWTYPE;
+    new_path text;
+BEGIN
+    PERFORM require_path(path, 'namespace', 3998);
+    IF new_parent <> '' OR new_parent IS NULL THEN
+        PERFORM require_path(new_parent, 'namespace', 3998);
+    END IF;
+    PERFORM lock_names('move_namespace()', true);
+    own := require_namespace(path, 'operate');
+    IF new_parent <> '' THEN
+        parent := require_namespace(new_parent, 'operate');
+    END IF;
+    IF new_parent = path OR starts_with(new_parent, path || '/') THEN
+        PERFORM refuse('PS035', format('the namespace "%s" cannot be moved under itself', left(path, 200)),
+                       'Choose a parent outside of it.');
+    END IF;
+    new_path := CASE WHEN new_parent = '' THEN own.name ELSE parent.path || '/' || own.name END;
+    IF new_path <> own.path THEN
+        PERFORM place_namespace(own, COALESCE(parent.id, 0), own.name, new_path);
+        PERFORM refresh_restricted(own.id);
+    END IF;
+    RETURN new_path;
+END
+$$;
+
+-- name: delete_namespace
+-- Deletes a namespace with all that is below it; answers how many topics that were. Refused (PS020) when there is a topic, unless
+-- with_topics, and when a subscription reads one of them in any case. Raises PS001, PS018, PS020, PS030 to PS034.
+CREATE OR REPLACE FUNCTION delete_namespace(path text, with_topics boolean DEFAULT false) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    subtree bigint[];
+    doomed bigint[];
+    an_address text;
+BEGIN
+    PERFORM require_path(path, 'namespace', 3998);
+    PERFORM lock_names('delete_namespace()', true);
+    subtree := namespaces_below((require_namespace(path, 'operate')).id);
+    SELECT array_agg(l.id), min(l.address) INTO doomed, an_address
+    FROM (
+        SELECT t.id, t.address
+        FROM topics AS t
+        WHERE t.namespace_id = ANY (subtree)
+        ORDER BY t.address
+        FOR NO KEY UPDATE
+    ) AS l;
+    IF doomed IS NOT NULL AND with_topics IS NOT TRUE THEN
+        PERFORM refuse('PS020', format('the namespace "%s" holds %s topics, "%s" among them', left(path, 200),
+                                       cardinality(doomed), left(an_address, 200)),
+                       'Delete them first, or say with_topics => true: their events are lost.');
+    ELSIF doomed IS NOT NULL THEN
+        PERFORM drop_topics(doomed, false);
+    END IF;
+    DELETE FROM namespace_grants AS g WHERE g.namespace_id = ANY (subtree);
+    DELETE FROM namespaces AS n WHERE n.id = ANY (subtree);
+    RETURN COALESCE(cardinality(doomed), 0);
+END
+$$;

@@ -1,0 +1,231 @@
+-- name: require_strategy
+-- Checks the partition strategy of a topic: crc32, round_robin, explicit, or client:NAME; raises PS006.
+CREATE OR REPLACE FUNCTION require_strategy(strategy text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF strategy IS NULL OR strategy !~ '^(crc32|round_robin|explicit|client:[A-Za-z0-9_.-]{1,100})$' THEN
+        PERFORM refuse('PS006', format('there is no partition strategy "%s"', left(strategy, 200)),
+                       'Use crc32, round_robin, explicit, or client:NAME for one that the publishers bring.');
+    END IF;
+END
+$$;
+
+-- name: require_partition_count
+-- Checks a number of partitions; raises PS005.
+CREATE OR REPLACE FUNCTION require_partition_count(partitions integer) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF partitions IS NULL OR partitions NOT BETWEEN 1 AND 65536 THEN
+        PERFORM refuse('PS005', format('a topic cannot have %s partitions', partitions),
+                       'Use 1 to 65,536; up to 1,024 is practical.');
+    END IF;
+END
+$$;
+
+-- name: require_address
+-- Checks the address of a topic; raises PS003 and PS030 to PS034.
+CREATE OR REPLACE FUNCTION require_address(topic text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM require_path(topic, 'topic', 4000);
+    IF strpos(topic, '/') = 0 THEN
+        PERFORM refuse('PS003', format('the topic "%s" has no namespace', left(topic, 200)), 'Write namespace/topic.');
+    END IF;
+END
+$$;
+
+-- name: create_topic
+-- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition gets one.
+-- Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
+CREATE OR REPLACE FUNCTION create_topic(topic text, partitions integer DEFAULT 1, strategy text DEFAULT 'crc32')
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    parent bigint;
+    created bigint;
+BEGIN
+    PERFORM require_address(topic);
+    PERFORM require_partition_count(partitions);
+    PERFORM require_strategy(strategy);
+    PERFORM lock_names('create_topic()', false);
+    parent := (require_namespace(parent_of(topic), 'operate')).id;
+    INSERT INTO topics (namespace_id, name, address, partitions, strategy, restricted)
+    VALUES (parent, name_of(topic), create_topic.topic, create_topic.partitions, create_topic.strategy,
+            is_restricted(parent))
+    ON CONFLICT DO NOTHING
+    RETURNING id INTO created;
+    IF created IS NULL THEN
+        PERFORM refuse_taken('topic', topic);
+    END IF;
+    PERFORM add_partitions(created, 0, partitions);
+    RETURN created;
+END
+$$;
+
+-- name: add_partitions
+-- Makes the partitions of a topic from one number up to, but not including, another.
+CREATE OR REPLACE FUNCTION add_partitions(topic_id bigint, first integer, count integer) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO partitions (id, topic_id, number)
+    SELECT (add_partitions.topic_id << 16) | number, add_partitions.topic_id, number
+    FROM generate_series(add_partitions.first, add_partitions.count - 1) AS number
+$$;
+
+-- name: place_topic
+-- Gives a topic another namespace and name; answers its new address. The caller holds the tree alone.
+CREATE OR REPLACE FUNCTION place_topic(own topics, parent namespaces, new_name text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    new_address text := parent.path || '/' || new_name;
+BEGIN
+    IF new_address = own.address THEN
+        RETURN new_address;
+    END IF;
+    PERFORM require_address(new_address);
+    IF EXISTS (SELECT FROM topics AS t WHERE t.address = new_address) THEN
+        PERFORM refuse_taken('topic', new_address);
+    END IF;
+    UPDATE topics AS t
+    SET namespace_id = parent.id, name = new_name, address = new_address, restricted = is_restricted(parent.id)
+    WHERE t.id = own.id;
+    RETURN new_address;
+END
+$$;
+
+-- name: rename_topic
+-- Gives a topic another name in its namespace; answers its new address. Its events, positions and subscriptions stay. Raises
+-- PS002, PS003, PS007, PS018, PS030 to PS034.
+CREATE OR REPLACE FUNCTION rename_topic(topic text, new_name text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    own topics%ROWTYPE;
+    parent namespaces%ROWTYPE;
+BEGIN
+    PERFORM require_address(topic);
+    PERFORM require_name(new_name, 'topic');
+    PERFORM lock_names('rename_topic()', true);
+    own := lock_topic(topic, 'operate');
+    SELECT n.* INTO STRICT parent FROM namespaces AS n WHERE n.id = own.namespace_id;
+    RETURN place_topic(own, parent, new_name);
+END
+$$;
+
+-- name: move_topic
+-- Moves a topic into another namespace, whose rights then hold for it; answers its new address. Raises PS001, PS002, PS003, PS007,
+-- PS018, PS030 to PS034.
+CREATE OR REPLACE FUNCTION move_topic(topic text, namespace text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    own topics%ROWTYPE;
+BEGIN
+    PERFORM require_address(topic);
+    PERFORM require_path(namespace, 'namespace', 3998);
+    PERFORM lock_names('move_topic()', true);
+    own := lock_topic(topic, 'operate');
+    RETURN place_topic(own, require_namespace(namespace, 'operate'), own.name);
+END
+$$;
+
+-- name: hold_sequencer
+-- Waits for the pass of the sequencer that is under way and keeps the next one from beginning until the transaction ends. The
+-- server ends a transaction that would hold the whole log up for more than half a minute.
+CREATE OR REPLACE FUNCTION hold_sequencer() RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM limit_transaction(30);
+    PERFORM FROM sequencer FOR UPDATE;
+END
+$$;
+
+-- name: readers_of
+-- The subscriptions that read one of the topics, locked so that none of them is deleted meanwhile: an unsubscribe that is under
+-- way has to end first, or what is done for the subscription would outlive it. The caller holds the topics, so none is added.
+CREATE OR REPLACE FUNCTION readers_of(topic_ids bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT s.id
+        FROM subscriptions AS s
+        WHERE s.id IN (SELECT r.subscription_id FROM subscription_topics AS r WHERE r.topic_id = ANY (topic_ids))
+        ORDER BY s.id
+        FOR KEY SHARE);
+END
+$$;
+
+-- name: resize_topic
+-- Gives a topic more partitions, never fewer; answers how many it had. Each subscription of the topic reads the new ones from
+-- their beginning. Takes effect between two passes of the sequencer; events that carry the old count keep their partition, and a
+-- key may go to another partition from now on. Raises PS002, PS003, PS005, PS018, PS030 to PS034.
+CREATE OR REPLACE FUNCTION resize_topic(topic text, partitions integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    own topics%ROWTYPE;
+    readers bigint[];
+BEGIN
+    PERFORM require_address(topic);
+    PERFORM require_partition_count(partitions);
+    PERFORM require_read_committed('resize_topic()');
+    own := lock_topic(topic, 'operate');
+    IF resize_topic.partitions < own.partitions THEN
+        PERFORM refuse('PS005', format('topic "%s" has %s partitions already', left(topic, 200), own.partitions),
+                       'Partitions are only ever added: their events would have no place.');
+    ELSIF resize_topic.partitions = own.partitions THEN
+        RETURN own.partitions;
+    END IF;
+    readers := readers_of(ARRAY[own.id]);
+    PERFORM hold_sequencer();
+    PERFORM add_partitions(own.id, own.partitions, resize_topic.partitions);
+    UPDATE topics AS t SET partitions = resize_topic.partitions WHERE t.id = own.id;
+    INSERT INTO leases (subscription_id, partition_id)
+    SELECT r, p.id FROM unnest(readers) AS r, partitions AS p WHERE p.topic_id = own.id AND p.number >= own.partitions;
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+    SELECT r, p.id, 0, 0, 'start'
+    FROM unnest(readers) AS r, partitions AS p
+    WHERE p.topic_id = own.id AND p.number >= own.partitions;
+    RETURN own.partitions;
+END
+$$;
+
+-- name: drop_topics
+-- Deletes topics that the caller has locked: who reads them reads on without them, their events are logically gone at once, and
+-- what transactions that still saw them publish is discarded by the sequencer. The sequencer is held last, so that the log never
+-- waits for a consumer. Raises PS020.
+CREATE OR REPLACE FUNCTION drop_topics(topic_ids bigint[], with_subscriptions boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    readers bigint[] := readers_of(topic_ids);
+BEGIN
+    IF readers <> '{}' AND with_subscriptions IS NOT TRUE THEN
+        PERFORM refuse('PS020', format('subscription "%s" reads the topic', (
+                           SELECT min(s.name) FROM subscriptions AS s WHERE s.id = ANY (readers))),
+                       'Unsubscribe first, or delete the topic with_subscriptions => true: they read on without it.');
+    END IF;
+    PERFORM FROM leases AS l
+    WHERE l.subscription_id = ANY (readers)
+      AND l.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids))
+    ORDER BY l.subscription_id, l.partition_id
+    FOR UPDATE;
+    DELETE FROM leases AS l
+    WHERE l.subscription_id = ANY (readers)
+      AND l.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
+    DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
+    PERFORM hold_sequencer();
+    INSERT INTO deleted_topics (topic_id, address)
+    SELECT t.id, t.address FROM topics AS t WHERE t.id = ANY (topic_ids);
+    UPDATE partitions AS p SET low_sequence = high_watermark(p.id) + 1 WHERE p.topic_id = ANY (topic_ids);
+    DELETE FROM topics AS t WHERE t.id = ANY (topic_ids);
+END
+$$;
+
+-- name: delete_topic
+-- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless with_subscriptions: then they read on
+-- without it. Takes effect between two passes of the sequencer. Raises PS002, PS003, PS018, PS020, PS030 to PS034.
+CREATE OR REPLACE FUNCTION delete_topic(topic text, with_subscriptions boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM require_address(topic);
+    PERFORM require_read_committed('delete_topic()');
+    PERFORM drop_topics(ARRAY[(lock_topic(topic, 'operate')).id], with_subscriptions);
+END
+$$;

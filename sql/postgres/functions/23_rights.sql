@@ -1,0 +1,89 @@
+-- name: refresh_restricted
+-- Says of the topics at and below a namespace whether rights are asked for; publish reads it with the topic.
+CREATE OR REPLACE FUNCTION refresh_restricted(namespace_id bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    subtree bigint[] := namespaces_below(namespace_id);
+BEGIN
+    PERFORM FROM topics AS t WHERE t.namespace_id = ANY (subtree) ORDER BY t.address FOR NO KEY UPDATE;
+    UPDATE topics AS t SET restricted = n.restricted
+    FROM (SELECT i.id, is_restricted(i.id) AS restricted FROM unnest(subtree) AS i (id) OFFSET 0) AS n
+    WHERE t.namespace_id = n.id AND t.restricted <> n.restricted;
+END
+$$;
+
+-- name: require_verb
+-- Checks a right; raises PS006.
+CREATE OR REPLACE FUNCTION require_verb(verb text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF verb IS NULL OR verb NOT IN ('publish', 'consume', 'operate', 'read') THEN
+        PERFORM refuse('PS006', format('there is no right "%s"', left(verb, 200)),
+                       'The rights are publish, consume, operate and read.');
+    END IF;
+END
+$$;
+
+-- name: grant_namespace
+-- Gives a login, or a role for all its members, a right in a namespace and below it; doing it twice changes nothing. From the
+-- first one on the namespace is restricted: who holds none finds nothing there. Raises PS001, PS006, PS018, PS030 to PS034.
+CREATE OR REPLACE FUNCTION grant_namespace(namespace text, login text, verb text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    own namespaces%ROWTYPE;
+BEGIN
+    PERFORM require_path(namespace, 'namespace', 3998);
+    PERFORM require_verb(verb);
+    IF login IS NULL OR NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = grant_namespace.login) THEN
+        PERFORM refuse('PS006', format('there is no role "%s"', left(login, 200)), 'Create it first: CREATE ROLE.');
+    END IF;
+    PERFORM lock_names('grant_namespace()', true);
+    own := require_namespace(namespace, 'operate');
+    INSERT INTO namespace_grants (namespace_id, login, verb)
+    VALUES (own.id, grant_namespace.login, grant_namespace.verb)
+    ON CONFLICT DO NOTHING;
+    PERFORM refresh_restricted(own.id);
+END
+$$;
+
+-- name: revoke_namespace
+-- Takes a right back; answers whether it was there. The last right of a namespace goes only with unrestrict (else PS020): without
+-- any, and none above it, the namespace is open to all. Raises PS001, PS006, PS018, PS020, PS030 to PS034.
+CREATE OR REPLACE FUNCTION revoke_namespace(
+    namespace text, login text, verb text, unrestrict boolean DEFAULT false
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    own namespaces%ROWTYPE;
+BEGIN
+    PERFORM require_path(namespace, 'namespace', 3998);
+    PERFORM require_verb(verb);
+    PERFORM lock_names('revoke_namespace()', true);
+    own := require_namespace(namespace, 'operate');
+    DELETE FROM namespace_grants AS g
+    WHERE g.namespace_id = own.id AND g.login = revoke_namespace.login AND g.verb = revoke_namespace.verb;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF unrestrict IS NOT TRUE AND NOT is_restricted(own.id) THEN
+        PERFORM refuse('PS020', format('it is the last right in "%s": without it the namespace is open to all',
+                                       left(namespace, 200)),
+                       'Give the right to another role first, or say unrestrict => true.');
+    END IF;
+    PERFORM refresh_restricted(own.id);
+    RETURN true;
+END
+$$;
+
+-- name: grants_of
+-- The rights that are given at or below a namespace; all of them when it is empty.
+CREATE OR REPLACE FUNCTION grants_of(namespace text DEFAULT '')
+RETURNS TABLE (namespace text, login text, verb text, granted_at timestamptz, granted_by text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT n.path, g.login, g.verb, g.granted_at, g.granted_by
+    FROM namespace_grants AS g JOIN namespaces AS n ON n.id = g.namespace_id
+    WHERE (grants_of.namespace = '' OR n.path = grants_of.namespace
+           OR starts_with(n.path, grants_of.namespace || '/'))
+      AND has_right(n.id, 'operate')
+    ORDER BY n.path, g.login, g.verb
+$$;
