@@ -42,16 +42,22 @@ def without_guard(
 
 
 def plan_of(
-    connection: psycopg.Connection[Any], function_name: str, **arguments: Any
+    connection: psycopg.Connection[Any],
+    function_name: str,
+    *,
+    settings_of: str | None = None,
+    **arguments: Any,
 ) -> dict[str, Any]:
     """EXPLAIN ANALYZE, as JSON, of the one query inside a function, under the function's settings.
 
-    The parameters are unknown to the planner, as they are in the function.
+    The parameters are unknown to the planner, as they are in the function.  A function without
+    settings becomes a part of the query of another one, ``settings_of``.
     """
     row = connection.execute(
-        "SELECT p.prosrc, p.proconfig, p.proargnames, p.proargtypes::oid[]::regtype[]::text[]"
-        " FROM pg_proc AS p WHERE p.pronamespace = %s::regnamespace AND p.proname = %s",
-        (SCHEMA, function_name),
+        "SELECT p.prosrc, c.proconfig, p.proargnames, p.proargtypes::oid[]::regtype[]::text[]"
+        " FROM pg_proc AS p JOIN pg_proc AS c USING (pronamespace)"
+        " WHERE p.pronamespace = %s::regnamespace AND p.proname = %s AND c.proname = %s",
+        (SCHEMA, function_name, settings_of or function_name),
     ).fetchone()
     assert row is not None, f"there is no function {function_name}"
     body, settings, names, types = row

@@ -78,7 +78,9 @@ def _plan_of_a_tick(connection: Connection, *, analysed: bool) -> dict[str, Any]
     assert value(connection, "SELECT count(*) FROM pg_stats WHERE tablename ~ '^events_'") == 0
     if analysed:
         connection.execute("ANALYZE penstock.events")
-    return plan_of(connection, "fresh_events", **_snapshots(connection))
+    return plan_of(
+        connection, "fresh_events", settings_of="append_chunks", **_snapshots(connection)
+    )
 
 
 @pytest.mark.parametrize("analysed", [False, True])
@@ -111,7 +113,7 @@ def test_a_pass_over_a_backlog_reads_what_it_numbers(long_log: Connection) -> No
     ).fetchone()
     assert row is not None
     given = dict(zip(("base", "target", "last_id"), row, strict=True))
-    plan = plan_of(long_log, "near_events", **given, max_events=1000)
+    plan = plan_of(long_log, "near_events", settings_of="append_chunks", **given, max_events=1000)
     assert _touched(plan) == 1000
     plan = plan_of(long_log, "tick_start", base=row[0], target=row[1], max_events=1000)
     assert _touched(plan) < 100

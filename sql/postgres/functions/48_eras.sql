@@ -34,6 +34,25 @@ BEGIN
 END
 $$;
 
+-- name: newest_transaction
+-- A transaction number above every one that was given before this call: a block with an exception handler takes one of its
+-- own as soon as it writes, and the row that it writes carries the lower half. xmax of a snapshot would be too low: it is
+-- one above the last transaction that has ended.
+CREATE OR REPLACE FUNCTION newest_transaction() RETURNS xid8
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    own bigint := pg_current_xact_id()::text::bigint;
+    taken bigint;
+BEGIN
+    BEGIN
+        UPDATE sequencer SET singleton = true RETURNING xmin::text::bigint INTO STRICT taken;
+    EXCEPTION WHEN no_data_found THEN
+        RAISE;
+    END;
+    RETURN (own + mod(taken - mod(own, 4294967296) + 4294967296, 4294967296))::text::xid8;
+END
+$$;
+
 -- name: open_era
 -- Begins a new era after a restore, with a tick that repairs: it works off, by the old numbers, what the last tick of the old era
 -- had not come to. The order of the three looks matters: what has an id above the boundary was not committed in base,
@@ -46,12 +65,12 @@ BEGIN
     SELECT i.system_identifier, i.timeline INTO opened.system_identifier, opened.timeline FROM log_identity() AS i;
     opened.era := tick.era + 1;
     opened.base := committed_snapshot();
-    SELECT GREATEST(s.last_value, COALESCE((SELECT max(e.id) FROM events AS e), 0),
+    SELECT GREATEST(s.last_value - (NOT s.is_called)::integer, COALESCE((SELECT max(e.id) FROM events AS e), 0),
                     COALESCE((SELECT max(c.last_id) FROM chunks AS c), 0))
     INTO opened.boundary_id
     FROM events_id AS s;
-    PERFORM setval('events_id', opened.boundary_id) FROM events_id AS s WHERE s.last_value < opened.boundary_id;
-    opened.settled := pg_snapshot_xmax(pg_current_snapshot());
+    PERFORM setval('events_id', opened.boundary_id) FROM events_id AS s WHERE opened.boundary_id > s.last_value;
+    opened.settled := newest_transaction();
     INSERT INTO eras (era, system_identifier, timeline, boundary_id, base, settled)
     VALUES (opened.era, opened.system_identifier, opened.timeline, opened.boundary_id, opened.base, opened.settled);
     tick.done_id := CASE WHEN tick.complete THEN 0 ELSE tick.last_id END;

@@ -2,11 +2,11 @@
 -- The events that became visible between two snapshots and have an id above last_id. Starts from the index on tx even
 -- where the planner has no statistics yet: an order by id, or a condition on the bare id, would tempt it to walk the whole
 -- primary key. Transactions that are still open are not looked up, or a bulk load would cost every tick as many rows as it
--- has written. Events of before the era are numbered by its repair.
+-- has written. Events of before the era are numbered by its repair. Without settings of its own, it becomes a part of the
+-- query that calls it, which has to switch sequential scans off.
 CREATE OR REPLACE FUNCTION fresh_events(base pg_snapshot, target pg_snapshot, last_id bigint)
 RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET jit = off ROWS 1000 AS $$
+LANGUAGE sql STABLE ROWS 1000 AS $$
     SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
     WHERE e.tx >= pg_snapshot_xmax(fresh_events.base)
@@ -30,7 +30,7 @@ $$;
 -- base took their ids after the newest horizon that lies below it; late ones are looked up.
 CREATE OR REPLACE FUNCTION tick_start(base pg_snapshot, target pg_snapshot, max_events integer) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-    SELECT CASE WHEN newest.id - COALESCE(settled.highest_id, 0) <= 10 * tick_start.max_events::bigint THEN 0
+    SELECT CASE WHEN newest.id - COALESCE(settled.highest_id, 0) <= tick_start.max_events THEN 0
         ELSE LEAST(COALESCE(settled.highest_id, 0), (
             SELECT min(e.id + 0) - 1
             FROM events AS e
@@ -66,8 +66,7 @@ $$;
 -- ids. Passes over a backlog would otherwise look through all of it, each of them; fewer than max_events say nothing.
 CREATE OR REPLACE FUNCTION near_events(base pg_snapshot, target pg_snapshot, last_id bigint, max_events integer)
 RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off ROWS 1000 AS $$
+LANGUAGE sql STABLE ROWS 1000 AS $$
     SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
     WHERE e.id > near_events.last_id AND e.id <= near_events.last_id + 10 * near_events.max_events::bigint
@@ -88,16 +87,19 @@ CREATE OR REPLACE FUNCTION append_chunks(
     OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT due bigint, OUT due_id bigint, OUT due_left boolean,
     OUT grown bigint[]
 )
-LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET work_mem = '32MB' AS $$
     WITH near AS MATERIALIZED (
         SELECT n.id, n.partition_id, n.due_at
         FROM near_events((append_chunks.tick).base, (append_chunks.tick).target, (append_chunks.tick).last_id,
                          append_chunks.max_events) AS n
         WHERE NOT (append_chunks.tick).repair
+    ), near_pass AS MATERIALIZED (
+        SELECT count(*) = append_chunks.max_events AS is_full FROM near
     ), far AS MATERIALIZED (
         SELECT f.id, f.partition_id, f.due_at
         FROM fresh_events((append_chunks.tick).base, (append_chunks.tick).target, (append_chunks.tick).last_id) AS f
-        WHERE NOT (append_chunks.tick).repair AND (SELECT count(*) FROM near) < append_chunks.max_events
+        WHERE NOT (append_chunks.tick).repair AND NOT (SELECT n.is_full FROM near_pass AS n)
         ORDER BY f.id
         LIMIT append_chunks.max_events
     ), repaired AS MATERIALIZED (
@@ -107,10 +109,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = 
         WHERE (append_chunks.tick).repair
         ORDER BY r.id
         LIMIT append_chunks.max_events
-    ), fresh AS MATERIALIZED (
-        SELECT n.id, n.partition_id, n.due_at
-        FROM near AS n
-        WHERE (SELECT count(*) FROM near) = append_chunks.max_events
+    ), fresh AS NOT MATERIALIZED (
+        SELECT n.id, n.partition_id, n.due_at FROM near AS n WHERE (SELECT p.is_full FROM near_pass AS p)
         UNION ALL
         SELECT f.id, f.partition_id, f.due_at FROM far AS f
         UNION ALL
@@ -138,7 +138,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = 
         INSERT INTO delayed (due, id, partition_id)
         SELECT (extract(epoch FROM f.due_at) * 1000000)::bigint, f.id, f.partition_id
         FROM fresh AS f, taken AS t
-        WHERE ((extract(epoch FROM f.due_at) * 1000000)::bigint, f.id) > (t.due, t.due_id)
+        WHERE f.due_at IS NOT NULL AND ((extract(epoch FROM f.due_at) * 1000000)::bigint, f.id) > (t.due, t.due_id)
     ), batch AS (
         SELECT f.id, f.partition_id, COALESCE((extract(epoch FROM f.due_at) * 1000000)::bigint, 0) AS due
         FROM fresh AS f, taken AS t
@@ -205,7 +205,7 @@ BEGIN
     sequenced := 0; more := false; busy := false; grown := '{}';
     IF pg_current_xact_id_if_assigned() IS NULL THEN
         -- The lock below gives this transaction its number, so whoever took one of these ids has a smaller one.
-        SELECT s.last_value INTO issued FROM events_id AS s;
+        SELECT s.last_value - (NOT s.is_called)::integer INTO issued FROM events_id AS s;
     END IF;
     PERFORM FROM sequencer FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -235,11 +235,12 @@ END
 $$;
 
 -- name: is_other_era
--- Whether the transaction numbers of a tick are of another cluster or timeline, or of a future that a restore took back.
+-- Whether the transaction numbers of a tick are of another cluster or timeline, or of a future that a restore took back. Those
+-- of a repair are, and it is being seen to.
 CREATE OR REPLACE FUNCTION is_other_era(tick ticks) RETURNS boolean
 LANGUAGE sql VOLATILE AS $$
     SELECT (i.system_identifier, i.timeline) IS DISTINCT FROM (a.system_identifier, a.timeline)
-        OR pg_snapshot_xmax(is_other_era.tick.target) > pg_snapshot_xmax(pg_current_snapshot())
+        OR NOT (is_other_era.tick).repair AND pg_snapshot_xmax((is_other_era.tick).target) > pg_snapshot_xmax(pg_current_snapshot())
     FROM log_identity() AS i, current_era() AS a
 $$;
 

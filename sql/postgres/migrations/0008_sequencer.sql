@@ -36,6 +36,10 @@ ALTER TABLE ticks
     ADD COLUMN due bigint NOT NULL DEFAULT 0,
     ADD COLUMN due_id bigint NOT NULL DEFAULT 0;
 
+-- name: first_tick_knew_no_id
+-- It said 1, which is what a sequence shows before it has handed out any: a first tick of many events began behind the first.
+UPDATE ticks SET highest_id = 0 WHERE id = 1 AND highest_id = 1;
+
 -- name: replaced_functions
 -- Their results or arguments changed.
 DROP FUNCTION IF EXISTS fresh_events(pg_snapshot, pg_snapshot, bigint);
