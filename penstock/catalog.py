@@ -18,7 +18,11 @@ from penstock.errors import DEFAULT_SCHEMA, InvalidArgument, PenstockError
 
 _BLOCK = re.compile(r"^-- name: *(\S+) *$", re.MULTILINE)
 _BIND = re.compile(r"%\((\w+)\)s")
+#: What a comment of a MySQL statement says to the program: `-- json: 3` (a place), `-- reads only`.
+_JSON = re.compile(r"json: (\d+(?:, \d+)*)")
+_READS = "reads only"
 _SCHEMA = re.compile(rf"\b{DEFAULT_SCHEMA}\.")
+_QUOTES = {"postgres": '"', "mysql": "`"}
 _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
 _OLDEST_PROGRAM = re.compile(r"^-- oldest program: (\d+) *$", re.MULTILINE)
 
@@ -31,6 +35,10 @@ class Statement:
     about: str
     text: str
     binds: frozenset[str]
+    #: Places of the columns that come as JSON text and are lists.
+    json: frozenset[int] = frozenset()
+    #: It changes nothing, so it needs no transaction.
+    reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ def statements(dialect: str, schema: str = DEFAULT_SCHEMA) -> dict[str, Statemen
     """Every named block of ``sql/<dialect>/*.sql``, for this schema."""
     found: dict[str, Statement] = {}
     for file in _sql_files(_folder(dialect)):
-        for statement in parse(file.read_text("utf-8"), schema):
+        for statement in parse(file.read_text("utf-8"), schema, _QUOTES[dialect]):
             if statement.name in found:
                 raise PenstockError(f"{file.name}: the block {statement.name} exists twice")
             found[statement.name] = statement
@@ -72,22 +80,34 @@ def statement(dialect: str, name: str, schema: str = DEFAULT_SCHEMA) -> Statemen
         raise InvalidArgument(f"there is no SQL statement named {name!r}") from None
 
 
-def parse(text: str, schema: str = DEFAULT_SCHEMA) -> list[Statement]:
-    """The named blocks of one file; ``penstock.`` becomes the name of the schema."""
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The named blocks of one file as they stand there: name and text, comments included."""
     _, *parts = _BLOCK.split(text)
-    return [
-        _statement(name, body, schema) for name, body in zip(parts[::2], parts[1::2], strict=True)
-    ]
+    return [(name, body.strip()) for name, body in zip(parts[::2], parts[1::2], strict=True)]
 
 
-def _statement(name: str, body: str, schema: str) -> Statement:
-    lines = body.strip().splitlines()
+def parse(text: str, schema: str = DEFAULT_SCHEMA, quote: str = '"') -> list[Statement]:
+    """The named blocks of one file; ``penstock.`` becomes the name of the schema."""
+    return [_statement(name, body, schema, quote) for name, body in blocks(text)]
+
+
+def _statement(name: str, body: str, schema: str, quote: str) -> Statement:
+    lines = body.splitlines()
     comments = [line[2:].strip() for line in lines if line.startswith("--")]
     sql = "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip()
     sql = sql.removesuffix(";").rstrip()
     if schema != DEFAULT_SCHEMA:
-        sql = _SCHEMA.sub(f'"{schema}".', sql)
-    return Statement(name, " ".join(comments), sql, frozenset(_BIND.findall(sql)))
+        sql = _SCHEMA.sub(f"{quote}{schema}{quote}.", sql)
+    about = [each for each in comments if each != _READS and not _JSON.fullmatch(each)]
+    places = (found[1] for each in comments if (found := _JSON.fullmatch(each)))
+    return Statement(
+        name,
+        " ".join(about),
+        sql,
+        frozenset(_BIND.findall(sql)),
+        frozenset(int(place) for each in places for place in each.split(", ")),
+        _READS in comments,
+    )
 
 
 @lru_cache(maxsize=4)

@@ -250,21 +250,67 @@ def _with_sqlstate(base: type[PenstockError]) -> dict[str, type[PenstockError]]:
     return found
 
 
+#: What to do, where the database has no place for it: MySQL's errors are one short text.
+HINTS = {
+    "PS001": "Create the namespace first: penstock namespace create.",
+    "PS002": "Create it: penstock topic create, or penstock.create_topic(...).",
+    "PS004": "Keep large data elsewhere and publish where it is.",
+    "PS005": "Partitions are numbered from 0; penstock topic describe tells how many there are.",
+    "PS006": "Nothing was changed.",
+    "PS007": "Choose another name.",
+    "PS010": "Drop what was read, roll back, and check in: another consumer may have taken over.",
+    "PS011": "Positions only move forward; use seek to go back.",
+    "PS012": "Commit only what was read.",
+    "PS013": "Subscribe first.",
+    "PS014": "Join again.",
+    "PS015": "Give each process a consumer id of its own.",
+    "PS016": "Read it from the archive, or start at the low sequence.",
+    "PS018": "Call it in a transaction of isolation level READ COMMITTED.",
+    "PS020": "Remove what uses it first.",
+    "PS021": "Reconcile the restore first: penstock restore reconcile.",
+    "PS022": "Wait until the sequencer has caught up, then publish again.",
+    "PS030": "Give a name of 1 to 500 characters.",
+    "PS031": "Use at most 500 characters.",
+    "PS032": "Use at most 4,000 characters for path and topic.",
+    "PS033": "Use printable characters only.",
+    "PS034": '"/" separates the names of a path, and stands nowhere else.',
+    "PS035": "Choose a parent outside of what is moved.",
+}
+
 #: The error class of each SQLSTATE that Penstock's functions raise.
 BY_SQLSTATE: dict[str, type[PenstockError]] = _with_sqlstate(PenstockError)
 
 _UNDEFINED = frozenset({"3F000", "42883", "42P01"})  # schema, function, table
 _DISK_FULL = "53100"
 
+#: On MySQL and MariaDB the number of an error is this plus the number in its SQLSTATE.
+MYSQL_ERRNO = 31_000
+_MYSQL_ERRNOS = range(MYSQL_ERRNO, MYSQL_ERRNO + 1_000)
+_MYSQL_MODULES = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
+_MYSQL_UNDEFINED = frozenset({1046, 1049, 1146, 1305, 1630})  # database, table, procedure
+_MYSQL_DISK_FULL = frozenset({1021, 1114})
+
 
 def sqlstate_of(error: BaseException) -> str | None:
     """The SQLSTATE of a driver error, also of one that SQLAlchemy has wrapped."""
     inner = driver_error(error)
+    number = errno_of(inner)
+    if number is not None and number in _MYSQL_ERRNOS:
+        return f"PS{number - MYSQL_ERRNO:03d}"
     for name in ("sqlstate", "pgcode"):
         value = getattr(inner, name, None)
         if isinstance(value, str):
             return value
     return None
+
+
+def errno_of(error: BaseException) -> int | None:
+    """The number of an error of MySQL, MariaDB or one of their drivers; None for all others."""
+    inner = driver_error(error)
+    if type(inner).__module__.partition(".")[0].lower() not in _MYSQL_MODULES:
+        return None
+    number = getattr(inner, "errno", None) or (inner.args[0] if inner.args else None)
+    return number if isinstance(number, int) else None
 
 
 def driver_error(error: BaseException) -> BaseException:
@@ -275,17 +321,17 @@ def driver_error(error: BaseException) -> BaseException:
 
 def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> PenstockError | None:
     """The Penstock error that a driver error stands for, or None when it is not one of ours."""
-    state = sqlstate_of(error)
-    if state is None:
+    state, number = sqlstate_of(error), errno_of(error)
+    if state is None and number is None:
         return None
     message, hint = _texts(driver_error(error))
     if state in BY_SQLSTATE:
-        return BY_SQLSTATE[state](message, hint=hint)
-    if state in _UNDEFINED and _mentions(message, schema):
+        return BY_SQLSTATE[state](message, hint=hint or HINTS.get(state, ""))
+    if (state in _UNDEFINED or number in _MYSQL_UNDEFINED) and _mentions(message, schema):
         return NotMigrated(
             f"schema {schema} is not migrated for this version of Penstock: {message}"
         )
-    if state == _DISK_FULL:
+    if state == _DISK_FULL or number in _MYSQL_DISK_FULL:
         return NoDiskSpace(
             f"the database server has no disk space left ({message})",
             hint="free or add disk space; nothing of the transaction was written",
@@ -294,7 +340,12 @@ def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> Penstoc
 
 
 def _texts(error: BaseException) -> tuple[str, str]:
-    """Message and hint, as psycopg (`diag`) and asyncpg (`message`, `hint`) give them."""
+    """Message and hint, as psycopg (`diag`) and asyncpg (`message`, `hint`) give them.
+
+    Drivers of MySQL have the message in their last argument, and no hint.
+    """
+    if errno_of(error) is not None and error.args:
+        return str(error.args[-1]).strip(), ""
     diagnosis = getattr(error, "diag", None)
     message = getattr(diagnosis, "message_primary", None) or getattr(error, "message", None)
     hint = getattr(diagnosis, "message_hint", None) or getattr(error, "hint", None)
@@ -302,4 +353,4 @@ def _texts(error: BaseException) -> tuple[str, str]:
 
 
 def _mentions(message: str, schema: str) -> bool:
-    return any(form in message for form in (f'"{schema}"', f"{schema}.", f'"{schema}".'))
+    return any(form in message for form in (f'"{schema}"', f"'{schema}'", f"{schema}."))

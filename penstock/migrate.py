@@ -1,32 +1,33 @@
 """Installs and upgrades the schema.
 
-Numbered migrations run once each, in a transaction of their own, and are never edited: their
-checksums are recorded.  The functions are repeatable: all of them are applied, in one transaction,
-whenever one has changed.  Migrations are expand/contract, so the version before works
-on the new schema; one that ends this says so (``-- oldest program: NNNN``).
+Numbered migrations run once each and are never edited: their checksums are recorded.  The functions
+are repeatable: all of them are applied whenever one has changed.  On PostgreSQL each step is a
+transaction; MySQL commits with every statement, so there each one can be repeated.  Migrations are
+expand/contract, so the version before works on the new schema; one that ends this says so
+(``-- oldest program: NNNN``).
 
-The runner and ``--print`` share the scripts in :mod:`penstock.migration_scripts`.
+How a step is run is the dialect's: :mod:`penstock.dialects.postgres_migrate` and
+:mod:`penstock.dialects.mysql_migrate`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock import catalog, config, database, migration_scripts
+from penstock.dialects import mysql_migrate, postgres_migrate
 from penstock.errors import (
     DatabaseUnavailable,
-    InvalidArgument,
-    MigrationBlocked,
     MigrationChanged,
     NotMigrated,
     PenstockError,
     PermissionDenied,
     SchemaTooNew,
+    errno_of,
     from_database,
     sqlstate_of,
 )
@@ -38,9 +39,16 @@ if TYPE_CHECKING:
 DIALECT = "postgres"
 LOCK_WAIT_SECONDS = 60.0
 
-_LOCK_NOT_AVAILABLE = "55P03"
 _INSUFFICIENT_PRIVILEGE = "42501"
+#: Of MySQL: on a database, a user's right, a table, a procedure.
+_ACCESS_DENIED = frozenset({1044, 1142, 1227, 1370})
 _PENDING = frozenset({"pending", "outdated"})
+
+Steps = postgres_migrate.PostgresSteps | mysql_migrate.MySQLSteps
+_STEPS: dict[str, type[Steps]] = {
+    "postgres": postgres_migrate.PostgresSteps,
+    "mysql": mysql_migrate.MySQLSteps,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class _Recorded:
 
 
 def migrate(
-    connection_or_url: Connection | str | None = None,
+    connection_or_url: Any = None,
     schema: str | None = None,
     *,
     lock_wait_seconds: float = LOCK_WAIT_SECONDS,
@@ -87,32 +95,30 @@ def migrate(
     """Bring the schema up to date; safe to run twice at once, and again after a failure."""
     schema = config.validate_schema(schema) if schema else config.schema_name()
     with _typed_errors(schema), _connection(connection_or_url) as connection:
-        database.require_server(connection.info.server_version)
-        runner = _Runner(connection, schema, lock_wait_seconds)
-        runner.prepare()
-        _refuse_foreign(_recorded(connection, schema))
-        applied = [each.name for each in catalog.migrations(DIALECT) if runner.migration(each)]
-        if runner.functions():
-            applied.append("functions")
-    return MigrationResult(schema, len(catalog.migrations(DIALECT)), tuple(applied))
+        steps = _STEPS[database.dialect_of(connection)](connection, schema, lock_wait_seconds)
+        steps.require_server()
+        with steps.session():
+            runner = _Runner(steps)
+            runner.prepare()
+            applied = [each.name for each in runner.known if runner.migration(each)]
+            if runner.functions():
+                applied.append("functions")
+    return MigrationResult(schema, len(runner.known), tuple(applied))
 
 
-def status(
-    connection_or_url: Connection | str | None = None, schema: str | None = None
-) -> list[MigrationStatus]:
+def status(connection_or_url: Any = None, schema: str | None = None) -> list[MigrationStatus]:
     """Every migration that the program or the database knows, and its state."""
     schema = config.validate_schema(schema) if schema else config.schema_name()
     with _typed_errors(schema), _connection(connection_or_url) as connection:
+        dialect = database.dialect_of(connection)
         recorded = _recorded(connection, schema)
-    lines = [_line(each, recorded.pop(each.version, None)) for each in _known()]
+    lines = [_line(each, recorded.pop(each.version, None)) for each in catalog.migrations(dialect)]
     newer = (_line(None, each) for each in recorded.values() if each.version != FUNCTIONS_VERSION)
-    functions = _functions_line(recorded.get(FUNCTIONS_VERSION))
+    functions = _functions_line(dialect, recorded.get(FUNCTIONS_VERSION))
     return [*lines, *newer, functions]
 
 
-def check(
-    connection_or_url: Connection | str | None = None, schema: str | None = None
-) -> list[MigrationStatus]:
+def check(connection_or_url: Any = None, schema: str | None = None) -> list[MigrationStatus]:
     """What :func:`migrate` would apply; MigrationChanged when an applied file was edited."""
     lines = status(connection_or_url, schema)
     for line in lines:
@@ -127,148 +133,90 @@ def require_usable(connection: Connection, schema: str | None = None) -> None:
     A newer schema is fine as long as no migration says that this program cannot use it.
     """
     schema = config.validate_schema(schema) if schema else config.schema_name()
+    known = catalog.migrations(database.dialect_of(connection))
     recorded = _recorded(connection, schema)
-    missing = [each for each in _known() if each.version not in recorded]
+    missing = [each for each in known if each.version not in recorded]
     if missing or FUNCTIONS_VERSION not in recorded:
         what = f"migration {missing[0].version:04d}_{missing[0].name}" if missing else "functions"
         raise NotMigrated(f"the schema {schema} is not up to date: {what} is missing")
     oldest = max(each.oldest_program for each in recorded.values())
-    if oldest > len(_known()):
-        raise _too_new(max(recorded))
+    if oldest > len(known):
+        raise _too_new(max(recorded), len(known))
 
 
-def print_sql(schema: str | None = None, *, since: int = 0) -> str:
+def print_sql(schema: str | None = None, *, since: int = 0, dialect: str | None = None) -> str:
     """The SQL that :func:`migrate` runs, for teams with a tool of their own; always the same text.
 
-    ``since`` leaves out the migrations up to that number.
+    ``since`` leaves out the migrations up to that number.  Without ``dialect`` it is that of the
+    database that the environment names, else PostgreSQL's.
     """
     schema = config.validate_schema(schema) if schema else config.schema_name()
-    lock = migration_scripts.lock(schema)
-    scripts = [migration_scripts.prepare(schema)] if since == 0 else []
-    scripts += [
-        migration_scripts.migration(each, schema) for each in _known() if each.version > since
-    ]
-    scripts.append(migration_scripts.functions(catalog.functions(DIALECT), schema))
-    title = f"-- Penstock, schema {schema}: apply with a tool that stops at the first error.\n"
-    return (
-        title + "\n".join(f"\nBEGIN;\n{lock}{script.strip()}\nCOMMIT;" for script in scripts) + "\n"
-    )
+    if dialect is None:
+        url = config.database_url() if config.is_configured() else None
+        dialect = config.dialect_of_url(url) if url else DIALECT
+    wanted = [each for each in catalog.migrations(dialect) if each.version > since]
+    steps = _STEPS[dialect]
+    return steps.printed(schema, wanted, catalog.functions(dialect), whole=since == 0)
 
 
 class _Runner:
-    """Applies the scripts, each in one transaction under the migration lock."""
+    """Applies what is missing, each step under the migration lock."""
 
-    def __init__(self, connection: Connection, schema: str, lock_wait_seconds: float) -> None:
-        self._connection = connection
-        self._schema = schema
-        self._lock_wait_seconds = lock_wait_seconds
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.known = catalog.migrations(steps.dialect)
+        self._functions = catalog.functions(steps.dialect)
 
     def prepare(self) -> None:
         """Schema and bookkeeping table, unless they are there: that needs fewer rights."""
-        if not _has_bookkeeping(self._connection, self._schema):
-            self._apply(migration_scripts.prepare(self._schema), lambda: True)
+        self._steps.prepare()
+        self._refuse_foreign(self._recorded())
 
     def migration(self, migration: catalog.Migration) -> bool:
         """Apply one migration unless it is applied; True when it was."""
 
         def is_needed() -> bool:
-            recorded = _recorded(self._connection, self._schema)
-            _refuse_foreign(recorded)
+            recorded = self._recorded()
+            self._refuse_foreign(recorded)
             return migration.version not in recorded
 
-        script = migration_scripts.migration(migration, self._schema)
-        return is_needed() and self._apply(script, is_needed)
+        return is_needed() and self._steps.migration(migration, is_needed)
 
     def functions(self) -> bool:
         """Apply all functions if one has changed; True when they were."""
-        functions = catalog.functions(DIALECT)
 
         def is_needed() -> bool:
-            recorded = _recorded(self._connection, self._schema)
-            _refuse_foreign(recorded)
-            return _functions_line(recorded.get(FUNCTIONS_VERSION)).state in _PENDING
+            recorded = self._recorded()
+            self._refuse_foreign(recorded)
+            line = _functions_line(self._steps.dialect, recorded.get(FUNCTIONS_VERSION))
+            return line.state in _PENDING
 
-        script = migration_scripts.functions(functions, self._schema)
-        return is_needed() and self._apply(script, is_needed)
+        return is_needed() and self._steps.functions(self._functions, is_needed)
 
-    def _apply(self, script: str, is_needed: Callable[[], bool]) -> bool:
-        # A script waits for a table only 100 ms at a time: whoever waits for a table makes every
-        # publisher queue up behind it.
-        deadline = time.monotonic() + self._lock_wait_seconds
-        pause = 0.1
-        while True:
-            try:
-                return self._once(script, is_needed)
-            except Exception as error:
-                if sqlstate_of(error) != _LOCK_NOT_AVAILABLE:
-                    raise
-                if time.monotonic() > deadline:
-                    raise _blocked(self._lock_wait_seconds) from error
-            time.sleep(pause)
-            pause = min(pause * 2, 2.0)
+    def _recorded(self) -> dict[int, _Recorded]:
+        return {row[0]: _Recorded(*row) for row in self._steps.recorded()}
 
-    def _once(self, script: str, is_needed: Callable[[], bool]) -> bool:
-        with self._connection.transaction():
-            self._connection.execute(migration_scripts.lock(self._schema).encode())
-            if not is_needed():
-                return False
-            self._connection.execute(script.encode())
-        return True
+    def _refuse_foreign(self, recorded: dict[int, _Recorded]) -> None:
+        """Refuse edited migrations, and a schema that a newer program has migrated."""
+        newest = max(recorded, default=0)
+        if newest > len(self.known):
+            raise _too_new(newest, len(self.known))
+        for each in self.known:
+            line = _line(each, recorded.get(each.version))
+            if line.state == "changed":
+                raise _changed(line.version, line.name)
+        functions = recorded.get(FUNCTIONS_VERSION)
+        if functions and _functions_line(self._steps.dialect, functions).state == "newer":
+            raise SchemaTooNew(
+                f"the functions in the database are of Penstock {functions.program}, "
+                f"this program is {migration_scripts.program()}",
+                hint="upgrade this program: pip install --upgrade penstock",
+            )
 
 
-def _known() -> tuple[catalog.Migration, ...]:
-    return catalog.migrations(DIALECT)
-
-
-def _has_bookkeeping(connection: Connection, schema: str) -> bool:
-    rows = database.execute(
-        connection,
-        "SELECT 1 FROM pg_catalog.pg_tables"
-        " WHERE schemaname = %(schema)s AND tablename = 'schema_migrations'",
-        {"schema": schema},
-    )
-    return bool(rows)
-
-
-def _needs_function(connection: Connection, schema: str) -> bool:
-    """Whether the login may not read the table, and there is the function that reads it instead."""
-    rows = database.execute(
-        connection,
-        "SELECT 1 FROM pg_catalog.pg_class AS c"
-        " JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
-        " JOIN pg_catalog.pg_proc AS p ON p.pronamespace = n.oid"
-        " WHERE n.nspname = %(schema)s AND c.relname = 'schema_migrations'"
-        " AND p.proname = 'applied_migrations' AND p.pronargs = 0"
-        " AND NOT pg_catalog.has_table_privilege(c.oid, 'SELECT')",
-        {"schema": schema},
-    )
-    return bool(rows)
-
-
-def _recorded(connection: Connection, schema: str) -> dict[int, _Recorded]:
-    if not _has_bookkeeping(connection, schema):
-        return {}
-    by_function = _needs_function(connection, schema)
-    rows = database.execute(connection, migration_scripts.recorded(schema, by_function=by_function))
-    return {row[0]: _Recorded(*row) for row in rows}
-
-
-def _refuse_foreign(recorded: dict[int, _Recorded]) -> None:
-    """Refuse edited migrations, and a schema that a newer program has migrated."""
-    newest = max(recorded, default=0)
-    if newest > len(_known()):
-        raise _too_new(newest)
-    for each in _known():
-        line = _line(each, recorded.get(each.version))
-        if line.state == "changed":
-            raise _changed(line.version, line.name)
-    functions = recorded.get(FUNCTIONS_VERSION)
-    if functions and _functions_line(functions).state == "newer":
-        raise SchemaTooNew(
-            f"the functions in the database are of Penstock {functions.program}, "
-            f"this program is {migration_scripts.program()}",
-            hint="upgrade this program: pip install --upgrade penstock",
-        )
+def _recorded(connection: Any, schema: str) -> dict[int, _Recorded]:
+    steps = _STEPS[database.dialect_of(connection)](connection, schema, 0)
+    return {row[0]: _Recorded(*row) for row in steps.recorded()}
 
 
 def _line(known: catalog.Migration | None, recorded: _Recorded | None) -> MigrationStatus:
@@ -284,10 +232,10 @@ def _line(known: catalog.Migration | None, recorded: _Recorded | None) -> Migrat
     )
 
 
-def _functions_line(recorded: _Recorded | None) -> MigrationStatus:
+def _functions_line(dialect: str, recorded: _Recorded | None) -> MigrationStatus:
     if recorded is None:
         return MigrationStatus(FUNCTIONS_VERSION, "functions", "pending")
-    if recorded.checksum == catalog.functions(DIALECT).checksum:
+    if recorded.checksum == catalog.functions(dialect).checksum:
         state = "applied"
     elif _release(recorded.program) > _release(migration_scripts.program()):
         state = "newer"
@@ -302,9 +250,9 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _too_new(newest: int) -> SchemaTooNew:
+def _too_new(newest: int, known: int) -> SchemaTooNew:
     return SchemaTooNew(
-        f"the schema is at migration {newest:04d}, this program knows {len(_known()):04d}",
+        f"the schema is at migration {newest:04d}, this program knows {known:04d}",
         hint="upgrade this program: pip install --upgrade penstock",
     )
 
@@ -316,40 +264,15 @@ def _changed(version: int, name: str) -> MigrationChanged:
     )
 
 
-def _blocked(seconds: float) -> MigrationBlocked:
-    return MigrationBlocked(
-        f"the migration could not lock a table, or another runner held it up, for {seconds:g} s",
-        hint="end the long transaction that uses Penstock's tables, then run it again",
-    )
-
-
 @contextmanager
-def _connection(connection_or_url: Any) -> Iterator[Connection]:
+def _connection(connection_or_url: Any) -> Iterator[Any]:
     if connection_or_url is None or isinstance(connection_or_url, str):
         with database.connect(connection_or_url, statement_timeout_ms=0) as connection:
             yield connection
         return
-    with _outside_a_transaction(connection_or_url) as connection:
+    steps = _STEPS[database.dialect_of(connection_or_url)]
+    with steps.outside_a_transaction(connection_or_url) as connection:
         yield connection
-
-
-@contextmanager
-def _outside_a_transaction(connection: Connection) -> Iterator[Connection]:
-    """The caller's connection, which must be idle: each migration is a transaction of its own."""
-    from psycopg.pq import TransactionStatus
-
-    if connection.info.transaction_status != TransactionStatus.IDLE:
-        raise InvalidArgument(
-            "the connection is inside a transaction, but each migration is one of its own",
-            hint="commit or roll back first, or give the URL of the database",
-        )
-    autocommit = connection.autocommit
-    connection.autocommit = True
-    try:
-        yield connection
-    finally:
-        if not connection.closed:
-            connection.autocommit = autocommit
 
 
 @contextmanager
@@ -360,7 +283,8 @@ def _typed_errors(schema: str) -> Iterator[None]:
         raise
     except Exception as error:
         translated = from_database(error, schema)
-        if translated is None and sqlstate_of(error) == _INSUFFICIENT_PRIVILEGE:
+        denied = sqlstate_of(error) == _INSUFFICIENT_PRIVILEGE or errno_of(error) in _ACCESS_DENIED
+        if translated is None and denied:
             translated = PermissionDenied(
                 f"the login may not install or read the schema {schema}: {error}",
                 hint="use the login that owns the schema, or one with CREATE on the database",
@@ -368,7 +292,7 @@ def _typed_errors(schema: str) -> Iterator[None]:
         if translated is None and database.is_unavailable(error):
             translated = DatabaseUnavailable(
                 "the connection to the database was lost",
-                hint="run it again: a migration is applied wholly or not at all",
+                hint="run it again: what was applied stays, the rest is done then",
             )
         if translated is None:
             raise

@@ -160,7 +160,7 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(
     [
         ("postgresql://teller:s3cret@127.0.0.1:1/bank", 3, "cannot connect to"),
         ("", 2, "no database is configured"),
-        ("mysql://h/x", 2, "not supported yet"),
+        ("mysql://teller:s3cret@127.0.0.1:1/bank", 3, "cannot connect to"),
     ],
 )
 def test_a_missing_database_is_one_line(

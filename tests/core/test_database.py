@@ -78,9 +78,9 @@ def test_an_address_that_cannot_be_read_is_refused(url: str) -> None:
         database.connect(url)
 
 
-def test_mysql_is_not_there_yet() -> None:
-    with pytest.raises(ConfigurationError, match="not supported yet"):
-        database.connect("mysql://h/x")
+def test_what_needs_libpq_refuses_another_database() -> None:
+    with pytest.raises(ConfigurationError, match="needs PostgreSQL"):
+        database.libpq_url("mysql://h/x")
 
 
 def test_a_call_with_other_binds_is_refused(connection: psycopg.Connection[Any]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 
 from penstock import catalog, database, migrate
+from penstock.dialects import postgres
 from penstock.errors import (
     ConfigurationError,
     DatabaseTooOld,
@@ -191,10 +192,10 @@ def test_an_empty_database_is_not_usable(empty: Connection) -> None:
 def test_a_server_that_is_too_old_is_refused(
     empty: Connection, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database.require_server(140_000)
+    postgres.require_server(140_000)
     with pytest.raises(DatabaseTooOld, match="PostgreSQL 13, Penstock needs 14"):
-        database.require_server(130_014)
-    monkeypatch.setattr(database, "OLDEST_SERVER", 990_000)
+        postgres.require_server(130_014)
+    monkeypatch.setattr(postgres, "OLDEST_SERVER", 990_000)
     for target in (empty, empty_database_url):
         with pytest.raises(DatabaseTooOld):
             migrate.migrate(target)

@@ -1,0 +1,61 @@
+"""What differs between the databases, behind :mod:`penstock.database`: a module for each."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from penstock import config
+from penstock.dialects import mysql, postgres
+from penstock.dialects.common import Dialect
+from penstock.errors import InvalidArgument
+
+POSTGRES: Dialect = postgres.Postgres()
+MYSQL: Dialect = mysql.MySQL()
+
+
+def of_name(name: str) -> Dialect:
+    """The dialect called 'postgres' or 'mysql'."""
+    return MYSQL if name == MYSQL.name else POSTGRES
+
+
+def of_url(url: str) -> Dialect:
+    """The dialect of an address."""
+    return of_name(config.dialect_of_url(url))
+
+
+def of_connection(connection: Any) -> Dialect:
+    """The dialect of a connection, by its kind."""
+    name = getattr(getattr(connection, "dialect", None), "name", None)  # SQLAlchemy
+    name = name or getattr(connection, "vendor", None)  # Django
+    is_mysql = name in {"mysql", "mariadb"} or mysql.is_driver(driver_connection(connection))
+    return MYSQL if is_mysql else POSTGRES
+
+
+def unwrapped(connection: Any) -> Any:
+    """SQLAlchemy's Session becomes its Connection; what cannot work is refused by name."""
+    if hasattr(connection, "exec_driver_sql") or hasattr(connection, "cursor"):
+        if inspect.iscoroutinefunction(getattr(connection, "commit", None)):
+            raise InvalidArgument(
+                f"{type(connection).__name__} is asynchronous", hint="use a synchronous connection"
+            )
+        return connection
+    if hasattr(connection, "get_bind") and callable(getattr(connection, "connection", None)):
+        return unwrapped(connection.connection())
+    raise InvalidArgument(
+        f"{type(connection).__name__} is not a database connection",
+        hint="give a connection of psycopg or PyMySQL, a SQLAlchemy Connection or Session, "
+        "or another DB-API connection",
+    )
+
+
+def driver_connection(connection: Any) -> Any:
+    """The driver's own connection below SQLAlchemy's or Django's."""
+    connection = unwrapped(connection)
+    if hasattr(connection, "exec_driver_sql"):
+        return connection.connection.driver_connection
+    if hasattr(connection, "driver_connection"):  # SQLAlchemy's raw_connection()
+        return connection.driver_connection
+    if hasattr(connection, "vendor"):
+        return getattr(connection, "connection", connection)
+    return connection

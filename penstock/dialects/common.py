@@ -1,0 +1,71 @@
+"""What every dialect can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from penstock import config
+from penstock.catalog import Statement
+from penstock.errors import DatabaseUnavailable, PenstockError
+
+CONNECT_TIMEOUT_SECONDS = 10
+
+Row = tuple[Any, ...]
+
+
+class Dialect(Protocol):
+    """One kind of database; stateless, and nothing of a driver is imported before it is needed."""
+
+    name: str
+
+    def connect(
+        self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int
+    ) -> Any:
+        """A connection of the dialect's own driver, with limits."""
+        ...
+
+    def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters as the driver takes them."""
+        ...
+
+    def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
+        """Run one statement on any kind of connection; all rows that it answers."""
+        ...
+
+    def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
+        """The rows of a named statement with the values that the other dialects give too."""
+        ...
+
+    def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
+        """Around a statement: wholly or not at all, outside of a transaction too."""
+        ...
+
+    def key(self, driver: Any) -> tuple[str, ...] | None:
+        """Which database a driver's connection is open to."""
+        ...
+
+    def out_of_range(self, error: BaseException) -> str | None:
+        """What the database says when a number does not fit; None for every other error."""
+        ...
+
+
+def unavailable(url: str, error: BaseException, hint: str) -> PenstockError:
+    """The server could not be reached, without the password."""
+    return DatabaseUnavailable(
+        f"cannot connect to {config.redact(url)}: {without_secrets(url, error)}",
+        hint=hint or f"start the server, or correct {config.URL_VARIABLE}",
+    )
+
+
+def without_secrets(url: str, error: BaseException) -> str:
+    """The first line of what a driver says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return config.redact(text.replace(url, config.redact(url)))
+
+
+def on_sqlalchemy(connection: Any) -> bool:
+    """Whether the connection is SQLAlchemy's, which has to know that a transaction begins."""
+    return hasattr(connection, "exec_driver_sql")

@@ -1,0 +1,158 @@
+"""PostgreSQL: psycopg, and every DB-API driver that speaks to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from penstock import config
+from penstock.catalog import Statement
+from penstock.dialects.common import (
+    CONNECT_TIMEOUT_SECONDS,
+    Row,
+    on_sqlalchemy,
+    unavailable,
+    without_secrets,
+)
+from penstock.errors import ConfigurationError, DatabaseTooOld, driver_error, sqlstate_of
+
+OLDEST_SERVER = 140_000
+_OUT_OF_RANGE = "22003"  # numeric_value_out_of_range
+
+_HINTS = (
+    ("password authentication failed", "check the user and the password"),
+    ("no password supplied", "give a password"),
+    ("does not exist", "check the names of database and user, or create them"),
+    ("too many clients", "close connections or raise max_connections"),
+    ("starting up", "wait until the server has started"),
+)
+
+
+class Postgres:
+    """PostgreSQL 14 and newer."""
+
+    name = "postgres"
+
+    def connect(
+        self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int
+    ) -> Any:
+        """A psycopg connection."""
+        url = libpq_url(url)
+        psycopg = _psycopg()
+        try:
+            options = _options(url, application_name, statement_timeout_ms)
+            try:
+                connection = psycopg.connect(url, autocommit=autocommit, **options)
+            except psycopg.OperationalError as error:
+                if "startup parameter" not in str(error):  # PgBouncer refuses `options`
+                    raise
+                del options["options"]
+                connection = psycopg.connect(url, autocommit=autocommit, **options)
+        except psycopg.OperationalError as error:
+            text = without_secrets(url, error)
+            hint = next((hint for sign, hint in _HINTS if sign in text), "")
+            raise unavailable(url, error, hint) from None
+        except psycopg.ProgrammingError:
+            # libpq's words are not passed on: they quote what it could not read, passwords too.
+            raise ConfigurationError(
+                "the address of the database cannot be read",
+                hint="write postgresql://user:password@host:5432/name, and in user and password "
+                "%25 for %, %20 for a space, %40 for @, %2F for /",
+            ) from None
+        try:
+            require_server(connection.info.server_version)
+        except DatabaseTooOld:
+            connection.close()
+            raise
+        return connection
+
+    def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """As they are: psycopg knows the types."""
+        return dict(given)
+
+    def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
+        """One statement, one result."""
+        if on_sqlalchemy(connection):
+            result = connection.exec_driver_sql(sql, binds)
+            return [tuple(row) for row in result] if result.returns_rows else []
+        with _cursor(connection) as cursor:
+            cursor.execute(sql, binds)
+            if cursor.description is None:
+                return []
+            return [tuple(row) for row in cursor.fetchall()]
+
+    def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
+        """As they are."""
+        return rows
+
+    def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
+        """Every statement is atomic by itself."""
+        return nullcontext()
+
+    def key(self, driver: Any) -> tuple[str, ...] | None:
+        """Host, port and name of the database."""
+        info = getattr(driver, "info", None)
+        if not isinstance(getattr(info, "dbname", None), str):
+            return None
+        parts = (getattr(info, name, None) for name in ("host", "hostaddr", "port", "dbname"))
+        return tuple(str(part) for part in parts)
+
+    def out_of_range(self, error: BaseException) -> str | None:
+        """By the SQLSTATE."""
+        if sqlstate_of(error) != _OUT_OF_RANGE:
+            return None
+        inner = driver_error(error)
+        return str(getattr(getattr(inner, "diag", None), "message_primary", None) or inner)
+
+
+def libpq_url(url: str) -> str:
+    """The address as libpq reads it: SQLAlchemy's ``postgresql+psycopg://`` is accepted too."""
+    if config.dialect_of_url(url) != "postgres":
+        raise ConfigurationError(
+            "this needs PostgreSQL, the address is another database's",
+            hint="use a postgresql:// address",
+        )
+    scheme, found, rest = url.partition("://")
+    return f"{scheme.partition('+')[0].lower()}://{rest}" if found else url
+
+
+def require_server(version: int) -> None:
+    """DatabaseTooOld when the server's ``server_version_num`` is below what Penstock needs."""
+    if version < OLDEST_SERVER:
+        raise DatabaseTooOld(
+            f"the server is PostgreSQL {version // 10_000}, Penstock needs "
+            f"{OLDEST_SERVER // 10_000} or newer",
+            hint="upgrade the server, or point the URL at a newer one",
+        )
+
+
+def _cursor(connection: Any) -> Any:
+    if type(connection).__module__.startswith("psycopg") and hasattr(connection, "row_factory"):
+        # The caller's connection may be set to give dictionaries.
+        return connection.cursor(row_factory=_psycopg().rows.tuple_row)
+    return connection.cursor()
+
+
+def _options(url: str, application_name: str, statement_timeout_ms: int) -> dict[str, Any]:
+    """What is added to the URL; what the URL says itself wins."""
+    given = _psycopg().conninfo.conninfo_to_dict(url)
+    options = f"{given.get('options') or ''} -c statement_timeout={int(statement_timeout_ms)}"
+    return {
+        "options": options.strip(),
+        "application_name": given.get("application_name") or application_name,
+        "connect_timeout": given.get("connect_timeout") or CONNECT_TIMEOUT_SECONDS,
+    }
+
+
+def _psycopg() -> Any:
+    try:
+        import psycopg
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise ConfigurationError(
+            "the PostgreSQL driver psycopg is not installed",
+            hint="run: pip install 'penstock[postgres]'",
+        ) from None
+    return psycopg

@@ -1,0 +1,134 @@
+-- name: refuse
+-- Raises one of Penstock's errors: SQLSTATE of class PS, number 31000 and more, and what was wrong in at most 128 characters.
+-- What to do the programs add: the database has no place for it.
+CREATE PROCEDURE refuse(code CHAR(5), problem TEXT)
+BEGIN
+    DECLARE number INT DEFAULT 31000 + CAST(SUBSTR(code, 3) AS UNSIGNED);
+    DECLARE words VARCHAR(128) DEFAULT LEFT(problem, 128);
+    -- A condition value is a literal.
+    CASE code
+        WHEN 'PS001' THEN SIGNAL SQLSTATE 'PS001' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS002' THEN SIGNAL SQLSTATE 'PS002' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS003' THEN SIGNAL SQLSTATE 'PS003' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS004' THEN SIGNAL SQLSTATE 'PS004' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS005' THEN SIGNAL SQLSTATE 'PS005' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS006' THEN SIGNAL SQLSTATE 'PS006' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS007' THEN SIGNAL SQLSTATE 'PS007' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS010' THEN SIGNAL SQLSTATE 'PS010' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS011' THEN SIGNAL SQLSTATE 'PS011' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS012' THEN SIGNAL SQLSTATE 'PS012' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS013' THEN SIGNAL SQLSTATE 'PS013' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS014' THEN SIGNAL SQLSTATE 'PS014' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS015' THEN SIGNAL SQLSTATE 'PS015' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS016' THEN SIGNAL SQLSTATE 'PS016' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS017' THEN SIGNAL SQLSTATE 'PS017' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS018' THEN SIGNAL SQLSTATE 'PS018' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS019' THEN SIGNAL SQLSTATE 'PS019' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS020' THEN SIGNAL SQLSTATE 'PS020' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS021' THEN SIGNAL SQLSTATE 'PS021' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS022' THEN SIGNAL SQLSTATE 'PS022' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS030' THEN SIGNAL SQLSTATE 'PS030' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS031' THEN SIGNAL SQLSTATE 'PS031' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS032' THEN SIGNAL SQLSTATE 'PS032' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS033' THEN SIGNAL SQLSTATE 'PS033' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS034' THEN SIGNAL SQLSTATE 'PS034' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS035' THEN SIGNAL SQLSTATE 'PS035' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        ELSE SIGNAL SQLSTATE 'PS099' SET MYSQL_ERRNO = 31099, MESSAGE_TEXT = words;
+    END CASE;
+END;
+
+-- name: begin_call
+-- Opens a procedure that changes something. A procedure is not atomic by itself: where the connection commits every
+-- statement it would be torn, so that is refused (PS018). The savepoint is what undo_call goes back to.
+CREATE PROCEDURE begin_call(what VARCHAR(100))
+BEGIN
+    DECLARE CONTINUE HANDLER FOR 1305 CALL refuse('PS018', CONCAT(what, ' needs a transaction: START TRANSACTION first'));
+    SAVEPOINT penstock_call;
+    -- Outside of a transaction the savepoint is gone already.
+    ROLLBACK TO SAVEPOINT penstock_call;
+END;
+
+-- name: undo_call
+-- Takes back what a failed procedure has done, and nothing of what the caller did before it. A deadlock has taken back
+-- everything, the savepoint too.
+CREATE PROCEDURE undo_call()
+BEGIN
+    DECLARE CONTINUE HANDLER FOR 1305 BEGIN END;
+    ROLLBACK TO SAVEPOINT penstock_call;
+END;
+
+-- name: require_read_committed
+-- Refuses other isolation levels (PS018): their locks reach into gaps, and a snapshot that is older than a lock does not see
+-- what the lock protects.
+CREATE PROCEDURE require_read_committed(what VARCHAR(100))
+BEGIN
+    DECLARE level VARCHAR(40);
+    -- Each of the two engines reads the comment that is meant for it.
+    SET level = /*!80000 @@SESSION.transaction_isolation */ /*M! @@SESSION.tx_isolation */;
+    IF level <> 'READ-COMMITTED' THEN
+        CALL refuse('PS018', CONCAT(what, ' needs READ COMMITTED, not ', level));
+    END IF;
+END;
+
+-- name: partition_of
+-- The partition of a key: the same on every engine and in Python. Stored events keep what they were given.
+CREATE FUNCTION partition_of(`key` VARCHAR(255), partitions INT) RETURNS INT
+DETERMINISTIC NO SQL
+RETURN MOD(CRC32(`key`), partitions);
+
+-- name: uuid_text
+-- An id as it is written.
+CREATE FUNCTION uuid_text(id BINARY(16)) RETURNS CHAR(36)
+DETERMINISTIC NO SQL
+RETURN LOWER(CONCAT(HEX(SUBSTR(id, 1, 4)), '-', HEX(SUBSTR(id, 5, 2)), '-', HEX(SUBSTR(id, 7, 2)), '-',
+                    HEX(SUBSTR(id, 9, 2)), '-', HEX(SUBSTR(id, 11, 6))));
+
+-- name: new_event_id
+-- A UUIDv7 (RFC 9562): milliseconds laid over random bits.
+CREATE FUNCTION new_event_id() RETURNS BINARY(16)
+NOT DETERMINISTIC NO SQL
+RETURN UNHEX(CONCAT(
+    LPAD(HEX(FLOOR(1000 * (UNIX_TIMESTAMP(SYSDATE(6))))), 12, '0'), '7', SUBSTR(SHA2(RANDOM_BYTES(16), 256), 1, 3),
+    SUBSTR('89ab', 1 + FLOOR(4 * RAND()), 1), SUBSTR(SHA2(RANDOM_BYTES(16), 256), 1, 15)));
+
+-- name: topic_lookup
+-- What a publisher needs to know of a topic; no row when there is none.
+CREATE PROCEDURE topic_lookup(topic VARCHAR(4000))
+READS SQL DATA
+BEGIN
+    SELECT t.id AS topic_id, t.partitions, t.max_payload_bytes, (SELECT MAX(h.history) FROM histories AS h) AS history
+    FROM topics AS t
+    WHERE t.address_hash = UNHEX(SHA2(topic, 256));
+END;
+
+-- name: find_topic
+-- The id of a topic; raises PS002.
+CREATE PROCEDURE find_topic(topic VARCHAR(4000), OUT topic_id BIGINT)
+READS SQL DATA
+BEGIN
+    SET topic_id = (SELECT t.id FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(topic, 256)));
+    IF topic_id IS NULL THEN
+        CALL refuse('PS002', CONCAT('there is no topic "', topic, '"'));
+    END IF;
+END;
+
+-- name: find_partition
+-- The id of a partition of a topic; raises PS002 or PS005.
+CREATE PROCEDURE find_partition(topic VARCHAR(4000), number INT, OUT partition_id BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id BIGINT;
+    CALL find_topic(topic, owner_id);
+    SET partition_id = (SELECT p.id FROM partitions AS p WHERE p.topic_id = owner_id AND p.number = number);
+    IF partition_id IS NULL THEN
+        CALL refuse('PS005', CONCAT('topic "', topic, '" has no partition ', COALESCE(number, 'NULL')));
+    END IF;
+END;
+
+-- name: current_history
+-- The line of history that positions belong to now.
+CREATE PROCEDURE current_history()
+READS SQL DATA
+BEGIN
+    SELECT MAX(h.history) AS history FROM histories AS h;
+END;

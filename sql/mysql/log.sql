@@ -1,0 +1,4 @@
+-- name: unsequenced
+-- What waits for the sequencer.
+-- reads only
+CALL penstock.unsequenced()
