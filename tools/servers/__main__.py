@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from resources.embedded import EmbeddedPostgres
 from tools.servers import DURABLE, FAST, MySQLServer
-from tools.servers.catalogue import DISTRIBUTIONS, GROUPS, NAMES, POSTGRES, fetch
+from tools.servers.catalogue import DISTRIBUTIONS, GROUPS, NAMES, POSTGRES, fetch, fetched
 from tools.servers.postgres_matrix import MatrixPostgres
 
 _NOT_RUNNING = 3
@@ -47,6 +47,8 @@ def _fetch(names: Sequence[str]) -> int:
     """Every one, also after one that cannot be had."""
     failed = 0
     for name in names:
+        if not fetched(name):
+            print(f"{name}: fetching, once", file=sys.stderr)
         try:
             print(f"{name}: {fetch(name)}", flush=True)
         except PenstockError as error:

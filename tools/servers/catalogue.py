@@ -25,3 +25,10 @@ def fetch(name: str) -> str:
         return postgres_matrix.version(POSTGRES[name])
     DISTRIBUTIONS[name].template()
     return DISTRIBUTIONS[name].version()
+
+
+def fetched(name: str) -> bool:
+    """Whether its programs are here already."""
+    if name in POSTGRES:
+        return postgres_matrix.fetched(POSTGRES[name])
+    return DISTRIBUTIONS[name].fetched()

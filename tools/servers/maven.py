@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ SUITE = "bookworm"
 PACKAGE = "maven"
 
 _TIMEOUT_SECONDS = 900
-_SHOWN_LINES = 5
+_SHOWN = 500
 
 
 def copy_jars(pom: Path, folder: Path, properties: Mapping[str, str]) -> None:
@@ -39,8 +40,13 @@ def copy_jars(pom: Path, folder: Path, properties: Mapping[str, str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerUnavailable(f"Maven does not work here: {error}") from error
     if done.returncode != 0:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
-        raise ServerUnavailable(f"Maven could not fetch: {' | '.join(said[:_SHOWN_LINES])}")
+        raise ServerUnavailable(f"Maven could not fetch: {_reason(done.stdout + done.stderr)}")
+
+
+def _reason(said: str) -> str:
+    """What Maven names first; what follows is how to make it say more."""
+    errors: list[str] = re.findall(r"\[ERROR\] (\S.*)", said)
+    return errors[0].partition(" -> [Help")[0] if errors else said.strip()[-_SHOWN:]
 
 
 def _program() -> str:

@@ -61,6 +61,8 @@ _START_SECONDS = 60
 _STOP_SECONDS = 30
 _START_ATTEMPTS = 5
 _POLL_SECONDS = 0.02
+_PROBE_SECONDS = 1
+_ASK_SECONDS = 30
 _LOG_TAIL = 2000
 
 
@@ -171,9 +173,14 @@ class MySQLServer:
         """What ``SELECT VERSION()`` says."""
         return str(self._ask("SELECT VERSION()"))
 
-    def _ask(self, statement: str) -> Any:
+    def _ask(self, statement: str, timeout: int = _ASK_SECONDS) -> Any:
         connection = pymysql.connect(
-            host=HOST, port=self.port or 0, user=SUPERUSER, autocommit=True, connect_timeout=10
+            host=HOST,
+            port=self.port or 0,
+            user=SUPERUSER,
+            autocommit=True,
+            connect_timeout=timeout,
+            read_timeout=timeout,
         )
         with connection, connection.cursor() as cursor:
             cursor.execute(statement)
@@ -267,9 +274,10 @@ class MySQLServer:
         """Wait until the server answers with its own data directory, or has ended."""
         deadline = time.monotonic() + _START_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
-            # Somebody else's server on this port may close the connection in any way it likes.
+            # Somebody else's server on this port may say what it likes, or never say anything.
             with contextlib.suppress(pymysql.Error, OSError):
-                if Path(str(self._ask("SELECT @@datadir"))) == self.data_directory:
+                answer = self._ask("SELECT @@datadir", _PROBE_SECONDS)
+                if Path(str(answer)) == self.data_directory:
                     return True
             time.sleep(_POLL_SECONDS)
         return False
