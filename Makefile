@@ -19,13 +19,17 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.penstock/cache/hypothesis
 JAVA := home="$$($(BIN)/python -m tools.java --print-home)" && JAVA_HOME="$$home"
 JAVA_OPTIONAL := home="$$($(BIN)/python -m tools.java --print-home || true)"; JAVA_HOME="$$home"
 
+# MySQL and MariaDB for the tests: before them, because a download has no place in a test's time limit.
+# What cannot be had is named by the tests.
+SERVERS_OPTIONAL := $(BIN)/python -m tools.servers all fetch >/dev/null || true
+
 # Where `make dev` keeps its state: its own, or what `make demo` left.
 STATE := $(CURDIR)/.penstock$(if $(DEMO),/demo)
 DEMO_SETTINGS := $(if $(DEMO),PENSTOCK_EMBEDDED_DIRECTORY="$(STATE)/postgres" PENSTOCK_POLICIES="$(STATE)/policies.yaml")
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY) ## Create the environment in .penstock/venv
@@ -40,11 +44,17 @@ demo: $(READY) ## A bank publishes, consumers follow, one is killed: then all ba
 
 .PHONY: test
 test: $(READY) ## The tests; ARGS="-k name" chooses, ARGS=-v names each
+	@$(SERVERS_OPTIONAL)
 	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m "not long" $(ARGS)
 
 .PHONY: test-long
 test-long: $(READY) ## The tests with 100,000 events and ten kills, and what else is too long for every day
+	@$(SERVERS_OPTIONAL)
 	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m long --timeout 7200 $(ARGS)
+
+.PHONY: test-matrix
+test-matrix: $(READY) ## The contract on PostgreSQL 14 to 17 and MariaDB 10.11 too; ARGS="--only postgres-14" chooses
+	@$(JAVA_OPTIONAL) $(BIN)/python -m tools.servers.matrix $(ARGS)
 
 .PHONY: check
 check: $(READY) ## Lint, format, types, import direction, house rules

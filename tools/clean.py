@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 from resources.embedded import EmbeddedPostgres
+from tools.servers import MySQLServer
 
 HOME = Path(__file__).resolve().parents[1] / ".penstock"
-DOWNLOADED = {"venv", "java", "pip", "pulsar", "maven"}
+DOWNLOADED = {"venv", "java", "pip", "pulsar", "maven", "servers"}
 
 
 def main() -> int:
@@ -23,6 +24,8 @@ def main() -> int:
             continue
         for pid_file in path.glob("**/postmaster.pid"):
             EmbeddedPostgres(pid_file.parent.parent).stop()
+        for state in path.glob("**/server.json"):
+            MySQLServer(state.parent).stop()
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
