@@ -7,8 +7,10 @@ import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +31,150 @@ class Message:
     partition: int | None = field(default=None, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
 class Event:
-    """One event of the log.
+    """One event of the log; immutable.
 
     ``sequence`` is its position in its partition, 1, 2, 3, ... without a gap in one ``history``.
+    Event id, headers and times are decoded when they are first asked for: who reads only keys and
+    payloads does not pay for them.
     """
+
+    __slots__ = (
+        "_created_at", "_event_id", "_headers", "_row", "_sequenced_at", "partition", "topic",
+    )  # fmt: skip
 
     topic: str
     partition: int
-    sequence: int
-    event_id: uuid.UUID
-    key: str | None
-    type: str
-    content_type: str
-    headers: dict[str, Any]
-    payload: bytes
-    created_at: datetime
-    sequenced_at: datetime
-    history: int
+    _row: Sequence[Any]
+    _event_id: uuid.UUID
+    _headers: dict[str, Any]
+    _created_at: datetime
+    _sequenced_at: datetime
+
+    def __init__(  # noqa: PLR0917 - the fields of the record, in their order
+        self,
+        topic: str,
+        partition: int,
+        sequence: int,
+        event_id: uuid.UUID,
+        key: str | None,
+        type: str,
+        content_type: str,
+        headers: dict[str, Any],
+        payload: bytes,
+        created_at: datetime,
+        sequenced_at: datetime,
+        history: int,
+    ) -> None:
+        row = (
+            sequence, event_id, key, type, content_type, headers, payload, created_at,
+            sequenced_at, history,
+        )  # fmt: skip
+        _set_topic(self, topic)
+        _set_partition(self, partition)
+        _set_row(self, row)
 
     @classmethod
     def from_row(cls, topic: str, partition: int, row: Sequence[Any]) -> Event:
         """An event out of a row of ``fetch`` or ``poll``: sequence, event_id, ..., history."""
-        sequence, event_id, key, kind, content_type, headers, payload, *rest = row
-        return cls(
-            topic, partition, sequence, as_uuid(event_id), key, kind, content_type,
-            as_headers(headers), bytes(payload), *rest,
-        )  # fmt: skip
+        event = _new_event(cls)
+        _set_topic(event, topic)
+        _set_partition(event, partition)
+        _set_row(event, row)
+        return event
+
+    @property
+    def sequence(self) -> int:
+        """Its position in its partition."""
+        return self._row[0]  # type: ignore[no-any-return]
+
+    @property
+    def event_id(self) -> uuid.UUID:
+        """The id that its publisher gave it."""
+        try:
+            return self._event_id
+        except AttributeError:
+            return self._decoded("_event_id", as_uuid(self._row[1]))
+
+    @property
+    def key(self) -> str | None:
+        """What keeps events in order, if anything."""
+        return self._row[2]  # type: ignore[no-any-return]
+
+    @property
+    def type(self) -> str:
+        """What kind of event it is, in its publisher's words."""
+        return self._row[3]  # type: ignore[no-any-return]
+
+    @property
+    def content_type(self) -> str:
+        """How to read the payload."""
+        return self._row[4]  # type: ignore[no-any-return]
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """A JSON object beside the payload."""
+        try:
+            return self._headers
+        except AttributeError:
+            return self._decoded("_headers", as_headers(self._row[5]))
+
+    @property
+    def payload(self) -> bytes:
+        """The event itself."""
+        return bytes(self._row[6])
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was published, by the database's clock."""
+        try:
+            return self._created_at
+        except AttributeError:
+            return self._decoded("_created_at", as_time(self._row[7]))
+
+    @property
+    def sequenced_at(self) -> datetime:
+        """When it got its sequence."""
+        try:
+            return self._sequenced_at
+        except AttributeError:
+            return self._decoded("_sequenced_at", as_time(self._row[8]))
+
+    @property
+    def history(self) -> int:
+        """The line of history that its sequence belongs to."""
+        return self._row[9]  # type: ignore[no-any-return]
+
+    def _decoded(self, slot: str, value: T) -> T:
+        object.__setattr__(self, slot, value)
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: what the log holds does not change."""
+        raise AttributeError(f"an Event is immutable, {name} cannot be set")
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in _EVENT_FIELDS)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are equal."""
+        return self._values() == other._values() if isinstance(other, Event) else NotImplemented
+
+    def __hash__(self) -> int:
+        """By its place in the log."""
+        return hash((self.topic, self.partition, self.sequence, self.history))
+
+    def __repr__(self) -> str:
+        """All fields but the payload, of which the size: its bytes are nobody's business here."""
+        fields = (
+            f"payload=<{len(self.payload)} bytes>" if name == "payload" else f"{name}={value!r}"
+            for name, value in zip(_EVENT_FIELDS, self._values(), strict=True)
+        )
+        return f"Event({', '.join(fields)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied by its decoded fields."""
+        return Event, self._values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +254,18 @@ class TopicDescription:
 
 
 def as_uuid(value: Any) -> uuid.UUID:
-    """A UUID, also from a driver that answers text."""
+    """A UUID, also from a driver that answers its 16 bytes or text."""
+    if isinstance(value, bytes):
+        return uuid.UUID(bytes=value)
     return value if isinstance(value, uuid.UUID) else uuid.UUID(str(value))
+
+
+def as_time(value: Any) -> datetime:
+    """An aware time, also from PostgreSQL's 8 bytes, or from a driver that leaves UTC unsaid."""
+    if isinstance(value, bytes):
+        return _POSTGRES_EPOCH + timedelta(microseconds=int.from_bytes(value, "big", signed=True))
+    assert isinstance(value, datetime)
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
 def as_headers(value: Any) -> dict[str, Any]:
@@ -179,3 +307,16 @@ def _float(text: str) -> float | str:
 UNDECODABLE = "penstock-undecodable"
 
 _decode = json.JSONDecoder(parse_int=_integer, parse_float=_float).raw_decode
+
+_POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+_EVENT_FIELDS = (
+    "topic", "partition", "sequence", "event_id", "key", "type", "content_type", "headers",
+    "payload", "created_at", "sequenced_at", "history",
+)  # fmt: skip
+
+# The slots' own setters: __setattr__ refuses, and object.__setattr__ looks the name up.
+_new_event = object.__new__
+_set_topic = Event.__dict__["topic"].__set__
+_set_partition = Event.__dict__["partition"].__set__
+_set_row = Event.__dict__["_row"].__set__
