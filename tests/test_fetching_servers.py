@@ -157,6 +157,18 @@ def test_each_run_of_the_matrix_is_about_one_version(
         assert servers._distribution(database).name == name
 
 
+@pytest.mark.parametrize(
+    ("body", "good"), [("assert True", True), ("assert False", False), ("pytest.skip()", False)]
+)
+def test_a_run_of_the_matrix_is_good_when_something_passed(
+    tmp_path: Path, body: str, good: bool
+) -> None:
+    (tmp_path / "test_it.py").write_text(f"import pytest\ndef test_it():\n    {body}\n")
+    own = ["--rootdir", str(tmp_path), "-c", os.devnull, "-p", "no:cacheprovider"]
+    said, answer = matrix.run_tests("mariadb-10.11", "10.11", [*own, str(tmp_path)])
+    assert answer is good, said
+
+
 def test_without_a_choice_a_run_is_about_all(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("DATABASES", "POSTGRES_MAJOR", "MARIADB_VERSION"):
         monkeypatch.delenv(f"PENSTOCK_TEST_{variable}", raising=False)

@@ -11,8 +11,10 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 from penstock.errors import PenstockError
 from tools.servers.catalogue import GROUPS, POSTGRES, fetch
@@ -45,12 +47,37 @@ def _run(name: str, arguments: Sequence[str]) -> tuple[str, bool]:
         version = fetch(name)
     except PenstockError as error:
         return f"NOT TESTED, because missing: {error}", not os.environ.get("CI")
+    return run_tests(name, version, arguments)
+
+
+def run_tests(name: str, version: str, arguments: Sequence[str]) -> tuple[str, bool]:
+    """Run pytest on a version that is here."""
     print(f"\n=== {name}: {version}", flush=True)
-    command = [sys.executable, "-m", "pytest", "-m", "not long", *arguments]
-    code = subprocess.run(
-        command, cwd=ROOT, check=False, env={**os.environ, **environment(name)}
-    ).returncode
-    return f"{version}: {'passed' if code == 0 else f'FAILED (pytest {code})'}", code == 0
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report.xml"
+        command = [
+            *(sys.executable, "-m", "pytest", "-m", "not long", f"--junitxml={report}"),
+            *arguments,
+        ]
+        code = subprocess.run(
+            command, cwd=ROOT, check=False, env={**os.environ, **environment(name)}
+        ).returncode
+        passed, skipped = counts(report)
+    # A run that skipped everything shows nothing about this version.
+    good = code == 0 and passed > 0
+    said = f"{passed} passed, {skipped} skipped"
+    return f"{version}: {said if good else f'FAILED (pytest {code}), {said}'}", good
+
+
+def counts(report: Path) -> tuple[int, int]:
+    """How many tests passed and how many were skipped; none when there is no report."""
+    try:
+        suites = ElementTree.parse(report).getroot().iter("testsuite")
+    except (OSError, ElementTree.ParseError):
+        return 0, 0
+    numbers = [{k: int(v) for k, v in each.items() if v.isdecimal()} for each in suites]
+    passed = sum(n["tests"] - n["skipped"] - n["failures"] - n["errors"] for n in numbers)
+    return max(passed, 0), sum(n["skipped"] for n in numbers)
 
 
 def environment(name: str) -> dict[str, str]:
