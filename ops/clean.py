@@ -1,13 +1,16 @@
 """Clean: move the low sequences up as far as retention allows, then drop slices nobody needs.
 
 The database decides both: `clean` moves a low sequence over log epochs that are sealed, passed by
-every subscription, copied and old enough; `droppable_slices` names the tables in which every
-event lies below its low sequence.  What is left for this module is the DROP itself, which cannot
-run inside a function, because it must not make publishers wait.
+every subscription, copied and old enough; `droppable_slices` names the tables that nobody needs.
+What is left for this module is what cannot run inside a function: the DROP, because it must not
+make publishers wait, and the VACUUM that tells how old the oldest snapshot is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import random
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -20,6 +23,13 @@ if TYPE_CHECKING:
 
 #: Publishers wait at most this long behind a lock that clean waits for; then clean gives up.
 LOCK_TIMEOUT_MS = 100
+
+#: The lock that a merge needs is had between two passes of a sequencer, or not at all.
+SWAP_ATTEMPTS = 5
+SWAP_PAUSE_SECONDS = 0.2
+
+#: Leases that are locked at a time while their positions are written anew.
+POSITIONS_AT_A_TIME = 1_000
 
 _PARTITION_STATE = """
     SELECT i.inhdetachpending
@@ -37,6 +47,7 @@ class SliceState(StrEnum):
     HALF_DETACHED = "half detached"
     DETACHED = "detached"
     DROPPED = "dropped"
+    MERGED = "merged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +63,12 @@ class CleanResult:
 
 @dataclass(frozen=True, slots=True)
 class SliceDrop:
-    """A slice that could be dropped: how far it went, and what stopped it."""
+    """A slice that could go: how far it went, and what stopped it.
 
+    Slices of the index of the log are not dropped but merged into a smaller one of the same ids.
+    """
+
+    parent: str
     slice: str
     first_id: int
     last_id: int
@@ -68,33 +83,90 @@ def clean(url: str, topic: str) -> list[CleanResult]:
 
 
 def drop_slices(url: str, *, lock_timeout_ms: int = LOCK_TIMEOUT_MS) -> list[SliceDrop]:
-    """Drop the tables of events that are gone from every log; a lock not had now is had later.
+    """Drop the tables that nobody needs any more; a lock not had now is had later.
 
     Needs a connection of its own to the database, not through a pooler, as owner of the schema.
     """
-    with connect(url, application_name="penstock clean") as connection:
+    with connect(url, application_name="penstock clean", statement_timeout_ms=0) as connection:
         connection.execute(f"SET lock_timeout = {int(lock_timeout_ms)}")
-        slices = call(connection, "droppable_slices")
-        return [_drop(connection, *row) for row in slices]
+        _condemn(connection)
+        note_snapshots(connection)
+        found = call(connection, "droppable_slices")
+        return [_drop(connection, *row) for row in found] + _merge(connection)
 
 
-def _drop(connection: psycopg.Connection[Any], name: str, first_id: int, last_id: int) -> SliceDrop:
+def note_snapshots(connection: psycopg.Connection[Any]) -> None:
+    """Let the database note how far back the oldest snapshot of any session reaches."""
+    from psycopg import errors, sql
+
+    probe = sql.Identifier(config.schema_name(), "snapshot_probe")
+    # Another clean is at it: what it notes is as good.
+    with contextlib.suppress(errors.LockNotAvailable):
+        connection.execute(sql.SQL("VACUUM (FREEZE) {}").format(probe))
+
+
+def _condemn(connection: psycopg.Connection[Any]) -> None:
+    """Bring what is still needed out of old slices, and note which ones nobody needs."""
+    from psycopg import errors
+
+    with contextlib.suppress(errors.LockNotAvailable):
+        while call(connection, "keep_events")[0][0]:
+            pass
+    with contextlib.suppress(errors.LockNotAvailable):
+        while call(connection, "carry_positions", max_rows=POSITIONS_AT_A_TIME)[0][0]:
+            pass
+    call(connection, "condemn_slices")
+
+
+def _drop(
+    connection: psycopg.Connection[Any], parent: str, name: str, first_id: int, last_id: int
+) -> SliceDrop:
     """Take a slice from the state that an earlier run left it in to the end."""
     import psycopg
 
     state = slice_state(connection, name)
     try:
         while state is not SliceState.DROPPED:
-            _next_step(connection, name, state)
+            _next_step(connection, parent, name, state)
             state = slice_state(connection, name)
     except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
         state = slice_state(connection, name)
-        return SliceDrop(name, first_id, last_id, state, str(error.diag.message_primary))
+        return SliceDrop(parent, name, first_id, last_id, state, str(error.diag.message_primary))
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
         # Another slice is half detached: only one can be, and the next run finishes it.
-        return SliceDrop(name, first_id, last_id, state, str(error.diag.message_primary))
+        return SliceDrop(parent, name, first_id, last_id, state, str(error.diag.message_primary))
     call(connection, "slice_dropped", slice=name)
-    return SliceDrop(name, first_id, last_id, state)
+    return SliceDrop(parent, name, first_id, last_id, state)
+
+
+def _merge(connection: psycopg.Connection[Any]) -> list[SliceDrop]:
+    """Merge small chunks of the index of the log, and leave out what no reader can reach."""
+    done = []
+    while merge := call(connection, "merge_chunks"):
+        ((first_id, last_id),) = merge
+        note_snapshots(connection)
+        problem = _swap(connection)
+        state = SliceState.ATTACHED if problem else SliceState.MERGED
+        done.append(SliceDrop("chunks", f"chunks_{first_id}", first_id, last_id, state, problem))
+        if problem:
+            break
+    return done
+
+
+def _swap(connection: psycopg.Connection[Any]) -> str:
+    """Put the merged table into its place; answers what keeps it from that."""
+    from psycopg import errors
+
+    problem = ""
+    for attempt in range(SWAP_ATTEMPTS):
+        time.sleep(SWAP_PAUSE_SECONDS * random.random() * bool(attempt))
+        try:
+            ((swapped,),) = call(connection, "swap_chunks")
+        except errors.LockNotAvailable as error:
+            problem = str(error.diag.message_primary)
+        else:
+            return "" if swapped else "somebody has a snapshot from before the merge"
+    return problem
 
 
 def slice_state(connection: psycopg.Connection[Any], name: str) -> SliceState:
@@ -108,12 +180,14 @@ def slice_state(connection: psycopg.Connection[Any], name: str) -> SliceState:
     return SliceState.HALF_DETACHED if row[0] else SliceState.ATTACHED
 
 
-def _next_step(connection: psycopg.Connection[Any], name: str, state: SliceState) -> None:
+def _next_step(
+    connection: psycopg.Connection[Any], parent: str, name: str, state: SliceState
+) -> None:
     from psycopg import sql
 
     schema = config.schema_name()
     parts = {
-        "parent": sql.Identifier(schema, "events"),
+        "parent": sql.Identifier(schema, parent),
         "slice": sql.Identifier(schema, name),
     }
     statement = {

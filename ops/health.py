@@ -12,12 +12,15 @@ from ops.policy_file import Policies
 from ops.relay import dead_letters
 from ops.seal import missing_copies
 from penstock import log, migrate, names, stream
+from penstock.database import call
 from penstock.errors import MigrationChanged, NotMigrated, PenstockError, TopicNotFound
 from penstock.log import LogStatus
 from penstock.stream import Lag
 
 #: Fewer event ids than this left in the prepared storage is too few for a night.
 FEW_EVENT_IDS = 1_000_000
+#: Prepared storage should reach for seven days; fewer than this and nobody prepares it.
+FEW_DAYS = 2.0
 LONG_TRANSACTION_SECONDS = 3_600.0
 
 _DAEMON = "python -m consumers --roles sequencer,sweep"
@@ -51,6 +54,7 @@ def health(connection: Any, policies: Policies) -> list[Finding]:
     if any(finding.severity is Severity.ERROR for finding in found):
         return found
     found += _log(log.status(connection), policies)
+    found += _storage(connection)
     found += _gaps(connection)
     found += _subscriptions(stream.lag(connection), policies)
     found += _dead_letters(connection)
@@ -98,6 +102,18 @@ def _log(status: LogStatus, policies: Policies) -> Iterator[Finding]:
             'psql -c "SELECT pid, usename, state, xact_start FROM pg_stat_activity '
             'WHERE backend_xmin IS NOT NULL ORDER BY xact_start LIMIT 5"',
         )
+
+
+def _storage(connection: Any) -> Iterator[Finding]:
+    for parent, _, ready, days, _ in call(connection, "slices_ready"):
+        if days is not None and days < FEW_DAYS:
+            yield Finding(
+                Severity.WARNING,
+                "storage",
+                f"the table {parent} is ready for {ready} more ids: {days:.1f} days at the highest "
+                "rate seen",
+                run_job("sequence"),
+            )
 
 
 def _gaps(connection: Any) -> Iterator[Finding]:

@@ -36,7 +36,8 @@ FAMILIES = {
     "release leave held_leases position seek subscription_lag take_overs rejected_commits",
     "relay": "open_block read_block relay_failure dead_letter dead_letters_of sweep",
     "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
-    "clean droppable_slices slice_dropped",
+    "clean keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks "
+    "swap_chunks",
     "operate": "set_retention retention_of ensure_slices slices_ready log_status sequence_gaps "
     "current_history applied_migrations",
 }

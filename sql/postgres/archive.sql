@@ -34,10 +34,34 @@ SELECT penstock.forget_copy(%(topic)s, %(partition)s::integer, %(log_epoch)s::in
 -- Moves the low sequences of a topic as far as its retention policy allows.
 SELECT * FROM penstock.clean(%(topic)s)
 
+-- name: keep_events
+-- Copies the little that is needed of a slice of events; answers the slice, or nothing when there is none to do.
+SELECT penstock.keep_events()
+
+-- name: carry_positions
+-- Writes old positions anew; answers how many.
+SELECT penstock.carry_positions(%(max_rows)s::integer)
+
+-- name: condemn_slices
+-- Notes which slices nobody needs from now on.
+SELECT penstock.condemn_slices()
+
 -- name: droppable_slices
--- The tables in which every event is logically gone.
-SELECT * FROM penstock.droppable_slices()
+-- The tables that can be dropped.
+SELECT parent, slice, first_id, last_id FROM penstock.droppable_slices()
 
 -- name: slice_dropped
--- Records that the table of a slice is gone.
+-- Forgets a slice whose table is gone.
 SELECT penstock.slice_dropped(%(slice)s)
+
+-- name: merge_chunks
+-- Fills the table that is to replace some slices of the index of the log; no row when there is nothing to merge.
+SELECT first_id, last_id FROM penstock.merge_chunks()
+
+-- name: swap_chunks
+-- Puts it into their place; false while somebody has an older snapshot.
+SELECT penstock.swap_chunks()
+
+-- name: slices_ready
+-- How far the prepared storage of each table reaches.
+SELECT parent, used, ready, days, slices FROM penstock.slices_ready()

@@ -6,23 +6,9 @@ import pytest
 
 from penstock import log
 from penstock.errors import BelowLowSequence, InvalidArgument, InvalidPartition, TopicNotFound
-from penstock.publish import publish_batch
-from penstock.records import Message
 from tests.guards import without_guard
 from tests.log.kit import TOPIC, Connection, drain, open_transaction, put, read, texts, topic
-
-
-def _many(connection: Connection, count: int, partition: int = 0) -> None:
-    publish_batch(
-        connection,
-        [Message(TOPIC, str(n).encode(), partition=partition) for n in range(1, count + 1)],
-    )
-
-
-def _drop_up_to(connection: Connection, sequence: int) -> None:
-    """The logical drop, as clean does it when nothing holds."""
-    connection.execute("UPDATE penstock.partitions SET low_sequence = %s", (sequence + 1,))
-    connection.execute("SELECT penstock.forget_chunks(id) FROM penstock.partitions")
+from tests.log.storage import many, move_low
 
 
 @pytest.mark.parametrize(
@@ -33,7 +19,7 @@ def test_sequences_at_the_edges_of_chunks_and_passes(
 ) -> None:
     """Guards: chunks of 1,000 and passes that end exactly at the last event."""
     topic(connection)
-    _many(connection, events)
+    many(connection, events)
     assert drain(connection, pass_size) == events
     found = read(connection)
     assert [event.sequence for event in found] == list(range(1, events + 1))
@@ -59,8 +45,8 @@ def test_many_small_chunks_and_one_long_fetch(connection: Connection) -> None:
 def test_partitions_are_numbered_each_for_itself(connection: Connection) -> None:
     """Guard: row_number() by partition; an empty partition stays empty."""
     topic(connection, 4)
-    _many(connection, 3, partition=1)
-    _many(connection, 5, partition=3)
+    many(connection, 3, partition=1)
+    many(connection, 5, partition=3)
     drain(connection, 2)
     assert log.high_watermarks(connection, TOPIC) == {0: 0, 1: 3, 2: 0, 3: 5}
     assert [len(read(connection, partition)) for partition in range(4)] == [0, 3, 0, 5]
@@ -69,10 +55,10 @@ def test_partitions_are_numbered_each_for_itself(connection: Connection) -> None
 def test_nothing_above_the_high_watermark_is_read(connection: Connection) -> None:
     """Guard: fetch reads the index of the log, not the events."""
     topic(connection)
-    _many(connection, 3)
+    many(connection, 3)
     assert log.fetch(connection, TOPIC, 0, 1) == []
     drain(connection, 2)
-    _many(connection, 2)
+    many(connection, 2)
     assert len(log.fetch(connection, TOPIC, 0, 1)) == 3
     assert log.high_watermarks(connection, TOPIC) == {0: 3}
 
@@ -80,9 +66,9 @@ def test_nothing_above_the_high_watermark_is_read(connection: Connection) -> Non
 def test_below_the_low_sequence_is_an_error_and_no_jump(connection: Connection) -> None:
     """Guard: require_readable."""
     topic(connection)
-    _many(connection, 5)
+    many(connection, 5)
     drain(connection)
-    _drop_up_to(connection, 3)
+    move_low(connection, 3)
     with pytest.raises(BelowLowSequence):
         log.fetch(connection, TOPIC, 0, 3)
     assert [event.sequence for event in log.fetch(connection, TOPIC, 0, 4)] == [4, 5]
@@ -91,9 +77,9 @@ def test_below_the_low_sequence_is_an_error_and_no_jump(connection: Connection) 
 def test_without_the_check_what_was_dropped_is_served(connection: Connection) -> None:
     """Mutant: no look at the low sequence."""
     topic(connection)
-    _many(connection, 5)
+    many(connection, 5)
     drain(connection)
-    _drop_up_to(connection, 3)
+    move_low(connection, 3)
     without_guard(connection, "require_readable", "IF from_sequence < low THEN", "IF false THEN")
     assert log.fetch(connection, TOPIC, 0, 3)[0].sequence == 3
 
@@ -101,13 +87,13 @@ def test_without_the_check_what_was_dropped_is_served(connection: Connection) ->
 def _read_behind_a_drop(connection: Connection, url: str) -> int:
     """How many of 5 events a transaction sees whose snapshot is older than their drop."""
     topic(connection)
-    _many(connection, 5)
+    many(connection, 5)
     drain(connection)
     with open_transaction(url) as old:
         old.rollback()
         old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         old.execute("SELECT 1")
-        _drop_up_to(connection, 5)
+        move_low(connection, 5)
         connection.execute("ALTER TABLE penstock.events DETACH PARTITION penstock.events_1")
         return len(log.fetch(old, TOPIC, 0, 1))
 
@@ -124,32 +110,6 @@ def test_without_counting_it_gets_a_silent_gap(connection: Connection, database_
     """Mutant: fetch answers what is left."""
     without_guard(connection, "fetch", "IF found_rows < LEAST(", "IF found_rows < 0 * LEAST(")
     assert _read_behind_a_drop(connection, database_url) == 0
-
-
-def test_the_high_watermark_survives_that_everything_was_dropped(connection: Connection) -> None:
-    """Guard: forget_chunks keeps the last row of the index; sequences are never given twice."""
-    topic(connection)
-    _many(connection, 3)
-    drain(connection)
-    _many(connection, 2)
-    drain(connection)
-    _drop_up_to(connection, 5)
-    assert log.high_watermarks(connection, TOPIC) == {0: 5}
-    put(connection, "next")
-    drain(connection)
-    assert [event.sequence for event in log.fetch(connection, TOPIC, 0, 6)] == [6]
-
-
-def test_without_keeping_the_last_row_sequences_begin_anew(connection: Connection) -> None:
-    """Mutant: forget_chunks takes all."""
-    topic(connection)
-    without_guard(connection, "forget_chunks", "AND c.first_sequence < (", "AND 0 < (")
-    _many(connection, 3)
-    drain(connection)
-    _drop_up_to(connection, 3)
-    put(connection, "next")
-    drain(connection)
-    assert log.high_watermarks(connection, TOPIC) == {0: 1}
 
 
 @pytest.mark.parametrize(

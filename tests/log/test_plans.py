@@ -129,9 +129,9 @@ def test_the_head_of_a_partition_is_looked_up_once(long_log: Connection) -> None
     chunks = [
         each
         for each in nodes(plan_of(long_log, "append_chunks", tick=tick, max_events=1000, now_due=0))
-        if each.get("Relation Name") == "chunks" and "Index Name" in each
+        if each.get("Relation Name") == "chunks_1" and "Index Name" in each
     ]
-    assert sum(each["Actual Loops"] for each in chunks) <= 4
+    assert 1 <= sum(each["Actual Loops"] for each in chunks) <= 4
 
 
 def test_a_read_descends_once_and_probes_each_event(long_log: Connection) -> None:
@@ -141,7 +141,7 @@ def test_a_read_descends_once_and_probes_each_event(long_log: Connection) -> Non
         long_log, "read_log", partition_id=partition_id, from_sequence=25_500, max_events=100
     )
     assert _touched(plan) <= 1000
-    assert {name.rpartition("_")[2] for name in _indexes(plan)} == {"pkey"}
+    assert {name.rpartition("_")[2] for name in _indexes(plan)} == {"pkey", "sequence"}
 
 
 def test_a_position_is_one_probe_from_the_end_of_the_ledger(long_log: Connection) -> None:

@@ -20,6 +20,7 @@ from tests.log.kit import (
     value,
     wait_until_blocked,
 )
+from tests.log.storage import droppable, unneeded
 
 FIRST = "events_1"
 
@@ -47,22 +48,17 @@ def _clean(connection: Connection) -> list[tuple[int, str]]:
     return [(low, reason) for low, reason in rows]
 
 
-def _droppable(connection: Connection) -> list[str]:
-    rows = connection.execute("SELECT slice FROM penstock.droppable_slices()").fetchall()
-    return [row[0] for row in rows]
-
-
 def test_a_slice_whose_events_are_all_gone_is_droppable(connection: Connection) -> None:
     """The way of an ordinary slice; one in which events can still come is never named."""
     topic(connection)
     put(connection, "1")
     drain(connection)
     _retire(connection)
-    assert _droppable(connection) == []  # the slice still takes events
+    assert droppable(connection) == []  # the slice still takes events
     _next_slice(connection)
     put(connection, "2")
     drain(connection)
-    assert _droppable(connection) == [FIRST]
+    assert droppable(connection) == [FIRST]
     assert log.fetch(connection, TOPIC, 0, 2)[0].payload == b"2"
 
 
@@ -79,7 +75,8 @@ def _open_publisher(connection: Connection, url: str) -> list[str]:
         put(other, "2")
         other.commit()
         drain(connection)
-        return _droppable(connection)
+        assert droppable(connection) == []  # the publisher's snapshot is older, too
+        return unneeded(connection)
 
 
 def test_never_under_an_open_publisher(connection: Connection, database_url: str) -> None:
@@ -94,7 +91,7 @@ def test_without_the_horizon_an_open_publisher_loses_its_slice(
     """Mutants: no bound, and the xmax of a tick: numbers at or above it may own older ids."""
     condition = "t.horizon <= pg_snapshot_xmin(pg_current_snapshot())"
     new = bound if bound == "true" else condition.replace("t.horizon", bound)
-    without_guard(connection, "droppable_slices", condition, new)
+    without_guard(connection, "settled_events", condition, new)
     assert _open_publisher(connection, database_url) == [FIRST]
 
 
@@ -110,7 +107,7 @@ def _unsequenced(connection: Connection, url: str) -> list[str]:
         put(connection, "2")
         drain(connection)
         late.commit()
-    return _droppable(connection)
+    return droppable(connection)
 
 
 def test_never_with_an_event_that_waits_for_its_sequence(
@@ -119,16 +116,16 @@ def test_never_with_an_event_that_waits_for_its_sequence(
     """Guard: the lowest id that no tick has worked off."""
     assert _unsequenced(connection, database_url) == []
     drain(connection)
-    assert _droppable(connection) == []  # now it lies above the low sequence
+    assert droppable(connection) == []  # now it lies above the low sequence
     _retire(connection)
-    assert _droppable(connection) == [FIRST]
+    assert droppable(connection) == [FIRST]
 
 
 def test_without_it_an_unsequenced_event_is_dropped(
     connection: Connection, database_url: str
 ) -> None:
     """Mutant: nobody looks at what waits."""
-    without_guard(connection, "droppable_slices", "COALESCE(waiting_id, ", "COALESCE(NULL, ")
+    without_guard(connection, "settled_events", ", waiting_id)", ")")
     assert _unsequenced(connection, database_url) == [FIRST]
 
 
@@ -142,7 +139,7 @@ def _above_low(connection: Connection) -> list[str]:
     _next_slice(connection)
     put(connection, "3")
     drain(connection)
-    return _droppable(connection)
+    return droppable(connection)
 
 
 def test_never_with_an_event_above_the_low_sequence(connection: Connection) -> None:
@@ -153,17 +150,17 @@ def test_never_with_an_event_above_the_low_sequence(connection: Connection) -> N
 def test_without_it_a_readable_event_is_dropped(connection: Connection) -> None:
     """Mutant: the low sequence is not asked."""
     without_guard(
-        connection, "droppable_slices", "c.first_sequence + c.event_count > p.low_sequence", "false"
+        connection, "needed_events", "c.first_sequence + c.event_count > p.low_sequence", "false"
     )
     assert _above_low(connection) == [FIRST]
 
 
 def test_asking_does_not_stop_the_sequencer(connection: Connection, database_url: str) -> None:
-    """Guard: droppable_slices takes no lock; it may read through a whole index of the log."""
+    """Guard: unneeded_slices takes no lock; it may read through a whole index of the log."""
     topic(connection)
     put(connection, "1")
     with open_transaction(database_url) as cleaner:
-        _droppable(cleaner)
+        cleaner.execute("SELECT * FROM penstock.unneeded_slices()")
         assert log.sequence(connection).sequenced == 1
 
 
@@ -174,7 +171,7 @@ def test_in_the_middle_of_a_tick_nothing_is_droppable(connection: Connection) ->
         put(connection, text)
     assert log.sequence(connection, 2).more
     _next_slice(connection)
-    assert _droppable(connection) == []
+    assert droppable(connection) == []
 
 
 # Subscribe "earliest" against clean: neither may pass the other.
@@ -225,10 +222,7 @@ def test_without_the_lock_it_begins_below_the_low_sequence(
 ) -> None:
     """Mutant: subscribe does not lock the topic."""
     without_guard(
-        connection,
-        "subscribe",
-        "PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;",
-        "",
+        connection, "subscribe", "(lock_topic(address, 'consume')).id", "require_topic(address)"
     )
     assert _subscribe_during_clean(connection, database_url, waits=False) == 0
 

@@ -10,6 +10,10 @@ BEGIN
     SELECT COALESCE(max(s.last_id) + 1, 1) INTO start_id FROM slices AS s WHERE s.parent = add_slice.parent;
     slice_name := format('%s_%s', parent, start_id);
     EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES)', slice_name, parent);
+    IF parent = 'chunks' THEN
+        -- The parent cannot have it: an index that is unique in all slices would have to hold what they are cut by.
+        EXECUTE format('CREATE UNIQUE INDEX %I ON %I (partition_id, first_sequence)', slice_name || '_sequence', slice_name);
+    END IF;
     EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
                    parent, slice_name, start_id, start_id + size);
     INSERT INTO slices (parent, slice, first_id, last_id)
@@ -18,34 +22,83 @@ BEGIN
 END
 $$;
 
--- name: slice_size
--- How many ids the next slice holds: small ones first, so that a young log can be cleaned early, then ten times what
--- stands before it, up to a bound.
-CREATE OR REPLACE FUNCTION slice_size(existing bigint) RETURNS bigint
+-- name: slice_sources
+-- The insert-only tables that are cut by a number that is given out, and the highest that was.
+CREATE OR REPLACE FUNCTION slice_sources() RETURNS TABLE (parent text, used bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT 'events', s.last_value FROM events_id AS s
+    UNION ALL SELECT 'chunks', s.last_value FROM chunks_id AS s
+    UNION ALL SELECT 'positions', s.last_value FROM positions_id AS s
+    UNION ALL SELECT 'lease_history', s.last_value FROM lease_history_id AS s
+    UNION ALL SELECT 'blocks', s.last_value FROM blocks_id AS s
+    UNION ALL SELECT 'relay_failures', s.last_value FROM blocks_id AS s
+    UNION ALL SELECT 'ticks', COALESCE((SELECT t.id FROM ticks AS t ORDER BY t.id DESC LIMIT 1), 0)
+$$;
+
+-- name: measure_slices
+-- Notes how fast each table takes ids: the most in an hour, halved for every week since. Asked more often, it does nothing.
+CREATE OR REPLACE FUNCTION measure_slices() RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    INSERT INTO slice_rates AS r (parent, used)
+    SELECT s.parent, s.used FROM slice_sources() AS s
+    ON CONFLICT ON CONSTRAINT slice_rates_pkey DO UPDATE
+    SET used = EXCLUDED.used, measured_at = EXCLUDED.measured_at,
+        peak_per_second = GREATEST(
+            (EXCLUDED.used - r.used) / extract(epoch FROM EXCLUDED.measured_at - r.measured_at),
+            r.peak_per_second * 0.5 ^ (extract(epoch FROM EXCLUDED.measured_at - r.measured_at) / 604800))
+    WHERE EXCLUDED.measured_at >= r.measured_at + interval '1 hour'
+$$;
+
+-- name: ids_wanted
+-- How many ids have to be ready: for seven days at the peak rate, for a young table a fixed number, and never fewer than a
+-- table of events has given out, for bursts that no rate foresees.
+CREATE OR REPLACE FUNCTION ids_wanted(parent text, used bigint, peak_per_second double precision) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT LEAST(GREATEST(10000, existing - mod(existing, 10000)), 10000000)
+    SELECT GREATEST(
+        CASE WHEN parent = 'events' THEN GREATEST(10000000, LEAST(used, 1000000000)) ELSE 1000000 END,
+        LEAST(COALESCE(peak_per_second, 0) * 604800, 1e15)::bigint)
+$$;
+
+-- name: slice_size
+-- How many ids the next slice holds. Small ones first, so that a young log can be cleaned early; then a part of what the table
+-- spans or has to have ready, so that their number stays small whatever the rate: every look-up asks each of them.
+CREATE OR REPLACE FUNCTION slice_size(parent text, spanned bigint, wanted bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN parent = 'events'
+        THEN LEAST(GREATEST(10000, spanned - mod(spanned, 10000)), GREATEST(10000000, wanted / 4, spanned / 16))
+        ELSE LEAST(GREATEST(100000, spanned * 4), GREATEST(10000000, wanted / 2, spanned / 4))
+    END
 $$;
 
 -- name: ensure_slices
 -- Keeps every insert-only table ready for far more rows than it holds; answers how many slices were added. Called at
--- installation, by the sequencer worker and by clean; one caller at a time.
+-- installation, by the sequencer worker and by clean; one caller at a time. A table that is locked is left to the next call.
 CREATE OR REPLACE FUNCTION ensure_slices() RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     source record;
-    ready bigint;
+    present record;
+    wanted bigint;
     added integer := 0;
 BEGIN
     LOCK TABLE slices IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM measure_slices();
     FOR source IN
-        SELECT 'events' AS parent, s.last_value AS used FROM events_id AS s
-        UNION ALL SELECT 'positions', s.last_value FROM positions_id AS s
-        UNION ALL SELECT 'ticks', COALESCE(max(t.id), 0) FROM ticks AS t
+        SELECT s.parent, s.used, r.peak_per_second
+        FROM slice_sources() AS s LEFT JOIN slice_rates AS r ON r.parent = s.parent
     LOOP
+        wanted := ids_wanted(source.parent, source.used, source.peak_per_second);
         LOOP
-            SELECT COALESCE(max(s.last_id), 0) INTO ready FROM slices AS s WHERE s.parent = source.parent;
-            EXIT WHEN ready - source.used >= GREATEST(10000000, source.used);
-            PERFORM add_slice(source.parent, slice_size(ready));
+            SELECT COALESCE(max(s.last_id), 0) AS last_id, COALESCE(max(s.last_id) - min(s.first_id) + 1, 0) AS spanned
+            INTO present
+            FROM slices AS s
+            WHERE s.parent = source.parent;
+            EXIT WHEN present.last_id - source.used >= wanted;
+            BEGIN
+                PERFORM add_slice(source.parent, slice_size(source.parent, present.spanned, wanted));
+            EXCEPTION WHEN lock_not_available THEN
+                EXIT;
+            END;
             added := added + 1;
         END LOOP;
     END LOOP;
@@ -53,61 +106,17 @@ BEGIN
 END
 $$;
 
--- name: droppable_slices
--- The slices of events in which every event is logically gone: behind the low sequence of its partition, and none that
--- could still come. A transaction took its number (tx) before an id of the slice, so once all that are older than the
--- horizon of a tick have ended, nothing new appears below that tick's highest id; what has ended must have been sequenced.
--- Locks nothing: a tick that passes meanwhile only makes the answer smaller than it could be.
-CREATE OR REPLACE FUNCTION droppable_slices()
-RETURNS TABLE (slice text, first_id bigint, last_id bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-DECLARE
-    done ticks%ROWTYPE;
-    settled_id bigint;
-    waiting_id bigint;
-BEGIN
-    SELECT * INTO done FROM ticks AS t ORDER BY t.id DESC LIMIT 1;
-    IF NOT done.complete THEN
-        RETURN;
-    END IF;
-    SELECT t.highest_id INTO settled_id
-    FROM ticks AS t
-    WHERE t.horizon <= pg_snapshot_xmin(pg_current_snapshot())
-    ORDER BY t.id DESC
-    LIMIT 1;
-    SELECT min(f.id) INTO waiting_id FROM fresh_events(done.target, pg_current_snapshot(), 0) AS f;
-    RETURN QUERY
-    SELECT s.slice, s.first_id, s.last_id
-    FROM slices AS s
-    WHERE s.parent = 'events' AND s.dropped_at IS NULL
-      AND s.last_id < settled_id
-      AND s.last_id < COALESCE(waiting_id, 9223372036854775807)
-      AND NOT EXISTS (
-          SELECT FROM chunks AS c JOIN partitions AS p ON p.id = c.partition_id
-          WHERE c.first_id <= s.last_id AND c.last_id >= s.first_id
-            AND c.first_sequence + c.event_count > p.low_sequence)
-    ORDER BY s.first_id;
-END
-$$;
-
--- name: slice_dropped
--- Records that the table of a slice is gone.
-CREATE OR REPLACE FUNCTION slice_dropped(slice text) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    UPDATE slices AS s SET dropped_at = clock_timestamp() WHERE s.slice = slice_dropped.slice AND s.dropped_at IS NULL
-$$;
-
 -- name: slices_ready
--- How many ids each insert-only table can still take.
+-- How many ids each insert-only table can still take, for how many days that is enough at the peak rate seen (NULL: none seen
+-- yet), and in how many slices it stands.
 CREATE OR REPLACE FUNCTION slices_ready()
-RETURNS TABLE (parent text, used bigint, ready bigint, slices bigint)
+RETURNS TABLE (parent text, used bigint, ready bigint, days double precision, slices bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT u.parent, u.used, max(s.last_id) - u.used, count(*) FILTER (WHERE s.dropped_at IS NULL)
-    FROM (
-        SELECT 'events' AS parent, e.last_value AS used FROM events_id AS e
-        UNION ALL SELECT 'positions', p.last_value FROM positions_id AS p
-        UNION ALL SELECT 'ticks', COALESCE(max(t.id), 0) FROM ticks AS t
-    ) AS u
+    SELECT u.parent, u.used, max(s.last_id) - u.used,
+           (max(s.last_id) - u.used) / NULLIF(r.peak_per_second, 0) / 86400, count(*)
+    FROM slice_sources() AS u
     JOIN slices AS s ON s.parent = u.parent
-    GROUP BY u.parent, u.used
+    LEFT JOIN slice_rates AS r ON r.parent = u.parent
+    GROUP BY u.parent, u.used, r.peak_per_second
+    ORDER BY u.parent
 $$;

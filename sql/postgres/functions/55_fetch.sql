@@ -11,8 +11,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: read_log
--- The events of a partition from a sequence on, in order: one descent into the index of the log, then the events by their
--- ids, all in one walk of the primary key of each slice that they lie in.
+-- The events of a partition from a sequence on, in order: one descent into each slice of the index of the log, then the
+-- events by their ids, all in one walk of the primary key of each slice that they lie in. What was kept of a slice is read
+-- only where the slice is gone.
 CREATE OR REPLACE FUNCTION read_log(partition_id bigint, from_sequence bigint, max_events integer)
 RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
@@ -24,9 +25,9 @@ SET plan_cache_mode = force_generic_plan ROWS 500 AS $$
 BEGIN
     RETURN QUERY
     WITH place AS MATERIALIZED (
-        SELECT c.first_sequence + i.n - 1 AS sequence, i.id, c.sequenced_at
+        SELECT c.first_sequence + i.n - 1 AS sequence, i.id, COALESCE(i.at, c.sequenced_at) AS sequenced_at
         FROM chunks AS c
-        CROSS JOIN LATERAL unnest(c.event_ids) WITH ORDINALITY AS i (id, n)
+        CROSS JOIN LATERAL unnest(c.event_ids, c.sequenced_ats) WITH ORDINALITY AS i (id, at, n)
         WHERE c.partition_id = read_log.partition_id
           AND c.first_sequence >= COALESCE((
               SELECT b.first_sequence
@@ -37,16 +38,41 @@ BEGIN
           AND c.first_sequence < read_log.from_sequence + read_log.max_events
           AND c.first_sequence + i.n - 1 >= read_log.from_sequence
           AND c.first_sequence + i.n - 1 < read_log.from_sequence + read_log.max_events
+    ), bounds AS MATERIALIZED (
+        SELECT min(a.id) AS lowest, max(a.id) AS highest, array_agg(a.id) AS ids FROM place AS a
     )
     SELECT p.sequence, e.event_id, e.key, e.type, e.content_type, e.headers, e.payload, e.created_at, p.sequenced_at
     FROM place AS p
-    JOIN events AS e ON e.id = p.id
-    -- Says the same again, for the planner: the array is one index scan, the bounds leave out the other slices.
-    WHERE e.id = ANY (ARRAY(SELECT a.id FROM place AS a))
-      AND e.id >= (SELECT min(a.id) FROM place AS a)
-      AND e.id <= (SELECT max(a.id) FROM place AS a)
+    JOIN (
+        SELECT s.id, s.event_id, s.key, s.type, s.content_type, s.headers, s.payload, s.created_at
+        FROM events AS s
+        -- Says what the join says again, for the planner: the array is one index scan, the bounds leave out the other slices.
+        WHERE s.id = ANY ((SELECT b.ids FROM bounds AS b)::bigint[])
+          AND s.id >= (SELECT b.lowest FROM bounds AS b) AND s.id <= (SELECT b.highest FROM bounds AS b)
+        UNION ALL
+        SELECT k.id, k.event_id, k.key, k.type, k.content_type, k.headers, k.payload, k.created_at
+        FROM events_kept AS k
+        WHERE k.id = ANY ((SELECT b.ids FROM bounds AS b)::bigint[])
+          AND k.id >= (SELECT b.lowest FROM bounds AS b) AND k.id <= (SELECT b.highest FROM bounds AS b)
+          AND (SELECT o.id FROM events AS o WHERE o.id = k.id) IS NULL
+    ) AS e ON e.id = p.id
     ORDER BY p.sequence;
 END
+$$;
+
+-- name: sequenced_at_of
+-- When an event got its sequence; NULL when there is none of that sequence.
+CREATE OR REPLACE FUNCTION sequenced_at_of(partition_id bigint, sequence bigint) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+    SELECT COALESCE(c.sequenced_ats[sequenced_at_of.sequence - c.first_sequence + 1], c.sequenced_at)
+    FROM (
+        SELECT b.first_sequence, b.event_count, b.sequenced_at, b.sequenced_ats
+        FROM chunks AS b
+        WHERE b.partition_id = sequenced_at_of.partition_id AND b.first_sequence <= sequenced_at_of.sequence
+        ORDER BY b.first_sequence DESC
+        LIMIT 1
+    ) AS c
+    WHERE sequenced_at_of.sequence < c.first_sequence + c.event_count
 $$;
 
 -- name: require_readable

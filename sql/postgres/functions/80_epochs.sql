@@ -54,10 +54,7 @@ BEGIN
     SELECT * INTO previous FROM log_epochs AS e WHERE e.partition_id = source_id ORDER BY e.log_epoch DESC LIMIT 1;
     start := COALESCE(previous.last_sequence, 0) + 1;
     last := LEAST(high_watermark(source_id), start + max_events - 1);
-    SELECT c.sequenced_at INTO oldest FROM chunks AS c
-    WHERE c.partition_id = source_id AND c.first_sequence <= start
-    ORDER BY c.first_sequence DESC
-    LIMIT 1;
+    oldest := sequenced_at_of(source_id, start);
     IF last < start OR (last < start + max_events - 1 AND (
             max_age_seconds IS NULL OR oldest + make_interval(secs => max_age_seconds) > clock_timestamp())) THEN
         RETURN;
@@ -195,7 +192,8 @@ $$;
 
 -- name: clean_partition
 -- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each drop is
--- recorded, and index rows that no reader can reach any more go. Answers what holds the first epoch that stays.
+-- recorded. Answers what holds the first epoch that stays. Storage goes later, by the slice: keep_events, droppable_slices and
+-- merge_chunks.
 CREATE OR REPLACE FUNCTION clean_partition(source_id bigint) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -229,17 +227,6 @@ BEGIN
 END
 $$;
 
--- name: forget_chunks
--- Removes the rows of the index that lie below the low sequence; the last one stays, it carries the high watermark.
-CREATE OR REPLACE FUNCTION forget_chunks(source_id bigint) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    DELETE FROM chunks AS c
-    USING partitions AS p
-    WHERE p.id = source_id AND c.partition_id = source_id
-      AND c.first_sequence + c.event_count <= p.low_sequence
-      AND c.first_sequence < (SELECT max(l.first_sequence) FROM chunks AS l WHERE l.partition_id = source_id)
-$$;
-
 -- name: clean
 -- Logical retention of a topic, by its policy; a row for each partition with its low sequence before and after and what holds
 -- the rest. Subscribe locks the same topic row, so no new subscription can begin below a drop.
@@ -258,7 +245,6 @@ BEGIN
         old_low_sequence := part.low_sequence;
         reason := clean_partition(part.id);
         SELECT p.low_sequence INTO clean.low_sequence FROM partitions AS p WHERE p.id = part.id;
-        PERFORM forget_chunks(part.id);
         RETURN NEXT;
     END LOOP;
 END

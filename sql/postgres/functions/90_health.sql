@@ -20,7 +20,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: sequence_gaps
--- Partitions whose index of the log has a hole or an overlap: always empty unless something is badly wrong.
+-- Partitions whose index of the log has a hole or an overlap above the low sequence: always empty unless something is badly
+-- wrong.
 CREATE OR REPLACE FUNCTION sequence_gaps(topic text)
 RETURNS TABLE (partition integer, expected bigint, found bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -29,10 +30,11 @@ BEGIN
     SELECT p.number, g.expected, g.first_sequence
     FROM partitions AS p
     CROSS JOIN LATERAL (
-        SELECT c.first_sequence, lag(c.first_sequence + c.event_count) OVER (ORDER BY c.first_sequence) AS expected,
-               cardinality(c.event_ids) = c.event_count AS whole
+        SELECT c.first_sequence, cardinality(c.event_ids) = c.event_count AS whole,
+               lag(c.first_sequence + c.event_count, 1, LEAST(c.first_sequence, p.low_sequence))
+                   OVER (ORDER BY c.first_sequence) AS expected
         FROM chunks AS c
-        WHERE c.partition_id = p.id
+        WHERE c.partition_id = p.id AND c.first_sequence + c.event_count > p.low_sequence
     ) AS g
     WHERE p.topic_id = require_topic(sequence_gaps.topic) AND (g.first_sequence <> g.expected OR NOT g.whole)
     ORDER BY p.number, g.first_sequence

@@ -16,17 +16,18 @@ LANGUAGE sql IMMUTABLE AS $$
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             partition_of event_digest'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
-            slices_ready droppable_slices slice_dropped current_history applied_migrations'),
+            slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks
+            swap_chunks current_history applied_migrations'),
         ('operator', 'publish publish_batch prepare_bulk publish_bulk partition_of topic_lookup create_namespace
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
             sequence announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join
             check_in heartbeat poll commit release leave held_leases position seek subscription_lag take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
-            record_copy copies_of missing_copies forget_copy event_digest clean droppable_slices slice_dropped
-            set_retention retention_of ensure_slices slices_ready log_status sequence_gaps current_history
-            applied_migrations set_setting setting settings_of set_backpressure measure_pressure turn_dedup reconcile
-            report_position function_roles')
+            record_copy copies_of missing_copies forget_copy event_digest clean keep_events carry_positions
+            condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
+            ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
+            settings_of set_backpressure measure_pressure turn_dedup reconcile report_position function_roles')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, '\s+') AS f (name)
     GROUP BY f.name

@@ -1,0 +1,244 @@
+-- name: oldest_snapshot
+-- No session of the database has a snapshot from before this transaction, as of the last VACUUM (FREEZE) of snapshot_probe.
+CREATE OR REPLACE FUNCTION oldest_snapshot() RETURNS xid8
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    present bigint := pg_current_xact_id()::text::bigint;
+    frozen bigint;
+BEGIN
+    SELECT c.relfrozenxid::text::bigint INTO frozen FROM pg_class AS c WHERE c.oid = to_regclass('snapshot_probe');
+    -- The catalog has the lower 32 bits of it.
+    RETURN (present - mod(mod(present, 4294967296) - frozen + 4294967296, 4294967296))::text::xid8;
+END
+$$;
+
+-- name: settled_events
+-- No event with an id below the answer can still come, or waits for its sequence. A transaction took its number (tx) before an id, so
+-- once all that are older than the horizon of a tick have ended, nothing new appears below that tick's highest id; what has
+-- ended must have been sequenced. Locks nothing: a tick that passes meanwhile only makes the answer smaller than it could be.
+CREATE OR REPLACE FUNCTION settled_events() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    done ticks%ROWTYPE;
+    settled_id bigint;
+    waiting_id bigint;
+BEGIN
+    SELECT * INTO done FROM ticks AS t ORDER BY t.id DESC LIMIT 1;
+    IF NOT done.complete OR is_other_era(done) THEN
+        RETURN 0;
+    END IF;
+    SELECT t.highest_id INTO settled_id
+    FROM ticks AS t
+    WHERE t.horizon <= pg_snapshot_xmin(pg_current_snapshot()) AND t.era = done.era
+    ORDER BY t.id DESC
+    LIMIT 1;
+    SELECT min(f.id) INTO waiting_id
+    FROM fresh_events(
+        CASE WHEN done.repair THEN (current_era()).base ELSE done.target END, pg_current_snapshot(), 0) AS f;
+    RETURN LEAST(COALESCE(settled_id, 0), waiting_id);
+END
+$$;
+
+-- name: needed_events
+-- The events with ids in a range that are still needed: readable, or not due yet. By the index of the log alone.
+CREATE OR REPLACE FUNCTION needed_events(lowest_id bigint, highest_id bigint) RETURNS TABLE (id bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT i.id
+    FROM chunks AS c
+    JOIN partitions AS p ON p.id = c.partition_id
+    CROSS JOIN LATERAL unnest(c.event_ids) WITH ORDINALITY AS i (id, n)
+    WHERE c.first_id <= needed_events.highest_id AND c.last_id >= needed_events.lowest_id
+      AND c.first_sequence + c.event_count > p.low_sequence
+      AND c.first_sequence + i.n > p.low_sequence
+      AND i.id BETWEEN needed_events.lowest_id AND needed_events.highest_id
+    UNION ALL
+    SELECT d.id
+    FROM (SELECT t.due, t.due_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1) AS taken
+    JOIN delayed AS d ON d.due >= taken.due AND (d.due, d.id) > (taken.due, taken.due_id)
+    WHERE d.id BETWEEN needed_events.lowest_id AND needed_events.highest_id
+$$;
+
+-- name: first_needed
+-- The id from which on the rows of a ledger are needed: the ticks that the sequencer and clean compare with, the newest position
+-- of each lease, the open blocks.
+CREATE OR REPLACE FUNCTION first_needed(parent text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    done ticks%ROWTYPE;
+    found_id bigint;
+BEGIN
+    IF parent = 'ticks' THEN
+        SELECT * INTO done FROM ticks AS t ORDER BY t.id DESC LIMIT 1;
+        SELECT t.id INTO found_id
+        FROM ticks AS t
+        WHERE t.horizon <= LEAST(pg_snapshot_xmin(pg_current_snapshot()), pg_snapshot_xmax(done.base))
+          AND t.era = done.era AND NOT is_other_era(done)
+        ORDER BY t.id DESC
+        LIMIT 1;
+        RETURN COALESCE(found_id, 0);
+    ELSIF parent = 'positions' THEN
+        SELECT min(newest.id) INTO found_id
+        FROM leases AS l
+        CROSS JOIN LATERAL (
+            SELECT p.id
+            FROM positions AS p
+            WHERE p.subscription_id = l.subscription_id AND p.partition_id = l.partition_id
+            ORDER BY p.id DESC
+            LIMIT 1
+        ) AS newest;
+    ELSE
+        SELECT min((open_block_of(l.subscription_id, l.partition_id)).id) INTO found_id FROM leases AS l;
+    END IF;
+    RETURN COALESCE(found_id, 9223372036854775807);
+END
+$$;
+
+-- name: unneeded_slices
+-- The slices of every table but the index of the log that nobody needs, by what is committed. Leases are remembered for a week.
+CREATE OR REPLACE FUNCTION unneeded_slices() RETURNS TABLE (parent text, slice text, first_id bigint, last_id bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    settled_id bigint := settled_events();
+    taken_due bigint;
+BEGIN
+    SELECT t.due INTO taken_due FROM ticks AS t ORDER BY t.id DESC LIMIT 1;
+    RETURN QUERY
+    SELECT s.parent, s.slice, s.first_id, s.last_id
+    FROM slices AS s LEFT JOIN slice_sources() AS u ON u.parent = s.parent
+    WHERE CASE
+        WHEN s.kept THEN true
+        WHEN s.parent IN ('events', 'events_kept')
+            THEN s.last_id < settled_id AND NOT EXISTS (SELECT FROM needed_events(s.first_id, s.last_id))
+        WHEN s.parent = 'delayed' THEN s.last_id < taken_due
+        WHEN s.parent = 'chunks' OR s.last_id >= u.used THEN false
+        WHEN s.parent = 'lease_history' THEN NOT EXISTS (
+            SELECT FROM lease_history AS h
+            WHERE h.id BETWEEN s.first_id AND s.last_id AND h.at > clock_timestamp() - interval '7 days')
+        ELSE s.last_id < first_needed(s.parent)
+    END
+    ORDER BY s.parent, s.first_id;
+END
+$$;
+
+-- name: keep_events
+-- Copies what is still needed of a slice of events into a slice of events_kept, under the same ids, when it is less than the share
+-- kept_share of it: so the slice can go, and one slow subscription does not pin the events of all others. Answers the
+-- slice, NULL when there is none to do.
+CREATE OR REPLACE FUNCTION keep_events() RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
+DECLARE
+    share double precision := COALESCE((SELECT s.value FROM settings AS s WHERE s.name = 'kept_share'), 0.05);
+    old slices%ROWTYPE;
+    room bigint;
+    needed bigint[];
+    copy_name text;
+BEGIN
+    FOR old IN
+        SELECT * FROM slices AS s
+        WHERE s.parent = 'events' AND NOT s.kept AND s.last_id < settled_events()
+        ORDER BY s.first_id
+    LOOP
+        room := floor(share * (old.last_id - old.first_id + 1));
+        needed := ARRAY(SELECT n.id FROM needed_events(old.first_id, old.last_id) AS n LIMIT room + 1);
+        CONTINUE WHEN cardinality(needed) NOT BETWEEN 1 AND room;
+        copy_name := format('events_kept_%s', old.first_id);
+        EXECUTE format('CREATE TABLE %I (LIKE events_kept INCLUDING INDEXES)', copy_name);
+        EXECUTE format('INSERT INTO %I SELECT e.* FROM events AS e WHERE e.id = ANY ($1)', copy_name) USING needed;
+        EXECUTE format('ALTER TABLE events_kept ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
+                       copy_name, old.first_id, old.last_id + 1);
+        INSERT INTO slices (parent, slice, first_id, last_id) VALUES ('events_kept', copy_name, old.first_id, old.last_id);
+        UPDATE slices AS s SET kept = true WHERE s.slice = old.slice;
+        RETURN old.slice;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+
+-- name: carry_positions
+-- Writes positions whose newest row lies in a full slice anew, unchanged, so that the slice can go; answers how many. A lease that
+-- somebody holds locked is left to the next call: its position may be about to move. Not done while more would have to be
+-- carried than is thrown away. Raises PS018.
+CREATE OR REPLACE FUNCTION carry_positions(max_rows integer DEFAULT 1000) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    full_range record;
+    stale bigint;
+    locked leases[];
+    carried integer;
+BEGIN
+    PERFORM require_read_committed('carry_positions()');
+    SELECT min(s.first_id) AS first_id, max(s.last_id) AS last_id INTO full_range
+    FROM slices AS s, positions_id AS i
+    WHERE s.parent = 'positions' AND s.last_id < i.last_value;
+    IF full_range.last_id IS NULL THEN
+        RETURN 0;
+    END IF;
+    SELECT count(*) INTO stale FROM leases AS l
+    WHERE newest_position(l.subscription_id, l.partition_id) <= full_range.last_id;
+    IF stale > (full_range.last_id - full_range.first_id + 1) / 2 THEN
+        RETURN 0;
+    END IF;
+    locked := ARRAY(
+        SELECT l FROM leases AS l
+        WHERE newest_position(l.subscription_id, l.partition_id) <= full_range.last_id
+        ORDER BY l.subscription_id, l.partition_id
+        LIMIT max_rows
+        FOR NO KEY UPDATE SKIP LOCKED);
+    -- A statement of its own, which sees what was committed before the locks were had.
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, at)
+    SELECT p.subscription_id, p.partition_id, p.position, p.lease_epoch, 'carried', p.at
+    FROM unnest(locked) AS l
+    JOIN positions AS p ON p.id = newest_position(l.subscription_id, l.partition_id)
+    WHERE p.id <= full_range.last_id;
+    GET DIAGNOSTICS carried = ROW_COUNT;
+    IF carried > 0 THEN
+        UPDATE slices AS s SET condemned_tx = NULL WHERE s.parent = 'positions' AND s.condemned_tx IS NOT NULL;
+    END IF;
+    RETURN carried;
+END
+$$;
+
+-- name: newest_position
+-- The id of the newest row of the ledger for one partition of a subscription.
+CREATE OR REPLACE FUNCTION newest_position(subscription_id bigint, partition_id bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT p.id
+    FROM positions AS p
+    WHERE p.subscription_id = newest_position.subscription_id AND p.partition_id = newest_position.partition_id
+    ORDER BY p.id DESC
+    LIMIT 1
+$$;
+
+-- name: condemn_slices
+-- Notes for each slice that nobody needs since which transaction that is so; answers how many slices are condemned. A number
+-- of another cluster, after a restore, says nothing and is replaced.
+CREATE OR REPLACE FUNCTION condemn_slices() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    UPDATE slices AS s
+    SET condemned_tx = pg_current_xact_id()
+    FROM unneeded_slices() AS u
+    WHERE s.slice = u.slice
+      AND (s.condemned_tx IS NULL OR s.condemned_tx >= pg_snapshot_xmax(pg_current_snapshot()));
+    RETURN (SELECT count(*) FROM slices AS s WHERE s.condemned_tx IS NOT NULL);
+END
+$$;
+
+-- name: droppable_slices
+-- The slices that can be dropped: nobody needs them, and nobody has a snapshot from before they were condemned. So whoever was
+-- writing into one then has ended, and everybody sees the low sequences, the kept events and the carried positions that
+-- stand for it.
+CREATE OR REPLACE FUNCTION droppable_slices()
+RETURNS TABLE (parent text, slice text, first_id bigint, last_id bigint)
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT u.parent, u.slice, u.first_id, u.last_id
+    FROM unneeded_slices() AS u JOIN slices AS s ON s.slice = u.slice
+    WHERE s.condemned_tx < (SELECT oldest_snapshot())
+$$;
+
+-- name: slice_dropped
+-- Forgets a slice whose table is gone.
+CREATE OR REPLACE FUNCTION slice_dropped(slice text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    DELETE FROM slices AS s WHERE s.slice = slice_dropped.slice
+$$;
