@@ -117,7 +117,7 @@ class _Work:
 
     def read(self, opened: _Opened) -> Block:
         lease = self.lease
-        rows = database.call(
+        rows = database.call_events(
             self.connection,
             "read_block",
             subscription=self.member.subscription,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import catalog, config, dialects
 from penstock.dialects import driver_connection as driver_connection
-from penstock.dialects.common import Dialect
+from penstock.dialects.common import Dialect, Row
 from penstock.dialects.postgres import libpq_url as libpq_url
 from penstock.errors import (
     InvalidArgument,
@@ -63,6 +63,15 @@ def connect(
 
 def call(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
     """Run the named statement of ``sql/<dialect>/*.sql`` in the caller's transaction."""
+    return _call(connection, name, binds, raw=False)
+
+
+def call_events(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
+    """The same for a statement that answers events, to be decoded by :class:`penstock.Event`."""
+    return _call(connection, name, binds, raw=True)
+
+
+def _call(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
     connection = dialects.unwrapped(connection)
     dialect = dialects.of_connection(connection)
     statement = catalog.statement(dialect.name, name, config.schema_name())
@@ -71,7 +80,7 @@ def call(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
         raise InvalidArgument(f"the statement {name} and its call differ in: {wrong}")
     try:
         with dialect.atomic(connection, statement):
-            rows = _execute(dialect, connection, statement.text, binds or None)
+            rows = _execute(dialect, connection, statement.text, binds or None, raw=raw)
     except PenstockError:
         raise
     except Exception as error:
@@ -93,10 +102,11 @@ def execute(
 
 
 def _execute(
-    dialect: Dialect, connection: Any, sql: str, binds: dict[str, Any] | None
-) -> list[tuple[Any, ...]]:
+    dialect: Dialect, connection: Any, sql: str, binds: dict[str, Any] | None, *, raw: bool = False
+) -> list[Row]:
+    run = dialect.events if raw else dialect.execute
     with typed_errors():
-        return dialect.execute(connection, sql, dialect.binds(binds) if binds else None)
+        return run(connection, sql, dialect.binds(binds) if binds else None)
 
 
 @contextmanager

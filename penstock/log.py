@@ -72,7 +72,7 @@ def fetch(
     BelowLowSequence when the database no longer holds the first of them.
     """
     validation.topic(topic)
-    rows = database.call(
+    rows = database.call_events(
         connection,
         "fetch",
         topic=topic,

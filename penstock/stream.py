@@ -113,7 +113,7 @@ def poll(
     connection: Any, member: Membership, leases: Sequence[Lease], max_events: int = 500
 ) -> list[tuple[Lease, list[Event]]]:
     """Unread events behind the position of each lease; a lease that was lost gives none."""
-    rows = database.call(
+    rows = database.call_events(
         connection,
         "poll",
         subscription=member.subscription,

@@ -34,6 +34,10 @@ class Dialect(Protocol):
         """Run one statement on any kind of connection; all rows that it answers."""
         ...
 
+    def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
+        """The same for rows of events, whose ids and times may come as the driver has them."""
+        ...
+
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
         """The rows of a named statement with the values that the other dialects give too."""
         ...

@@ -96,6 +96,10 @@ class MySQL:
         finally:
             cursor.close()
 
+    def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
+        """As any other rows."""
+        return self.execute(connection, sql, binds)
+
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
         """Columns that are lists on PostgreSQL come as JSON."""
         if not statement.json:

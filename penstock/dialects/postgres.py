@@ -82,6 +82,18 @@ class Postgres:
                 return []
             return [tuple(row) for row in cursor.fetchall()]
 
+    def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
+        """Ids and times as the bytes that travel; an event decodes them when it is asked."""
+        if not _is_psycopg(connection):
+            return self.execute(connection, sql, binds)
+        from psycopg.types.string import ByteaBinaryLoader
+
+        with connection.cursor(binary=True, row_factory=_psycopg().rows.tuple_row) as cursor:
+            for kind in ("uuid", "timestamptz"):
+                cursor.adapters.register_loader(kind, ByteaBinaryLoader)
+            cursor.execute(sql, binds)
+            return list(cursor.fetchall())
+
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
         """As they are."""
         return rows
@@ -127,8 +139,12 @@ def require_server(version: int) -> None:
         )
 
 
+def _is_psycopg(connection: Any) -> bool:
+    return type(connection).__module__.startswith("psycopg") and hasattr(connection, "row_factory")
+
+
 def _cursor(connection: Any) -> Any:
-    if type(connection).__module__.startswith("psycopg") and hasattr(connection, "row_factory"):
+    if _is_psycopg(connection):
         # The caller's connection may be set to give dictionaries.
         return connection.cursor(row_factory=_psycopg().rows.tuple_row)
     return connection.cursor()
