@@ -27,7 +27,7 @@ def register_strategy(name: str, choose: Strategy) -> None:
     It has to answer the same for a key and a number of partitions in every publisher: the database
     cannot check that.  Registering another function under the name replaces the first.
     """
-    if not _VALID.fullmatch(f"{CLIENT}{name}"):
+    if not _is_text(name) or not _VALID.fullmatch(CLIENT + name):
         raise InvalidArgument(
             f"{name!r} cannot be the name of a strategy",
             hint="use 1 to 100 of A-Z, a-z, 0-9, _ . and -",
@@ -42,7 +42,7 @@ def register_strategy(name: str, choose: Strategy) -> None:
 
 def require_valid(strategy: str) -> None:
     """InvalidArgument unless a topic can have this strategy."""
-    if not _VALID.fullmatch(str(strategy)):
+    if not _is_text(strategy) or not _VALID.fullmatch(strategy):
         raise InvalidArgument(
             f"there is no partition strategy {strategy!r}",
             hint="use crc32, round_robin, explicit, or client:NAME for a registered one",
@@ -76,3 +76,7 @@ def choose(strategy: str, key: str | None, partitions: int) -> int | None:
 def partition_of(key: str, partitions: int) -> int:
     """The partition of a key by ``crc32``: the same on every engine and in every language."""
     return zlib.crc32(key.encode()) % partitions
+
+
+def _is_text(given: object) -> bool:
+    return isinstance(given, str)

@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION namespaces_above(namespace_id bigint) RETURNS SETOF b
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE above AS (
         SELECT n.id, n.parent_id FROM namespaces AS n WHERE n.id = namespaces_above.namespace_id
-        UNION ALL
+        UNION
         SELECT p.id, p.parent_id FROM above AS a JOIN namespaces AS p ON p.id = a.parent_id
     )
     SELECT a.id FROM above AS a
@@ -27,7 +27,7 @@ CREATE OR REPLACE FUNCTION namespaces_below(namespace_id bigint) RETURNS bigint[
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE below AS (
         SELECT namespaces_below.namespace_id AS id
-        UNION ALL
+        UNION
         SELECT c.id FROM below AS b JOIN namespaces AS c ON c.parent_id = b.id
     )
     SELECT array_agg(b.id) FROM below AS b
