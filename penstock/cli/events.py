@@ -1,19 +1,34 @@
-"""``penstock publish`` and ``penstock fetch``."""
+"""``penstock publish``, ``penstock fetch`` and ``penstock tail``."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from penstock import database
-from penstock.cli.output import Format, Output, show
+from penstock.cli.output import (
+    Format,
+    LineOutput,
+    Lines,
+    Output,
+    show,
+    show_line,
+)
 from penstock.cli.topics import Topic
 from penstock.errors import InvalidArgument
+from penstock.records import Event
+
+_NEWEST = 10
 
 
 def publish(
@@ -21,21 +36,22 @@ def publish(
     payload: Annotated[str | None, typer.Argument(help="Text, or - for standard input.")] = None,
     *,
     file: Annotated[Path | None, typer.Option(help="Take the payload from a file.")] = None,
-    key: Annotated[str | None, typer.Option()] = None,
-    type_: Annotated[str, typer.Option("--type")] = "",
+    key: Annotated[str | None, typer.Option(help="What keeps events in order.")] = None,
+    type_: Annotated[str, typer.Option("--type", help="What kind of event it is.")] = "",
     content_type: Annotated[str, typer.Option()] = "application/octet-stream",
     header: Annotated[
-        list[str] | None, typer.Option(help="name=value, where value is JSON or else text.")
+        list[str] | None, typer.Option(help="name=value, where value is JSON or else text; repeat.")
     ] = None,
     event_id: Annotated[uuid.UUID | None, typer.Option()] = None,
-    partition: Annotated[int | None, typer.Option()] = None,
+    partition: Annotated[int | None, typer.Option(help="Instead of the one of the key.")] = None,
+    output: LineOutput = Lines.text,
 ) -> None:
     """Publish one event, in a transaction of its own; writes its event id."""
     from penstock.publish import publish as publish_event
 
     data = _payload(payload, file)
     headers = dict(_header(each) for each in header) if header else None
-    with database.connect() as connection, connection.transaction():
+    with database.connect() as connection:
         new_id = publish_event(
             connection,
             topic,
@@ -47,7 +63,10 @@ def publish(
             event_id=event_id,
             partition=partition,
         )
-    sys.stdout.write(f"{new_id}\n")
+    if output is Lines.json:
+        show_line({"topic": topic, "event_id": new_id})
+    else:
+        sys.stdout.write(f"{new_id}\n")
 
 
 def fetch(
@@ -62,6 +81,69 @@ def fetch(
 
     with database.connect() as connection:
         show(log.fetch(connection, topic, partition, from_sequence, max_events), output)
+
+
+def tail(
+    topic: Topic,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="earliest, latest, or how many of the newest events of each partition.",
+        ),
+    ] = str(_NEWEST),
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+    ] = False,
+    max_events: Annotated[
+        int | None, typer.Option("--max", min=1, help="Leave after so many events.")
+    ] = None,
+    output: LineOutput = Lines.text,
+) -> None:
+    """Write a topic's events, a line for each, partition by partition; keeps no position."""
+    from penstock.tail import tail as tail_events
+
+    begin = int(start) if start.isascii() and start.isdigit() else start
+    with _until_interrupted(), database.connect(application_name="penstock tail") as connection:
+        for event in islice(tail_events(connection, topic, begin, follow=follow), max_events):
+            if output is Lines.json:
+                show_line(event)
+            else:
+                sys.stdout.write(f"{_line(event)}\n")
+            if follow:
+                sys.stdout.flush()
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and a reader that has enough (`| head`) are how a tail is meant to end."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # What is still in the buffer would be written, and fail again, when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _line(event: Event) -> str:
+    """One line whatever the event holds: quoted like JSON where it is not plain text."""
+    at = event.sequenced_at.isoformat(sep=" ", timespec="milliseconds")
+    key = "-" if event.key is None else _plain(event.key)
+    try:
+        payload = _plain(event.payload.decode())
+    except UnicodeDecodeError:
+        payload = f"<{len(event.payload)} bytes>"
+    return f"{at} {event.partition}:{event.sequence} {key} {_plain(event.type) or '-'} {payload}"
+
+
+def _plain(text: str) -> str:
+    """Text that cannot end the line, or drive a terminal."""
+    return text if text.isprintable() else json.dumps(text)
 
 
 def _payload(payload: str | None, file: Path | None) -> bytes:

@@ -17,7 +17,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.records import Event
+
 _WIDE = 10_000
+_OF_AN_EVENT = (
+    "topic", "partition", "sequence", "event_id", "key", "type", "content_type", "headers",
+    "payload", "created_at", "sequenced_at", "history",
+)  # fmt: skip
 
 
 class Format(enum.StrEnum):
@@ -27,7 +33,17 @@ class Format(enum.StrEnum):
     json = "json"
 
 
+class Lines(enum.StrEnum):
+    """How a command answers that writes line by line."""
+
+    text = "text"
+    json = "json"
+
+
 Output = Annotated[Format, typer.Option("--output", "-o", help="table or json")]
+LineOutput = Annotated[
+    Lines, typer.Option("--output", "-o", help="text, or one JSON object a line")
+]
 
 
 def show(records: Iterable[Any], output: Format) -> None:
@@ -45,6 +61,12 @@ def show_json(value: Any) -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def show_line(record: Any) -> None:
+    """Write one JSON object on one line."""
+    text = json.dumps(as_dict(record), default=_as_json, ensure_ascii=False)
+    sys.stdout.write(f"{text}\n")
+
+
 def say(text: str) -> None:
     """Tell the person at the terminal; standard output is for what programs read."""
     sys.stderr.write(f"{text}\n")
@@ -54,8 +76,13 @@ def as_dict(record: Any) -> dict[str, Any]:
     """The fields of a record; a payload that is no text is written in base64."""
     if isinstance(record, dict):
         return record
-    names = (field.name for field in dataclasses.fields(record))
-    return dict(_field(name, getattr(record, name)) for name in names)
+    return dict(_field(name, getattr(record, name)) for name in _names(record))
+
+
+def _names(record: Any) -> Iterable[str]:
+    if isinstance(record, Event):
+        return _OF_AN_EVENT
+    return (field.name for field in dataclasses.fields(record))
 
 
 def _field(name: str, value: Any) -> tuple[str, Any]:

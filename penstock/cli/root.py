@@ -35,6 +35,7 @@ root.add_typer(subscriptions.app, name="subscription")
 root.add_typer(rights.app, name="rights")
 root.command("publish")(events.publish)
 root.command("fetch")(events.fetch)
+root.command("tail")(events.tail)
 root.command("status")(status)
 
 
