@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cache
@@ -83,18 +83,19 @@ class MySQL:
 
     def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """One statement, all its results."""
-        if on_sqlalchemy(connection):
-            result = connection.exec_driver_sql(sql, binds)
+        with _decoding(connection) as read:
+            if on_sqlalchemy(connection):
+                result = connection.exec_driver_sql(sql, binds)
+                try:
+                    return read(result.cursor) if result.cursor is not None else []
+                finally:
+                    result.close()
+            cursor = _cursor(connection)
             try:
-                return _read(result.cursor) if result.cursor is not None else []
+                cursor.execute(sql, binds)
+                return read(cursor)
             finally:
-                result.close()
-        cursor = _cursor(connection)
-        try:
-            cursor.execute(sql, binds)
-            return _read(cursor)
-        finally:
-            cursor.close()
+                cursor.close()
 
     def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """As any other rows."""
@@ -201,33 +202,72 @@ def _element(value: Any) -> Any:
     return str(value) if isinstance(value, uuid.UUID) else value
 
 
+@contextmanager
+def _decoding(connection: Any) -> Iterator[Callable[[Any], list[Row]]]:
+    """How to read results with aware times and truth values.
+
+    PyMySQL is given other decoders for the moment: its own one of times takes longer than the
+    server does for a whole row.  What other drivers have decoded is converted.
+    """
+    from penstock.dialects import driver_connection
+
+    driver = driver_connection(connection)
+    before = getattr(driver, "decoders", None)
+    if not isinstance(before, dict):
+        yield _read_converted
+        return
+    driver.decoders = before | _DECODERS
+    try:
+        yield _read
+    finally:
+        driver.decoders = before
+
+
 def _read(cursor: Any) -> list[Row]:
-    """The rows of every result, with aware times and truth values."""
+    """The rows of every result."""
     found: list[Row] = []
     while True:
         if cursor.description is not None:
-            found += _converted(cursor.fetchall(), cursor.description)
+            found += map(tuple, cursor.fetchall())
         # Also reads what comes last: an error behind a result would otherwise be lost.
         if not cursor.nextset():
             return found
 
 
-def _converted(rows: Sequence[Sequence[Any]], description: Sequence[Any]) -> list[Row]:
-    times = [n for n, column in enumerate(description) if column[1] in {_TIMESTAMP, _DATETIME}]
-    truths = [n for n, column in enumerate(description) if column[1] == _TINY]
-    if not times and not truths:
-        return [tuple(row) for row in rows]
-    found = []
-    for row in rows:
-        values = list(row)
-        for n in times:
-            if values[n] is not None:
-                values[n] = values[n].replace(tzinfo=UTC)
-        for n in truths:
-            if values[n] is not None:
-                values[n] = bool(values[n])
-        found.append(tuple(values))
-    return found
+def _read_converted(cursor: Any) -> list[Row]:
+    found: list[Row] = []
+    while True:
+        if cursor.description is not None:
+            makers = [_MAKERS.get(column[1], _same) for column in cursor.description]
+            found += (_made(makers, row) for row in cursor.fetchall())
+        if not cursor.nextset():
+            return found
+
+
+def _made(makers: list[Callable[[Any], Any]], row: Any) -> Row:
+    return tuple(
+        None if value is None else make(value) for make, value in zip(makers, row, strict=True)
+    )
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _in_utc(value: datetime) -> datetime:
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _utc(text: str) -> datetime:
+    return datetime.fromisoformat(f"{text}+00:00")
+
+
+def _truth(text: str) -> bool:
+    return text != "0"
+
+
+_DECODERS = {_TIMESTAMP: _utc, _DATETIME: _utc, _TINY: _truth}
+_MAKERS: dict[int, Callable[[Any], Any]] = {_TIMESTAMP: _in_utc, _DATETIME: _in_utc, _TINY: bool}
 
 
 def _cursor(connection: Any) -> Any:

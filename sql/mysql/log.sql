@@ -1,4 +1,24 @@
+-- name: sequence
+-- One pass of the sequencer.
+-- json: 3
+CALL penstock.`sequence`(%(max_events)s)
+
+-- name: announce
+-- Nobody can be woken here: consumers look for themselves.
+-- reads only
+SELECT NULL FROM (SELECT %(grown)s AS grown) AS g WHERE FALSE
+
 -- name: unsequenced
 -- What waits for the sequencer.
 -- reads only
 CALL penstock.unsequenced()
+
+-- name: fetch
+-- Events of one partition from a sequence on, in order.
+-- reads only
+CALL penstock.`fetch`(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s)
+
+-- name: high_watermarks
+-- The readable range of every partition of a topic.
+-- reads only
+CALL penstock.high_watermarks(%(topic)s)

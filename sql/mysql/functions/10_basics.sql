@@ -72,24 +72,11 @@ END;
 
 -- name: partition_of
 -- The partition of a key: the same on every engine and in Python. Stored events keep what they were given.
-CREATE FUNCTION partition_of(`key` VARCHAR(255), partitions INT) RETURNS INT
-DETERMINISTIC NO SQL
-RETURN MOD(CRC32(`key`), partitions);
-
--- name: uuid_text
--- An id as it is written.
-CREATE FUNCTION uuid_text(id BINARY(16)) RETURNS CHAR(36)
-DETERMINISTIC NO SQL
-RETURN LOWER(CONCAT(HEX(SUBSTR(id, 1, 4)), '-', HEX(SUBSTR(id, 5, 2)), '-', HEX(SUBSTR(id, 7, 2)), '-',
-                    HEX(SUBSTR(id, 9, 2)), '-', HEX(SUBSTR(id, 11, 6))));
-
--- name: new_event_id
--- A UUIDv7 (RFC 9562): milliseconds laid over random bits.
-CREATE FUNCTION new_event_id() RETURNS BINARY(16)
-NOT DETERMINISTIC NO SQL
-RETURN UNHEX(CONCAT(
-    LPAD(HEX(FLOOR(1000 * (UNIX_TIMESTAMP(SYSDATE(6))))), 12, '0'), '7', SUBSTR(SHA2(RANDOM_BYTES(16), 256), 1, 3),
-    SUBSTR('89ab', 1 + FLOOR(4 * RAND()), 1), SUBSTR(SHA2(RANDOM_BYTES(16), 256), 1, 15)));
+CREATE PROCEDURE partition_of(`key` LONGTEXT, partitions INT)
+NO SQL
+BEGIN
+    SELECT MOD(CRC32(`key`), partitions) AS `partition`;
+END;
 
 -- name: topic_lookup
 -- What a publisher needs to know of a topic; no row when there is none.

@@ -21,6 +21,22 @@ CROSS JOIN (SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT
       UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9 UNION ALL SELECT 10 UNION ALL SELECT 11
       UNION ALL SELECT 12 UNION ALL SELECT 13 UNION ALL SELECT 14 UNION ALL SELECT 15) AS d;
 
+-- name: create_places
+-- (1, 0), (2, 0), (2, 1), (4, 0), ...: what takes a packed row apart joins the smallest power of two that is large enough, so
+-- that no row is looked at in vain more than once.
+CREATE TABLE IF NOT EXISTS places (
+    size INT NOT NULL,
+    n INT NOT NULL,
+    PRIMARY KEY (size, n)
+) ENGINE = InnoDB;
+
+-- name: fill_places
+-- Up to 1,024.
+INSERT IGNORE INTO places (size, n)
+SELECT 1 << power.n, place.n
+FROM numbers AS power JOIN numbers AS place ON place.n < 1 << power.n
+WHERE power.n <= 10 AND place.n < 1024;
+
 -- name: create_namespaces
 -- Hierarchical names. parent_id 0 is the root, so that the sibling rule binds there too. A name is found by its hash: it
 -- may be longer than an index entry, and a collation that ignores trailing blanks would take two names for one.

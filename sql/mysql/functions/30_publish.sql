@@ -1,0 +1,204 @@
+-- name: is_json_object
+-- Whether a text is a JSON object, and how deep it is. For what the engines' own functions cannot judge: MySQL refuses numbers that
+-- no double holds, MariaDB more than 31 levels. Strings become "", then innermost objects and arrays 0, until one 0 is left.
+CREATE PROCEDURE is_json_object(given LONGTEXT, OUT is_object BOOLEAN, OUT depth INT)
+NO SQL
+BEGIN
+    DECLARE value VARCHAR(200) DEFAULT
+        '[[:space:]]*(""|-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?|true|false|null)[[:space:]]*';
+    DECLARE rest, before_it LONGTEXT;
+    SET rest = REGEXP_REPLACE(given, '"([^"\\\\[:cntrl:]]|\\\\(["\\\\/bfnrt]|u[0-9a-fA-F]{4}))*"', '""');
+    SET depth = 0, before_it = '', is_object = given REGEXP '^[[:space:]]*[{]';
+    WHILE rest <> before_it AND depth <= 40 DO
+        SET before_it = rest, depth = depth + 1, rest = REGEXP_REPLACE(rest, CONCAT(
+            '[{]([[:space:]]*""[[:space:]]*:', value, '(,[[:space:]]*""[[:space:]]*:', value, ')*|[[:space:]]*)[}]|',
+            '\\[(', value, '(,', value, ')*|[[:space:]]*)\\]'), '0');
+    END WHILE;
+    SET is_object = is_object AND TRIM(rest) = '0';
+END;
+
+-- name: headers_problem
+-- What is wrong with the headers of an event, or NULL. What a reader's JSON parser cannot take must not get into the log: the
+-- limits are an object of 64 KiB of text, 32 levels and numbers of 400 digits.
+CREATE PROCEDURE headers_problem(headers LONGTEXT, OUT problem VARCHAR(200))
+NO SQL
+BEGIN
+    DECLARE is_object BOOLEAN;
+    DECLARE depth INT DEFAULT 0;
+    SET problem = IF(LENGTH(headers) > 65536, CONCAT('its headers have ', LENGTH(headers), ' bytes, the limit is 65536'), NULL);
+    IF headers IS NOT NULL AND problem IS NULL THEN
+        IF JSON_VALID(headers) THEN
+            SET is_object = JSON_TYPE(headers) = 'OBJECT', depth = JSON_DEPTH(headers) - 1;
+        ELSE
+            -- Counts objects and arrays, of which the innermost may be empty: one less than JSON_DEPTH but for that.
+            CALL is_json_object(headers, is_object, depth);
+            SET depth = depth - 1;
+        END IF;
+        SET problem = CASE
+            WHEN NOT is_object AND depth <= 33 THEN 'its headers are not a JSON object'
+            WHEN depth > 32 THEN 'its headers are nested deeper than 32 levels'
+            WHEN LENGTH(headers) > 400 AND REGEXP_REPLACE(headers, '"([^"\\\\]|\\\\.)*"', '') REGEXP '[0-9]{401}'
+                THEN 'its headers hold a number of more than 400 digits'
+        END;
+    END IF;
+END;
+
+-- name: event_problem
+-- What is wrong with an event, as 'SQLSTATE problem', or NULL. publish_batch asks the same of all its events at once, and this of
+-- the first that has something wrong.
+CREATE PROCEDURE event_problem(
+    topic_partitions INT, max_payload_bytes INT, strategy VARCHAR(255), payload_bytes BIGINT, `key` LONGTEXT, type LONGTEXT,
+    content_type LONGTEXT, headers LONGTEXT, `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT, longest_delay DOUBLE,
+    OUT problem VARCHAR(300)
+)
+NO SQL
+BEGIN
+    CALL headers_problem(headers, problem);
+    SET problem = CASE
+        WHEN topic_partitions IS NULL THEN 'PS002 its topic does not exist'
+        WHEN payload_bytes IS NULL THEN 'PS006 its payload is NULL'
+        WHEN payload_bytes > max_payload_bytes
+            THEN CONCAT('PS004 its payload has ', payload_bytes, ' bytes, the limit is ', max_payload_bytes)
+        WHEN CHAR_LENGTH(`key`) > 255 THEN CONCAT('PS006 its key has ', CHAR_LENGTH(`key`), ' characters, the limit is 255')
+        WHEN CHAR_LENGTH(type) > 255 THEN 'PS006 its type has more than 255 characters'
+        WHEN CHAR_LENGTH(content_type) > 255 THEN 'PS006 its content type has more than 255 characters'
+        WHEN CHAR_LENGTH(dedup_key) > 255 THEN 'PS006 its dedup key has more than 255 characters'
+        WHEN problem IS NOT NULL THEN CONCAT('PS006 ', problem)
+        WHEN `partition` < 0 OR `partition` >= topic_partitions
+            THEN CONCAT('PS005 partition ', `partition`, ' does not exist, the topic has ', topic_partitions)
+        WHEN `partition` IS NULL AND strategy NOT IN ('crc32', 'round_robin')
+            THEN CONCAT('PS005 the strategy of its topic is ', strategy, ', so it needs a partition')
+        WHEN not_before > UTC_TIMESTAMP(6) + INTERVAL CAST(longest_delay AS SIGNED) SECOND
+            THEN CONCAT('PS006 it is to wait for longer than ', CAST(longest_delay AS SIGNED), ' seconds')
+    END;
+END;
+
+-- name: find_setting
+-- What was set for the whole log, else the default.
+CREATE PROCEDURE find_setting(name VARCHAR(100), OUT value DOUBLE)
+READS SQL DATA
+BEGIN
+    SET value = COALESCE((SELECT s.value FROM settings AS s WHERE s.name = name), CASE name
+        WHEN 'longest_delay_seconds' THEN 2592000
+        WHEN 'dedup_window_seconds' THEN 3600
+        WHEN 'sequencer_idle_seconds' THEN 0.5
+        WHEN 'kept_share' THEN 0.05
+    END);
+    IF value IS NULL THEN
+        CALL refuse('PS006', CONCAT('there is no setting "', name, '"'));
+    END IF;
+END;
+
+-- name: take_turn
+-- The next of the topic's partitions for events without a key: each session turns by itself, from a place of its own, because a
+-- counter that all share would be a row that all wait for.
+CREATE PROCEDURE take_turn(steps INT, OUT turn BIGINT)
+NO SQL
+BEGIN
+    SET turn = COALESCE(@penstock_turn, FLOOR(RAND() * 65536));
+    SET @penstock_turn = turn + steps;
+END;
+
+-- name: claim_dedup_key
+-- Takes a dedup key for an event, in both generations; earlier is the event that has it already. Whoever takes the same key at the
+-- same time is waited for.
+CREATE PROCEDURE claim_dedup_key(topic_id BIGINT, dedup_key VARCHAR(255), event_id BINARY(16), OUT earlier BINARY(16))
+BEGIN
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    SET earlier = NULL;
+    INSERT IGNORE INTO dedup_even (topic_id, dedup_key, event_id, at)
+    VALUES (topic_id, CAST(dedup_key AS BINARY), event_id, present);
+    IF ROW_COUNT() = 0 THEN
+        -- Locked, because a snapshot may be older than the row.
+        SELECT d.event_id INTO earlier
+        FROM dedup_even AS d
+        WHERE d.topic_id = topic_id AND d.dedup_key = CAST(dedup_key AS BINARY)
+        LOCK IN SHARE MODE;
+    ELSE
+        INSERT IGNORE INTO dedup_odd (topic_id, dedup_key, event_id, at)
+        VALUES (topic_id, CAST(dedup_key AS BINARY), event_id, present);
+        IF ROW_COUNT() = 0 THEN
+            SELECT d.event_id INTO earlier
+            FROM dedup_odd AS d
+            WHERE d.topic_id = topic_id AND d.dedup_key = CAST(dedup_key AS BINARY)
+            LOCK IN SHARE MODE;
+            -- The key has been taken by that event, not by this one.
+            UPDATE dedup_even AS d SET d.event_id = earlier
+            WHERE d.topic_id = topic_id AND d.dedup_key = CAST(dedup_key AS BINARY);
+        END IF;
+    END IF;
+END;
+
+-- name: publish
+-- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Answers the event id, or the
+-- earlier event's when its dedup key was taken. Locks no row of topic or partition. Raises PS002, PS004, PS005, PS006, PS018, PS022.
+CREATE PROCEDURE publish(
+    topic VARCHAR(4000), payload LONGBLOB, `key` LONGTEXT, type LONGTEXT, content_type LONGTEXT, headers LONGTEXT,
+    event_id CHAR(36), `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT, strict BOOLEAN
+)
+publish: BEGIN
+    DECLARE topic_id, turn, block BIGINT;
+    DECLARE topic_partitions, max_bytes INT;
+    DECLARE topic_strategy VARCHAR(255);
+    DECLARE problem VARCHAR(300);
+    DECLARE longest_delay DOUBLE DEFAULT 0;
+    DECLARE id, earlier BINARY(16);
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    DECLARE max_events, max_unsequenced_bytes BIGINT;
+    DECLARE duplicate BOOLEAN DEFAULT FALSE;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('publish()');
+    SELECT t.id, t.partitions, t.max_payload_bytes, t.strategy, t.max_unsequenced_events, t.max_unsequenced_bytes
+    INTO topic_id, topic_partitions, max_bytes, topic_strategy, max_events, max_unsequenced_bytes
+    FROM topics AS t
+    WHERE t.address_hash = UNHEX(SHA2(topic, 256));
+    IF not_before IS NOT NULL THEN
+        CALL find_setting('longest_delay_seconds', longest_delay);
+    END IF;
+    CALL event_problem(topic_partitions, max_bytes, topic_strategy, LENGTH(payload), `key`, type, content_type, headers,
+                       `partition`, not_before, dedup_key, longest_delay, problem);
+    IF problem IS NOT NULL THEN
+        CALL refuse(LEFT(problem, 5), CONCAT('event for topic "', COALESCE(topic, 'NULL'), '": ', SUBSTR(problem, 7)));
+    END IF;
+    SET id = UNHEX(REPLACE(event_id, '-', ''));
+    IF id IS NULL THEN
+        CALL make_event_id(id);
+    END IF;
+    IF strict THEN
+        CALL lock_strict(CRC32(CONCAT(topic_id, IF(`key` IS NULL, '', ' '), COALESCE(`key`, ''))));
+    END IF;
+    IF dedup_key IS NOT NULL THEN
+        CALL claim_dedup_key(topic_id, dedup_key, id, earlier);
+        SET duplicate = earlier IS NOT NULL;
+    END IF;
+    IF NOT duplicate THEN
+        IF `partition` IS NULL AND (`key` IS NULL OR topic_strategy = 'round_robin') THEN
+            CALL take_turn(1, turn);
+        END IF;
+        INSERT INTO pending (event_count) VALUES (1);
+        SET block = LAST_INSERT_ID();
+        INSERT INTO events (id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at, due_at)
+        VALUES (
+            block * 256,
+            topic_id * 65536 + COALESCE(`partition`, MOD(turn, topic_partitions), MOD(CRC32(`key`), topic_partitions)),
+            id, `key`, COALESCE(type, ''), COALESCE(content_type, 'application/octet-stream'), headers, payload,
+            UTC_TIMESTAMP(6), IF(not_before > UTC_TIMESTAMP(6), not_before, NULL));
+        DO LAST_INSERT_ID(id_before);
+    END IF;
+    SET id = COALESCE(earlier, id);
+    SELECT LOWER(INSERT(INSERT(INSERT(INSERT(HEX(id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+           duplicate AS duplicate;
+END;
+
+-- name: lock_strict
+-- Locks a key, so that its events come in the order of the commits.
+CREATE PROCEDURE lock_strict(hash BIGINT)
+BEGIN
+    DECLARE locked INT;
+    SELECT s.bucket INTO locked FROM strict_locks AS s WHERE s.bucket = MOD(hash, 16384) FOR UPDATE;
+END;

@@ -1,0 +1,208 @@
+-- name: refuse_bad_event
+-- Raises what is wrong with the first bad event of a batch, if one is; the error names its place (from 0). One statement finds the
+-- few that have to be looked at closely.
+CREATE PROCEDURE refuse_bad_event(events JSON, longest_delay DOUBLE)
+READS SQL DATA
+BEGIN
+    DECLARE at_place, topic_partitions, max_bytes, asked_partition INT;
+    DECLARE topic_address, event_key, event_type, event_content_type, event_headers, event_dedup_key LONGTEXT;
+    DECLARE topic_strategy VARCHAR(255);
+    DECLARE payload_bytes BIGINT;
+    DECLARE event_not_before DATETIME(6);
+    DECLARE problem VARCHAR(300);
+    DECLARE is_done BOOLEAN DEFAULT FALSE;
+    DECLARE suspects CURSOR FOR
+        SELECT i.place - 1, i.topic, t.partitions, t.max_payload_bytes, t.strategy, LENGTH(FROM_BASE64(i.payload)), i.`key`,
+               i.type, i.content_type, IF(JSON_TYPE(i.headers) = 'STRING', JSON_UNQUOTE(i.headers), NULLIF(i.headers, 'null')),
+               i.`partition`, i.not_before, i.dedup_key
+        FROM JSON_TABLE(events, '$[*]' COLUMNS (
+            place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', payload LONGTEXT PATH '$.payload',
+            `key` LONGTEXT PATH '$.key', type LONGTEXT PATH '$.type', content_type LONGTEXT PATH '$.content_type',
+            headers JSON PATH '$.headers', `partition` INT PATH '$.partition', not_before DATETIME(6) PATH '$.not_before',
+            dedup_key LONGTEXT PATH '$.dedup_key'
+        )) AS i
+        LEFT JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
+        WHERE t.id IS NULL OR i.payload IS NULL OR FROM_BASE64(i.payload) IS NULL OR LENGTH(i.payload) > 1.3 * t.max_payload_bytes
+           OR CHAR_LENGTH(i.`key`) > 255 OR CHAR_LENGTH(i.type) > 255 OR CHAR_LENGTH(i.content_type) > 255
+           OR CHAR_LENGTH(i.dedup_key) > 255 OR i.`partition` < 0 OR i.`partition` >= t.partitions
+           OR i.`partition` IS NULL AND t.strategy NOT IN ('crc32', 'round_robin')
+           OR i.not_before > UTC_TIMESTAMP(6) + INTERVAL CAST(longest_delay AS SIGNED) SECOND
+           OR LENGTH(i.headers) > 70 OR JSON_TYPE(i.headers) NOT IN ('OBJECT', 'NULL', 'STRING')
+           OR JSON_TYPE(i.headers) = 'STRING' AND NOT JSON_VALID(JSON_UNQUOTE(i.headers))
+           OR JSON_TYPE(i.headers) = 'STRING' AND JSON_UNQUOTE(i.headers) NOT REGEXP '^[[:space:]]*[{]'
+        ORDER BY i.place;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
+    OPEN suspects;
+    suspect: LOOP
+        FETCH suspects INTO at_place, topic_address, topic_partitions, max_bytes, topic_strategy, payload_bytes, event_key,
+            event_type, event_content_type, event_headers, asked_partition, event_not_before, event_dedup_key;
+        IF is_done THEN
+            LEAVE suspect;
+        END IF;
+        CALL event_problem(
+            topic_partitions, max_bytes, topic_strategy, payload_bytes, event_key, event_type, event_content_type, event_headers,
+            asked_partition, event_not_before, event_dedup_key, longest_delay, problem);
+        IF problem IS NOT NULL THEN
+            CALL refuse(LEFT(problem, 5), CONCAT('event ', at_place, ' for topic "',
+                                                 COALESCE(LEFT(topic_address, 60), 'NULL'), '": ', SUBSTR(problem, 7)));
+        END IF;
+    END LOOP;
+    CLOSE suspects;
+END;
+
+-- name: claim_dedup_keys
+-- Takes the dedup keys of a batch in sorted order, so that two batches cannot wait for each other. duplicates is an object: for
+-- each place (from 0) of an event that is one, the id of the earlier event. Events without an id get one.
+CREATE PROCEDURE claim_dedup_keys(INOUT events JSON, OUT duplicates JSON)
+BEGIN
+    DECLARE at_place INT;
+    DECLARE topic_id BIGINT;
+    DECLARE event_dedup_key VARCHAR(255);
+    DECLARE given_id CHAR(36);
+    DECLARE id, earlier BINARY(16);
+    DECLARE is_done BOOLEAN DEFAULT FALSE;
+    DECLARE given CURSOR FOR
+        SELECT i.place - 1, t.id, i.dedup_key, i.event_id
+        FROM JSON_TABLE(events, '$[*]' COLUMNS (
+            place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', event_id CHAR(36) PATH '$.event_id',
+            dedup_key VARCHAR(255) PATH '$.dedup_key'
+        )) AS i
+        JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
+        WHERE i.dedup_key IS NOT NULL
+        ORDER BY t.id, CAST(i.dedup_key AS BINARY), i.place;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
+    SET duplicates = JSON_OBJECT();
+    OPEN given;
+    each_key: LOOP
+        SET is_done = FALSE;
+        FETCH given INTO at_place, topic_id, event_dedup_key, given_id;
+        IF is_done THEN
+            LEAVE each_key;
+        END IF;
+        IF given_id IS NULL THEN
+            CALL make_event_id(id);
+            SET events = JSON_SET(events, CONCAT('$[', at_place, '].event_id'), LOWER(HEX(id)));
+        ELSE
+            SET id = UNHEX(REPLACE(given_id, '-', ''));
+        END IF;
+        CALL claim_dedup_key(topic_id, event_dedup_key, id, earlier);
+        IF earlier IS NOT NULL THEN
+            SET duplicates = JSON_SET(duplicates, CONCAT('$."', at_place, '"'), HEX(earlier));
+        END IF;
+    END LOOP;
+    CLOSE given;
+END;
+
+-- name: lock_strict_keys
+-- Locks the keys of a batch in sorted order.
+CREATE PROCEDURE lock_strict_keys(events JSON)
+BEGIN
+    DECLARE locked INT;
+    SELECT COUNT(*) INTO locked
+    FROM (
+        SELECT s.bucket
+        FROM strict_locks AS s
+        JOIN (
+            SELECT DISTINCT MOD(CRC32(CONCAT(t.id, IF(i.`key` IS NULL, '', ' '), COALESCE(i.`key`, ''))), 16384) AS bucket
+            FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic', `key` LONGTEXT PATH '$.key')) AS i
+            JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
+        ) AS w ON w.bucket = s.bucket
+        ORDER BY s.bucket
+        FOR UPDATE
+    ) AS l;
+END;
+
+-- name: take_blocks
+-- Blocks of ids for that many events, packed as eight bytes each.
+CREATE PROCEDURE take_blocks(event_count INT, OUT blocks LONGBLOB)
+BEGIN
+    DECLARE rest INT DEFAULT event_count;
+    SET blocks = '';
+    WHILE rest > 0 DO
+        INSERT INTO pending (event_count) VALUES (LEAST(rest, 256));
+        SET blocks = CONCAT(blocks, UNHEX(LPAD(HEX(LAST_INSERT_ID()), 16, '0'))), rest = rest - 256;
+    END WHILE;
+END;
+
+-- name: publish_batch
+-- Publishes many events, a JSON array of objects named as the arguments of publish, with the payload in base64, in array order.
+-- Answers how many, and the places (from 0) of duplicates with the ids of the earlier events. An event that is wrong refuses all
+-- of them, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022.
+CREATE PROCEDURE publish_batch(events JSON, strict BOOLEAN)
+BEGIN
+    DECLARE all_events, topic_count INT DEFAULT JSON_LENGTH(events);
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    DECLARE turn, published BIGINT;
+    DECLARE longest_delay DOUBLE;
+    DECLARE blocks LONGBLOB;
+    DECLARE duplicates JSON DEFAULT JSON_OBJECT();
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('publish_batch()');
+    CALL find_setting('longest_delay_seconds', longest_delay);
+    CALL refuse_bad_event(events, longest_delay);
+    IF strict THEN
+        CALL lock_strict_keys(events);
+    END IF;
+    IF JSON_CONTAINS_PATH(events, 'one', '$[*].dedup_key') THEN
+        CALL claim_dedup_keys(events, duplicates);
+    END IF;
+    CALL take_blocks(all_events, blocks);
+    CALL take_turn(all_events + 1, turn);
+    INSERT INTO events (id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at, due_at)
+    SELECT CAST(CONV(HEX(SUBSTR(blocks, 8 * ((i.place - 1) DIV 256) + 1, 8)), 16, 10) AS SIGNED) * 256 + MOD(i.place - 1, 256),
+           t.id * 65536 + COALESCE(
+               i.`partition`,
+               IF(t.strategy = 'round_robin', NULL, MOD(CRC32(i.`key`), t.partitions)),
+               MOD(turn + i.place, t.partitions)),
+           UNHEX(COALESCE(REPLACE(i.event_id, '-', ''), CONCAT(
+               LPAD(HEX(FLOOR(1000 * UNIX_TIMESTAMP(SYSDATE(6)))), 12, '0'), '7', LEFT(HEX(RANDOM_BYTES(2)), 3),
+               SUBSTR('89AB', 1 + FLOOR(4 * RAND()), 1), LEFT(HEX(RANDOM_BYTES(8)), 15)))),
+           i.`key`, COALESCE(i.type, ''), COALESCE(i.content_type, 'application/octet-stream'),
+           IF(JSON_TYPE(i.headers) = 'STRING', JSON_UNQUOTE(i.headers), NULLIF(i.headers, 'null')), FROM_BASE64(i.payload),
+           UTC_TIMESTAMP(6), IF(i.not_before > UTC_TIMESTAMP(6), i.not_before, NULL)
+    FROM JSON_TABLE(events, '$[*]' COLUMNS (
+        place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', payload LONGTEXT PATH '$.payload', `key` VARCHAR(255) PATH '$.key',
+        type VARCHAR(255) PATH '$.type', content_type VARCHAR(255) PATH '$.content_type', headers JSON PATH '$.headers',
+        event_id CHAR(36) PATH '$.event_id', `partition` INT PATH '$.partition', not_before DATETIME(6) PATH '$.not_before'
+    )) AS i
+    JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
+    WHERE JSON_LENGTH(duplicates) = 0 OR JSON_EXTRACT(duplicates, CONCAT('$."', i.place - 1, '"')) IS NULL;
+    SET published = ROW_COUNT();
+    DO LAST_INSERT_ID(id_before);
+    CALL answer_batch(published, duplicates);
+END;
+
+-- name: answer_batch
+-- What publish_batch answers.
+CREATE PROCEDURE answer_batch(published BIGINT, duplicates JSON)
+NO SQL
+BEGIN
+    DECLARE places, ids JSON DEFAULT JSON_ARRAY();
+    DECLARE done INT DEFAULT 0;
+    DECLARE place INT;
+    DECLARE id CHAR(32);
+    WHILE done < JSON_LENGTH(duplicates) DO
+        SELECT MIN(CAST(k.place AS SIGNED)) INTO place
+        FROM JSON_TABLE(JSON_KEYS(duplicates), '$[*]' COLUMNS (place INT PATH '$')) AS k
+        WHERE done = 0 OR k.place > place;
+        SET id = JSON_UNQUOTE(JSON_EXTRACT(duplicates, CONCAT('$."', place, '"')));
+        SET places = JSON_ARRAY_APPEND(places, '$', place), ids = JSON_ARRAY_APPEND(ids, '$', LOWER(
+            INSERT(INSERT(INSERT(INSERT(id, 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')));
+        SET done = done + 1;
+    END WHILE;
+    SELECT published AS published, places AS duplicates, ids AS original_ids;
+END;
+
+-- name: make_event_id
+-- A UUIDv7 (RFC 9562): milliseconds laid over random bits.
+CREATE PROCEDURE make_event_id(OUT id BINARY(16))
+NO SQL
+BEGIN
+    SET id = UNHEX(CONCAT(
+        LPAD(HEX(FLOOR(1000 * UNIX_TIMESTAMP(SYSDATE(6)))), 12, '0'), '7', LEFT(HEX(RANDOM_BYTES(2)), 3),
+        SUBSTR('89AB', 1 + FLOOR(4 * RAND()), 1), LEFT(HEX(RANDOM_BYTES(8)), 15)));
+END;

@@ -1,0 +1,232 @@
+-- name: claim_blocks
+-- Locks what was published and committed up to the bound and puts it into the session's table claimed: blocks of together at
+-- least wanted events, when there are so many; is_all says that nothing was left. SKIP LOCKED passes by what is not committed yet. The bound is what keeps the
+-- order: a scan that has passed an open A would else meet a B that began when A had ended, while it was still at work.
+CREATE PROCEDURE claim_blocks(from_block BIGINT, bound BIGINT, wanted INT, OUT is_all BOOLEAN)
+BEGIN
+    DECLARE reached BIGINT DEFAULT from_block;
+    DECLARE found_blocks, all_blocks, all_events INT DEFAULT 0;
+    DECLARE step INT DEFAULT 1 + wanted DIV 256;
+    CREATE TEMPORARY TABLE IF NOT EXISTS claimed (
+        block BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, taken INT NOT NULL, used INT NOT NULL
+    ) ENGINE = MEMORY;
+    DELETE FROM claimed;
+    -- Blocks have 1 to 256 events: how many there are in those that were found says how many more are needed.
+    claim: LOOP
+        INSERT INTO claimed (block, event_count, taken, used)
+        SELECT p.block, p.event_count, p.taken, p.event_count - p.taken
+        FROM pending AS p
+        WHERE p.block > reached AND p.block <= bound
+        ORDER BY p.block
+        LIMIT step
+        FOR UPDATE SKIP LOCKED;
+        SET found_blocks = ROW_COUNT(), is_all = found_blocks < step;
+        IF is_all THEN
+            LEAVE claim;
+        END IF;
+        SELECT MAX(c.block), COUNT(*), SUM(c.used) INTO reached, all_blocks, all_events FROM claimed AS c;
+        IF all_events >= wanted THEN
+            LEAVE claim;
+        END IF;
+        SET step = 1 + (wanted - all_events) DIV (all_events / all_blocks);
+    END LOOP;
+END;
+
+-- name: cut_claimed
+-- Leaves exactly wanted events in claimed, by taking less of the last block and nothing of what lies behind it. Answers the last
+-- block of which everything was taken, and whether something was left.
+CREATE PROCEDURE cut_claimed(wanted INT, OUT last_block BIGINT, OUT is_cut BOOLEAN)
+BEGIN
+    DECLARE cut_block, all_before BIGINT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SET is_cut = FALSE;
+    SELECT r.block, r.all_events - r.used INTO cut_block, all_before
+    FROM (SELECT c.block, c.used, SUM(c.used) OVER (ORDER BY c.block) AS all_events FROM claimed AS c) AS r
+    WHERE r.all_events > wanted
+    ORDER BY r.block
+    LIMIT 1;
+    IF cut_block IS NOT NULL THEN
+        SET is_cut = TRUE;
+        DELETE FROM claimed WHERE block > cut_block;
+        UPDATE claimed SET used = wanted - all_before WHERE block = cut_block;
+        DELETE FROM claimed WHERE used = 0;
+    END IF;
+    SELECT MAX(c.block) INTO last_block FROM claimed AS c WHERE c.taken + c.used = c.event_count;
+END;
+
+-- name: collect_batch
+-- Puts the events of a pass into the session's table batch, in the order in which they get their sequences: first the delayed ones
+-- that are due, by due time, then the claimed ones by id. Claimed ones that are not due yet go to delayed_events.
+CREATE PROCEDURE collect_batch(wanted INT, present DATETIME(6), after_due DATETIME(6), after_id BIGINT)
+BEGIN
+    CREATE TEMPORARY TABLE IF NOT EXISTS batch (
+        place INT NOT NULL AUTO_INCREMENT PRIMARY KEY, id BIGINT NOT NULL, partition_id BIGINT NOT NULL, due DATETIME(6)
+    ) ENGINE = MEMORY;
+    DELETE FROM batch;
+    INSERT INTO batch (id, partition_id, due)
+    SELECT d.id, d.partition_id, d.due
+    FROM delayed_events AS d
+    WHERE d.due >= after_due AND d.due <= present AND NOT (d.due = after_due AND d.id <= after_id)
+    ORDER BY d.due, d.id
+    LIMIT wanted;
+END;
+
+-- name: collect_claimed
+-- The second half: what was claimed.
+CREATE PROCEDURE collect_claimed(present DATETIME(6))
+BEGIN
+    INSERT INTO batch (id, partition_id, due)
+    SELECT STRAIGHT_JOIN e.id, e.partition_id, IF(e.due_at > present, e.due_at, NULL)
+    FROM claimed AS c
+    JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.used)) AS UNSIGNED) AND l.n < c.used
+    JOIN events AS e ON e.id = c.block * 256 + c.taken + l.n
+    ORDER BY c.block, l.n;
+    IF EXISTS (SELECT * FROM batch AS b WHERE b.due > present) THEN
+        INSERT INTO delayed_events (due, id, partition_id)
+        SELECT b.due, b.id, b.partition_id FROM batch AS b WHERE b.due > present;
+        DELETE FROM batch WHERE due > present;
+    END IF;
+END;
+
+-- name: append_chunks
+-- Numbers the batch per partition and appends it to the index of the log in chunks of at most 1,000. What was published to a topic
+-- that is gone is counted instead. Answers how many events got a sequence, and the partitions that grew.
+CREATE PROCEDURE append_chunks(present DATETIME(6), OUT sequenced BIGINT, OUT grown LONGTEXT)
+BEGIN
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
+    -- Room for 65,536 partitions and for the ids of a chunk; chunks_whole refuses what was cut off all the same.
+    SET SESSION group_concat_max_len = 4194304;
+    CREATE TEMPORARY TABLE IF NOT EXISTS heads (
+        partition_id BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, next_sequence BIGINT NOT NULL, is_gone BOOLEAN NOT NULL
+    ) ENGINE = MEMORY;
+    DELETE FROM heads;
+    INSERT INTO heads (partition_id, event_count, next_sequence, is_gone)
+    SELECT t.partition_id, t.event_count, COALESCE((
+            SELECT c.first_sequence + c.event_count
+            FROM chunks AS c
+            WHERE c.partition_id = t.partition_id
+            ORDER BY c.first_sequence DESC
+            LIMIT 1), 1),
+        EXISTS (SELECT * FROM deleted_topics AS d WHERE d.topic_id = t.partition_id DIV 65536)
+    FROM (SELECT b.partition_id, COUNT(*) AS event_count FROM batch AS b GROUP BY b.partition_id) AS t;
+    INSERT INTO chunks (partition_id, first_sequence, event_count, first_id, last_id, event_ids, sequenced_at)
+    SELECT r.partition_id, MIN(r.sequence), COUNT(*), MIN(r.id), MAX(r.id),
+           GROUP_CONCAT(UNHEX(LPAD(HEX(r.id), 16, '0')) ORDER BY r.sequence SEPARATOR ''), present
+    FROM (
+        SELECT b.id, b.partition_id, ROW_NUMBER() OVER (PARTITION BY b.partition_id ORDER BY b.place) - 1 AS place,
+               h.next_sequence + ROW_NUMBER() OVER (PARTITION BY b.partition_id ORDER BY b.place) - 1 AS sequence
+        FROM batch AS b JOIN heads AS h ON h.partition_id = b.partition_id
+        WHERE NOT h.is_gone
+    ) AS r
+    GROUP BY r.partition_id, r.place DIV 1000;
+    UPDATE deleted_topics AS d
+    JOIN (
+        SELECT h.partition_id DIV 65536 AS topic_id, SUM(h.event_count) AS event_count
+        FROM heads AS h
+        WHERE h.is_gone
+        GROUP BY h.partition_id DIV 65536
+    ) AS g ON g.topic_id = d.topic_id
+    SET d.discarded = d.discarded + g.event_count;
+    SELECT COALESCE(SUM(h.event_count), 0), COALESCE(JSON_ARRAYAGG(h.partition_id), '[]') INTO sequenced, grown
+    FROM heads AS h
+    WHERE NOT h.is_gone;
+    SET SESSION group_concat_max_len = limit_before;
+END;
+
+-- name: forget_claimed
+-- Takes what was sequenced out of pending.
+CREATE PROCEDURE forget_claimed()
+BEGIN
+    DELETE p FROM claimed AS c JOIN pending AS p ON p.block = c.block WHERE c.taken + c.used = c.event_count;
+    UPDATE claimed AS c JOIN pending AS p ON p.block = c.block
+    SET p.taken = c.taken + c.used
+    WHERE c.taken + c.used < c.event_count;
+    DELETE d FROM batch AS b JOIN delayed_events AS d ON d.due = b.due AND d.id = b.id WHERE b.due IS NOT NULL;
+END;
+
+-- name: sequence
+-- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late commit
+-- comes with the pass after it. busy: somebody else is at it. more: call again at once. Raises PS006, PS018.
+CREATE PROCEDURE `sequence`(max_events INT)
+pass: BEGIN
+    DECLARE wanted INT DEFAULT LEAST(max_events, 50000);
+    DECLARE present, due_done, next_sweep, began DATETIME(6);
+    DECLARE settled, bound, last_block, id_done, sequenced BIGINT DEFAULT 0;
+    DECLARE slow, from_delayed INT DEFAULT 0;
+    DECLARE is_sweep, is_all, is_cut, busy, more BOOLEAN DEFAULT FALSE;
+    DECLARE grown LONGTEXT DEFAULT '[]';
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET busy = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_read_committed('sequence()');
+    CALL begin_call('sequence()');
+    IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
+        CALL refuse('PS006', CONCAT('a pass of ', COALESCE(max_events, 'NULL'), ' events: use 1 to 1,000,000'));
+    END IF;
+    -- A read of its own, before anything is locked: what began to publish after it has a higher block.
+    SELECT MAX(p.block) INTO bound FROM pending AS p WHERE p.block > (SELECT s.settled_block FROM sequencer AS s);
+    SELECT s.settled_block, s.slow_sweeps, s.sweep_after, s.delayed_due, s.delayed_id
+    INTO settled, slow, next_sweep, due_done, id_done
+    FROM sequencer AS s
+    FOR UPDATE SKIP LOCKED;
+    IF busy THEN
+        SELECT 0 AS sequenced, more AS more, busy AS busy, grown AS grown;
+        LEAVE pass;
+    END IF;
+    SET present = UTC_TIMESTAMP(6), bound = GREATEST(COALESCE(bound, 0), settled);
+    CALL collect_batch(wanted, present, due_done, id_done);
+    SELECT COUNT(*), COALESCE(MAX(b.due), due_done) INTO from_delayed, due_done FROM batch AS b;
+    IF from_delayed > 0 THEN
+        SELECT MAX(b.id) INTO id_done FROM batch AS b WHERE b.due = due_done;
+    END IF;
+    SET is_sweep = next_sweep <= present, began = SYSDATE(6);
+    CALL claim_blocks(IF(is_sweep, 0, settled), bound, wanted - from_delayed, is_all);
+    CALL cut_claimed(wanted - from_delayed, last_block, is_cut);
+    SET more = is_cut OR NOT is_all OR from_delayed = wanted;
+    IF is_sweep THEN
+        -- Below settled_block lies what came late, and behind an old read view everything that was ever deleted there.
+        SET slow = IF(TIMESTAMPDIFF(MICROSECOND, began, SYSDATE(6)) > 50000, slow + 1, 0);
+        SET next_sweep = IF(slow < 3, present, present + INTERVAL 20 * TIMESTAMPDIFF(MICROSECOND, began, SYSDATE(6)) MICROSECOND);
+    END IF;
+    CALL collect_claimed(present);
+    IF NOT EXISTS (SELECT * FROM claimed AS c) AND from_delayed = 0 AND bound = settled AND slow = 0 THEN
+        SELECT 0 AS sequenced, more AS more, busy AS busy, grown AS grown;
+        LEAVE pass;
+    END IF;
+    CALL append_chunks(present, sequenced, grown);
+    CALL forget_claimed();
+    UPDATE sequencer
+    SET settled_block = GREATEST(settled, IF(is_cut OR NOT is_all, COALESCE(last_block, 0), bound)), slow_sweeps = slow,
+        sweep_after = next_sweep, delayed_due = due_done, delayed_id = id_done,
+        passed_at = IF(sequenced > 0, present, passed_at)
+    WHERE singleton;
+    SELECT sequenced AS sequenced, more AS more, busy AS busy, grown AS grown;
+END;
+
+-- name: unsequenced
+-- How many committed events wait for their sequence (counted up to 10,000 blocks) and for how long the oldest of them does.
+CREATE PROCEDURE unsequenced()
+READS SQL DATA
+BEGIN
+    DECLARE waiting, lowest BIGINT DEFAULT 0;
+    SELECT COALESCE(SUM(w.event_count), 0), MIN(w.id) INTO waiting, lowest
+    FROM (
+        SELECT p.event_count - p.taken AS event_count, p.block * 256 + p.taken AS id
+        FROM pending AS p
+        WHERE p.block > (SELECT s.settled_block FROM sequencer AS s)
+        ORDER BY p.block
+        LIMIT 10000
+    ) AS w;
+    SELECT waiting AS events, COALESCE((
+        SELECT TIMESTAMPDIFF(MICROSECOND, e.created_at, UTC_TIMESTAMP(6)) / 1e6
+        FROM events AS e
+        WHERE e.id = lowest), 0e0) AS oldest_age_seconds;
+END;

@@ -1,0 +1,104 @@
+-- name: read_log
+-- The events of a partition from a sequence on, in order, and how many there are: one descent into the index of the log, then the
+-- events by their ids. Answers them without history, which fetch adds; poll adds the partition.
+CREATE PROCEDURE read_log(of_partition BIGINT, from_sequence BIGINT, max_events INT, as_poll BOOLEAN, OUT found INT)
+READS SQL DATA
+BEGIN
+    DECLARE first_chunk, present BIGINT;
+    SET first_chunk = COALESCE((
+        SELECT c.first_sequence
+        FROM chunks AS c
+        WHERE c.partition_id = of_partition AND c.first_sequence <= from_sequence
+        ORDER BY c.first_sequence DESC
+        LIMIT 1), 0);
+    SET present = (SELECT MAX(h.history) FROM histories AS h);
+    IF as_poll THEN
+        SELECT STRAIGHT_JOIN c.partition_id, c.first_sequence + l.n AS sequence,
+               LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+               e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, c.sequenced_at
+        FROM chunks AS c
+        JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
+        JOIN events AS e ON e.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED)
+        WHERE c.partition_id = of_partition
+          AND c.first_sequence >= first_chunk AND c.first_sequence < from_sequence + max_events
+          AND c.first_sequence + l.n >= from_sequence AND c.first_sequence + l.n < from_sequence + max_events
+        ORDER BY c.first_sequence, l.n;
+    ELSE
+        SELECT STRAIGHT_JOIN c.first_sequence + l.n AS sequence,
+               LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+               e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, c.sequenced_at, present AS history
+        FROM chunks AS c
+        JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
+        JOIN events AS e ON e.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED)
+        WHERE c.partition_id = of_partition
+          AND c.first_sequence >= first_chunk AND c.first_sequence < from_sequence + max_events
+          AND c.first_sequence + l.n >= from_sequence AND c.first_sequence + l.n < from_sequence + max_events
+        ORDER BY c.first_sequence, l.n;
+    END IF;
+    SET found = FOUND_ROWS();
+END;
+
+-- name: require_readable
+-- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence.
+CREATE PROCEDURE require_readable(of_partition BIGINT, from_sequence BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE low BIGINT DEFAULT (SELECT p.low_sequence FROM partitions AS p WHERE p.id = of_partition);
+    IF from_sequence < low THEN
+        CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low));
+    END IF;
+END;
+
+-- name: find_high_watermark
+-- The last sequence of a partition; 0 when it has none.
+CREATE PROCEDURE find_high_watermark(of_partition BIGINT, OUT watermark BIGINT)
+READS SQL DATA
+BEGIN
+    SET watermark = COALESCE((
+        SELECT c.first_sequence + c.event_count - 1
+        FROM chunks AS c
+        WHERE c.partition_id = of_partition
+        ORDER BY c.first_sequence DESC
+        LIMIT 1), 0);
+END;
+
+-- name: fetch
+-- At most max_events events of a partition from a sequence on, never above the high watermark. Raises PS002, PS005,
+-- PS006, PS016.
+CREATE PROCEDURE `fetch`(topic VARCHAR(4000), `partition` INT, from_sequence BIGINT, max_events INT)
+READS SQL DATA
+BEGIN
+    DECLARE source, watermark BIGINT;
+    DECLARE found INT;
+    CALL find_partition(topic, `partition`, source);
+    IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000
+        OR from_sequence IS NULL OR from_sequence NOT BETWEEN 1 AND 1000000000000000000 THEN
+        CALL refuse('PS006', CONCAT('a fetch of ', COALESCE(max_events, 'NULL'), ' events from sequence ',
+                                    COALESCE(from_sequence, 'NULL')));
+    END IF;
+    CALL require_readable(source, from_sequence);
+    CALL find_high_watermark(source, watermark);
+    CALL read_log(source, from_sequence, LEAST(max_events, GREATEST(watermark - from_sequence + 1, 0)), FALSE, found);
+    IF found < LEAST(max_events, watermark - from_sequence + 1) THEN
+        CALL refuse('PS016', CONCAT('events from sequence ', from_sequence, ' on were dropped while this transaction was open'));
+    END IF;
+END;
+
+-- name: high_watermarks
+-- The readable range of every partition of a topic.
+CREATE PROCEDURE high_watermarks(topic VARCHAR(4000))
+READS SQL DATA
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE present INT DEFAULT (SELECT MAX(h.history) FROM histories AS h);
+    CALL find_topic(topic, owner_id);
+    SELECT p.number AS `partition`, p.low_sequence, COALESCE((
+            SELECT c.first_sequence + c.event_count - 1
+            FROM chunks AS c
+            WHERE c.partition_id = p.id
+            ORDER BY c.first_sequence DESC
+            LIMIT 1), 0) AS high_watermark, present AS history
+    FROM partitions AS p
+    WHERE p.topic_id = owner_id
+    ORDER BY p.number;
+END;
