@@ -45,11 +45,12 @@ def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case | Figure]:
 
 
 def _log(bench: BenchDatabase, count: int) -> str:
-    """A topic with so many sequenced events, vacuumed as it would be after a while."""
+    """A topic with so many sequenced events, with what the daemon and autovacuum do meanwhile."""
     topic = bench.new_topic()
     for part in batches(count, FILL):
         bench.fill([topic], len(part))
         bench.work_off()
+        log.ensure_slices(bench.connection)
     bench.connection.execute("VACUUM ANALYZE")
     bench.settle()
     return topic

@@ -45,9 +45,11 @@ def _installed(name: str, wanted: str, make: Callable[[Path], None]) -> Path:
 
 def _make_venv(target: Path) -> None:
     print("  installing procrastinate and pgqueuer from the package index", flush=True)
-    _run([sys.executable, "-m", "venv", str(target)])
-    pip = [str(target / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    _run([*pip, "install", "--quiet", *PYTHON_PEERS])
+    # Our own pip installs into it: some Pythons of Debian cannot put a pip into an environment.
+    _run([sys.executable, "-m", "venv", "--without-pip", str(target)])
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    python = str(target / "bin" / "python")
+    _run([*pip, "--python", python, "install", "--quiet", *PYTHON_PEERS])
 
 
 def _build_pgmq(target: Path) -> None:

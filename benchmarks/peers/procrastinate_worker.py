@@ -73,7 +73,9 @@ class Peer:
     async def _work(self, rows: int) -> float:
         done = 0
         app = procrastinate.App(
-            connector=procrastinate.PsycopgConnector(conninfo=self._url, max_size=CONCURRENCY + 2)
+            connector=procrastinate.PsycopgConnector(
+                conninfo=self._url, min_size=1, max_size=CONCURRENCY + 2
+            )
         )
 
         async def handle(payload: str) -> None:
