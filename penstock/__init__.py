@@ -68,7 +68,7 @@ from penstock.names import (
     rename_topic,
     resize_topic,
 )
-from penstock.publish import publish, publish_batch, publish_bulk
+from penstock.publish import publish, publish_batch, publish_bulk, publish_once
 from penstock.records import (
     Event,
     Lease,
@@ -76,6 +76,7 @@ from penstock.records import (
     Message,
     Namespace,
     PartitionRange,
+    Published,
     Topic,
     TopicDescription,
 )
@@ -124,6 +125,7 @@ __all__ = [
     "PenstockError",
     "PermissionDenied",
     "PortTaken",
+    "Published",
     "RetentionRefused",
     "SchemaTooNew",
     "SinkError",
@@ -152,6 +154,7 @@ __all__ = [
     "publish",
     "publish_batch",
     "publish_bulk",
+    "publish_once",
     "register_strategy",
     "rename_namespace",
     "rename_topic",

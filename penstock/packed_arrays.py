@@ -13,15 +13,18 @@ import json
 import struct
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-from penstock import database
+from penstock import dialects
 
 _HEADER = struct.Struct("!iiIii")  # dimensions, any NULL, type of the elements, length, first index
 _LENGTH = struct.Struct("!i").pack
 _NULL = _LENGTH(-1)
+_MOMENT = struct.Struct("!q").pack  # microseconds since 2000
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 #: Of each type that is packed: its object id, fixed in PostgreSQL, and how an element is written.
 _TYPES: dict[str, tuple[int, Callable[[Any], bytes]]] = {
@@ -29,6 +32,7 @@ _TYPES: dict[str, tuple[int, Callable[[Any], bytes]]] = {
     "bytea": (17, bytes),
     "uuid": (2950, lambda value: value.bytes),
     "int4": (23, _LENGTH),
+    "timestamptz": (1184, lambda value: _MOMENT((value - _EPOCH) // _MICROSECOND)),
 }
 
 
@@ -49,12 +53,25 @@ class PackedArray:
         self.data = b"".join(parts)
 
 
-def packed(connection: Any, **columns: tuple[str, Sequence[Any]]) -> dict[str, Any]:
-    """Columns, given as (type, values), as parameters for this connection."""
-    if database.dialect_of(connection) == "mysql":
-        return {"events": _objects(columns)}
-    make = PackedArray if _takes_packed(database.driver_connection(connection)) else _plain
-    return {name: make(type_name, values) for name, (type_name, values) in columns.items()}
+#: A column: the type of its values, and the values; None stands for a column that is not given.
+Column = tuple[str, Sequence[Any] | None]
+
+
+def packed(connection: Any, **columns: Column) -> dict[str, Any]:
+    """Columns as parameters for this connection."""
+    if dialects.of_connection(connection).name == "mysql":
+        given = {name: (kind, values) for name, (kind, values) in columns.items() if values}
+        return {"events": _objects(given)}
+    return packed_for_driver(dialects.driver_connection(connection), **columns)
+
+
+def packed_for_driver(driver: Any, **columns: Column) -> dict[str, Any]:
+    """Columns as parameters for a connection of a driver of PostgreSQL, an asynchronous one too."""
+    make = PackedArray if _takes_packed(driver) else _plain
+    return {
+        name: None if values is None else make(type_name, values)
+        for name, (type_name, values) in columns.items()
+    }
 
 
 def _plain(type_name: str, values: Sequence[Any]) -> list[Any]:
@@ -92,7 +109,8 @@ def _takes_packed(driver: Any) -> bool:
         return False
     import psycopg
 
-    if driver.cursor_factory is not psycopg.Cursor or driver.info.encoding != "utf-8":
+    plain = driver.cursor_factory in {psycopg.Cursor, psycopg.AsyncCursor}
+    if not plain or driver.info.encoding != "utf-8":
         return False
     driver.adapters.register_dumper(PackedArray, _dumper())
     return True

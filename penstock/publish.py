@@ -8,43 +8,31 @@ The database checks everything again.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from penstock import database, validation
+from penstock import database, outgoing
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.identifiers import uuid7, uuid7s
-from penstock.packed_arrays import packed
-from penstock.records import Message
-from penstock.topic_cache import KnownTopics, require_installed
+from penstock.outgoing import Row
+from penstock.packed_arrays import Column, packed
+from penstock.records import Message, Published, as_uuid
+from penstock.steps import Steps, asked, run
+from penstock.topic_cache import KnownTopics, known_topics, require_installed
 
 if TYPE_CHECKING:
     from penstock.database import Connection
 
 _COPY = (
     "COPY pg_temp.penstock_bulk"
-    " (topic, payload, key, type, content_type, headers, event_id, partition)"
+    " (topic, payload, key, type, content_type, headers, event_id, partition, not_before)"
     " FROM STDIN (FORMAT BINARY)"
 )
 # The headers travel as raw bytes: binary jsonb is a version byte and the text, which is at hand.
-_COPY_TYPES = ("text", "bytea", "text", "text", "text", "bytea", "uuid", "int4")
+_COPY_TYPES = ("text", "bytea", "text", "text", "text", "bytea", "uuid", "int4", "timestamptz")
 _JSONB_VERSION = b"\x01"
 _IDLE = 0  # libpq's PQTRANS_IDLE
-_CHUNK = 500  # events that get their ids together
-
-
-class _Row(NamedTuple):
-    """A checked event; the fields are the binds of the statement ``publish``."""
-
-    topic: str
-    payload: bytes
-    key: str | None
-    type: str
-    content_type: str
-    headers: str | None
-    event_id: str
-    partition: int | None
 
 
 def publish(
@@ -58,8 +46,19 @@ def publish(
     headers: Mapping[str, Any] | None = None,
     event_id: uuid.UUID | None = None,
     partition: int | None = None,
+    not_before: datetime | None = None,
+    dedup_key: str | None = None,
+    exchange: str | None = None,
+    routing_key: str | None = None,
+    max_attempts: int | None = None,
+    strict: bool = False,
 ) -> uuid.UUID:
-    """Publish one event in the caller's transaction; answers its event id."""
+    """Publish one event in the caller's transaction; answers its id.
+
+    Of a duplicate, an event whose ``dedup_key`` was used within the window, it answers the id of
+    the earlier event (`publish_once` tells which it was).  ``strict`` gives the events of one key
+    the order of their commits: a transaction waits for the one before it to end.
+    """
     message = Message(
         topic,
         payload,
@@ -69,110 +68,154 @@ def publish(
         headers=headers,
         event_id=event_id,
         partition=partition,
+        not_before=not_before,
+        dedup_key=dedup_key,
+        exchange=exchange,
+        routing_key=routing_key,
+        max_attempts=max_attempts,
     )
-    new_id = event_id or uuid7()
-    row = _row(message, new_id)
-    known = KnownTopics(connection)
-    known.require(row.topic, len(row.payload), row.partition)
-    with known.forgotten_on_refusal([row.topic]):
-        database.call(connection, "publish", **row._asdict())
-    return new_id
+    return publish_once(connection, message, strict=strict).event_id
 
 
-def publish_batch(connection: Any, messages: Iterable[Message]) -> list[uuid.UUID]:
-    """Publish many events in one round trip, in order; answers their event ids.
+def publish_once(connection: Any, message: Message, *, strict: bool = False) -> Published:
+    """Publish one event; answers its id and whether it was a duplicate of an earlier one."""
+    row = outgoing.row(message)
+    return run(connection, publish_steps(known_topics(connection), row, strict=strict))
+
+
+def publish_batch(
+    connection: Any, messages: Iterable[Message], *, strict: bool = False
+) -> list[uuid.UUID]:
+    """Publish many events in one round trip, in order; answers their ids, as `publish` does.
 
     A batch that is invalid in one event publishes none, and the error names the event's index.
     """
-    if not isinstance(messages, Iterable):
-        raise InvalidArgument(f"messages is a {type(messages).__name__}", hint="give a list")
-    checked = list(_rows(messages))
-    if not checked:
+    rows = rows_of(messages)
+    if not rows:
         return []
-    rows, event_ids = zip(*checked, strict=True)
-    known = KnownTopics(connection)
-    for place, row in enumerate(rows):
-        try:
-            known.require(row.topic, len(row.payload), row.partition)
-        except PenstockError as error:
-            raise _at(place, error) from None
-    topics, payloads, keys, types, content_types, headers, _, partitions = zip(*rows, strict=True)
-    arrays = packed(
-        connection,
-        topics=("text", topics),
-        payloads=("bytea", payloads),
-        keys=("text", keys),
-        types=("text", types),
-        content_types=("text", content_types),
-        headers=("text", headers),
-        event_ids=("uuid", event_ids),
-        partitions=("int4", partitions),
-    )
-    with known.forgotten_on_refusal(set(topics)):
-        database.call(connection, "publish_batch", **arrays)
-    return list(event_ids)
+    steps = batch_steps(partial(packed, connection), known_topics(connection), rows, strict=strict)
+    return run(connection, steps)
 
 
 def publish_bulk(connection: Any, messages: Iterable[Message]) -> int:
     """Publish any number of events at the speed of COPY; answers how many.
 
     Needs psycopg, below SQLAlchemy too, and an open transaction.  It works inside a savepoint: when
-    one event is refused, none is published and the caller's transaction can go on.
+    one event is refused, none is published and the caller's transaction can go on.  It knows no
+    dedup keys and no strict order.
     """
     driver = _psycopg_connection(connection)
     # On the caller's connection: this begins its transaction, also for SQLAlchemy, whose commit
     # would otherwise not know that there is something to commit.
     require_installed(connection)
+    known = known_topics(connection)
     with database.typed_errors(), driver.transaction():
         database.call(driver, "prepare_bulk")
-        with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
-            copy.set_types(_COPY_TYPES)
-            for row, event_id in _rows(messages):
-                headers = None if row.headers is None else _JSONB_VERSION + row.headers.encode()
-                copy.write_row((*row[:5], headers, event_id, row.partition))
+        rows = enumerate(outgoing.rows(messages))
+        waiting = next(rows, None)
+        while waiting is not None:
+            waiting = _copy(driver, known, waiting, rows)
         (published,) = database.call(driver, "publish_bulk")[0]
     return int(published)
 
 
-def _rows(messages: Iterable[Message]) -> Iterator[tuple[_Row, uuid.UUID]]:
-    place = 0
-    source = iter(messages)
-    while chunk := list(islice(source, _CHUNK)):
-        for message, new_id in zip(chunk, uuid7s(len(chunk)), strict=True):
-            try:
-                event_id = _message(message).event_id or new_id
-                row = _row(message, event_id)
-            except PenstockError as error:
-                raise _at(place, error) from None
-            yield row, event_id
-            place += 1
+def _copy(
+    driver: Connection, known: KnownTopics, first: tuple[int, Row], rows: Iterator[tuple[int, Row]]
+) -> tuple[int, Row] | None:
+    """Copy events up to one whose topic has to be looked up, which no COPY allows meanwhile."""
+    place, row = first
+    try:
+        placed = known.placed(row) or run(driver, known.asked_for(row))
+    except PenstockError as error:
+        raise outgoing.at(place, error) from None
+    with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
+        copy.set_types(_COPY_TYPES)
+        while True:
+            copy.write_row(_copied(place, placed))
+            following = next(rows, None)
+            found = following and known.placed(following[1])
+            if following is None or found is None:
+                return following
+            place, placed = following[0], found
 
 
-def _message(given: Any) -> Message:
-    if isinstance(given, Message):
-        return given
-    raise InvalidArgument(
-        f"a {type(given).__name__} is no Message", hint="give penstock.Message(topic, payload, ...)"
-    )
+def _copied(place: int, row: Row) -> tuple[Any, ...]:
+    if row.dedup_key is not None:
+        raise InvalidArgument(
+            f"event {place}: publish_bulk knows no dedup keys", hint="use publish_batch"
+        )
+    headers = None if row.headers is None else _JSONB_VERSION + row.headers.encode()
+    return (*row[:5], headers, row.event_id, row.partition, row.not_before)
 
 
-def _row(message: Message, event_id: uuid.UUID) -> _Row:
-    validation.message(message)
-    return _Row(
-        message.topic,
-        bytes(message.payload),
-        message.key,
-        message.type,
-        message.content_type,
-        validation.headers_json(message.headers),
-        str(event_id),
-        message.partition,
-    )
+def rows_of(messages: Iterable[Message]) -> list[Row]:
+    """The events of a batch, checked."""
+    if not isinstance(messages, Iterable):
+        raise InvalidArgument(f"messages is a {type(messages).__name__}", hint="give a list")
+    return list(outgoing.rows(messages))
 
 
-def _at(place: int, error: PenstockError) -> PenstockError:
-    """The same error, naming the event of the batch that it is about."""
-    return type(error)(f"event {place}: {error.message}", hint=error.hint)
+def publish_steps(known: KnownTopics, row: Row, *, strict: bool) -> Steps[Published]:
+    """How one event is published."""
+    placed = known.placed(row) or (yield from known.asked_for(row))
+    binds = placed._asdict()
+    binds["event_id"] = str(row.event_id)
+    with known.forgotten_on_refusal([row.topic]):
+        rows = yield from asked("publish", **binds, strict=_switch(strict))
+    event_id, duplicate = rows[0]
+    return Published(as_uuid(event_id) if duplicate else row.event_id, bool(duplicate))
+
+
+def batch_steps(
+    pack: Callable[..., dict[str, Any]],
+    known: KnownTopics,
+    rows: Sequence[Row],
+    *,
+    strict: bool,
+) -> Steps[list[uuid.UUID]]:
+    """How many events are published; ``pack`` writes the columns as the driver takes them."""
+    placed = []
+    for place, row in enumerate(rows):
+        try:
+            placed.append(known.placed(row) or (yield from known.asked_for(row)))
+        except PenstockError as error:
+            raise outgoing.at(place, error) from None
+    binds = pack(**_columns(placed))
+    with known.forgotten_on_refusal({row.topic for row in rows}):
+        answer = yield from asked("publish_batch", **binds, strict=_switch(strict))
+    event_ids = [row.event_id for row in rows]
+    _, duplicates, original_ids = answer[0]
+    for place, original_id in zip(duplicates, original_ids, strict=True):
+        event_ids[place] = as_uuid(original_id)
+    return event_ids
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, Column]:
+    columns = list(zip(*rows, strict=True))
+    topics, payloads, keys, types, content_types, headers, event_ids, partitions = columns[:8]
+    not_befores, dedup_keys = columns[8:]
+    return {
+        "topics": ("text", topics),
+        "payloads": ("bytea", payloads),
+        "keys": ("text", keys),
+        "types": ("text", types),
+        "content_types": ("text", content_types),
+        "headers": ("text", headers),
+        "event_ids": ("uuid", event_ids),
+        "partitions": ("int4", partitions),
+        "not_befores": ("timestamptz", _unless_empty(not_befores)),
+        "dedup_keys": ("text", _unless_empty(dedup_keys)),
+    }
+
+
+def _unless_empty(values: Sequence[Any]) -> Sequence[Any] | None:
+    return values if any(value is not None for value in values) else None
+
+
+def _switch(strict: Any) -> bool:
+    if isinstance(strict, bool):
+        return strict
+    raise InvalidArgument(f"strict is a {type(strict).__name__}", hint="give True or False")
 
 
 def _psycopg_connection(connection: Any) -> Connection:

@@ -18,7 +18,9 @@ class Message:
     """One event to publish.
 
     Without ``partition`` the key chooses it; without a key the topic's partitions take turns.
-    Without ``event_id`` the publisher makes one.
+    Without ``event_id`` the publisher makes one.  ``not_before``, a time with its zone, puts it
+    off.  While the log remembers ``dedup_key``, no other event of the topic gets in with it.
+    ``exchange``, ``routing_key`` and ``max_attempts`` are for relays and travel in the headers.
     """
 
     topic: str
@@ -29,6 +31,19 @@ class Message:
     headers: Mapping[str, Any] | None = field(default=None, kw_only=True)
     event_id: uuid.UUID | None = field(default=None, kw_only=True)
     partition: int | None = field(default=None, kw_only=True)
+    not_before: datetime | None = field(default=None, kw_only=True)
+    dedup_key: str | None = field(default=None, kw_only=True)
+    exchange: str | None = field(default=None, kw_only=True)
+    routing_key: str | None = field(default=None, kw_only=True)
+    max_attempts: int | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of an event: its id, or of a duplicate the id of the earlier event."""
+
+    event_id: uuid.UUID
+    duplicate: bool
 
 
 class Event:

@@ -6,6 +6,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -110,16 +111,41 @@ def message(given: Message) -> None:
         )
     if given.partition is not None:
         _partition(given.partition)
+    if given.not_before is not None:
+        _not_before(given.not_before)
+    if given.dedup_key is not None:
+        _text("dedup_key", given.dedup_key, limits.MAX_KEY)
+    for_relays(given.exchange, given.routing_key, given.max_attempts)
 
 
-def headers_json(headers: Any) -> str | None:
-    """Headers as JSON text, as PostgreSQL accepts it."""
-    if headers is None:
-        return None
-    if not isinstance(headers, Mapping) or not all(isinstance(key, str) for key in headers):
+def for_relays(exchange: Any, routing_key: Any, max_attempts: Any) -> None:
+    """What an event asks of the relay that delivers it."""
+    if exchange is not None:
+        _text("exchange", exchange, limits.MAX_KEY)
+    if routing_key is not None:
+        _text("routing_key", routing_key, limits.MAX_KEY)
+    if max_attempts is not None and not (
+        _is_integer(max_attempts) and 1 <= max_attempts <= limits.MAX_ATTEMPTS
+    ):
+        raise InvalidArgument(
+            f"max_attempts is {max_attempts!r}", hint=f"use 1 to {limits.MAX_ATTEMPTS}"
+        )
+
+
+def headers(given: Any) -> None:
+    """A dictionary with text keys, or none."""
+    if given is not None and not (
+        isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
+    ):
         raise InvalidArgument(
             "the headers are not a dictionary with text keys", hint='give {"name": value, ...}'
         )
+
+
+def headers_json(headers: Mapping[str, Any] | None) -> str | None:
+    """Headers as JSON text, as PostgreSQL accepts it."""
+    if headers is None:
+        return None
     try:
         text = json.dumps(dict(headers), allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -201,6 +227,15 @@ def _text(what: str, text: Any, longest: int) -> None:
         raise InvalidArgument(f"{what} holds a NUL character", hint="leave it out")
     if not text.isascii() and _SURROGATE.search(text):
         raise InvalidArgument(f"{what} holds half a surrogate pair", hint="use valid Unicode")
+
+
+def _not_before(moment: Any) -> None:
+    if not isinstance(moment, datetime):
+        raise InvalidArgument(
+            f"not_before is a {type(moment).__name__}", hint="give a datetime with its zone"
+        )
+    if moment.utcoffset() is None:
+        raise InvalidArgument("not_before has no zone", hint="use datetime.now(UTC) + ...")
 
 
 def _partition(partition: Any) -> None:

@@ -30,7 +30,8 @@ FAMILIES = {
     "namespace_exists create_topic rename_topic move_topic resize_topic delete_topic list_topics "
     "describe_topic topic_lookup",
     "rights": "grant_namespace revoke_namespace grants_of install_rights function_roles",
-    "publish": "publish publish_batch prepare_bulk publish_bulk partition_of",
+    "publish": "publish publish_batch prepare_bulk publish_bulk partition_of turn_dedup "
+    "set_backpressure measure_pressure",
     "log": "sequence announce fetch high_watermarks unsequenced",
     "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat poll commit "
     "release leave held_leases position seek subscription_lag take_overs rejected_commits",
@@ -39,7 +40,7 @@ FAMILIES = {
     "clean keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks "
     "swap_chunks",
     "operate": "set_retention retention_of ensure_slices slices_ready log_status sequence_gaps "
-    "current_history applied_migrations",
+    "current_history applied_migrations set_setting setting settings_of",
 }
 
 #: Made by Penstock only where the server does not bring it.
@@ -104,8 +105,8 @@ def functions(connection: database.Connection) -> dict[str, Function]:
         if name not in about:
             raise Stale(f"the function {name} has no block `-- name: {name}`")
         columns = list(zip(modes, names or [""] * len(modes), types, strict=True))
-        given = [f"{n} {_short(t)}" for m, n, t in columns if m == "i"]
-        answered = [f"{n} {_short(t)}" for m, n, t in columns if m in {"o", "t"}]
+        given = [f"{n} {_short(t)}" for m, n, t in columns if m in {"i", "b"}]
+        answered = [f"{n} {_short(t)}" for m, n, t in columns if m in {"o", "t", "b"}]
         found[name] = Function(
             name,
             ", ".join(_with_default(*each) for each in zip(given, defaults, strict=True)),

@@ -9,19 +9,21 @@ WHERE n.nspname = %(schema)s AND p.proname = 'topic_lookup'
 SELECT topic_id, partitions, max_payload_bytes, history, strategy FROM penstock.topic_lookup(%(topic)s)
 
 -- name: publish
--- One event in the caller's transaction.
-SELECT penstock.publish(
+-- One event in the caller's transaction; answers its id and whether it was a duplicate.
+SELECT event_id, duplicate FROM penstock.publish(
     topic => %(topic)s, payload => %(payload)s, key => %(key)s, type => %(type)s,
-    content_type => %(content_type)s, headers => %(headers)s::jsonb, event_id => %(event_id)s::uuid,
-    partition => %(partition)s::integer)
+    content_type => %(content_type)s, headers => %(headers)s::text::jsonb, event_id => %(event_id)s::uuid,
+    partition => %(partition)s::integer, not_before => %(not_before)s::timestamptz, dedup_key => %(dedup_key)s,
+    strict => %(strict)s)
 
 -- name: publish_batch
--- Many events in one statement, in array order.
-SELECT penstock.publish_batch(
+-- Many events in one statement, in array order; answers how many, and the duplicates with the ids of the earlier events.
+SELECT published, duplicates, original_ids FROM penstock.publish_batch(
     topics => %(topics)s::text[], payloads => %(payloads)s::bytea[], keys => %(keys)s::text[],
     types => %(types)s::text[], content_types => %(content_types)s::text[],
     headers => %(headers)s::text[], event_ids => %(event_ids)s::uuid[],
-    partitions => %(partitions)s::integer[])
+    partitions => %(partitions)s::integer[], not_befores => %(not_befores)s::timestamptz[],
+    dedup_keys => %(dedup_keys)s::text[], strict => %(strict)s)
 
 -- name: prepare_bulk
 -- Makes the session's temporary table penstock_bulk for COPY.

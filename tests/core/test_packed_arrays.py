@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -74,6 +75,8 @@ def test_only_where_the_server_binds_utf8(database_url: str) -> None:
         ("uuid", [uuid.uuid4(), None]),
         ("int4", [-1, None, 2**31 - 1]),
         ("int4", [None, None]),
+        ("timestamptz", [datetime(1999, 12, 31, 23, 59, 59, 999_999, UTC), None]),
+        ("timestamptz", [datetime(9999, 12, 31, 23, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC)]),
     ],
 )
 def test_every_type_and_null(connection: Connection, type_name: str, values: list[Any]) -> None:

@@ -1,0 +1,76 @@
+-- name: claim_dedup_keys
+-- Claims the keys of a batch for its events, which are given in places of the same number. Answers in each place NULL when the
+-- event is to be published, else the id of the event that has the key already, of an earlier place too. Keys are taken in
+-- sorted order, so that two batches never wait for each other crosswise. The first look holds both tables until the caller's
+-- transaction ends, so no turn comes between it and the claim; it also keeps a duplicate from prolonging a key's life.
+CREATE OR REPLACE FUNCTION claim_dedup_keys(topics text[], dedup_keys text[], event_ids uuid[]) RETURNS uuid[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    claimed integer[];
+    originals uuid[];
+BEGIN
+    WITH firsts AS MATERIALIZED (
+        SELECT DISTINCT ON (t.id, g.key) t.id AS topic_id, g.key, g.event_id, g.place
+        FROM (SELECT unnest(topics) AS topic, unnest(dedup_keys) COLLATE "C" AS key, unnest(event_ids) AS event_id,
+                     generate_subscripts(topics, 1) AS place) AS g
+        JOIN topics AS t ON t.address = g.topic
+        WHERE g.key IS NOT NULL
+        ORDER BY t.id, g.key, g.place
+    ), in_even AS (
+        INSERT INTO dedup_even (topic_id, key, event_id)
+        SELECT f.topic_id, f.key, f.event_id
+        FROM firsts AS f
+        WHERE NOT EXISTS (SELECT FROM dedup_even AS e WHERE e.topic_id = f.topic_id AND e.key = f.key)
+          AND NOT EXISTS (SELECT FROM dedup_odd AS o WHERE o.topic_id = f.topic_id AND o.key = f.key)
+        ORDER BY f.topic_id, f.key
+        ON CONFLICT DO NOTHING
+        RETURNING topic_id, key, event_id, at
+    ), in_odd AS (
+        INSERT INTO dedup_odd (topic_id, key, event_id, at)
+        SELECT e.topic_id, e.key, e.event_id, e.at FROM in_even AS e ORDER BY e.topic_id, e.key
+        ON CONFLICT DO NOTHING
+        RETURNING topic_id, key
+    )
+    SELECT COALESCE(array_agg(f.place), '{}') INTO claimed
+    FROM firsts AS f JOIN in_odd AS o ON o.topic_id = f.topic_id AND o.key = f.key;
+    -- A statement of its own: at READ COMMITTED it sees who was waited for.
+    SELECT array_agg(
+        CASE WHEN g.key IS NULL OR c.place IS NOT NULL THEN NULL ELSE COALESCE(e.event_id, o.event_id) END
+        ORDER BY g.place)
+    INTO originals
+    FROM (SELECT unnest(topics) AS topic, unnest(dedup_keys) COLLATE "C" AS key,
+                 generate_subscripts(topics, 1) AS place) AS g
+    LEFT JOIN unnest(claimed) AS c (place) ON c.place = g.place
+    LEFT JOIN topics AS t ON t.address = g.topic
+    LEFT JOIN dedup_even AS e ON e.topic_id = t.id AND e.key = g.key
+    LEFT JOIN dedup_odd AS o ON o.topic_id = t.id AND o.key = g.key;
+    RETURN originals;
+END
+$$;
+
+-- name: turn_dedup
+-- Empties the generation that was not emptied last, when a window has passed since; so a key lives for one to two windows.
+-- Answers whether it turned: where a publisher is open, it waits for 100 ms at most and is tried again later.
+CREATE OR REPLACE FUNCTION turn_dedup() RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
+DECLARE
+    last_turn dedup_turns%ROWTYPE;
+    next_one text;
+BEGIN
+    SELECT * INTO last_turn
+    FROM dedup_turns AS d
+    WHERE d.turned_at <= clock_timestamp() - make_interval(secs => setting('dedup_window_seconds'))
+    FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    next_one := CASE last_turn.emptied WHEN 'dedup_even' THEN 'dedup_odd' ELSE 'dedup_even' END;
+    BEGIN
+        EXECUTE format('TRUNCATE %I', next_one);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN false;
+    END;
+    UPDATE dedup_turns SET emptied = next_one, turned_at = clock_timestamp();
+    RETURN true;
+END
+$$;

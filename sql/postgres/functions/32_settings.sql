@@ -1,0 +1,70 @@
+-- name: known_settings
+-- What can be set, its default and its bounds.
+CREATE OR REPLACE FUNCTION known_settings()
+RETURNS TABLE (name text, preset double precision, lowest double precision, highest double precision)
+LANGUAGE sql IMMUTABLE AS $$
+    VALUES ('dedup_window_seconds', 3600::double precision, 1::double precision, 2592000::double precision),
+           ('kept_share', 0.05, 0, 1),
+           ('longest_delay_seconds', 2592000, 0, 315576000),
+           ('sequencer_idle_seconds', 0.5, 0.001, 60)
+$$;
+
+-- name: setting
+-- The value of a setting: what was set, else its default. Raises PS006.
+CREATE OR REPLACE FUNCTION setting(name text) RETURNS double precision
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    found_value double precision;
+BEGIN
+    SELECT COALESCE(s.value, k.preset) INTO found_value
+    FROM known_settings() AS k LEFT JOIN settings AS s ON s.name = k.name
+    WHERE k.name = setting.name;
+    IF NOT FOUND THEN
+        PERFORM refuse('PS006', format('there is no setting "%s"', left(name, 200)),
+                       'settings_of() lists what can be set.');
+    END IF;
+    RETURN found_value;
+END
+$$;
+
+-- name: set_setting
+-- Sets a value for the whole log; NULL takes it back to the default. Raises PS006.
+CREATE OR REPLACE FUNCTION set_setting(name text, value double precision) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    known record;
+BEGIN
+    PERFORM setting(name);
+    SELECT k.lowest, k.highest INTO known FROM known_settings() AS k WHERE k.name = set_setting.name;
+    IF value IS NULL THEN
+        DELETE FROM settings AS s WHERE s.name = set_setting.name;
+    ELSIF value BETWEEN known.lowest AND known.highest THEN
+        INSERT INTO settings (name, value)
+        VALUES (set_setting.name, set_setting.value)
+        ON CONFLICT ON CONSTRAINT settings_pkey DO UPDATE
+        SET value = EXCLUDED.value, updated_at = clock_timestamp(), updated_by = session_user;
+    ELSE
+        PERFORM refuse('PS006', format('%s cannot be %s', name, value),
+                       format('Use %s to %s.', known.lowest, known.highest));
+    END IF;
+END
+$$;
+
+-- name: settings_of
+-- Every setting: its value, its default, and who set it when.
+CREATE OR REPLACE FUNCTION settings_of()
+RETURNS TABLE (
+    name text, value double precision, preset double precision, updated_at timestamptz, updated_by text
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT k.name, COALESCE(s.value, k.preset), k.preset, s.updated_at, s.updated_by
+    FROM known_settings() AS k LEFT JOIN settings AS s ON s.name = k.name
+    ORDER BY k.name
+$$;
+
+-- name: latest_due
+-- The latest time that an event may be put off to.
+CREATE OR REPLACE FUNCTION latest_due() RETURNS timestamptz
+LANGUAGE sql VOLATILE AS $$
+    SELECT clock_timestamp() + make_interval(secs => setting('longest_delay_seconds'))
+$$;

@@ -1,0 +1,114 @@
+-- name: set_backpressure
+-- Limits what of a topic may wait for its sequence, in events and in bytes of payload for each partition; NULL is no limit.
+-- Publishers look at it at once. Raises PS002, PS006.
+CREATE OR REPLACE FUNCTION set_backpressure(topic text, max_events bigint, max_bytes bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner_id bigint := require_topic_for(topic, 'operate');
+BEGIN
+    IF max_events < 1 OR max_bytes < 1 THEN
+        PERFORM refuse('PS006', format('limits of %s events and %s bytes', max_events, max_bytes),
+                       'Use 1 or more, or NULL for no limit.');
+    END IF;
+    UPDATE topics AS t SET max_unsequenced_events = max_events, max_unsequenced_bytes = max_bytes WHERE t.id = owner_id;
+END
+$$;
+
+-- name: waiting_events
+-- The oldest committed events that wait for their sequence, at most so many.
+CREATE OR REPLACE FUNCTION waiting_events(max_events bigint) RETURNS TABLE (id bigint, partition_id bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN QUERY
+    SELECT f.id, f.partition_id
+    FROM (SELECT * FROM ticks AS t ORDER BY t.id DESC LIMIT 1) AS t
+    CROSS JOIN LATERAL fresh_events(
+        CASE WHEN t.repair THEN (current_era()).base WHEN t.complete THEN t.target ELSE t.base END,
+        pg_current_snapshot(),
+        CASE WHEN t.complete OR t.repair THEN 0 ELSE t.last_id END) AS f
+    LIMIT waiting_events.max_events;
+END
+$$;
+
+-- name: measure_pressure
+-- Measures what waits in the partitions of topics that have a limit, in the oldest 100,000 waiting events, and keeps those that are
+-- at their limit. Answers how many they are. The sequencer's worker calls it once a second; with no limits it does nothing.
+CREATE OR REPLACE FUNCTION measure_pressure() RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    pressed integer;
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM topics AS t WHERE t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL
+    ) THEN
+        RETURN 0;
+    END IF;
+    PERFORM FROM pressure_measured FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN 0;  -- somebody measures
+    END IF;
+    WITH present AS MATERIALIZED (
+        SELECT w.partition_id, count(*) AS events, sum(octet_length(e.payload)) AS bytes
+        FROM waiting_events(100000) AS w
+        JOIN topics AS t ON t.id = w.partition_id >> 16
+        JOIN events AS e ON e.id = w.id
+        WHERE t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL
+        GROUP BY w.partition_id, t.max_unsequenced_events, t.max_unsequenced_bytes
+        HAVING count(*) >= t.max_unsequenced_events OR sum(octet_length(e.payload)) >= t.max_unsequenced_bytes
+    ), relieved AS (
+        DELETE FROM pressure AS p WHERE NOT EXISTS (SELECT FROM present AS n WHERE n.partition_id = p.partition_id)
+    ), kept AS (
+        INSERT INTO pressure AS p (partition_id, events, bytes, measured_at)
+        SELECT n.partition_id, n.events, n.bytes, clock_timestamp() FROM present AS n
+        ON CONFLICT (partition_id) DO UPDATE
+        SET events = EXCLUDED.events, bytes = EXCLUDED.bytes, measured_at = EXCLUDED.measured_at
+    )
+    SELECT count(*) INTO pressed FROM present;
+    UPDATE pressure_measured SET measured_at = clock_timestamp();
+    RETURN pressed;
+END
+$$;
+
+-- name: refuse_under_pressure
+-- Refuses a publish into partitions of which too much waits for its sequence (PS022). As long as fewer ids were handed out since
+-- the newest tick than a topic's limit, nothing else is looked at. Then the last measure says it; where nobody has measured for
+-- five seconds although something waits, nobody sequences, and the limit is held without it.
+CREATE OR REPLACE FUNCTION refuse_under_pressure(partition_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    issued bigint;
+    limited text[];
+    pressed record;
+BEGIN
+    SELECT s.last_value - COALESCE((
+        SELECT CASE WHEN t.complete THEN t.highest_id ELSE LEAST(t.last_id, t.highest_id) END
+        FROM ticks AS t
+        ORDER BY t.id DESC
+        LIMIT 1), 0)
+    INTO issued
+    FROM events_id AS s;
+    SELECT array_agg(t.address) INTO limited
+    FROM topics AS t
+    WHERE t.id IN (SELECT p.id >> 16 FROM unnest(partition_ids) AS p (id))
+      AND (issued >= t.max_unsequenced_events
+           OR issued >= t.max_unsequenced_bytes / GREATEST(t.max_payload_bytes, 1));
+    IF limited IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT t.address, p.partition_id & 65535 AS partition, p.events, p.bytes INTO pressed
+    FROM pressure AS p JOIN topics AS t ON t.id = p.partition_id >> 16
+    WHERE p.partition_id = ANY (partition_ids) AND t.address = ANY (limited)
+      AND p.measured_at > clock_timestamp() - interval '5 seconds'
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse('PS022', format('topic "%s" partition %s: %s events of %s bytes wait for their sequence',
+                                       pressed.address, pressed.partition, pressed.events, pressed.bytes),
+                       'Publish again later; nothing was published.');
+    ELSIF NOT EXISTS (
+        SELECT FROM pressure_measured AS m WHERE m.measured_at > clock_timestamp() - interval '5 seconds'
+    ) AND EXISTS (SELECT FROM waiting_events(1)) THEN
+        PERFORM refuse('PS022', format('topic "%s": nobody gives events their sequences', limited[1]),
+                       'Start the sequencer: penstock daemon, or penstock sequence. Nothing was published.');
+    END IF;
+END
+$$;
