@@ -1,11 +1,15 @@
 -- name: passes_walls
--- Whether the login may do everything in every namespace: a superuser, a member of the schema's owner, a member of the
--- operator role where that was installed. session_user, because SET ROLE and SECURITY DEFINER do not change it.
-CREATE OR REPLACE FUNCTION passes_walls() RETURNS boolean
+-- Whether the login may do something ('grant' is to give rights) in every namespace: a superuser, a member of the schema's owner,
+-- a member of the operator role where that was installed, and for rights of the installer role. session_user, because SET ROLE and
+-- SECURITY DEFINER do not change it.
+CREATE OR REPLACE FUNCTION passes_walls(verb text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT pg_has_role(session_user, n.nspowner, 'MEMBER')
-        OR COALESCE(pg_has_role(session_user, o.oid, 'MEMBER') AND has_schema_privilege(o.oid, n.oid, 'USAGE'), false)
-    FROM pg_namespace AS n LEFT JOIN pg_roles AS o ON o.rolname = n.nspname || '_operator'
+    SELECT pg_has_role(session_user, n.nspowner, 'MEMBER') OR EXISTS (
+        SELECT FROM pg_roles AS r
+        WHERE (r.rolname = n.nspname || '_operator'
+               OR (r.rolname = n.nspname || '_installer' AND passes_walls.verb = 'grant'))
+          AND has_schema_privilege(r.oid, n.oid, 'USAGE') AND pg_has_role(session_user, r.oid, 'MEMBER'))
+    FROM pg_namespace AS n
     WHERE n.nspname = current_schema()
 $$;
 
@@ -43,11 +47,11 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: has_right
--- Whether the login may publish, consume, read or operate in a namespace, or see that it is there ('any'). True where rights
--- are not asked for. Who may operate may all of it, and who may consume may read.
+-- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it is there ('any').
+-- True where rights are not asked for. Who may operate may all of it, and who may consume may read.
 CREATE OR REPLACE FUNCTION has_right(namespace_id bigint, verb text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT count(*) = 0 OR passes_walls() OR COALESCE(bool_or(
+    SELECT count(*) = 0 OR passes_walls(has_right.verb) OR COALESCE(bool_or(
         (g.verb IN (has_right.verb, 'operate') OR has_right.verb = 'any' OR (has_right.verb, g.verb) = ('read', 'consume'))
         AND pg_has_role(session_user, to_regrole(quote_ident(g.login)), 'MEMBER')), false)
     FROM namespace_grants AS g

@@ -38,7 +38,7 @@ BEGIN
         PERFORM refuse('PS006', format('there is no role "%s"', left(login, 200)), 'Create it first: CREATE ROLE.');
     END IF;
     PERFORM lock_names('grant_namespace()', true);
-    own := require_namespace(namespace, 'operate');
+    own := require_namespace(namespace, 'grant');
     INSERT INTO namespace_grants (namespace_id, login, verb)
     VALUES (own.id, grant_namespace.login, grant_namespace.verb)
     ON CONFLICT DO NOTHING;
@@ -59,7 +59,7 @@ BEGIN
     PERFORM require_path(namespace, 'namespace', 3998);
     PERFORM require_verb(verb);
     PERFORM lock_names('revoke_namespace()', true);
-    own := require_namespace(namespace, 'operate');
+    own := require_namespace(namespace, 'grant');
     DELETE FROM namespace_grants AS g
     WHERE g.namespace_id = own.id AND g.login = revoke_namespace.login AND g.verb = revoke_namespace.verb;
     IF NOT FOUND THEN
@@ -84,6 +84,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     FROM namespace_grants AS g JOIN namespaces AS n ON n.id = g.namespace_id
     WHERE (grants_of.namespace = '' OR n.path = grants_of.namespace
            OR starts_with(n.path, grants_of.namespace || '/'))
-      AND has_right(n.id, 'operate')
+      AND has_right(n.id, 'grant')
     ORDER BY n.path, g.login, g.verb
 $$;

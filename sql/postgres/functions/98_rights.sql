@@ -1,30 +1,29 @@
 -- name: function_roles
 -- Which of the roles may call which function; a function that is not named is the owner's alone. The operator may call all of
--- them. A function that a newer version brings belongs here.
+-- them. A function that a newer version brings belongs here, and has to be SECURITY DEFINER with the search path kept.
 CREATE OR REPLACE FUNCTION function_roles() RETURNS TABLE (function text, roles text[])
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT f.name, array_agg(g.role ORDER BY g.role)
     FROM (VALUES
-        ('publisher', 'publish publish_batch prepare_bulk publish_bulk partition_of topic_lookup list_namespaces
+        ('publisher', 'publish publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces
             namespace_exists list_topics current_history applied_migrations setting'),
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat poll commit release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
-            dead_letter dead_letters_of report_position fetch high_watermarks event_digest list_namespaces
+            dead_letter dead_letters_of report_position fetch high_watermarks list_namespaces
             namespace_exists list_topics describe_topic current_history applied_migrations setting'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of
-            unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
-            partition_of event_digest'),
+            unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks
             swap_chunks current_history applied_migrations'),
-        ('operator', 'publish publish_batch prepare_bulk publish_bulk partition_of topic_lookup create_namespace
+        ('operator', 'publish publish_batch prepare_bulk publish_bulk topic_lookup create_namespace
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
             sequence announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join
             check_in heartbeat poll commit release leave held_leases position seek subscription_lag take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
-            record_copy copies_of missing_copies forget_copy event_digest clean keep_events carry_positions
+            record_copy copies_of missing_copies forget_copy clean keep_events carry_positions
             condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_position function_roles')

@@ -1,0 +1,80 @@
+"""Logins of all kinds on one database, for tests of who may do what."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+
+from penstock import rights
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Tenants:
+    """Makes roles, and drops them again with all that they own and may."""
+
+    owner: Connection
+    url: str
+    made: list[str] = field(default_factory=list)
+
+    def role(self, options: str = "NOLOGIN", name: str = "", *, member_of: str = "") -> str:
+        """A new role; ``member_of`` names roles, with a blank between them."""
+        name = name or f"test_{os.getpid()}_{next(_numbers)}"
+        self.owner.execute(
+            sql.SQL("CREATE ROLE {} {}").format(sql.Identifier(name), sql.SQL(options))  # type: ignore[arg-type]
+        )
+        self.made.append(name)
+        for each in member_of.split():
+            self.owner.execute(
+                sql.SQL("GRANT {} TO {}").format(sql.Identifier(each), sql.Identifier(name))
+            )
+        return name
+
+    def login(self, kinds: str = "") -> str:
+        """A login that is in the roles of these kinds."""
+        member_of = " ".join(rights.role_name(kind) for kind in kinds.split())
+        return self.role("LOGIN PASSWORD 'x'", member_of=member_of)
+
+    def url_of(self, login: str, url: str = "") -> str:
+        """The address of the database for a login of this class."""
+        parts = urlsplit(url or self.url)
+        host = parts.netloc.rpartition("@")[2]
+        return urlunsplit(parts._replace(netloc=f"{login}:x@{host}"))
+
+    @contextmanager
+    def as_login(self, login: str) -> Iterator[Connection]:
+        """A connection in autocommit mode."""
+        with psycopg.connect(self.url_of(login), autocommit=True) as connection:
+            yield connection
+
+    def install(self) -> None:
+        """The roles of Penstock, with their functions."""
+        self.made += rights.install(self.owner)
+
+    def drop(self) -> None:
+        """Everything that was made."""
+        for name in reversed(self.made):
+            role = sql.Identifier(name)
+            self.owner.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(role))
+            self.owner.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+@contextmanager
+def tenants_of(owner: Connection, url: str) -> Iterator[Tenants]:
+    """Tenants that are gone afterwards."""
+    found = Tenants(owner, url)
+    try:
+        yield found
+    finally:
+        found.drop()
