@@ -74,7 +74,9 @@ def plan_of(
         connection.execute(f"PREPARE inner_query ({', '.join(types)}) AS {body}".encode())
         given = sql.SQL(", ").join(sql.Literal(arguments[name]) for name in names)
         plan = connection.execute(
-            sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE inner_query ({})").format(given)
+            sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE inner_query ({})").format(
+                given
+            )
         ).fetchone()
         connection.execute("DEALLOCATE inner_query")
     assert plan is not None

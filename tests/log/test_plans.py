@@ -11,6 +11,7 @@ import pytest
 from penstock import log, stream
 from tests.guards import nodes, plan_of, without_guard
 from tests.log.kit import TOPIC, Connection, drain, put, topic, value
+from tests.log.storage import many, next_slice
 from tests.support import PostgresServer
 
 EVENTS = 200_000
@@ -164,6 +165,59 @@ def test_a_high_watermark_is_one_probe(long_log: Connection) -> None:
     """Guard: the primary key of the index of the log, from its end."""
     partition_id = value(long_log, "SELECT min(id) FROM penstock.partitions")
     assert _touched(plan_of(long_log, "high_watermark", partition_id=partition_id)) == 1
+
+
+def _buffers(plan: dict[str, Any]) -> int:
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+@pytest.fixture(scope="module")
+def log_in_slices(postgres_server: PostgresServer, migrated_template: str) -> Iterator[Connection]:
+    """20 partitions whose index of the log stands in four slices, two of them full."""
+    name = f"{migrated_template}_sliced"
+    url = postgres_server.create(name, migrated_template)
+    with psycopg.connect(url, autocommit=True) as connection:
+        topic(connection, 20)
+        for _ in range(3):
+            for _ in range(3):
+                for partition in range(20):
+                    many(connection, 100, partition)
+                drain(connection)
+            next_slice(connection, "chunks")
+        many(connection, 1)
+        drain(connection)
+        yield connection
+    postgres_server.drop(name)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "most"),
+    [
+        ("high_watermark", {}, 12),
+        ("sequenced_at_of", {"sequence": 500}, 12),
+        ("read_log", {"from_sequence": 450, "max_events": 10}, 150),
+    ],
+)
+def test_a_look_up_descends_once_into_each_slice(
+    log_in_slices: Connection, function: str, given: dict[str, Any], most: int
+) -> None:
+    """Guard: the unique index of each slice of the index of the log; few buffers."""
+    partition_id = value(log_in_slices, "SELECT max(id) FROM penstock.partitions")
+    plan = plan_of(log_in_slices, function, partition_id=partition_id, **given)
+    in_chunks = [n for n in nodes(plan) if n.get("Relation Name", "").startswith("chunks_")]
+    assert in_chunks
+    assert {each["Node Type"] for each in in_chunks} <= {"Index Scan", "Index Only Scan"}
+    assert all(each["Index Name"].endswith("_sequence") for each in in_chunks)
+    assert _buffers(plan) <= most
+
+
+def test_without_its_index_a_slice_is_read_whole(log_in_slices: Connection) -> None:
+    """Mutant: a slice without the unique index."""
+    partition_id = value(log_in_slices, "SELECT max(id) FROM penstock.partitions")
+    with log_in_slices.transaction(force_rollback=True):
+        log_in_slices.execute("DROP INDEX penstock.chunks_1_sequence")
+        plan = plan_of(log_in_slices, "high_watermark", partition_id=partition_id)
+    assert "Seq Scan" in {each["Node Type"] for each in nodes(plan)}
 
 
 def test_the_waiting_ones_get_their_sequences(long_log: Connection) -> None:
