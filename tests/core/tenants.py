@@ -13,7 +13,8 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
-from penstock import rights
+import penstock
+from penstock import log, rights, stream
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -78,3 +79,45 @@ def tenants_of(owner: Connection, url: str) -> Iterator[Tenants]:
         yield found
     finally:
         found.drop()
+
+
+OURS, THEIRS, OPEN = "ours/orders", "theirs/orders", "open/orders"
+
+#: What a tenant gets that keeps house in its own namespace: the operator role would pass all walls.
+OPERATE = """
+create_namespace rename_namespace move_namespace delete_namespace create_topic rename_topic
+move_topic resize_topic delete_topic set_retention grant_namespace revoke_namespace grants_of seal
+clean sequence_gaps copies_of log_epochs_of record_copy
+"""
+
+
+@contextmanager
+def three_topics(owner: Connection, url: str) -> Iterator[Tenants]:
+    """A topic for us, one for them and an open one; each with an event and a subscription."""
+    with tenants_of(owner, url) as found:
+        found.install()
+        for topic in (OURS, THEIRS, OPEN):
+            penstock.create_topic(owner, topic, create_namespaces=True)
+            penstock.publish(owner, topic, topic.encode())
+            stream.subscribe(owner, topic.partition("/")[0], [topic])
+        log.sequence(owner)
+        yield found
+
+
+def tenant(tenants: Tenants, namespace: str) -> str:
+    """A login with all roles but the operator's, and all verbs in a namespace."""
+    login = tenants.login("publisher consumer reader")
+    penstock.grant_namespace(tenants.owner, namespace, login, "operate")
+    for function in OPERATE.split():
+        tenants.owner.execute(
+            sql.SQL("GRANT EXECUTE ON FUNCTION penstock.{} TO {}").format(
+                sql.Identifier(function), sql.Identifier(login)
+            )
+        )
+    return login
+
+
+def bulk(connection: Connection, topic: str) -> None:
+    """Publish one event by COPY."""
+    with connection.transaction():
+        penstock.publish_bulk(connection, [penstock.Message(topic, b"x")])

@@ -62,7 +62,7 @@ $$;
 -- Whether a subscription reads a topic that the login may not consume: then the subscription is hidden from it too.
 CREATE OR REPLACE FUNCTION reads_hidden(subscription_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT EXISTS (SELECT FROM namespace_grants) AND EXISTS (
+    SELECT EXISTS (
         SELECT FROM subscription_topics AS s JOIN topics AS t ON t.id = s.topic_id
         WHERE s.subscription_id = reads_hidden.subscription_id AND t.restricted
           AND NOT has_right(t.namespace_id, 'consume'))
