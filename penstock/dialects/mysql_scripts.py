@@ -27,6 +27,8 @@ def prepare(schema: str) -> list[str]:
     """The database and the table that records what was applied."""
     return [
         f"CREATE DATABASE IF NOT EXISTS `{schema}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        # One that exists already may compare otherwise; its tables are still to be made.
+        f"ALTER DATABASE `{schema}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         f"""\
 CREATE TABLE IF NOT EXISTS `{schema}`.schema_migrations (
     version INT NOT NULL PRIMARY KEY,

@@ -22,3 +22,13 @@ CALL penstock.`fetch`(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)
 -- The readable range of every partition of a topic.
 -- reads only
 CALL penstock.high_watermarks(%(topic)s)
+
+-- name: log_status
+-- The state of the log in one row.
+-- reads only
+CALL penstock.log_status()
+
+-- name: sequence_gaps
+-- Holes in the index of the log; none unless something is badly wrong.
+-- reads only
+CALL penstock.sequence_gaps(%(topic)s)

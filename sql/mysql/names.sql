@@ -1,9 +1,55 @@
--- name: is_installed
--- One row when Penstock's procedures are in the schema; asks the catalog, so it never fails.
--- reads only
-SELECT 1 FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = %(schema)s AND ROUTINE_NAME = 'topic_lookup'
+-- name: create_namespace
+-- Creates one namespace below an existing parent; answers its id.
+CALL penstock.create_namespace(%(path)s)
 
--- name: topic_lookup
--- What a publisher needs to know of a topic; no row when there is none.
+-- name: rename_namespace
+-- Gives a namespace another name; answers its new path.
+CALL penstock.rename_namespace(%(path)s, %(new_name)s)
+
+-- name: move_namespace
+-- Moves a namespace under another parent, or to the root; answers its new path.
+CALL penstock.move_namespace(%(path)s, %(new_parent)s)
+
+-- name: delete_namespace
+-- Deletes a namespace with all that is below it; answers how many topics that were.
+CALL penstock.delete_namespace(%(path)s, %(with_topics)s)
+
+-- name: namespace_exists
+-- Whether there is a namespace.
 -- reads only
-CALL penstock.topic_lookup(%(topic)s)
+CALL penstock.namespace_exists(%(path)s)
+
+-- name: list_namespaces
+-- All namespaces, parents first.
+-- reads only
+CALL penstock.list_namespaces()
+
+-- name: create_topic
+-- Creates a topic with its partitions; answers its id.
+CALL penstock.create_topic(%(topic)s, %(partitions)s, %(strategy)s)
+
+-- name: rename_topic
+-- Gives a topic another name; answers its new address.
+CALL penstock.rename_topic(%(topic)s, %(new_name)s)
+
+-- name: move_topic
+-- Moves a topic into another namespace; answers its new address.
+CALL penstock.move_topic(%(topic)s, %(namespace)s)
+
+-- name: resize_topic
+-- Gives a topic more partitions; answers how many it had.
+CALL penstock.resize_topic(%(topic)s, %(partitions)s)
+
+-- name: delete_topic
+-- Deletes a topic with its events.
+CALL penstock.delete_topic(%(topic)s, %(with_subscriptions)s)
+
+-- name: list_topics
+-- The topics at or below a namespace; all of them when it is empty.
+-- reads only
+CALL penstock.list_topics(%(namespace)s)
+
+-- name: describe_topic
+-- What is set for a topic, and how many subscriptions read it.
+-- reads only
+CALL penstock.describe_topic(%(topic)s)

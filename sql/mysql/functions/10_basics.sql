@@ -83,7 +83,8 @@ END;
 CREATE PROCEDURE topic_lookup(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
-    SELECT t.id AS topic_id, t.partitions, t.max_payload_bytes, (SELECT MAX(h.history) FROM histories AS h) AS history
+    SELECT t.id AS topic_id, t.partitions, t.max_payload_bytes, (SELECT MAX(h.history) FROM histories AS h) AS history,
+           t.strategy
     FROM topics AS t
     WHERE t.address_hash = UNHEX(SHA2(topic, 256));
 END;

@@ -73,22 +73,6 @@ BEGIN
     END;
 END;
 
--- name: find_setting
--- What was set for the whole log, else the default.
-CREATE PROCEDURE find_setting(name VARCHAR(100), OUT value DOUBLE)
-READS SQL DATA
-BEGIN
-    SET value = COALESCE((SELECT s.value FROM settings AS s WHERE s.name = name), CASE name
-        WHEN 'longest_delay_seconds' THEN 2592000
-        WHEN 'dedup_window_seconds' THEN 3600
-        WHEN 'sequencer_idle_seconds' THEN 0.5
-        WHEN 'kept_share' THEN 0.05
-    END);
-    IF value IS NULL THEN
-        CALL refuse('PS006', CONCAT('there is no setting "', name, '"'));
-    END IF;
-END;
-
 -- name: take_turn
 -- The next of the topic's partitions for events without a key: each session turns by itself, from a place of its own, because a
 -- counter that all share would be a row that all wait for.
@@ -97,36 +81,6 @@ NO SQL
 BEGIN
     SET turn = COALESCE(@penstock_turn, FLOOR(RAND() * 65536));
     SET @penstock_turn = turn + steps;
-END;
-
--- name: claim_dedup_key
--- Takes a dedup key for an event, in both generations; earlier is the event that has it already. Whoever takes the same key at the
--- same time is waited for.
-CREATE PROCEDURE claim_dedup_key(topic_id BIGINT, dedup_key VARCHAR(255), event_id BINARY(16), OUT earlier BINARY(16))
-BEGIN
-    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
-    SET earlier = NULL;
-    INSERT IGNORE INTO dedup_even (topic_id, dedup_key, event_id, at)
-    VALUES (topic_id, CAST(dedup_key AS BINARY), event_id, present);
-    IF ROW_COUNT() = 0 THEN
-        -- Locked, because a snapshot may be older than the row.
-        SELECT d.event_id INTO earlier
-        FROM dedup_even AS d
-        WHERE d.topic_id = topic_id AND d.dedup_key = CAST(dedup_key AS BINARY)
-        LOCK IN SHARE MODE;
-    ELSE
-        INSERT IGNORE INTO dedup_odd (topic_id, dedup_key, event_id, at)
-        VALUES (topic_id, CAST(dedup_key AS BINARY), event_id, present);
-        IF ROW_COUNT() = 0 THEN
-            SELECT d.event_id INTO earlier
-            FROM dedup_odd AS d
-            WHERE d.topic_id = topic_id AND d.dedup_key = CAST(dedup_key AS BINARY)
-            LOCK IN SHARE MODE;
-            -- The key has been taken by that event, not by this one.
-            UPDATE dedup_even AS d SET d.event_id = earlier
-            WHERE d.topic_id = topic_id AND d.dedup_key = CAST(dedup_key AS BINARY);
-        END IF;
-    END IF;
 END;
 
 -- name: publish
@@ -170,13 +124,16 @@ publish: BEGIN
         CALL make_event_id(id);
     END IF;
     IF strict THEN
-        CALL lock_strict(CRC32(CONCAT(topic_id, IF(`key` IS NULL, '', ' '), COALESCE(`key`, ''))));
+        CALL lock_strict(CRC32(CONCAT(topic_id, COALESCE(`key`, ''))));
     END IF;
     IF dedup_key IS NOT NULL THEN
         CALL claim_dedup_key(topic_id, dedup_key, id, earlier);
         SET duplicate = earlier IS NOT NULL;
     END IF;
     IF NOT duplicate THEN
+        IF max_events IS NOT NULL OR max_unsequenced_bytes IS NOT NULL THEN
+            CALL refuse_under_pressure(JSON_ARRAY(topic_id));
+        END IF;
         IF `partition` IS NULL AND (`key` IS NULL OR topic_strategy = 'round_robin') THEN
             CALL take_turn(1, turn);
         END IF;
@@ -193,12 +150,4 @@ publish: BEGIN
     SET id = COALESCE(earlier, id);
     SELECT LOWER(INSERT(INSERT(INSERT(INSERT(HEX(id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
            duplicate AS duplicate;
-END;
-
--- name: lock_strict
--- Locks a key, so that its events come in the order of the commits.
-CREATE PROCEDURE lock_strict(hash BIGINT)
-BEGIN
-    DECLARE locked INT;
-    SELECT s.bucket INTO locked FROM strict_locks AS s WHERE s.bucket = MOD(hash, 16384) FOR UPDATE;
 END;

@@ -50,68 +50,6 @@ BEGIN
     CLOSE suspects;
 END;
 
--- name: claim_dedup_keys
--- Takes the dedup keys of a batch in sorted order, so that two batches cannot wait for each other. duplicates is an object: for
--- each place (from 0) of an event that is one, the id of the earlier event. Events without an id get one.
-CREATE PROCEDURE claim_dedup_keys(INOUT events JSON, OUT duplicates JSON)
-BEGIN
-    DECLARE at_place INT;
-    DECLARE topic_id BIGINT;
-    DECLARE event_dedup_key VARCHAR(255);
-    DECLARE given_id CHAR(36);
-    DECLARE id, earlier BINARY(16);
-    DECLARE is_done BOOLEAN DEFAULT FALSE;
-    DECLARE given CURSOR FOR
-        SELECT i.place - 1, t.id, i.dedup_key, i.event_id
-        FROM JSON_TABLE(events, '$[*]' COLUMNS (
-            place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', event_id CHAR(36) PATH '$.event_id',
-            dedup_key VARCHAR(255) PATH '$.dedup_key'
-        )) AS i
-        JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
-        WHERE i.dedup_key IS NOT NULL
-        ORDER BY t.id, CAST(i.dedup_key AS BINARY), i.place;
-    DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
-    SET duplicates = JSON_OBJECT();
-    OPEN given;
-    each_key: LOOP
-        SET is_done = FALSE;
-        FETCH given INTO at_place, topic_id, event_dedup_key, given_id;
-        IF is_done THEN
-            LEAVE each_key;
-        END IF;
-        IF given_id IS NULL THEN
-            CALL make_event_id(id);
-            SET events = JSON_SET(events, CONCAT('$[', at_place, '].event_id'), LOWER(HEX(id)));
-        ELSE
-            SET id = UNHEX(REPLACE(given_id, '-', ''));
-        END IF;
-        CALL claim_dedup_key(topic_id, event_dedup_key, id, earlier);
-        IF earlier IS NOT NULL THEN
-            SET duplicates = JSON_SET(duplicates, CONCAT('$."', at_place, '"'), HEX(earlier));
-        END IF;
-    END LOOP;
-    CLOSE given;
-END;
-
--- name: lock_strict_keys
--- Locks the keys of a batch in sorted order.
-CREATE PROCEDURE lock_strict_keys(events JSON)
-BEGIN
-    DECLARE locked INT;
-    SELECT COUNT(*) INTO locked
-    FROM (
-        SELECT s.bucket
-        FROM strict_locks AS s
-        JOIN (
-            SELECT DISTINCT MOD(CRC32(CONCAT(t.id, IF(i.`key` IS NULL, '', ' '), COALESCE(i.`key`, ''))), 16384) AS bucket
-            FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic', `key` LONGTEXT PATH '$.key')) AS i
-            JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
-        ) AS w ON w.bucket = s.bucket
-        ORDER BY s.bucket
-        FOR UPDATE
-    ) AS l;
-END;
-
 -- name: take_blocks
 -- Blocks of ids for that many events, packed as eight bytes each.
 CREATE PROCEDURE take_blocks(event_count INT, OUT blocks LONGBLOB)
@@ -150,6 +88,11 @@ BEGIN
     IF JSON_CONTAINS_PATH(events, 'one', '$[*].dedup_key') THEN
         CALL claim_dedup_keys(events, duplicates);
     END IF;
+    CALL refuse_under_pressure((
+        SELECT JSON_ARRAYAGG(t.id)
+        FROM topics AS t
+        WHERE (t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL) AND t.address_hash IN (
+            SELECT UNHEX(SHA2(i.topic, 256)) FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic')) AS i)));
     CALL take_blocks(all_events, blocks);
     CALL take_turn(all_events + 1, turn);
     INSERT INTO events (id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at, due_at)

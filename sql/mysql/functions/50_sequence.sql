@@ -211,12 +211,11 @@ pass: BEGIN
     SELECT sequenced AS sequenced, more AS more, busy AS busy, grown AS grown;
 END;
 
--- name: unsequenced
--- How many committed events wait for their sequence (counted up to 10,000 blocks) and for how long the oldest of them does.
-CREATE PROCEDURE unsequenced()
+-- name: find_unsequenced
+-- How many committed events wait for their sequence (counted up to 10,000 blocks), and the lowest id of them.
+CREATE PROCEDURE find_unsequenced(OUT waiting BIGINT, OUT lowest BIGINT)
 READS SQL DATA
 BEGIN
-    DECLARE waiting, lowest BIGINT DEFAULT 0;
     SELECT COALESCE(SUM(w.event_count), 0), MIN(w.id) INTO waiting, lowest
     FROM (
         SELECT p.event_count - p.taken AS event_count, p.block * 256 + p.taken AS id
@@ -225,6 +224,15 @@ BEGIN
         ORDER BY p.block
         LIMIT 10000
     ) AS w;
+END;
+
+-- name: unsequenced
+-- How many committed events wait for their sequence (counted up to 10,000 blocks) and for how long the oldest of them does.
+CREATE PROCEDURE unsequenced()
+READS SQL DATA
+BEGIN
+    DECLARE waiting, lowest BIGINT DEFAULT 0;
+    CALL find_unsequenced(waiting, lowest);
     SELECT waiting AS events, COALESCE((
         SELECT TIMESTAMPDIFF(MICROSECOND, e.created_at, UTC_TIMESTAMP(6)) / 1e6
         FROM events AS e

@@ -52,6 +52,16 @@ CREATE TABLE IF NOT EXISTS namespaces (
     UNIQUE KEY namespaces_path (path_hash)
 ) ENGINE = InnoDB;
 
+-- name: create_name_tree
+-- One row, on which nobody has rights: whoever changes the tree of names locks it, and creates share it.
+CREATE TABLE IF NOT EXISTS name_tree (
+    singleton BOOLEAN NOT NULL PRIMARY KEY
+) ENGINE = InnoDB;
+
+-- name: fill_name_tree
+-- The row to lock.
+INSERT IGNORE INTO name_tree (singleton) VALUES (TRUE);
+
 -- name: create_topics
 -- The address is 'namespace/path/topic'; publish finds a topic by the hash of it with one index probe. strategy says how a
 -- partition is chosen; the limits are the back pressure's, NULL for none; restricted says that rights are asked for.

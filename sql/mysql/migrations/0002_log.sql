@@ -94,38 +94,17 @@ CREATE TABLE IF NOT EXISTS strict_locks (
 -- Buckets 0 to 16,383.
 INSERT IGNORE INTO strict_locks (bucket) SELECT s.n FROM numbers AS s WHERE s.n < 16384;
 
--- name: create_dedup_even
--- The keys by which publishers repeat an event without doubling it, in two generations that are emptied in turn. Each key is
--- written to both, so that publishers on both sides of a turn meet in one unique index.
-CREATE TABLE IF NOT EXISTS dedup_even (
+-- name: create_dedup_keys
+-- The keys by which publishers repeat an event without doubling it, for as long as the window is. They are found by key and
+-- forgotten by age: unlike on PostgreSQL, what was deleted here costs nobody who looks for another key.
+CREATE TABLE IF NOT EXISTS dedup_keys (
     topic_id BIGINT NOT NULL,
     dedup_key VARBINARY(1020) NOT NULL,
     event_id BINARY(16) NOT NULL,
     at DATETIME(6) NOT NULL,
-    PRIMARY KEY (topic_id, dedup_key)
+    PRIMARY KEY (topic_id, dedup_key),
+    KEY dedup_keys_at (at)
 ) ENGINE = InnoDB;
-
--- name: create_dedup_odd
--- The other generation.
-CREATE TABLE IF NOT EXISTS dedup_odd (
-    topic_id BIGINT NOT NULL,
-    dedup_key VARBINARY(1020) NOT NULL,
-    event_id BINARY(16) NOT NULL,
-    at DATETIME(6) NOT NULL,
-    PRIMARY KEY (topic_id, dedup_key)
-) ENGINE = InnoDB;
-
--- name: create_dedup_turns
--- When the generations were emptied last.
-CREATE TABLE IF NOT EXISTS dedup_turns (
-    generation VARCHAR(10) NOT NULL PRIMARY KEY,
-    turned_at DATETIME(6) NOT NULL
-) ENGINE = InnoDB;
-
--- name: fill_dedup_turns
--- Both are empty, and the odd one is next.
-INSERT IGNORE INTO dedup_turns (generation, turned_at)
-VALUES ('dedup_even', UTC_TIMESTAMP(6)), ('dedup_odd', UTC_TIMESTAMP(6) - INTERVAL 1 SECOND);
 
 -- name: create_pressure
 -- What waited for its sequence when it was measured last, for the topics that have a limit.

@@ -1,0 +1,20 @@
+-- name: is_installed
+-- One row when Penstock's procedures are in the schema; asks the catalog, so it never fails.
+-- reads only
+SELECT 1 FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = %(schema)s AND ROUTINE_NAME = 'topic_lookup'
+
+-- name: topic_lookup
+-- What a publisher needs to know of a topic; no row when there is none.
+-- reads only
+CALL penstock.topic_lookup(%(topic)s)
+
+-- name: publish
+-- One event in the caller's transaction; answers its id and whether it was a duplicate.
+CALL penstock.publish(
+    %(topic)s, %(payload)s, %(key)s, %(type)s, %(content_type)s, %(headers)s, %(event_id)s, %(partition)s, %(not_before)s,
+    %(dedup_key)s, %(strict)s)
+
+-- name: publish_batch
+-- Many events in one statement, in array order; answers how many, and the duplicates with the ids of the earlier events.
+-- json: 1, 2
+CALL penstock.publish_batch(%(events)s, %(strict)s)

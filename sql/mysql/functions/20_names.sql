@@ -1,0 +1,190 @@
+-- name: require_name
+-- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. Blanks and control characters are those of
+-- Unicode, spelled out, so that every engine and Python draw the same line.
+CREATE PROCEDURE require_name(name LONGTEXT, what VARCHAR(40))
+NO SQL
+BEGIN
+    IF name REGEXP '[\\x{0}-\\x{1f}\\x{7f}-\\x{9f}]' THEN
+        CALL refuse('PS033', CONCAT('the name of a ', what, ' holds a control character'));
+    ELSEIF name IS NULL OR name REGEXP
+        '^[ \\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}]*$' THEN
+        CALL refuse('PS030', CONCAT('the name of a ', what, ' is empty'));
+    ELSEIF CHAR_LENGTH(name) > 500 THEN
+        CALL refuse('PS031', CONCAT('the name of a ', what, ' has ', CHAR_LENGTH(name), ' characters'));
+    ELSEIF LOCATE('/', name) > 0 THEN
+        CALL refuse('PS034', CONCAT('the name of a ', what, ' holds "/"'));
+    END IF;
+END;
+
+-- name: require_path
+-- Checks a path of names, of a namespace (what it is) or a topic; raises PS030 to PS034.
+CREATE PROCEDURE require_path(path LONGTEXT, what VARCHAR(40), longest INT)
+NO SQL
+BEGIN
+    DECLARE rest LONGTEXT DEFAULT path;
+    DECLARE part LONGTEXT;
+    IF path IS NULL OR CHAR_LENGTH(path) = 0 THEN
+        CALL refuse('PS030', CONCAT('the path of a ', what, ' is empty'));
+    ELSEIF CHAR_LENGTH(path) > longest THEN
+        CALL refuse('PS032', CONCAT('the path of a ', what, ' has ', CHAR_LENGTH(path), ' characters'));
+    END IF;
+    WHILE rest IS NOT NULL DO
+        SET part = SUBSTRING_INDEX(rest, '/', 1);
+        SET rest = IF(LOCATE('/', rest) > 0, SUBSTR(rest, LOCATE('/', rest) + 1), NULL);
+        IF CHAR_LENGTH(part) = 0 THEN
+            CALL refuse('PS034', CONCAT('the ', what, ' "', LEFT(path, 80), '" has an empty name in its path'));
+        END IF;
+        CALL require_name(part, IF(rest IS NULL, what, 'namespace'));
+    END WHILE;
+END;
+
+-- name: require_address
+-- Checks the address of a topic; raises PS003 and PS030 to PS034.
+CREATE PROCEDURE require_address(topic LONGTEXT)
+NO SQL
+BEGIN
+    CALL require_path(topic, 'topic', 4000);
+    IF LOCATE('/', topic) = 0 THEN
+        CALL refuse('PS003', CONCAT('the topic "', LEFT(topic, 80), '" has no namespace'));
+    END IF;
+END;
+
+-- name: split_path
+-- What stands before the last / of a path, empty when there is none, and what stands behind it.
+CREATE PROCEDURE split_path(path LONGTEXT, OUT parent LONGTEXT, OUT name LONGTEXT)
+NO SQL
+BEGIN
+    SET name = SUBSTRING_INDEX(path, '/', -1);
+    SET parent = LEFT(path, GREATEST(CHAR_LENGTH(path) - CHAR_LENGTH(name) - 1, 0));
+END;
+
+-- name: lock_names
+-- Opens a change of names. What rewrites paths or removes is alone, and needs READ COMMITTED (PS018); what only adds a name
+-- shares the tree. This lock comes before those of topics, and those before the sequencer's: no two changes deadlock.
+CREATE PROCEDURE lock_names(what VARCHAR(100), alone BOOLEAN)
+BEGIN
+    DECLARE locked BOOLEAN;
+    CALL begin_call(what);
+    IF alone THEN
+        CALL require_read_committed(what);
+        SELECT t.singleton INTO locked FROM name_tree AS t FOR UPDATE;
+    ELSE
+        SELECT t.singleton INTO locked FROM name_tree AS t LOCK IN SHARE MODE;
+    END IF;
+END;
+
+-- name: find_namespace
+-- The id of a namespace; raises PS001.
+CREATE PROCEDURE find_namespace(path LONGTEXT, OUT namespace_id BIGINT)
+BEGIN
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SET namespace_id = NULL;
+    -- A locking read: the tree is locked, and a snapshot may be older than that.
+    SELECT n.id INTO namespace_id
+    FROM namespaces AS n
+    WHERE n.path_hash = UNHEX(SHA2(path, 256))
+    LOCK IN SHARE MODE;
+    IF namespace_id IS NULL THEN
+        CALL refuse('PS001', CONCAT('there is no namespace "', LEFT(path, 80), '"'));
+    END IF;
+END;
+
+-- name: lock_topic
+-- The id and the number of partitions of a topic, locked against deletion, resize and subscribe to the end of the transaction;
+-- publishers do not notice. Raises PS002.
+CREATE PROCEDURE lock_topic(topic LONGTEXT, OUT topic_id BIGINT, OUT topic_partitions INT)
+BEGIN
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SET topic_id = NULL;
+    SELECT t.id, t.partitions INTO topic_id, topic_partitions
+    FROM topics AS t
+    WHERE t.address_hash = UNHEX(SHA2(topic, 256))
+    FOR UPDATE;
+    IF topic_id IS NULL THEN
+        CALL refuse('PS002', CONCAT('there is no topic "', LEFT(topic, 100), '"'));
+    END IF;
+END;
+
+-- name: namespace_exists
+-- Whether there is a namespace.
+CREATE PROCEDURE namespace_exists(path LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE is_there BOOLEAN DEFAULT EXISTS (SELECT * FROM namespaces AS n WHERE n.path_hash = UNHEX(SHA2(path, 256)));
+    SELECT is_there AS namespace_exists;
+END;
+
+-- name: list_namespaces
+-- All namespaces, parents first.
+CREATE PROCEDURE list_namespaces()
+READS SQL DATA
+BEGIN
+    SELECT n.path, n.created_at FROM namespaces AS n ORDER BY CAST(n.path AS BINARY);
+END;
+
+-- name: list_topics
+-- The topics at or below a namespace; all of them when it is empty.
+CREATE PROCEDURE list_topics(namespace LONGTEXT)
+READS SQL DATA
+BEGIN
+    SELECT t.address AS topic, t.partitions, t.created_at, t.strategy
+    FROM topics AS t
+    WHERE CHAR_LENGTH(namespace) = 0 OR LEFT(t.address, CHAR_LENGTH(namespace) + 1) = CONCAT(namespace, '/')
+    ORDER BY CAST(t.address AS BINARY);
+END;
+
+-- name: describe_topic
+-- What is set for a topic, and how many subscriptions read it. Raises PS002.
+CREATE PROCEDURE describe_topic(topic VARCHAR(4000))
+READS SQL DATA
+BEGIN
+    DECLARE own_id BIGINT;
+    CALL find_topic(topic, own_id);
+    SELECT t.partitions, t.strategy, t.max_payload_bytes, t.max_unsequenced_events, t.max_unsequenced_bytes, t.restricted,
+           (SELECT COUNT(*) FROM subscription_topics AS s WHERE s.topic_id = t.id) AS subscriptions, t.created_at
+    FROM topics AS t
+    WHERE t.id = own_id;
+END;
+
+-- name: set_retention
+-- States how long events of a topic are kept and in how many verified copies they must exist before they go. Raises PS002, PS006,
+-- PS018.
+CREATE PROCEDURE set_retention(topic VARCHAR(4000), minimum_age_seconds BIGINT, copies INT)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE topic_partitions INT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('set_retention()');
+    CALL lock_topic(topic, owner_id, topic_partitions);
+    IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 1 THEN
+        CALL refuse('PS006', CONCAT('retention of ', COALESCE(minimum_age_seconds, 'NULL'), ' seconds and ',
+                                    COALESCE(copies, 'NULL'), ' copies'));
+    END IF;
+    IF NOT EXISTS (
+        SELECT *
+        FROM retention_policies AS r
+        WHERE r.topic_id = owner_id AND r.minimum_age_seconds = minimum_age_seconds AND r.copies = copies
+        LOCK IN SHARE MODE
+    ) THEN
+        INSERT INTO retention_policies (topic_id, minimum_age_seconds, copies, version, updated_by)
+        VALUES (owner_id, minimum_age_seconds, copies, 1, USER())
+        ON DUPLICATE KEY UPDATE
+            minimum_age_seconds = VALUES(minimum_age_seconds), copies = VALUES(copies), version = version + 1,
+            updated_at = UTC_TIMESTAMP(6), updated_by = VALUES(updated_by);
+    END IF;
+    SELECT r.version FROM retention_policies AS r WHERE r.topic_id = owner_id;
+END;
+
+-- name: retention_of
+-- The retention policies that are in force.
+CREATE PROCEDURE retention_of()
+READS SQL DATA
+BEGIN
+    SELECT t.address AS topic, r.minimum_age_seconds, r.copies, r.version, r.updated_at
+    FROM retention_policies AS r JOIN topics AS t ON t.id = r.topic_id
+    ORDER BY CAST(t.address AS BINARY);
+END;

@@ -1,0 +1,148 @@
+-- name: create_namespace
+-- Creates one namespace below an existing parent; answers its id. Raises PS001, PS007, PS018, PS030 to PS034.
+CREATE PROCEDURE create_namespace(path LONGTEXT)
+BEGIN
+    DECLARE parent_path, own_name LONGTEXT;
+    DECLARE parent BIGINT DEFAULT 0;
+    DECLARE created BIGINT;
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_path(path, 'namespace', 3998);
+    CALL lock_names('create_namespace()', FALSE);
+    CALL split_path(path, parent_path, own_name);
+    IF CHAR_LENGTH(parent_path) > 0 THEN
+        CALL find_namespace(parent_path, parent);
+    END IF;
+    INSERT IGNORE INTO namespaces (parent_id, name, path) VALUES (parent, own_name, path);
+    IF ROW_COUNT() = 0 THEN
+        CALL refuse('PS007', CONCAT('there is already a namespace "', LEFT(path, 80), '"'));
+    END IF;
+    SET created = LAST_INSERT_ID();
+    DO LAST_INSERT_ID(id_before);
+    SELECT created AS namespace_id;
+END;
+
+-- name: place_namespace
+-- Gives a namespace another parent and name, and everything below it the path that follows. The caller holds the tree alone.
+CREATE PROCEDURE place_namespace(own BIGINT, own_path LONGTEXT, parent BIGINT, new_name LONGTEXT, new_path LONGTEXT)
+BEGIN
+    DECLARE rest INT DEFAULT CHAR_LENGTH(own_path) + 1;
+    DECLARE longest INT;
+    IF EXISTS (SELECT * FROM namespaces AS n WHERE n.path_hash = UNHEX(SHA2(new_path, 256))) THEN
+        CALL refuse('PS007', CONCAT('there is already a namespace "', LEFT(new_path, 80), '"'));
+    END IF;
+    -- A namespace takes two characters more than its path: the shortest topic has to fit below it.
+    SELECT MAX(l.characters) INTO longest
+    FROM (
+        SELECT CHAR_LENGTH(n.path) + 2 AS characters
+        FROM namespaces AS n
+        WHERE n.id = own OR LEFT(n.path, rest) = CONCAT(own_path, '/')
+        UNION ALL SELECT CHAR_LENGTH(t.address) FROM topics AS t WHERE LEFT(t.address, rest) = CONCAT(own_path, '/')
+    ) AS l;
+    IF longest - CHAR_LENGTH(own_path) + CHAR_LENGTH(new_path) > 4000 THEN
+        CALL refuse('PS032', 'a path below the namespace would have more than 4,000 characters');
+    END IF;
+    UPDATE topics AS t
+    SET t.address = CONCAT(new_path, SUBSTR(t.address, rest))
+    WHERE LEFT(t.address, rest) = CONCAT(own_path, '/');
+    UPDATE namespaces AS n
+    SET n.path = CONCAT(new_path, SUBSTR(n.path, rest))
+    WHERE n.id = own OR LEFT(n.path, rest) = CONCAT(own_path, '/');
+    UPDATE namespaces AS n SET n.parent_id = parent, n.name = new_name WHERE n.id = own;
+END;
+
+-- name: rename_namespace
+-- Gives a namespace another name; the paths of all that is below it follow. Answers its new path. Raises PS001, PS007, PS018,
+-- PS030 to PS034.
+CREATE PROCEDURE rename_namespace(path LONGTEXT, new_name LONGTEXT)
+BEGIN
+    DECLARE own, parent BIGINT;
+    DECLARE parent_path, own_name, new_path LONGTEXT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_path(path, 'namespace', 3998);
+    CALL require_name(new_name, 'namespace');
+    CALL lock_names('rename_namespace()', TRUE);
+    CALL find_namespace(path, own);
+    CALL split_path(path, parent_path, own_name);
+    SET new_path = CONCAT(LEFT(path, CHAR_LENGTH(path) - CHAR_LENGTH(own_name)), new_name);
+    IF CAST(new_path AS BINARY) <> CAST(path AS BINARY) THEN
+        SELECT n.parent_id INTO parent FROM namespaces AS n WHERE n.id = own;
+        CALL place_namespace(own, path, parent, new_name, new_path);
+    END IF;
+    SELECT new_path AS path;
+END;
+
+-- name: move_namespace
+-- Moves a namespace with all that is below it under another parent, or to the root ('' as the parent). Answers its new path.
+-- Raises PS001, PS007, PS018, PS030 to PS035.
+CREATE PROCEDURE move_namespace(path LONGTEXT, new_parent LONGTEXT)
+BEGIN
+    DECLARE own BIGINT;
+    DECLARE parent BIGINT DEFAULT 0;
+    DECLARE parent_path, own_name, new_path LONGTEXT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_path(path, 'namespace', 3998);
+    IF new_parent IS NULL OR CHAR_LENGTH(new_parent) > 0 THEN
+        CALL require_path(new_parent, 'namespace', 3998);
+    END IF;
+    CALL lock_names('move_namespace()', TRUE);
+    CALL find_namespace(path, own);
+    IF CHAR_LENGTH(new_parent) > 0 THEN
+        CALL find_namespace(new_parent, parent);
+    END IF;
+    IF LEFT(CONCAT(new_parent, '/'), CHAR_LENGTH(path) + 1) = CONCAT(path, '/') THEN
+        CALL refuse('PS035', CONCAT('the namespace "', LEFT(path, 70), '" cannot be moved under itself'));
+    END IF;
+    CALL split_path(path, parent_path, own_name);
+    SET new_path = IF(CHAR_LENGTH(new_parent) = 0, own_name, CONCAT(new_parent, '/', own_name));
+    IF CAST(new_path AS BINARY) <> CAST(path AS BINARY) THEN
+        CALL place_namespace(own, path, parent, own_name, new_path);
+    END IF;
+    SELECT new_path AS path;
+END;
+
+-- name: delete_namespace
+-- Deletes a namespace with all that is below it; answers how many topics that were. Refused (PS020) when there is a topic, unless
+-- with_topics, and when a subscription reads one of them in any case. Raises PS001, PS018, PS020, PS030 to PS034.
+CREATE PROCEDURE delete_namespace(path LONGTEXT, with_topics BOOLEAN)
+BEGIN
+    DECLARE own BIGINT;
+    DECLARE doomed JSON;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_path(path, 'namespace', 3998);
+    CALL lock_names('delete_namespace()', TRUE);
+    CALL find_namespace(path, own);
+    SELECT COALESCE(JSON_ARRAYAGG(l.id), JSON_ARRAY()) INTO doomed
+    FROM (
+        SELECT t.id
+        FROM topics AS t
+        WHERE LEFT(t.address, CHAR_LENGTH(path) + 1) = CONCAT(path, '/')
+        ORDER BY t.id
+        -- The limit keeps MariaDB from taking the two queries for one.
+        LIMIT 1000000
+        FOR UPDATE
+    ) AS l;
+    IF JSON_LENGTH(doomed) > 0 AND with_topics IS NOT TRUE THEN
+        CALL refuse('PS020', CONCAT('the namespace "', LEFT(path, 60), '" holds ', JSON_LENGTH(doomed), ' topics'));
+    ELSEIF JSON_LENGTH(doomed) > 0 THEN
+        CALL drop_topics(doomed, FALSE);
+    END IF;
+    DELETE FROM namespaces WHERE id = own OR LEFT(namespaces.path, CHAR_LENGTH(path) + 1) = CONCAT(path, '/');
+    SELECT JSON_LENGTH(doomed) AS topics;
+END;

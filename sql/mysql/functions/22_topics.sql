@@ -1,0 +1,225 @@
+-- name: require_partition_count
+-- Checks a number of partitions; raises PS005.
+CREATE PROCEDURE require_partition_count(partitions INT)
+NO SQL
+BEGIN
+    IF partitions IS NULL OR partitions NOT BETWEEN 1 AND 65536 THEN
+        CALL refuse('PS005', CONCAT('a topic cannot have ', COALESCE(partitions, 'NULL'), ' partitions: use 1 to 65,536'));
+    END IF;
+END;
+
+-- name: add_partitions
+-- Makes the partitions of a topic from one number up to, but not including, another.
+CREATE PROCEDURE add_partitions(topic_id BIGINT, first_number INT, new_count INT)
+BEGIN
+    INSERT INTO partitions (id, topic_id, number)
+    SELECT topic_id * 65536 + s.n, topic_id, s.n FROM numbers AS s WHERE s.n >= first_number AND s.n < new_count;
+END;
+
+-- name: create_topic
+-- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition gets one.
+-- Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
+CREATE PROCEDURE create_topic(topic LONGTEXT, partitions INT, strategy VARCHAR(255))
+BEGIN
+    DECLARE parent_path, own_name LONGTEXT;
+    DECLARE parent, created BIGINT;
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_address(topic);
+    CALL require_partition_count(partitions);
+    IF strategy IS NULL OR strategy NOT REGEXP '^(crc32|round_robin|explicit|client:[A-Za-z0-9_.-]{1,100})$' THEN
+        CALL refuse('PS006', CONCAT('there is no partition strategy "', COALESCE(LEFT(strategy, 80), 'NULL'), '"'));
+    END IF;
+    CALL lock_names('create_topic()', FALSE);
+    CALL split_path(topic, parent_path, own_name);
+    CALL find_namespace(parent_path, parent);
+    INSERT IGNORE INTO topics (namespace_id, name, address, partitions, strategy)
+    VALUES (parent, own_name, topic, partitions, strategy);
+    IF ROW_COUNT() = 0 THEN
+        CALL refuse('PS007', CONCAT('there is already a topic "', LEFT(topic, 80), '"'));
+    END IF;
+    SET created = LAST_INSERT_ID();
+    CALL add_partitions(created, 0, partitions);
+    DO LAST_INSERT_ID(id_before);
+    SELECT created AS topic_id;
+END;
+
+-- name: place_topic
+-- Gives a topic another namespace and name; answers its new address. The caller holds the tree alone.
+CREATE PROCEDURE place_topic(own BIGINT, own_address LONGTEXT, parent BIGINT, new_address LONGTEXT)
+BEGIN
+    DECLARE parent_path, new_name LONGTEXT;
+    IF CAST(new_address AS BINARY) <> CAST(own_address AS BINARY) THEN
+        CALL require_address(new_address);
+        IF EXISTS (SELECT * FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(new_address, 256))) THEN
+            CALL refuse('PS007', CONCAT('there is already a topic "', LEFT(new_address, 80), '"'));
+        END IF;
+        CALL split_path(new_address, parent_path, new_name);
+        UPDATE topics AS t SET t.namespace_id = parent, t.name = new_name, t.address = new_address WHERE t.id = own;
+    END IF;
+    SELECT new_address AS topic;
+END;
+
+-- name: rename_topic
+-- Gives a topic another name in its namespace; answers its new address. Its events, positions and subscriptions stay. Raises
+-- PS002, PS003, PS007, PS018, PS030 to PS034.
+CREATE PROCEDURE rename_topic(topic LONGTEXT, new_name LONGTEXT)
+BEGIN
+    DECLARE own, parent BIGINT;
+    DECLARE topic_partitions INT;
+    DECLARE parent_path, own_name LONGTEXT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_address(topic);
+    CALL require_name(new_name, 'topic');
+    CALL lock_names('rename_topic()', TRUE);
+    CALL lock_topic(topic, own, topic_partitions);
+    CALL split_path(topic, parent_path, own_name);
+    CALL find_namespace(parent_path, parent);
+    CALL place_topic(own, topic, parent, CONCAT(parent_path, '/', new_name));
+END;
+
+-- name: move_topic
+-- Moves a topic into another namespace; answers its new address. Raises PS001, PS002, PS003, PS007, PS018, PS030 to PS034.
+CREATE PROCEDURE move_topic(topic LONGTEXT, namespace LONGTEXT)
+BEGIN
+    DECLARE own, parent BIGINT;
+    DECLARE topic_partitions INT;
+    DECLARE parent_path, own_name LONGTEXT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_address(topic);
+    CALL require_path(namespace, 'namespace', 3998);
+    CALL lock_names('move_topic()', TRUE);
+    CALL lock_topic(topic, own, topic_partitions);
+    CALL find_namespace(namespace, parent);
+    CALL split_path(topic, parent_path, own_name);
+    CALL place_topic(own, topic, parent, CONCAT(namespace, '/', own_name));
+END;
+
+-- name: hold_sequencer
+-- Waits for the pass of the sequencer that is under way and keeps the next one from beginning until the transaction ends.
+CREATE PROCEDURE hold_sequencer()
+BEGIN
+    DECLARE locked BOOLEAN;
+    SELECT s.singleton INTO locked FROM sequencer AS s FOR UPDATE;
+END;
+
+-- name: lock_readers
+-- The subscriptions (a JSON array of ids) that read one of the topics, locked so that none of them is deleted meanwhile: an
+-- unsubscribe that is under way has to end first. The caller holds the topics, so none is added.
+CREATE PROCEDURE lock_readers(topic_ids JSON, OUT readers JSON)
+BEGIN
+    SELECT COALESCE(JSON_ARRAYAGG(l.id), JSON_ARRAY()) INTO readers
+    FROM (
+        SELECT s.id
+        FROM subscriptions AS s
+        WHERE s.id IN (
+            SELECT r.subscription_id
+            FROM subscription_topics AS r
+            WHERE r.topic_id IN (SELECT j.id FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j))
+        ORDER BY s.id
+        -- The limit keeps MariaDB from taking the two queries for one.
+        LIMIT 1000000
+        LOCK IN SHARE MODE
+    ) AS l;
+END;
+
+-- name: resize_topic
+-- Gives a topic more partitions, never fewer; answers how many it had. Each subscription of the topic reads the new ones from
+-- their beginning. Takes effect between two passes of the sequencer; events that carry the old count keep their partition, and a
+-- key may go to another partition from now on. Raises PS002, PS003, PS005, PS018, PS030 to PS034.
+CREATE PROCEDURE resize_topic(topic LONGTEXT, partitions INT)
+BEGIN
+    DECLARE own BIGINT;
+    DECLARE own_partitions INT;
+    DECLARE readers JSON;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_address(topic);
+    CALL require_partition_count(partitions);
+    CALL begin_call('resize_topic()');
+    CALL require_read_committed('resize_topic()');
+    CALL lock_topic(topic, own, own_partitions);
+    IF partitions < own_partitions THEN
+        CALL refuse('PS005', CONCAT('topic "', LEFT(topic, 60), '" has ', own_partitions, ' partitions already, never fewer'));
+    ELSEIF partitions > own_partitions THEN
+        CALL lock_readers(JSON_ARRAY(own), readers);
+        CALL hold_sequencer();
+        CALL add_partitions(own, own_partitions, partitions);
+        UPDATE topics AS t SET t.partitions = partitions WHERE t.id = own;
+        INSERT INTO leases (subscription_id, partition_id)
+        SELECT r.id, p.id
+        FROM JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
+        JOIN partitions AS p ON p.topic_id = own AND p.number >= own_partitions;
+        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+        SELECT r.id, p.id, 0, 0, 'start'
+        FROM JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
+        JOIN partitions AS p ON p.topic_id = own AND p.number >= own_partitions;
+    END IF;
+    SELECT own_partitions AS partitions;
+END;
+
+-- name: drop_topics
+-- Deletes topics (a JSON array of ids) that the caller has locked: who reads them reads on without them, their events are logically
+-- gone at once, and what transactions that still saw them publish is discarded by the sequencer. The sequencer is held last, so
+-- that the log never waits for a consumer. Raises PS020.
+CREATE PROCEDURE drop_topics(topic_ids JSON, with_subscriptions BOOLEAN)
+BEGIN
+    DECLARE readers JSON;
+    DECLARE a_reader VARCHAR(500);
+    CALL lock_readers(topic_ids, readers);
+    IF JSON_LENGTH(readers) > 0 AND with_subscriptions IS NOT TRUE THEN
+        SELECT MIN(s.name) INTO a_reader FROM subscriptions AS s WHERE s.id = JSON_EXTRACT(readers, '$[0]');
+        CALL refuse('PS020', CONCAT('subscription "', LEFT(a_reader, 60), '" reads the topic'));
+    END IF;
+    DELETE l FROM leases AS l
+    JOIN partitions AS p ON p.id = l.partition_id
+    JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = p.topic_id;
+    DELETE s FROM subscription_topics AS s JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = s.topic_id;
+    DELETE r FROM retention_policies AS r JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = r.topic_id;
+    CALL hold_sequencer();
+    INSERT INTO deleted_topics (topic_id, address, deleted_by)
+    SELECT t.id, t.address, USER()
+    FROM topics AS t JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = t.id;
+    UPDATE partitions AS p JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = p.topic_id
+    SET p.low_sequence = 1 + COALESCE((
+        SELECT c.first_sequence + c.event_count - 1
+        FROM chunks AS c
+        WHERE c.partition_id = p.id
+        ORDER BY c.first_sequence DESC
+        LIMIT 1), 0);
+    DELETE t FROM topics AS t JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = t.id;
+END;
+
+-- name: delete_topic
+-- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless with_subscriptions: then they read on
+-- without it. Takes effect between two passes of the sequencer. Raises PS002, PS003, PS018, PS020, PS030 to PS034.
+CREATE PROCEDURE delete_topic(topic LONGTEXT, with_subscriptions BOOLEAN)
+BEGIN
+    DECLARE own BIGINT;
+    DECLARE topic_partitions INT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_address(topic);
+    CALL begin_call('delete_topic()');
+    CALL require_read_committed('delete_topic()');
+    CALL lock_topic(topic, own, topic_partitions);
+    CALL drop_topics(JSON_ARRAY(own), with_subscriptions);
+END;

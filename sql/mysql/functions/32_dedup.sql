@@ -1,0 +1,115 @@
+-- name: claim_dedup_key
+-- Takes a dedup key for an event; earlier is the event that has it already. Whoever takes the same key at the same time is waited
+-- for. Every look is a locking one, because a snapshot may be older than the row.
+CREATE PROCEDURE claim_dedup_key(of_topic BIGINT, given_key VARCHAR(255), event_id BINARY(16), OUT earlier BINARY(16))
+BEGIN
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SET earlier = NULL;
+    INSERT IGNORE INTO dedup_keys (topic_id, dedup_key, event_id, at)
+    VALUES (of_topic, CAST(given_key AS BINARY), event_id, UTC_TIMESTAMP(6));
+    IF ROW_COUNT() = 0 THEN
+        SELECT d.event_id INTO earlier
+        FROM dedup_keys AS d
+        WHERE d.topic_id = of_topic AND d.dedup_key = CAST(given_key AS BINARY)
+        LOCK IN SHARE MODE;
+    END IF;
+END;
+
+-- name: claim_dedup_keys
+-- Takes the dedup keys of a batch in sorted order, so that two batches cannot wait for each other. duplicates is an object: for
+-- each place (from 0) of an event that is one, the id of the earlier event. Events without an id get one.
+CREATE PROCEDURE claim_dedup_keys(INOUT events JSON, OUT duplicates JSON)
+BEGIN
+    DECLARE at_place INT;
+    DECLARE topic_id BIGINT;
+    DECLARE event_dedup_key VARCHAR(255);
+    DECLARE given_id CHAR(36);
+    DECLARE id, earlier BINARY(16);
+    DECLARE is_done BOOLEAN DEFAULT FALSE;
+    DECLARE given CURSOR FOR
+        SELECT i.place - 1, t.id, i.dedup_key, i.event_id
+        FROM JSON_TABLE(events, '$[*]' COLUMNS (
+            place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', event_id CHAR(36) PATH '$.event_id',
+            dedup_key VARCHAR(255) PATH '$.dedup_key'
+        )) AS i
+        JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
+        WHERE i.dedup_key IS NOT NULL
+        ORDER BY t.id, CAST(i.dedup_key AS BINARY), i.place;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
+    SET duplicates = JSON_OBJECT();
+    OPEN given;
+    each_key: LOOP
+        SET is_done = FALSE;
+        FETCH given INTO at_place, topic_id, event_dedup_key, given_id;
+        IF is_done THEN
+            LEAVE each_key;
+        END IF;
+        IF given_id IS NULL THEN
+            CALL make_event_id(id);
+            SET events = JSON_SET(events, CONCAT('$[', at_place, '].event_id'), LOWER(HEX(id)));
+        ELSE
+            SET id = UNHEX(REPLACE(given_id, '-', ''));
+        END IF;
+        CALL claim_dedup_key(topic_id, event_dedup_key, id, earlier);
+        IF earlier IS NOT NULL THEN
+            SET duplicates = JSON_SET(duplicates, CONCAT('$."', at_place, '"'), HEX(earlier));
+        END IF;
+    END LOOP;
+    CLOSE given;
+END;
+
+-- name: lock_strict_keys
+-- Locks the keys of a batch in sorted order.
+CREATE PROCEDURE lock_strict_keys(events JSON)
+BEGIN
+    DECLARE locked INT;
+    SELECT COUNT(*) INTO locked
+    FROM (
+        SELECT s.bucket
+        FROM strict_locks AS s
+        JOIN (
+            SELECT DISTINCT MOD(CRC32(CONCAT(t.id, COALESCE(i.`key`, ''))), 16384) AS bucket
+            FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic', `key` LONGTEXT PATH '$.key')) AS i
+            JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
+        ) AS w ON w.bucket = s.bucket
+        ORDER BY s.bucket
+        -- The limit keeps MariaDB from taking the two queries for one.
+        LIMIT 16384
+        FOR UPDATE
+    ) AS l;
+END;
+
+-- name: lock_strict
+-- Locks a key, so that its events come in the order of the commits.
+CREATE PROCEDURE lock_strict(hash BIGINT)
+BEGIN
+    DECLARE locked INT;
+    SELECT s.bucket INTO locked FROM strict_locks AS s WHERE s.bucket = MOD(hash, 16384) FOR UPDATE;
+END;
+
+-- name: turn_dedup
+-- Forgets dedup keys that are older than the window, a few at a time; answers whether there were any. Keys that somebody holds are
+-- left for the next time.
+CREATE PROCEDURE turn_dedup()
+BEGIN
+    DECLARE window_seconds DOUBLE;
+    DECLARE some BOOLEAN;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('turn_dedup()');
+    CALL find_setting('dedup_window_seconds', window_seconds);
+    DELETE d FROM dedup_keys AS d
+    JOIN (
+        SELECT o.topic_id, o.dedup_key
+        FROM dedup_keys AS o
+        WHERE o.at < UTC_TIMESTAMP(6) - INTERVAL CAST(window_seconds * 1000000 AS SIGNED) MICROSECOND
+        ORDER BY o.at
+        LIMIT 10000
+        FOR UPDATE SKIP LOCKED
+    ) AS old_one ON old_one.topic_id = d.topic_id AND old_one.dedup_key = d.dedup_key;
+    SET some = ROW_COUNT() > 0;
+    SELECT some AS turned;
+END;

@@ -1,0 +1,107 @@
+-- name: set_backpressure
+-- Limits what of a topic may wait for its sequence, in events and in bytes of payload for each partition; NULL is no limit.
+-- Publishers look at it at once. Raises PS002, PS006, PS018.
+CREATE PROCEDURE set_backpressure(topic VARCHAR(4000), max_events BIGINT, max_bytes BIGINT)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('set_backpressure()');
+    CALL find_topic(topic, owner_id);
+    IF max_events < 1 OR max_bytes < 1 THEN
+        CALL refuse('PS006', CONCAT('limits of ', COALESCE(max_events, 'no'), ' events and ', COALESCE(max_bytes, 'no'), ' bytes'));
+    END IF;
+    UPDATE topics AS t SET t.max_unsequenced_events = max_events, t.max_unsequenced_bytes = max_bytes WHERE t.id = owner_id;
+END;
+
+-- name: measure_pressure
+-- Measures what waits in the partitions of topics that have a limit, in the oldest 100,000 waiting events, and keeps those that are
+-- at their limit. Answers how many they are. The sequencer's worker calls it once a second; with no limits it does nothing.
+CREATE PROCEDURE measure_pressure()
+measure: BEGIN
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    DECLARE pressed INT DEFAULT 0;
+    DECLARE is_mine BOOLEAN DEFAULT FALSE;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('measure_pressure()');
+    IF EXISTS (SELECT * FROM topics AS t WHERE t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL) THEN
+        -- Whoever cannot have the row leaves it to the one who measures.
+        SELECT m.singleton INTO is_mine FROM pressure_measured AS m FOR UPDATE SKIP LOCKED;
+    END IF;
+    IF NOT is_mine THEN
+        SELECT 0 AS pressed;
+        LEAVE measure;
+    END IF;
+    REPLACE INTO pressure (partition_id, events, bytes, measured_at)
+    SELECT w.partition_id, COUNT(*), SUM(w.bytes), present
+    FROM (
+        SELECT STRAIGHT_JOIN e.partition_id, LENGTH(e.payload) AS bytes
+        FROM (
+            SELECT p.block, p.event_count, p.taken
+            FROM pending AS p
+            WHERE p.block > (SELECT s.settled_block FROM sequencer AS s)
+            ORDER BY p.block
+            LIMIT 100000
+        ) AS b
+        JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(b.event_count)) AS UNSIGNED) AND l.n >= b.taken AND l.n < b.event_count
+        JOIN events AS e ON e.id = b.block * 256 + l.n
+        LIMIT 100000
+    ) AS w
+    JOIN topics AS t ON t.id = w.partition_id DIV 65536
+    GROUP BY w.partition_id, t.max_unsequenced_events, t.max_unsequenced_bytes
+    HAVING COUNT(*) >= t.max_unsequenced_events OR SUM(w.bytes) >= t.max_unsequenced_bytes;
+    DELETE FROM pressure WHERE measured_at < present;
+    UPDATE pressure_measured SET measured_at = present WHERE singleton;
+    SELECT COUNT(*) INTO pressed FROM pressure AS p;
+    SELECT pressed AS pressed;
+END;
+
+-- name: refuse_under_pressure
+-- Refuses a publish to topics (a JSON array of ids) of which too much waits for its sequence (PS022). As long as less waits at all
+-- than a topic's limit, nothing else is looked at. Then the last measure says it; where nobody has measured for five
+-- seconds although something waits, nobody sequences, and the limit is held without it.
+CREATE PROCEDURE refuse_under_pressure(topic_ids JSON)
+READS SQL DATA
+check_pressure: BEGIN
+    DECLARE lowest_limit, waiting, pressed_partition, pressed_events, pressed_bytes BIGINT;
+    DECLARE pressed_topic VARCHAR(4000);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    IF topic_ids IS NULL THEN
+        LEAVE check_pressure;
+    END IF;
+    SELECT MIN(LEAST(COALESCE(t.max_unsequenced_events, 1000000),
+                     COALESCE(t.max_unsequenced_bytes DIV GREATEST(t.max_payload_bytes, 1), 1000000)))
+    INTO lowest_limit
+    FROM topics AS t
+    WHERE JSON_CONTAINS(topic_ids, CAST(t.id AS CHAR));
+    SELECT SUM(w.event_count) INTO waiting
+    FROM (
+        SELECT p.event_count - p.taken AS event_count
+        FROM pending AS p
+        WHERE p.block > (SELECT s.settled_block FROM sequencer AS s)
+        ORDER BY p.block
+        LIMIT 10000
+    ) AS w;
+    IF COALESCE(waiting, 0) < LEAST(lowest_limit, 10000) THEN
+        LEAVE check_pressure;
+    END IF;
+    SELECT t.address, MOD(p.partition_id, 65536), p.events, p.bytes
+    INTO pressed_topic, pressed_partition, pressed_events, pressed_bytes
+    FROM pressure AS p JOIN topics AS t ON t.id = p.partition_id DIV 65536
+    WHERE JSON_CONTAINS(topic_ids, CAST(t.id AS CHAR)) AND p.measured_at > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND
+    LIMIT 1;
+    IF pressed_topic IS NOT NULL THEN
+        CALL refuse('PS022', CONCAT(pressed_events, ' events of ', pressed_bytes, ' bytes wait for their sequence in partition ',
+                                    pressed_partition, ' of topic "', pressed_topic, '"'));
+    ELSEIF NOT EXISTS (SELECT * FROM pressure_measured AS m WHERE m.measured_at > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND) THEN
+        CALL refuse('PS022', 'nobody gives events their sequences: start the sequencer');
+    END IF;
+END;

@@ -1,0 +1,62 @@
+-- name: log_status
+-- The state of the log in one row: what waits, when the sequencer last found work, the oldest open transaction (NULL for a login
+-- that may not see it), and how many event ids the storage can still take.
+CREATE PROCEDURE log_status()
+READS SQL DATA
+BEGIN
+    DECLARE waiting, lowest BIGINT DEFAULT 0;
+    DECLARE oldest_transaction DOUBLE DEFAULT 0;
+    DECLARE rejected, ready BIGINT;
+    BEGIN
+        -- The catalog of transactions asks for the right PROCESS.
+        DECLARE CONTINUE HANDLER FOR 1227 BEGIN END;
+        SELECT COALESCE(MAX(TIMESTAMPDIFF(SECOND, x.trx_started, SYSDATE())), 0) + 0e0 INTO oldest_transaction
+        FROM information_schema.INNODB_TRX AS x
+        WHERE x.trx_mysql_thread_id <> CONNECTION_ID();
+    END;
+    CALL find_unsequenced(waiting, lowest);
+    CALL find_ids_ready(ready);
+    SET rejected = COALESCE((
+        SELECT t.AUTO_INCREMENT - 1
+        FROM information_schema.TABLES AS t
+        WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = 'rejected_commits'), 0);
+    SELECT waiting AS unsequenced_events, COALESCE((
+               SELECT TIMESTAMPDIFF(MICROSECOND, e.created_at, UTC_TIMESTAMP(6)) / 1e6
+               FROM events AS e
+               WHERE e.id = lowest), 0e0) AS unsequenced_age_seconds,
+           (SELECT TIMESTAMPDIFF(MICROSECOND, s.passed_at, UTC_TIMESTAMP(6)) / 1e6 FROM sequencer AS s) AS last_pass_age_seconds,
+           oldest_transaction AS oldest_transaction_seconds, ready AS event_ids_ready, rejected AS rejected_commits,
+           (SELECT MAX(h.history) FROM histories AS h) AS history, (SELECT COUNT(*) FROM topics) AS topics,
+           (SELECT COUNT(*) FROM subscriptions) AS subscriptions;
+END;
+
+-- name: find_ids_ready
+-- How many ids the partitions of events can still take. What the engine says of the counter may be a day old, so it is not asked.
+CREATE PROCEDURE find_ids_ready(OUT ready BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE used BIGINT DEFAULT GREATEST(
+        (SELECT s.settled_block FROM sequencer AS s), COALESCE((SELECT MAX(p.block) FROM pending AS p), 0));
+    SELECT MAX(CAST(p.PARTITION_DESCRIPTION AS SIGNED)) - used * 256 INTO ready
+    FROM information_schema.PARTITIONS AS p
+    WHERE p.TABLE_SCHEMA = DATABASE() AND p.TABLE_NAME = 'events';
+END;
+
+-- name: sequence_gaps
+-- Partitions whose index of the log has a hole or an overlap: always empty unless something is badly wrong.
+CREATE PROCEDURE sequence_gaps(topic VARCHAR(4000))
+READS SQL DATA
+BEGIN
+    DECLARE owner_id BIGINT;
+    CALL find_topic(topic, owner_id);
+    SELECT g.number AS `partition`, g.expected, g.first_sequence AS found
+    FROM (
+        SELECT p.number, c.first_sequence, LENGTH(c.event_ids) = 8 * c.event_count AS is_whole,
+               LAG(c.first_sequence + c.event_count) OVER (PARTITION BY p.id ORDER BY c.first_sequence) AS expected
+        FROM partitions AS p JOIN chunks AS c ON c.partition_id = p.id
+        WHERE p.topic_id = owner_id
+    ) AS g
+    WHERE g.first_sequence <> g.expected OR NOT g.is_whole
+    ORDER BY g.number, g.first_sequence
+    LIMIT 100;
+END;
