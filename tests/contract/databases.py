@@ -1,0 +1,188 @@
+"""One database for each test, on each engine: what the fixture ``db`` hands out."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psycopg
+
+from penstock import catalog, config, database, migrate, topic_cache
+from penstock.dialects import mysql_scripts
+from penstock.dialects.mysql import is_mariadb
+from tests import guards
+from tests.log.kit import wait_until
+from tests.servers import MySQLTestServer
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+#: Tables of the MySQL side that a migration fills, and that no test changes.
+_FIXED = frozenset({"schema_migrations", "numbers", "places", "strict_locks", "name_tree"})
+#: Those of one row, or of a first one: how a test finds them.
+_SEEDED = {
+    "histories": "DELETE FROM histories WHERE history > 1",
+    "sequencer": "UPDATE sequencer SET settled_block = 0, slow_sweeps = 0,"
+    " sweep_after = '2000-01-01', delayed_due = '2000-01-01', delayed_id = 0",
+    "pressure_measured": "UPDATE pressure_measured SET measured_at = '2000-01-01'",
+}
+#: More rows are faster gone by TRUNCATE, which takes a while even for none.
+_FEW = 2_000
+_APP = "penstock_test_app"
+
+
+class ContractDatabase(Protocol):
+    """A fresh, migrated database of one engine; what it opened is closed behind the test."""
+
+    engine: str
+    url: str
+
+    def connect(self, autocommit: bool = True) -> Connection:
+        """A connection of the engine's own driver."""
+        ...
+
+    def run(self, sql: str, binds: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """One statement, committed at once, on a connection that everyone may use."""
+        ...
+
+    def without_guard(self, function: str, old_text: str, new_text: str) -> None:
+        """Re-create a function with ``new_text`` where ``old_text`` stands, for this test."""
+        ...
+
+    def wait_until_blocked(self, connection: Any) -> None:
+        """Until the statement that a connection runs waits for a lock."""
+        ...
+
+
+class _Connections:
+    """What both kinds share."""
+
+    def __init__(self, engine: str, url: str) -> None:
+        self.engine = engine
+        self.url = url
+        self._opened: list[Any] = []
+        self._own: Any = None
+
+    def connect(self, autocommit: bool = True) -> Connection:
+        connection = database.connect(self.url, autocommit=autocommit)
+        self._opened.append(connection)
+        return connection
+
+    def run(self, sql: str, binds: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        self._own = self._own or self.connect()
+        return database.execute(self._own, sql, binds)
+
+    def close(self) -> None:
+        """End every connection, whatever a test has left open in it."""
+        for connection in self._opened:
+            with contextlib.suppress(Exception):  # closed already, or killed by the test
+                connection.close()
+
+
+class PostgresDatabase(_Connections):
+    """A clone of a migrated template."""
+
+    def without_guard(self, function: str, old_text: str, new_text: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            guards.without_guard(connection, function, old_text, new_text)
+
+    def wait_until_blocked(self, connection: Any) -> None:
+        pid = connection.info.backend_pid
+        wait_until(
+            lambda: self.run(
+                "SELECT 1 FROM pg_stat_activity WHERE pid = %(pid)s AND wait_event_type = 'Lock'",
+                {"pid": pid},
+            ),
+            f"process {pid} waits for a lock",
+        )
+
+
+class MySQLDatabase(_Connections):
+    """The one schema of a server, emptied.
+
+    MySQL has no templates and makes a table in 10 ms: an installation for each test would be most
+    of its time.
+    """
+
+    def __init__(self, engine: str, server: MySQLTestServer) -> None:
+        super().__init__(engine, server.url(_APP))
+        self._mutants: set[str] = set()
+
+    def without_guard(self, function: str, old_text: str, new_text: str) -> None:
+        present = _routines()[function]
+        assert present.count(old_text) == 1, f"{function} holds {old_text!r} not exactly once"
+        self._mutants.add(function)
+        self._create(present.replace(old_text, new_text))
+
+    def wait_until_blocked(self, connection: Any) -> None:
+        thread = connection.thread_id()
+        wait_until(
+            lambda: self.run(
+                "SELECT 1 FROM information_schema.INNODB_TRX"
+                " WHERE trx_mysql_thread_id = %(thread)s AND trx_state = 'LOCK WAIT'",
+                {"thread": thread},
+            ),
+            f"thread {thread} waits for a lock",
+        )
+
+    def reset(self) -> None:
+        """Rows and procedures as the installation left them."""
+        schema = config.schema_name()
+        self.run(f"USE `{schema}`")
+        for table in self._used_tables(schema):
+            self.run(_SEEDED.get(table) or self._emptied(table))
+        for function in sorted(self._mutants):
+            self._create(_routines()[function])
+        self._mutants.clear()
+        self.run(f"DROP DATABASE IF EXISTS `{_APP}`")
+        self.run(f"CREATE DATABASE `{_APP}`")
+        topic_cache.clear()
+
+    def close(self) -> None:
+        super().close()
+        self._opened.clear()
+        self._own = None
+
+    def _used_tables(self, schema: str) -> list[str]:
+        names = self.run(
+            "SELECT TABLE_NAME FROM information_schema.TABLES"
+            " WHERE TABLE_SCHEMA = %(schema)s AND TABLE_TYPE = 'BASE TABLE'",
+            {"schema": schema},
+        )
+        looked_at = [name for (name,) in names if name not in _FIXED]
+        queries = [f"SELECT '{name}' WHERE EXISTS (SELECT * FROM `{name}`)" for name in looked_at]
+        return [str(name) for (name,) in self.run(" UNION ALL ".join(queries))]
+
+    def _emptied(self, table: str) -> str:
+        ((rows,),) = self.run(
+            f"SELECT COUNT(*) FROM (SELECT 1 FROM `{table}` LIMIT {_FEW}) AS some"
+        )
+        # TRUNCATE would set the counter of ids back, and an id comes only once in a log.
+        may_truncate = rows == _FEW and table in {"events", "chunks", "positions"}
+        return f"TRUNCATE TABLE `{table}`" if may_truncate else f"DELETE FROM `{table}`"
+
+    def _create(self, text: str) -> None:
+        ((version,),) = self.run("SELECT VERSION()")
+        with contextlib.closing(database.connect(self.url)) as connection:
+            for statement in [
+                *mysql_scripts.session(config.schema_name()),
+                *mysql_scripts.routine(text, replace=is_mariadb(version)),
+            ]:
+                database.execute(connection, statement)
+
+
+def installed(engine: str, server: MySQLTestServer) -> MySQLDatabase:
+    """The schema of a server, made once for all tests of this process."""
+    server.drop(_APP)
+    url = server.create(_APP)
+    migrate.migrate(url)
+    return MySQLDatabase(engine, server)
+
+
+def _routines() -> dict[str, str]:
+    """The statement of each procedure, by name."""
+    return {
+        name: next(mysql_scripts.statements(f"-- name: {name}\n{body}"))
+        for _, text in catalog.functions("mysql").files
+        for name, body in catalog.blocks(text)
+    }
