@@ -123,7 +123,7 @@ def test_names_that_differ_are_different(own: Any) -> None:
 def test_limits_are_met_exactly_and_count_code_points(own: Any) -> None:
     path = "/".join(["😀" * 499] * 7 + ["n" * 496])
     penstock.create_topic(own, f"{path}/abc", create_namespaces=True)
-    assert penstock.publish(own, f"{path}/abc", b"x")
+    penstock.publish(own, f"{path}/abc", b"x")
     for call in (
         lambda: database.call(
             own, "create_topic", topic=f"{path}/abcd", partitions=1, strategy="crc32"
