@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ops.sinks.base import Block, EventRefused, Sink
 from penstock import database, stream
 from penstock.errors import PenstockError
+from penstock.outgoing import MAX_ATTEMPTS
 from penstock.records import Event, Lease
 from penstock.stream import Membership
 
@@ -63,6 +64,7 @@ def relay_once(
         block: Block | None = None
         try:
             block = work.read(opened)
+            _refuse_exhausted(block, opened.attempt)
             sink.send_block(block)
             break
         except Exception as error:  # whatever is raised here is counted, or it would loop unseen
@@ -80,6 +82,16 @@ def relay_once(
     before = opened.first_sequence - 1
     stream.commit(connection, member, [(lease, opened.last_sequence)], after=[before])
     return BlockResult(len(block.events), opened.last_sequence, dead)
+
+
+def _refuse_exhausted(block: Block, attempt: int) -> None:
+    """EventRefused for an event whose publisher allowed fewer attempts than its block has had."""
+    if attempt == 1:  # no limit is below one, so nothing has to be decoded
+        return
+    for event in block.events:
+        limit = event.headers.get(MAX_ATTEMPTS)
+        if type(limit) is int and limit < attempt:
+            raise EventRefused(event.sequence, f"not delivered in {attempt - 1} attempts")
 
 
 def _holds(block: Block, sequence: int) -> bool:

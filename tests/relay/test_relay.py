@@ -18,7 +18,7 @@ from ops.sinks import open_sink
 from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from ops.sweep import sweep
-from penstock import stream
+from penstock import publish, stream
 from penstock.errors import ConfigurationError, StaleLease
 from penstock.records import Event, Lease
 from penstock.stream import Membership
@@ -202,6 +202,23 @@ def test_a_refused_event_goes_to_the_dead_letters(
     for partition in range(PARTITIONS):
         kept = [row for row in log.expected(partition) if row[0] not in scripted.refuses]
         assert written(log, partition) == kept
+
+
+def test_an_event_is_given_up_after_its_own_number_of_attempts(
+    log: Chaos, scripted: Scripted, database_url: str
+) -> None:
+    """Only that event, after exactly so many attempts of its block; the others go on."""
+    for number, limit in enumerate((None, 2, 9, 1)):
+        publish(log.connection, TOPIC, b"%d" % number, partition=0, max_attempts=limit)
+    log.publish(0)
+    scripted.raises = [SinkUnavailable("away")] * 3
+    relay = Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST)
+    result = relay.run_for(30)
+    assert (result.events, result.dead_letters, result.drained) == (2, 2, True)
+    tried = [[event.payload for event in block.events] for block in scripted.blocks]
+    assert tried == [[b"0", b"1", b"2", b"3"], [b"0", b"1", b"2"], [b"0", b"2"], [b"0", b"2"]]
+    reasons = {each.sequence: each.reason for each in dead_letters(log.connection, SUBSCRIPTION)}
+    assert reasons == {2: "not delivered in 2 attempts", 4: "not delivered in 1 attempts"}
 
 
 def test_a_sink_that_refuses_what_is_not_there_does_not_loop(

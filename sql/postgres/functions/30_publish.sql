@@ -202,7 +202,7 @@ BEGIN
     IF dedup_keys IS NOT NULL OR strict
        OR GREATEST(cardinality(payloads), cardinality(keys), cardinality(types), cardinality(content_types),
                    cardinality(publish_batch.headers), cardinality(event_ids), cardinality(publish_batch.partitions),
-                   cardinality(not_befores)) > cardinality(publish_batch.topics)
+                   cardinality(not_befores)) > COALESCE(cardinality(publish_batch.topics), 0)
        OR EXISTS (
            SELECT FROM topics AS t
            WHERE t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL)
