@@ -6,3 +6,8 @@ CALL penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s)
 -- The retention policies that are in force.
 -- reads only
 CALL penstock.retention_of()
+
+-- name: copies_of
+-- Every copy of a topic's log epochs that was ever recorded, and whether it is there.
+-- reads only
+CALL penstock.copies_of(%(topic)s)

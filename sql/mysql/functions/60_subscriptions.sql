@@ -1,0 +1,207 @@
+-- name: find_subscription
+-- The id of a subscription; raises PS013.
+CREATE PROCEDURE find_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
+READS SQL DATA
+BEGIN
+    SET subscription_id = (SELECT s.id FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256)));
+    IF subscription_id IS NULL THEN
+        CALL refuse('PS013', CONCAT('there is no subscription "', LEFT(COALESCE(subscription, ''), 80), '"'));
+    END IF;
+END;
+
+-- name: lock_subscription
+-- Locks the row of a subscription, the first that everybody locks who changes its consumers and leases; raises PS013.
+CREATE PROCEDURE lock_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
+BEGIN
+    SET subscription_id = (
+        SELECT s.id FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) FOR UPDATE);
+    IF subscription_id IS NULL THEN
+        CALL refuse('PS013', CONCAT('there is no subscription "', LEFT(COALESCE(subscription, ''), 80), '"'));
+    END IF;
+END;
+
+-- name: high_watermark
+-- The last sequence of a partition; 0 when it has none.
+CREATE FUNCTION high_watermark(of_partition BIGINT) RETURNS BIGINT
+READS SQL DATA
+RETURN COALESCE((
+    SELECT c.first_sequence + c.event_count - 1
+    FROM chunks AS c
+    WHERE c.partition_id = of_partition
+    ORDER BY c.first_sequence DESC
+    LIMIT 1), 0);
+
+-- name: current_position
+-- The newest position in the ledger; NULL when the subscription does not read the partition. Left alone, MySQL walks the
+-- primary key backwards to the first row that fits.
+CREATE FUNCTION current_position(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
+READS SQL DATA
+RETURN (
+    SELECT p.position
+    FROM positions AS p FORCE INDEX (positions_newest)
+    WHERE p.subscription_id = of_subscription AND p.partition_id = of_partition
+    ORDER BY p.id DESC
+    LIMIT 1);
+
+-- name: find_start
+-- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes) or a sequence to begin with.
+CREATE PROCEDURE find_start(of_partition BIGINT, start TEXT, OUT wanted BIGINT)
+READS SQL DATA
+BEGIN
+    IF start = 'earliest' THEN
+        SET wanted = (SELECT p.low_sequence - 1 FROM partitions AS p WHERE p.id = of_partition);
+    ELSEIF start = 'latest' THEN
+        SET wanted = high_watermark(of_partition);
+    ELSEIF start REGEXP '^[1-9][0-9]{0,17}$' THEN
+        SET wanted = CAST(start AS SIGNED) - 1;
+        CALL require_readable(of_partition, wanted + 1);
+        IF wanted > high_watermark(of_partition) THEN
+            CALL refuse('PS012', CONCAT('sequence ', start, ' is beyond the high watermark'));
+        END IF;
+    ELSE
+        CALL refuse('PS006', CONCAT('a subscription cannot start at "', COALESCE(start, 'NULL'), '"'));
+    END IF;
+END;
+
+-- name: add_topic
+-- Makes a subscription read a topic. The topic row is locked against the logical drop, so that "earliest" never points below
+-- the low sequence.
+CREATE PROCEDURE add_topic(owner_id BIGINT, source_id BIGINT, start TEXT)
+BEGIN
+    DECLARE part_id, wanted BIGINT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE parts CURSOR FOR SELECT p.id FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    INSERT INTO subscription_topics (subscription_id, topic_id) VALUES (owner_id, source_id);
+    OPEN parts;
+    part: LOOP
+        FETCH parts INTO part_id;
+        IF done THEN
+            LEAVE part;
+        END IF;
+        CALL find_start(part_id, start, wanted);
+        INSERT INTO leases (subscription_id, partition_id) VALUES (owner_id, part_id);
+        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+        VALUES (owner_id, part_id, wanted, 0, 'start');
+    END LOOP;
+    CLOSE parts;
+END;
+
+-- name: subscribe
+-- Creates the subscription if need be and adds topics (a JSON array) to it; answers how many were new. Raises PS002, PS006,
+-- PS012, PS016, PS018, PS030, PS031, PS033.
+CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start TEXT)
+BEGIN
+    DECLARE owner_id, source_id BIGINT;
+    DECLARE address VARCHAR(4000);
+    DECLARE added, topic_partitions INT DEFAULT 0;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE given CURSOR FOR
+        SELECT DISTINCT g.address
+        FROM JSON_TABLE(topics, '$[*]' COLUMNS (address VARCHAR(4000) PATH '$')) AS g
+        ORDER BY g.address;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_read_committed('subscribe()');
+    CALL begin_call('subscribe()');
+    CALL require_name(REPLACE(subscription, '/', '.'), 'subscription');
+    IF COALESCE(JSON_LENGTH(topics), 0) = 0 THEN
+        CALL refuse('PS006', 'a subscription without a topic');
+    END IF;
+    INSERT INTO subscriptions (name) VALUES (subscription) ON DUPLICATE KEY UPDATE mode = mode;
+    CALL lock_subscription(subscription, owner_id);
+    OPEN given;
+    topic: LOOP
+        FETCH given INTO address;
+        IF done THEN
+            LEAVE topic;
+        END IF;
+        CALL lock_topic(COALESCE(address, ''), source_id, topic_partitions);
+        IF NOT EXISTS (
+            SELECT * FROM subscription_topics AS t WHERE t.subscription_id = owner_id AND t.topic_id = source_id
+        ) THEN
+            CALL add_topic(owner_id, source_id, start);
+            SET added = added + 1;
+        END IF;
+    END LOOP;
+    CLOSE given;
+    SELECT added;
+END;
+
+-- name: configure_subscription
+-- Sets the times of a subscription, in seconds. Raises PS006, PS013.
+CREATE PROCEDURE configure_subscription(
+    subscription LONGTEXT, heartbeat_seconds DOUBLE, lease_seconds DOUBLE, release_seconds DOUBLE
+)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('configure_subscription()');
+    CALL find_subscription(subscription, owner_id);
+    IF NOT COALESCE(heartbeat_seconds > 0 AND lease_seconds >= 3 * heartbeat_seconds AND release_seconds > 0
+                    AND lease_seconds < 86400 AND release_seconds < 86400, FALSE) THEN
+        CALL refuse('PS006', CONCAT_WS(' s, ', CONCAT('heartbeat ', COALESCE(heartbeat_seconds, 'NULL')),
+                                       CONCAT('lease ', COALESCE(lease_seconds, 'NULL')),
+                                       CONCAT('release ', COALESCE(release_seconds, 'NULL'), ' s')));
+    END IF;
+    UPDATE subscriptions AS s
+    SET s.heartbeat_seconds = heartbeat_seconds, s.lease_seconds = lease_seconds, s.release_seconds = release_seconds
+    WHERE s.id = owner_id;
+END;
+
+-- name: unsubscribe
+-- Removes a subscription with its leases; it holds back no event any more. What the ledger of positions says of it stays, void,
+-- until it is trimmed. Raises PS013.
+CREATE PROCEDURE unsubscribe(subscription LONGTEXT)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('unsubscribe()');
+    -- First the row that every check-in locks first: any other order deadlocks with them.
+    CALL lock_subscription(subscription, owner_id);
+    DELETE c FROM consumers AS c WHERE c.subscription_id = owner_id;
+    DELETE l FROM leases AS l WHERE l.subscription_id = owner_id;
+    DELETE t FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
+    DELETE s FROM subscriptions AS s WHERE s.id = owner_id;
+END;
+
+-- name: subscription_lag
+-- Position, high watermark, lag and holder of every partition of one subscription, or of all (NULL). lag_seconds is the time
+-- since the first unread event was sequenced.
+CREATE PROCEDURE subscription_lag(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    WITH standing AS (
+        SELECT s.name, t.address, p.number, p.id, l.state, l.holder, l.lease_epoch, current_position(s.id, p.id) AS position,
+               high_watermark(p.id) AS watermark
+        FROM subscriptions AS s
+        JOIN leases AS l ON l.subscription_id = s.id
+        JOIN partitions AS p ON p.id = l.partition_id
+        JOIN topics AS t ON t.id = p.topic_id
+        WHERE subscription IS NULL OR s.name_hash = UNHEX(SHA2(subscription, 256))
+    )
+    SELECT a.name AS subscription, a.address AS topic, a.number AS `partition`, a.position, a.watermark AS high_watermark,
+           a.watermark - a.position AS lag_events,
+           IF(a.watermark > a.position, COALESCE(TIMESTAMPDIFF(MICROSECOND, (
+               SELECT c.sequenced_at
+               FROM chunks AS c
+               WHERE c.partition_id = a.id AND c.first_sequence <= a.position + 1
+               ORDER BY c.first_sequence DESC
+               LIMIT 1), present), 0), 0) / 1e6 AS lag_seconds,
+           a.state, a.holder, a.lease_epoch
+    FROM standing AS a
+    ORDER BY a.name, a.address, a.number;
+END;

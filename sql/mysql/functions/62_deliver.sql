@@ -1,0 +1,326 @@
+-- name: poll
+-- Events of leased partitions, each after its own read position, at most max_events together, in the order of the arrays
+-- (JSON), so that a caller who turns them starves no partition: a result for each partition that has some. A lease that is no
+-- longer held gives no rows; the next heartbeat or check-in tells why. Raises PS013, PS016.
+CREATE PROCEDURE poll(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, after JSON, max_events INT
+)
+BEGIN
+    DECLARE owner_id, source, from_sequence, watermark BIGINT;
+    DECLARE wanted INT DEFAULT LEAST(GREATEST(COALESCE(max_events, 500), 1), 100000);
+    DECLARE found INT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE held CURSOR FOR
+        SELECT STRAIGHT_JOIN p.id, LEAST(a.sequence, 1000000000000000000) + 1
+        FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
+        JOIN JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS e
+            ON e.place = p.place
+        JOIN JSON_TABLE(after, '$[*]' COLUMNS (place FOR ORDINALITY, sequence BIGINT PATH '$')) AS a ON a.place = p.place
+        JOIN leases AS l ON l.subscription_id = owner_id AND l.partition_id = p.id AND l.lease_epoch = e.lease_epoch
+                        AND l.holder = consumer
+        JOIN consumers AS c ON c.subscription_id = owner_id AND c.id = consumer AND c.deadline > UTC_TIMESTAMP(6)
+        ORDER BY p.place;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    CALL lift_limit();
+    CALL find_subscription(subscription, owner_id);
+    OPEN held;
+    lease: LOOP
+        FETCH held INTO source, from_sequence;
+        IF done OR wanted = 0 THEN
+            LEAVE lease;
+        END IF;
+        CALL require_readable(source, from_sequence);
+        SET watermark = high_watermark(source);
+        IF watermark >= from_sequence THEN
+            CALL read_log(source, from_sequence, LEAST(wanted, watermark - from_sequence + 1), TRUE, found);
+            SET wanted = wanted - found;
+        END IF;
+    END LOOP;
+    CLOSE held;
+END;
+
+-- name: lift_limit
+-- Gives the session its own time limit back, if it still has the one that limit_transaction has set. Who did not use the
+-- program's connection does it with SET SESSION.
+CREATE PROCEDURE lift_limit()
+NO SQL
+BEGIN
+    IF @penstock_limit = @@SESSION./*!80000 wait_timeout */ /*M! idle_transaction_timeout */ THEN
+        SET SESSION /*!80000 wait_timeout */ /*M! idle_transaction_timeout */ = @penstock_own_limit;
+    END IF;
+    SET @penstock_limit = NULL;
+END;
+
+-- name: limit_transaction
+-- Ends the session if the transaction that now holds a lease row is left idle beyond the lease: otherwise a paused consumer would
+-- keep its successor waiting without limit. Never loosens a limit that the caller has set. MariaDB has a limit for
+-- transactions; MySQL only one for the session, which the next call lifts.
+CREATE PROCEDURE limit_transaction(left_seconds DOUBLE)
+NO SQL
+BEGIN
+    DECLARE allowed BIGINT DEFAULT GREATEST(FLOOR(left_seconds * 0.95), 1);
+    CALL lift_limit();
+    SET @penstock_own_limit = @@SESSION./*!80000 wait_timeout */ /*M! idle_transaction_timeout */;
+    IF @penstock_own_limit = 0 OR @penstock_own_limit > allowed THEN
+        SET SESSION /*!80000 wait_timeout */ /*M! idle_transaction_timeout */ = allowed;
+        SET @penstock_limit = allowed;
+    END IF;
+END;
+
+-- name: hold_lease
+-- Locks one lease row; held says whether it is the consumer's, under this lease_epoch.
+CREATE PROCEDURE hold_lease(owner_id BIGINT, consumer VARCHAR(255), part_id BIGINT, given_epoch BIGINT, OUT held BOOLEAN)
+BEGIN
+    SET held = (
+        SELECT l.lease_epoch FROM leases AS l
+        WHERE l.subscription_id = owner_id AND l.partition_id = part_id AND l.lease_epoch = given_epoch
+          AND l.holder = consumer
+        FOR UPDATE) IS NOT NULL;
+END;
+
+-- name: hold_leases
+-- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same lock. A check
+-- without it would be a write skew: a zombie that checks before and commits after the take-over would be accepted. Counts a
+-- refusal in an AUTO_INCREMENT, which the refusal cannot roll back. Raises PS010, PS018.
+CREATE PROCEDURE hold_leases(owner_id BIGINT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON)
+BEGIN
+    DECLARE part_id, given_epoch BIGINT;
+    DECLARE left_seconds DOUBLE;
+    DECLARE held, all_held BOOLEAN DEFAULT TRUE;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE given CURSOR FOR
+        SELECT p.id, e.lease_epoch
+        FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
+        LEFT JOIN JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS e
+            ON e.place = p.place
+        ORDER BY p.id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    CALL require_read_committed('a commit');
+    OPEN given;
+    lease: LOOP
+        FETCH given INTO part_id, given_epoch;
+        IF done OR NOT all_held THEN
+            LEAVE lease;
+        END IF;
+        CALL hold_lease(owner_id, consumer, part_id, given_epoch, held);
+        SET all_held = held;
+    END LOOP;
+    CLOSE given;
+    SET left_seconds = (
+        SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), c.deadline) / 1e6
+        FROM consumers AS c WHERE c.subscription_id = owner_id AND c.id = consumer);
+    IF NOT all_held OR NOT COALESCE(left_seconds > 0, FALSE) THEN
+        INSERT INTO rejected_commits () VALUES ();
+        CALL refuse('PS010', CONCAT('consumer "', COALESCE(consumer, ''), '" no longer holds what it works on'));
+    END IF;
+    CALL limit_transaction(left_seconds);
+END;
+
+-- name: check_positions
+-- What a commit may not do: move a position back or beyond the high watermark, or from another place than the events were read
+-- behind. Raises PS011, PS012.
+CREATE PROCEDURE check_positions(owner_id BIGINT, partition_ids JSON, positions JSON, after JSON)
+READS SQL DATA
+BEGIN
+    DECLARE part_id, wanted, read_after, stands_at, watermark BIGINT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE given CURSOR FOR
+        SELECT p.id, w.position, a.position
+        FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
+        LEFT JOIN JSON_TABLE(positions, '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS w
+            ON w.place = p.place
+        LEFT JOIN JSON_TABLE(COALESCE(after, '[]'), '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS a
+            ON a.place = p.place
+        ORDER BY p.id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    OPEN given;
+    lease: LOOP
+        FETCH given INTO part_id, wanted, read_after;
+        IF done THEN
+            LEAVE lease;
+        END IF;
+        SET stands_at = current_position(owner_id, part_id);
+        IF wanted IS NULL OR wanted <= stands_at THEN
+            CALL refuse('PS011', CONCAT('position ', COALESCE(wanted, 'NULL'), ' of partition ', part_id & 65535,
+                                        ' is not ahead of ', stands_at));
+        ELSEIF read_after <> stands_at THEN
+            CALL refuse('PS011', CONCAT('partition ', part_id & 65535, ' stands at ', stands_at,
+                                        ', and the events were read behind ', read_after));
+        END IF;
+        SET watermark = high_watermark(part_id);
+        IF wanted > watermark THEN
+            CALL refuse('PS012', CONCAT('position ', wanted, ' of partition ', part_id & 65535,
+                                        ' is beyond the high watermark ', watermark));
+        END IF;
+    END LOOP;
+    CLOSE given;
+END;
+
+-- name: commit
+-- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect exactly
+-- once. Positions are the last sequences that are done. after are the positions behind which the events were read (or NULL):
+-- a reader whose last COMMIT was answered by a lost connection may read them again, and must not do them again. The arrays are
+-- JSON. Raises PS006, PS010, PS011, PS012, PS013, PS018.
+CREATE PROCEDURE `commit`(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, positions JSON, after JSON
+)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE places INT DEFAULT COALESCE(JSON_LENGTH(partition_ids), 0);
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('commit()');
+    CALL find_subscription(subscription, owner_id);
+    IF places = 0 OR places <> COALESCE(JSON_LENGTH(lease_epochs), 0) OR places <> COALESCE(JSON_LENGTH(positions), 0)
+        OR places <> COALESCE(JSON_LENGTH(after), places) THEN
+        CALL refuse('PS006', 'a commit needs one lease_epoch and one position for each of its partitions');
+    ELSEIF places <> (
+            SELECT COUNT(DISTINCT p.id) FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS p) THEN
+        -- Which of two positions came last would be chance, and a position could move back.
+        CALL refuse('PS006', 'a commit names a partition twice, or none');
+    END IF;
+    CALL hold_leases(owner_id, consumer, partition_ids, lease_epochs);
+    CALL check_positions(owner_id, partition_ids, positions, after);
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+    SELECT owner_id, p.id, w.position, e.lease_epoch, 'commit'
+    FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
+    JOIN JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS e
+        ON e.place = p.place
+    JOIN JSON_TABLE(positions, '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS w ON w.place = p.place;
+    -- The caller may ask for the id of a row of his own.
+    DO LAST_INSERT_ID(id_before);
+END;
+
+-- name: position
+-- The positions of a subscription on a topic.
+CREATE PROCEDURE `position`(subscription LONGTEXT, topic LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id, source_id BIGINT;
+    DECLARE history INT DEFAULT (SELECT MAX(h.history) FROM histories AS h);
+    CALL find_subscription(subscription, owner_id);
+    CALL find_topic(topic, source_id);
+    SELECT p.number AS `partition`, current_position(owner_id, p.id) AS position, history AS history
+    FROM partitions AS p
+    WHERE p.topic_id = source_id
+    ORDER BY p.number;
+END;
+
+-- name: seek
+-- Sets the position of one partition ('earliest', 'latest' or the sequence to read next), raises lease_epoch and takes the
+-- lease from its holder: what that one still commits is stale. Answers the new position. Raises PS002, PS005, PS006, PS012,
+-- PS013, PS016, PS018.
+CREATE PROCEDURE seek(subscription LONGTEXT, topic LONGTEXT, `partition` INT, start TEXT)
+BEGIN
+    DECLARE owner_id, topic_id, source_id, held_epoch, wanted BIGINT;
+    DECLARE held_by VARCHAR(255);
+    DECLARE partitions INT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_read_committed('seek()');
+    CALL begin_call('seek()');
+    CALL find_subscription(subscription, owner_id);
+    CALL lock_topic(topic, topic_id, partitions);
+    CALL find_partition(topic, `partition`, source_id);
+    SELECT l.lease_epoch, l.holder INTO held_epoch, held_by
+    FROM leases AS l WHERE l.subscription_id = owner_id AND l.partition_id = source_id FOR UPDATE;
+    IF held_epoch IS NULL THEN
+        CALL refuse('PS013', CONCAT('subscription "', subscription, '" does not read topic "', topic, '"'));
+    END IF;
+    CALL find_start(source_id, start, wanted);
+    UPDATE leases AS l
+    SET l.state = 'AVAILABLE', l.holder = NULL, l.lease_epoch = held_epoch + 1, l.acquired_at = NULL,
+        l.release_deadline = NULL
+    WHERE l.subscription_id = owner_id AND l.partition_id = source_id;
+    INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, `change`, at)
+    VALUES (owner_id, source_id, held_epoch + 1, COALESCE(held_by, ''), 'seek', UTC_TIMESTAMP(6));
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+    VALUES (owner_id, source_id, wanted, held_epoch + 1, 'seek');
+    SELECT wanted AS position;
+END;
+
+-- name: sweep
+-- Collects the dead of all subscriptions, as check-ins do, for those that nobody checks in to any more. A subscription whose
+-- row is locked is being served right now and is passed over.
+CREATE PROCEDURE sweep(max_rows INT)
+BEGIN
+    DECLARE found_id, owner_id BIGINT;
+    DECLARE expired, locked, expired_consumers, locked_leases INT DEFAULT 0;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE owners CURSOR FOR
+        SELECT s.id
+        FROM subscriptions AS s
+        WHERE EXISTS (SELECT * FROM consumers AS c WHERE c.subscription_id = s.id AND c.deadline <= UTC_TIMESTAMP(6))
+           OR EXISTS (
+                SELECT * FROM leases AS l
+                WHERE l.subscription_id = s.id AND l.state = 'RELEASING' AND l.release_deadline <= UTC_TIMESTAMP(6))
+        ORDER BY s.id
+        LIMIT max_rows;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('sweep()');
+    OPEN owners;
+    each_owner: LOOP
+        FETCH owners INTO found_id;
+        IF done THEN
+            LEAVE each_owner;
+        END IF;
+        SET owner_id = (SELECT s.id FROM subscriptions AS s WHERE s.id = found_id FOR UPDATE SKIP LOCKED);
+        IF owner_id IS NOT NULL THEN
+            CALL collect_dead(owner_id, UTC_TIMESTAMP(6), expired, locked);
+            SET expired_consumers = expired_consumers + expired, locked_leases = locked_leases + locked;
+        END IF;
+    END LOOP;
+    CLOSE owners;
+    SELECT expired_consumers, locked_leases;
+END;
+
+-- name: find_rejected_commits
+-- How often the AUTO_INCREMENT of rejected_commits was used: the next one, less one. MySQL would show a value that it has cached
+-- for a day.
+CREATE PROCEDURE find_rejected_commits(OUT rejected BIGINT)
+READS SQL DATA
+BEGIN
+    /*!80000 SET @penstock_expiry = @@SESSION.information_schema_stats_expiry, @@SESSION.information_schema_stats_expiry = 0; */
+    SET rejected = (
+        SELECT COALESCE(t.AUTO_INCREMENT, 1) - 1
+        FROM information_schema.TABLES AS t
+        WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = 'rejected_commits');
+    /*!80000 SET @@SESSION.information_schema_stats_expiry = @penstock_expiry; */
+END;
+
+-- name: rejected_commits
+-- How many commits the fence has refused since the installation.
+CREATE PROCEDURE rejected_commits()
+READS SQL DATA
+BEGIN
+    DECLARE rejected BIGINT;
+    CALL find_rejected_commits(rejected);
+    SELECT rejected AS rejected_commits;
+END;
+
+-- name: take_overs
+-- How often a lease was acquired by another consumer after its holder's time had run out.
+CREATE PROCEDURE take_overs(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    SELECT COUNT(*) AS take_overs
+    FROM subscriptions AS s
+    JOIN lease_history AS lost ON lost.subscription_id = s.id AND lost.`change` = 'expired'
+    JOIN lease_history AS taken
+        ON taken.subscription_id = lost.subscription_id AND taken.partition_id = lost.partition_id
+        AND taken.`change` = 'acquired' AND taken.lease_epoch = lost.lease_epoch + 1 AND taken.holder <> lost.holder
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256));
+END;

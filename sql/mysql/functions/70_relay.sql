@@ -1,0 +1,191 @@
+-- name: logged_events
+-- The log as a table, for what needs other columns than read_log answers: first_sequence and event_count are the chunk's, and a
+-- reader bounds first_sequence as well as the sequence, so that it descends into the index of the log.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW logged_events AS
+SELECT c.partition_id, c.first_sequence, c.event_count, c.first_sequence + l.n AS sequence, e.event_id, e.`key`, e.type,
+       e.content_type, e.headers, e.payload, e.created_at, c.sequenced_at
+FROM chunks AS c
+STRAIGHT_JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
+STRAIGHT_JOIN events AS e ON e.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED);
+
+-- name: first_chunk
+-- The first sequence of the chunk that holds a sequence; 0 when there is none.
+CREATE FUNCTION first_chunk(of_partition BIGINT, sequence BIGINT) RETURNS BIGINT
+READS SQL DATA
+RETURN COALESCE((
+    SELECT c.first_sequence
+    FROM chunks AS c
+    WHERE c.partition_id = of_partition AND c.first_sequence <= sequence
+    ORDER BY c.first_sequence DESC
+    LIMIT 1), 0);
+
+-- name: find_open_block
+-- The block of a partition that was written down and whose end is not committed yet; NULL when there is none.
+CREATE PROCEDURE find_open_block(owner_id BIGINT, part_id BIGINT, start BIGINT, OUT block BIGINT)
+READS SQL DATA
+BEGIN
+    SET block = (
+        SELECT newest.id
+        FROM (
+            SELECT b.id, b.first_sequence
+            FROM blocks AS b FORCE INDEX (blocks_newest)
+            WHERE b.subscription_id = owner_id AND b.partition_id = part_id
+            ORDER BY b.id DESC
+            LIMIT 1
+        ) AS newest
+        WHERE newest.first_sequence = start);
+END;
+
+-- name: find_block_end
+-- Where the next block of a partition ends: at most max_events and max_bytes of payload, at least one event; NULL when there is
+-- none.
+CREATE PROCEDURE find_block_end(part_id BIGINT, start BIGINT, max_events INT, max_bytes BIGINT, OUT last BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE chunk BIGINT DEFAULT first_chunk(part_id, start);
+    DECLARE wanted INT DEFAULT LEAST(GREATEST(COALESCE(max_events, 1), 1), 100000);
+    SET last = (
+        SELECT MAX(r.sequence)
+        FROM (
+            SELECT e.sequence, SUM(LENGTH(e.payload)) OVER (ORDER BY e.sequence) AS bytes
+            FROM logged_events AS e
+            WHERE e.partition_id = part_id AND e.first_sequence >= chunk AND e.first_sequence < start + wanted
+              AND e.sequence >= start AND e.sequence < start + wanted
+        ) AS r
+        WHERE r.bytes <= max_bytes OR r.sequence = start);
+END;
+
+-- name: open_block
+-- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next at most
+-- max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt counts from 1.
+-- Raises PS010, PS013, PS016, PS018.
+CREATE PROCEDURE open_block(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, max_events INT,
+    max_bytes BIGINT
+)
+BEGIN
+    DECLARE owner_id, start, last, block BIGINT;
+    DECLARE was_open BOOLEAN;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('open_block()');
+    CALL find_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    SET start = current_position(owner_id, partition_id) + 1;
+    CALL find_open_block(owner_id, partition_id, start, block);
+    SET was_open = block IS NOT NULL;
+    IF NOT was_open THEN
+        CALL require_readable(partition_id, start);
+        CALL find_block_end(partition_id, start, max_events, max_bytes, last);
+        IF last IS NOT NULL THEN
+            INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch)
+            VALUES (owner_id, partition_id, start, last, lease_epoch);
+            SET block = LAST_INSERT_ID();
+        END IF;
+    END IF;
+    SELECT b.id AS block_id, b.first_sequence, b.last_sequence, was_open AS reopened,
+           1 + (SELECT COUNT(*) FROM relay_failures AS f WHERE f.block_id = b.id) AS attempt
+    FROM blocks AS b
+    WHERE b.id = block;
+END;
+
+-- name: read_block
+-- The events of a block, without those that are already dead letters of this subscription; of a partition that it does not
+-- read, none.
+CREATE PROCEDURE read_block(
+    subscription LONGTEXT, partition_id BIGINT, first_sequence BIGINT, last_sequence BIGINT
+)
+READS SQL DATA
+BEGIN
+    DECLARE chunk BIGINT DEFAULT first_chunk(partition_id, first_sequence);
+    DECLARE present INT DEFAULT (SELECT MAX(h.history) FROM histories AS h);
+    DECLARE owner_id BIGINT DEFAULT (
+        SELECT s.id
+        FROM subscriptions AS s JOIN leases AS l ON l.subscription_id = s.id
+        WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.partition_id = partition_id);
+    SELECT e.sequence,
+           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+           e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, e.sequenced_at
+    FROM logged_events AS e
+    WHERE owner_id IS NOT NULL AND e.partition_id = partition_id AND e.first_sequence >= chunk
+      AND e.first_sequence <= last_sequence AND e.sequence BETWEEN first_sequence AND last_sequence
+      AND NOT EXISTS (
+        SELECT * FROM dead_letters AS d
+        WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
+          AND d.history = present)
+    ORDER BY e.sequence;
+END;
+
+-- name: relay_failure
+-- Counts a failed attempt of the open block and answers how many seconds to wait: base doubled for each attempt, up to a
+-- bound, with up to a half taken off at random. Raises PS010, PS013, PS018.
+CREATE PROCEDURE relay_failure(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, block_id BIGINT, error TEXT,
+    base_seconds DOUBLE, max_seconds DOUBLE
+)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE failed INT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('relay_failure()');
+    CALL find_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    SET failed = 1 + (SELECT COUNT(*) FROM relay_failures AS f WHERE f.block_id = block_id);
+    INSERT INTO relay_failures (block_id, attempt, error) VALUES (block_id, failed, LEFT(error, 2000));
+    SELECT LEAST(base_seconds * POW(2, LEAST(failed - 1, 40)), max_seconds) * (1 - RAND() / 2) AS wait_seconds;
+END;
+
+-- name: dead_letter
+-- Gives up one event for this subscription: a copy with the reason is kept, and the block goes on without it. Doing it twice
+-- changes nothing. Raises PS010, PS013, PS018.
+CREATE PROCEDURE dead_letter(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT, reason TEXT
+)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE present INT DEFAULT (SELECT MAX(h.history) FROM histories AS h);
+    DECLARE chunk BIGINT DEFAULT first_chunk(partition_id, sequence);
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('dead_letter()');
+    CALL find_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    INSERT INTO dead_letters (
+        subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload, created_at,
+        reason)
+    SELECT owner_id, e.partition_id, e.sequence, present, e.event_id, e.`key`, e.type, e.content_type, e.headers, e.payload,
+           e.created_at, LEFT(reason, 2000)
+    FROM logged_events AS e
+    WHERE e.partition_id = partition_id AND e.first_sequence = chunk AND e.sequence = sequence
+      AND NOT EXISTS (
+        SELECT * FROM dead_letters AS d
+        WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
+          AND d.history = present);
+END;
+
+-- name: dead_letters_of
+-- The dead letters of a subscription, newest first.
+CREATE PROCEDURE dead_letters_of(subscription LONGTEXT, max_rows INT)
+READS SQL DATA
+BEGIN
+    SELECT t.address AS topic, p.number AS `partition`, d.sequence,
+           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+           d.`key`, d.type, d.reason, d.died_at
+    FROM dead_letters AS d
+    JOIN subscriptions AS s ON s.id = d.subscription_id
+    JOIN partitions AS p ON p.id = d.partition_id
+    JOIN topics AS t ON t.id = p.topic_id
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256))
+    ORDER BY d.died_at DESC
+    LIMIT max_rows;
+END;

@@ -1,0 +1,322 @@
+-- name: framed
+-- Bytes with their length before them, so that no two different rows give the same digest input; NULL has length -1.
+CREATE FUNCTION framed(part LONGBLOB) RETURNS LONGBLOB
+DETERMINISTIC NO SQL
+RETURN COALESCE(CONCAT(UNHEX(LPAD(HEX(LENGTH(part)), 8, '0')), part), UNHEX('FFFFFFFF'));
+
+-- name: event_digest
+-- SHA-256 of everything that an event says, in a form that other languages can repeat byte for byte. headers are the text that
+-- the database stores.
+CREATE FUNCTION event_digest(
+    sequence BIGINT, event_id BINARY(16), `key` LONGBLOB, type LONGBLOB, content_type LONGBLOB, headers LONGBLOB,
+    payload LONGBLOB, created_at DATETIME(6)
+) RETURNS BINARY(32)
+DETERMINISTIC NO SQL
+RETURN UNHEX(SHA2(CONCAT(
+    UNHEX(LPAD(HEX(sequence), 16, '0')), event_id, framed(`key`), framed(type), framed(content_type), framed(headers),
+    framed(payload), UNHEX(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at)), 16, '0'))), 256));
+
+-- name: range_checksum
+-- The checksum of a range of a partition: SHA-256 over the digests of its events in order, as lower-case hex. All digests are
+-- one value for a moment, 32 bytes for each event, and no value may be longer than max_allowed_packet. Raises PS006.
+CREATE PROCEDURE range_checksum(
+    part_id BIGINT, first_sequence BIGINT, last_sequence BIGINT, OUT event_count BIGINT, OUT checksum VARCHAR(64)
+)
+READS SQL DATA
+BEGIN
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE expected BIGINT DEFAULT last_sequence - first_sequence + 1;
+    DECLARE chunk BIGINT DEFAULT first_chunk(part_id, first_sequence);
+    DECLARE digests LONGBLOB;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
+    IF 32 * expected > @@SESSION.max_allowed_packet THEN
+        CALL refuse('PS006', CONCAT('a log epoch of ', expected, ' events needs a max_allowed_packet of ', 32 * expected));
+    END IF;
+    SET SESSION group_concat_max_len = GREATEST(32 * expected, 1024);
+    SELECT COUNT(*), COALESCE(GROUP_CONCAT(
+        event_digest(e.sequence, e.event_id, e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at)
+        ORDER BY e.sequence SEPARATOR ''), '')
+    INTO event_count, digests
+    FROM logged_events AS e
+    WHERE e.partition_id = part_id AND e.first_sequence >= chunk AND e.first_sequence <= last_sequence
+      AND e.sequence BETWEEN first_sequence AND last_sequence;
+    SET SESSION group_concat_max_len = limit_before;
+    IF LENGTH(digests) <> 32 * event_count THEN
+        CALL refuse('PS019', 'the checksum was not computed whole');
+    END IF;
+    SET checksum = SHA2(digests, 256);
+END;
+
+-- name: find_epoch_end
+-- Where the next log epoch of a partition ends: after max_events, or at the high watermark once the first event was sequenced
+-- max_age_seconds ago; NULL when there is nothing to seal.
+CREATE PROCEDURE find_epoch_end(part_id BIGINT, start BIGINT, max_events INT, max_age_seconds DOUBLE, OUT last BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE oldest DATETIME(6);
+    SET last = LEAST(high_watermark(part_id), start + max_events - 1);
+    SET oldest = (
+        SELECT c.sequenced_at FROM chunks AS c
+        WHERE c.partition_id = part_id AND c.first_sequence = first_chunk(part_id, start));
+    IF last < start OR (last < start + max_events - 1 AND NOT COALESCE(
+            TIMESTAMPDIFF(MICROSECOND, oldest, UTC_TIMESTAMP(6)) >= max_age_seconds * 1000000, FALSE)) THEN
+        SET last = NULL;
+    END IF;
+END;
+
+-- name: seal
+-- Seals the next log epoch of a partition: max_events of it, or what is there once its first event was sequenced
+-- max_age_seconds ago (0: at once; NULL: by size only). No row when there is nothing to seal. The lock on the partition
+-- makes seals follow each other. Raises PS002, PS005, PS006.
+CREATE PROCEDURE seal(topic LONGTEXT, `partition` INT, max_events INT, max_age_seconds DOUBLE)
+BEGIN
+    DECLARE source_id, locked_id, start, last, content_count BIGINT;
+    DECLARE previous INT DEFAULT 0;
+    DECLARE content_checksum VARCHAR(64);
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('seal()');
+    CALL find_partition(topic, `partition`, source_id);
+    IF NOT COALESCE(max_events BETWEEN 1 AND 1000000, FALSE) THEN
+        CALL refuse('PS006', CONCAT('log epochs of ', COALESCE(max_events, 'NULL'), ' events: use 1 to 1,000,000'));
+    END IF;
+    SET locked_id = (SELECT p.id FROM partitions AS p WHERE p.id = source_id FOR UPDATE);
+    SELECT COALESCE(MAX(e.log_epoch), 0), COALESCE(MAX(e.last_sequence), 0) + 1 INTO previous, start
+    FROM log_epochs AS e WHERE e.partition_id = source_id;
+    CALL find_epoch_end(source_id, start, max_events, max_age_seconds, last);
+    IF last IS NOT NULL THEN
+        CALL range_checksum(source_id, start, last, content_count, content_checksum);
+        INSERT INTO log_epochs (partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum)
+        VALUES (source_id, previous + 1, start, last, content_count, content_checksum);
+    END IF;
+    SELECT e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum
+    FROM log_epochs AS e
+    WHERE e.partition_id = source_id AND e.log_epoch = previous + 1 AND last IS NOT NULL;
+END;
+
+-- name: log_epochs_of
+-- The sealed log epochs of a topic, with the targets that hold a verified copy, as a JSON array. Raises PS002.
+CREATE PROCEDURE log_epochs_of(topic LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE source_id BIGINT;
+    CALL find_topic(topic, source_id);
+    SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
+           e.dropped_at, COALESCE((
+               SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
+               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'), '[]') AS targets
+    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id
+    WHERE p.topic_id = source_id
+    ORDER BY p.number, e.log_epoch;
+END;
+
+-- name: missing_copies
+-- The sealed log epochs of a topic of which a target holds no verified copy. Raises PS002.
+CREATE PROCEDURE missing_copies(topic LONGTEXT, target VARCHAR(255))
+READS SQL DATA
+BEGIN
+    DECLARE source_id BIGINT;
+    CALL find_topic(topic, source_id);
+    SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
+           e.dropped_at, COALESCE((
+               SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
+               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'), '[]') AS targets
+    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id
+    WHERE p.topic_id = source_id
+      AND NOT EXISTS (
+        SELECT * FROM epoch_copies AS c
+        WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.target = target AND c.state = 'verified')
+    ORDER BY p.number, e.log_epoch;
+END;
+
+-- name: record_copy
+-- Records that a target holds a log epoch, but only when count and checksum of what was read back equal the seal. Raises
+-- PS002, PS005, PS017, PS019.
+CREATE PROCEDURE record_copy(
+    topic LONGTEXT, `partition` INT, log_epoch INT, target VARCHAR(255), location TEXT, event_count BIGINT, checksum TEXT
+)
+BEGIN
+    DECLARE source_id, sealed_count BIGINT;
+    DECLARE sealed_checksum VARCHAR(200);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('record_copy()');
+    CALL find_partition(topic, `partition`, source_id);
+    SELECT e.event_count, e.checksum INTO sealed_count, sealed_checksum
+    FROM log_epochs AS e WHERE e.partition_id = source_id AND e.log_epoch = log_epoch;
+    IF sealed_count IS NULL THEN
+        CALL refuse('PS019', CONCAT('partition ', `partition`, ' has no sealed log epoch ', COALESCE(log_epoch, 'NULL')));
+    END IF;
+    IF NOT (sealed_count <=> event_count AND sealed_checksum <=> checksum) THEN
+        CALL refuse('PS017', CONCAT('the copy of log epoch ', log_epoch, ' has ', COALESCE(event_count, 'NULL'), ' events and ',
+                                    LEFT(COALESCE(checksum, 'NULL'), 12), '.., the seal says ', sealed_count, ' and ',
+                                    LEFT(sealed_checksum, 12), '..'));
+    END IF;
+    DELETE c FROM epoch_copies AS c
+    WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
+    INSERT INTO epoch_copies (partition_id, log_epoch, target, location, state, detail)
+    VALUES (source_id, log_epoch, target, location, 'verified', '');
+END;
+
+-- name: forget_copy
+-- Marks the copy of a log epoch as missing, with the reason; backfill makes it again. Raises PS002, PS005.
+CREATE PROCEDURE forget_copy(topic LONGTEXT, `partition` INT, log_epoch INT, target VARCHAR(255), reason TEXT)
+BEGIN
+    DECLARE source_id BIGINT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('forget_copy()');
+    CALL find_partition(topic, `partition`, source_id);
+    UPDATE epoch_copies AS c
+    SET c.state = 'missing', c.detail = LEFT(reason, 2000), c.changed_at = UTC_TIMESTAMP(6)
+    WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
+END;
+
+-- name: lowest_position
+-- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic.
+CREATE PROCEDURE lowest_position(part_id BIGINT, OUT subscription VARCHAR(500), OUT position BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SET subscription = NULL, position = NULL;
+    SELECT n.name, n.position INTO subscription, position
+    FROM (
+        SELECT s.name, current_position(s.id, part_id) AS position
+        FROM partitions AS p
+        JOIN subscription_topics AS t ON t.topic_id = p.topic_id
+        JOIN subscriptions AS s ON s.id = t.subscription_id
+        WHERE p.id = part_id
+    ) AS n
+    ORDER BY n.position, n.name
+    LIMIT 1;
+END;
+
+-- name: retention_hold
+-- What keeps a log epoch from being dropped, in words; NULL when nothing does. The one place that decides it. lowest is the
+-- position of the slowest subscription, copies how many the policy wants (NULL without one).
+CREATE PROCEDURE retention_hold(
+    part_id BIGINT, log_epoch INT, copies INT, minimum_age BIGINT, OUT lowest BIGINT, OUT hold TEXT
+)
+READS SQL DATA
+BEGIN
+    DECLARE slowest VARCHAR(500);
+    DECLARE last BIGINT;
+    DECLARE age DOUBLE;
+    DECLARE verified INT;
+    SELECT e.last_sequence, TIMESTAMPDIFF(MICROSECOND, e.sealed_at, UTC_TIMESTAMP(6)) / 1e6 INTO last, age
+    FROM log_epochs AS e WHERE e.partition_id = part_id AND e.log_epoch = log_epoch;
+    CALL lowest_position(part_id, slowest, lowest);
+    SET verified = (
+        SELECT COUNT(*) FROM epoch_copies AS c
+        WHERE c.partition_id = part_id AND c.log_epoch = log_epoch AND c.state = 'verified');
+    SET hold = CASE
+        WHEN copies IS NULL THEN 'no retention policy'
+        WHEN lowest < last THEN CONCAT('subscription "', slowest, '" stands at ', lowest, ', log epoch ', log_epoch,
+                                       ' ends at ', last)
+        WHEN verified < copies THEN CONCAT('log epoch ', log_epoch, ' has ', verified, ' of ', copies, ' verified copies')
+        WHEN age < minimum_age THEN CONCAT('log epoch ', log_epoch, ' is younger than ', minimum_age, ' s')
+    END;
+END;
+
+-- name: clean_partition
+-- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each drop is
+-- recorded. Answers what holds the first epoch that stays.
+CREATE PROCEDURE clean_partition(part_id BIGINT, OUT hold TEXT)
+BEGIN
+    DECLARE locked_id, first, last, lowest, minimum_age BIGINT;
+    DECLARE epoch, copies, policy_version INT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE epochs CURSOR FOR
+        SELECT e.log_epoch, e.first_sequence, e.last_sequence
+        FROM log_epochs AS e
+        WHERE e.partition_id = part_id AND e.dropped_at IS NULL
+        ORDER BY e.log_epoch
+        LIMIT 1000;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    SET locked_id = (SELECT p.id FROM partitions AS p WHERE p.id = part_id FOR UPDATE);
+    SELECT r.copies, r.minimum_age_seconds, r.version INTO copies, minimum_age, policy_version
+    FROM retention_policies AS r JOIN partitions AS p ON p.topic_id = r.topic_id
+    WHERE p.id = part_id;
+    SET done = FALSE;
+    OPEN epochs;
+    epoch: LOOP
+        FETCH epochs INTO epoch, first, last;
+        IF done THEN
+            SET hold = 'nothing sealed is left';
+            LEAVE epoch;
+        END IF;
+        CALL retention_hold(part_id, epoch, copies, minimum_age, lowest, hold);
+        IF hold IS NOT NULL THEN
+            LEAVE epoch;
+        END IF;
+        INSERT INTO retention_drops (
+            partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version, dropped_by)
+        VALUES (part_id, epoch, first, last, lowest, copies, policy_version, USER());
+        UPDATE log_epochs AS e SET e.dropped_at = UTC_TIMESTAMP(6) WHERE e.partition_id = part_id AND e.log_epoch = epoch;
+        UPDATE partitions AS p SET p.low_sequence = last + 1 WHERE p.id = part_id;
+    END LOOP;
+    CLOSE epochs;
+END;
+
+-- name: clean
+-- Logical retention of a topic, by its policy; a row for each partition with its low sequence before and after and what holds
+-- the rest. Subscribe locks the same topic row, so no new subscription can begin below a drop. Raises PS002, PS018.
+CREATE PROCEDURE clean(topic LONGTEXT)
+BEGIN
+    DECLARE source_id, part_id, low BIGINT;
+    DECLARE part_number, partitions INT;
+    DECLARE hold TEXT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE parts CURSOR FOR
+        SELECT p.id, p.number, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_read_committed('clean()');
+    CALL begin_call('clean()');
+    CALL lock_topic(topic, source_id, partitions);
+    CREATE TEMPORARY TABLE IF NOT EXISTS cleaned (
+        number INT NOT NULL PRIMARY KEY, old_low_sequence BIGINT NOT NULL, reason VARCHAR(1000) NOT NULL
+    ) ENGINE = MEMORY;
+    DELETE FROM cleaned;
+    OPEN parts;
+    part: LOOP
+        FETCH parts INTO part_id, part_number, low;
+        IF done THEN
+            LEAVE part;
+        END IF;
+        CALL clean_partition(part_id, hold);
+        INSERT INTO cleaned (number, old_low_sequence, reason) VALUES (part_number, low, hold);
+    END LOOP;
+    CLOSE parts;
+    SELECT c.number AS `partition`, c.old_low_sequence, p.low_sequence, c.reason
+    FROM cleaned AS c JOIN partitions AS p ON p.topic_id = source_id AND p.number = c.number
+    ORDER BY c.number;
+END;
+
+-- name: low_sequences
+-- Each partition of a topic and the first sequence that the database answers. Raises PS002.
+CREATE PROCEDURE low_sequences(topic LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE source_id BIGINT;
+    CALL find_topic(topic, source_id);
+    SELECT p.number AS `partition`, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number;
+END;

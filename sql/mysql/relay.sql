@@ -1,0 +1,32 @@
+-- name: open_block
+-- Writes down what is about to be sent, or finds what was written down and is still open.
+CALL penstock.open_block(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(max_events)s, %(max_bytes)s
+)
+
+-- name: read_block
+-- The events of a block, without its dead letters.
+-- reads only
+CALL penstock.read_block(%(subscription)s, %(partition_id)s, %(first_sequence)s, %(last_sequence)s)
+
+-- name: relay_failure
+-- Counts a failed attempt of the open block; answers the seconds to wait.
+CALL penstock.relay_failure(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(block_id)s, %(error)s, %(base_seconds)s,
+    %(max_seconds)s
+)
+
+-- name: dead_letter
+-- Gives up one event of the open block.
+CALL penstock.dead_letter(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(reason)s
+)
+
+-- name: dead_letters_of
+-- What a subscription has given up, newest first.
+-- reads only
+CALL penstock.dead_letters_of(%(subscription)s, %(max_rows)s)
+
+-- name: sweep
+-- Collects consumers whose time has run out.
+CALL penstock.sweep(%(max_rows)s)

@@ -1,0 +1,70 @@
+-- name: subscribe
+-- Creates a subscription, or adds topics to it.
+CALL penstock.subscribe(%(subscription)s, %(topics)s, %(start)s)
+
+-- name: configure_subscription
+-- Sets the times of a subscription.
+CALL penstock.configure_subscription(
+    %(subscription)s, %(heartbeat_seconds)s, %(lease_seconds)s, %(release_seconds)s
+)
+
+-- name: unsubscribe
+-- Removes a subscription.
+CALL penstock.unsubscribe(%(subscription)s)
+
+-- name: join
+-- Becomes a member of a subscription.
+CALL penstock.`join`(%(subscription)s, %(consumer)s, %(session)s, %(weight)s)
+
+-- name: heartbeat
+-- Stays a member.
+CALL penstock.heartbeat(%(subscription)s, %(consumer)s, %(session)s)
+
+-- name: check_in
+-- Stays a member, and gives and takes leases.
+CALL penstock.check_in(%(subscription)s, %(consumer)s, %(session)s)
+
+-- name: poll
+-- Events of held leases, each after its own position.
+-- reads only
+CALL penstock.poll(
+    %(subscription)s, %(consumer)s, %(partition_ids)s, %(lease_epochs)s, %(after)s, %(max_events)s
+)
+
+-- name: commit
+-- Moves positions forward, fenced by the leases.
+CALL penstock.`commit`(
+    %(subscription)s, %(consumer)s, %(partition_ids)s, %(lease_epochs)s, %(positions)s, %(after)s
+)
+
+-- name: release
+-- Gives leases back.
+CALL penstock.`release`(%(subscription)s, %(consumer)s, %(partition_ids)s, %(lease_epochs)s)
+
+-- name: leave
+-- Ends a membership and frees its leases.
+CALL penstock.`leave`(%(subscription)s, %(consumer)s, %(session)s)
+
+-- name: position
+-- Where a subscription stands on a topic.
+-- reads only
+CALL penstock.`position`(%(subscription)s, %(topic)s)
+
+-- name: seek
+-- Sets the position of one partition and takes the lease from its holder.
+CALL penstock.seek(%(subscription)s, %(topic)s, %(partition)s, %(start)s)
+
+-- name: subscription_lag
+-- Positions, lag and holders, of one subscription or of all.
+-- reads only
+CALL penstock.subscription_lag(%(subscription)s)
+
+-- name: rejected_commits
+-- How many commits the fence has refused.
+-- reads only
+CALL penstock.rejected_commits()
+
+-- name: take_overs
+-- How often a lease changed hands because its holder's time ran out.
+-- reads only
+CALL penstock.take_overs(%(subscription)s)
