@@ -20,7 +20,7 @@ from tests.log.names_kit import broken, meets
 
 THREADS = 6
 STEPS = 60
-NAMES = ("a", "b", "c")
+NAMES = ("a", "b")
 
 #: An open change of names, and what another session does meanwhile, on the tree of `shop`.
 RACES: dict[str, tuple[Callable[[Connection], Any], Callable[[Connection], Any]]] = {
@@ -138,7 +138,7 @@ def test_publishers_wait_for_nothing(connection: Connection, database_url: str) 
 
 
 def _path(chance: random.Random) -> str:
-    return "/".join(chance.choice(NAMES) for _ in range(chance.randrange(1, 4)))
+    return "/".join(chance.choice(NAMES) for _ in range(chance.randrange(1, 3)))
 
 
 def _step(connection: Connection, chance: random.Random) -> None:
@@ -187,13 +187,46 @@ def _work(url: str, seed: int) -> Counter[str]:
 @pytest.mark.parametrize("seed", range(3))
 def test_all_of_it_at_once(connection: Connection, database_url: str, seed: int) -> None:
     """Random changes from six sessions: no deadlock, nothing broken, nothing unexpected."""
+    for path in ("a/a", "a/b", "b/a", "b/b"):
+        penstock.create_topic(connection, f"{path}/a", 2, create_namespaces=True)
     with ThreadPoolExecutor(THREADS) as pool:
         work = [pool.submit(_work, database_url, seed * THREADS + n) for n in range(THREADS)]
     met: Counter[str] = sum((each.result() for each in work), Counter())
     drain(connection)
     assert broken(connection) == {}
     assert met.keys() <= {"done", "PS001", "PS002", "PS005", "PS007", "PS013", "PS020", "PS035"}
-    assert met["done"] > THREADS * STEPS / 10
+    assert met["done"] > THREADS * STEPS / 5
+
+
+def _subscribe_while_unsubscribing(connection: Connection, url: str) -> object:
+    penstock.create_topic(connection, "shop/bills", create_namespaces=True)
+    stream.subscribe(connection, "billing", ["shop/bills"])
+    with open_transaction(url) as leaving:
+        # Where unsubscribe stands between its lock and its DELETE.
+        leaving.execute("SELECT FROM penstock.subscriptions FOR UPDATE")
+
+        def go_on() -> None:
+            stream.unsubscribe(leaving, "billing")
+            leaving.commit()
+
+        waited, answer = meets(
+            go_on, connection, url, lambda own: stream.subscribe(own, "billing", ["shop/bills"])
+        )
+    assert waited
+    return answer
+
+
+def test_a_subscription_that_goes_is_made_anew(connection: Connection, database_url: str) -> None:
+    """Guard: subscribe looks again when what it waited for is gone."""
+    assert _subscribe_while_unsubscribing(connection, database_url) == 1
+    assert broken(connection) == {}
+
+
+def test_without_the_second_look_it_fails(connection: Connection, database_url: str) -> None:
+    """Mutant: one try."""
+    without_guard(connection, "subscribe", "EXIT WHEN FOUND;", "EXIT;")
+    answer = _subscribe_while_unsubscribing(connection, database_url)
+    assert isinstance(answer, psycopg.errors.NotNullViolation)
 
 
 def test_a_missing_parent_made_by_two_at_once(connection: Connection, database_url: str) -> None:

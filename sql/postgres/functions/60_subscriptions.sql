@@ -65,8 +65,11 @@ BEGIN
     IF COALESCE(cardinality(subscribe.topics), 0) = 0 THEN
         PERFORM refuse('PS006', 'a subscription without a topic', 'Name at least one topic.');
     END IF;
-    INSERT INTO subscriptions (name) VALUES (subscription) ON CONFLICT (name) DO NOTHING;
-    SELECT s.id INTO owner_id FROM subscriptions AS s WHERE s.name = subscription FOR NO KEY UPDATE;
+    LOOP
+        INSERT INTO subscriptions (name) VALUES (subscription) ON CONFLICT (name) DO NOTHING;
+        SELECT s.id INTO owner_id FROM subscriptions AS s WHERE s.name = subscription FOR NO KEY UPDATE;
+        EXIT WHEN FOUND;  -- Else it was deleted while this waited for it.
+    END LOOP;
     IF reads_hidden(owner_id) THEN
         PERFORM refuse('PS007', format('there is already a subscription "%s"', subscription), 'Choose another name.');
     END IF;
