@@ -186,9 +186,12 @@ BEGIN
         SELECT MIN(s.name) INTO a_reader FROM subscriptions AS s WHERE s.id = JSON_EXTRACT(readers, '$[0]');
         CALL refuse('PS020', CONCAT('subscription "', LEFT(a_reader, 60), '" reads the topic'));
     END IF;
-    DELETE l FROM leases AS l
-    JOIN partitions AS p ON p.id = l.partition_id
-    JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = p.topic_id;
+    -- By the primary key: a scan of leases would wait for the consumers of other topics.
+    DELETE l
+    FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    STRAIGHT_JOIN partitions AS p FORCE INDEX (partitions_number) ON p.topic_id = j.id
+    STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
+    STRAIGHT_JOIN leases AS l FORCE INDEX (PRIMARY) ON l.subscription_id = r.id AND l.partition_id = p.id;
     DELETE s FROM subscription_topics AS s JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = s.topic_id;
     DELETE r FROM retention_policies AS r JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = r.topic_id;
     CALL hold_sequencer();

@@ -101,15 +101,17 @@ BEGIN
     END;
     CALL begin_call('turn_dedup()');
     CALL find_setting('dedup_window_seconds', window_seconds);
-    DELETE d FROM dedup_keys AS d
-    JOIN (
+    DELETE d
+    FROM (
         SELECT o.topic_id, o.dedup_key
         FROM dedup_keys AS o
         WHERE o.at < UTC_TIMESTAMP(6) - INTERVAL CAST(window_seconds * 1000000 AS SIGNED) MICROSECOND
         ORDER BY o.at
         LIMIT 10000
         FOR UPDATE SKIP LOCKED
-    ) AS old_one ON old_one.topic_id = d.topic_id AND old_one.dedup_key = d.dedup_key;
+    ) AS old_one
+    STRAIGHT_JOIN dedup_keys AS d FORCE INDEX (PRIMARY)
+        ON d.topic_id = old_one.topic_id AND d.dedup_key = old_one.dedup_key;
     SET some = ROW_COUNT() > 0;
     SELECT some AS turned;
 END;

@@ -1,0 +1,35 @@
+"""Small things that the contract tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock import database
+from tests.contract.databases import ContractDatabase
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+
+@contextmanager
+def open_transaction(db: ContractDatabase) -> Iterator[Connection]:
+    """A connection inside a transaction; rolled back unless the test commits it."""
+    connection = db.connect(autocommit=False)
+    database.execute(connection, "SELECT 1")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def count(db: ContractDatabase, table: str) -> int:
+    """How many rows a table of Penstock has."""
+    ((found,),) = db.run(f"SELECT COUNT(*) FROM penstock.{table}")
+    return int(found)
+
+
+def sql(connection: Any, statement: str) -> None:
+    """One statement in the connection's transaction."""
+    database.execute(connection, statement)
