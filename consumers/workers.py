@@ -11,19 +11,21 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ops.relay import Relay
-from ops.sequence import sequence_round
+from ops.sequence import keep_up, sequence_round
 from ops.sinks.base import Sink
 from ops.sweep import sweep
-from penstock import database, log
+from penstock import database
 from penstock.errors import DuplicateSession
 from penstock.lease_loop import LeaseLoop, LoopStats
 
 logger = logging.getLogger(__name__)
 
-#: An idle sequencer looks again after this long, doubling up to the longer one.
+#: An idle sequencer looks again after this long, doubling up to the setting sequencer_idle_seconds.
 BUSY_PAUSE = 0.002
-IDLE_PAUSE = 0.05
-SLICES_EVERY_SECONDS = 60.0
+UPKEEP_EVERY_SECONDS = 60.0
+#: How often what waits is measured for back pressure, while the sequencer is busy.
+MEASURE_EVERY_SECONDS = 1.0
+PASSES_BETWEEN_MEASURES = 10
 #: How long a consumer waits for the lease of an earlier run of its id to end.
 REJOIN_SECONDS = 60.0
 REJOIN_PAUSE = 0.5
@@ -60,17 +62,23 @@ class SequencerWorker:
     def run(self, stop: threading.Event) -> None:
         """Sequence until told to stop."""
         with database.connect(self.url, application_name="penstock sequencer") as connection:
-            pause = BUSY_PAUSE
-            slices_due = 0.0
+            pause = longest = BUSY_PAUSE
+            upkeep_due = measure_due = 0.0
             while not stop.is_set():
                 self.turned = time.monotonic()
-                if self.turned >= slices_due:
-                    log.ensure_slices(connection)
-                    slices_due = self.turned + SLICES_EVERY_SECONDS
-                done = sequence_round(connection)
+                if self.turned >= upkeep_due:
+                    keep_up(connection)
+                    longest = database.call(connection, "setting", name="sequencer_idle_seconds")[
+                        0
+                    ][0]
+                    upkeep_due = self.turned + UPKEEP_EVERY_SECONDS
+                done = sequence_round(connection, max_passes=PASSES_BETWEEN_MEASURES)
+                if self.turned >= measure_due:
+                    database.call(connection, "measure_pressure")
+                    measure_due = self.turned + MEASURE_EVERY_SECONDS
                 self.events += done.events
                 self.passes += done.passes
-                pause = BUSY_PAUSE if done.events else min(pause * 2, IDLE_PAUSE)
+                pause = BUSY_PAUSE if done.events else min(pause * 2, longest)
                 stop.wait(pause)
 
     def last_turn(self) -> float:

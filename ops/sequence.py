@@ -45,10 +45,28 @@ def sequence_round(
     return Sequenced(events, passes, busy=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What was done for the log beside its events."""
+
+    slices_added: int
+    dedup_turned: bool
+
+
+def keep_up(connection: database.Connection) -> Upkeep:
+    """What has to be done now and then: storage made ahead, old dedup keys forgotten.
+
+    Neither waits for long, and what could not be locked is done the next time.
+    """
+    added = log.ensure_slices(connection)
+    turned = database.call(connection, "turn_dedup")[0][0]
+    return Upkeep(added, bool(turned))
+
+
 def sequence(url: str, *, max_events: int = PASS_EVENTS, max_passes: int = 1000) -> Sequenced:
     """One round on a connection of its own, with storage made ahead: for jobs and the command."""
     with database.connect(url, application_name="penstock sequence") as connection:
-        added = log.ensure_slices(connection)
+        added = keep_up(connection).slices_added
         done = sequence_round(connection, max_events=max_events, max_passes=max_passes)
     return Sequenced(done.events, done.passes, done.busy, added)
 

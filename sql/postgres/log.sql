@@ -7,8 +7,8 @@ SELECT sequenced, more, busy, grown FROM penstock.sequence(%(max_events)s::integ
 SELECT penstock.announce(%(grown)s::bigint[])
 
 -- name: ensure_slices
--- Makes storage ahead; answers how many slices were added.
-SELECT penstock.ensure_slices()
+-- Makes storage ahead, for delayed events too; answers how many slices were added.
+SELECT penstock.ensure_slices() + penstock.ensure_delayed()
 
 -- name: unsequenced
 -- What waits for the sequencer.

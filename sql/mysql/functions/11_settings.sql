@@ -7,7 +7,7 @@ BEGIN
         WHEN 'dedup_window_seconds' THEN 3600
         WHEN 'kept_share' THEN 0.05
         WHEN 'longest_delay_seconds' THEN 2592000
-        WHEN 'sequencer_idle_seconds' THEN 0.5
+        WHEN 'sequencer_idle_seconds' THEN 0.05
     END);
     IF found IS NULL THEN
         CALL refuse('PS006', CONCAT('there is no setting "', COALESCE(of_name, 'NULL'), '"'));
@@ -62,7 +62,7 @@ BEGIN
         SELECT 'dedup_window_seconds' AS name, 3600e0 AS preset
         UNION ALL SELECT 'kept_share', 0.05e0
         UNION ALL SELECT 'longest_delay_seconds', 2592000e0
-        UNION ALL SELECT 'sequencer_idle_seconds', 0.5e0
+        UNION ALL SELECT 'sequencer_idle_seconds', 0.05e0
     ) AS k
     LEFT JOIN settings AS s ON s.name = k.name
     ORDER BY k.name;
