@@ -8,7 +8,7 @@ SELECT penstock.announce(%(grown)s::bigint[])
 
 -- name: ensure_slices
 -- Makes storage ahead, for delayed events too; answers how many slices were added.
-SELECT penstock.ensure_slices() + penstock.ensure_delayed()
+SELECT penstock.ensure_slices()
 
 -- name: unsequenced
 -- What waits for the sequencer.

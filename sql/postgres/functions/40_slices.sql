@@ -102,7 +102,7 @@ BEGIN
             added := added + 1;
         END LOOP;
     END LOOP;
-    RETURN added;
+    RETURN added + ensure_delayed();
 END
 $$;
 

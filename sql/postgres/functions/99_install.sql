@@ -2,10 +2,6 @@
 -- Storage to begin with.
 SELECT ensure_slices();
 
--- name: first_delayed_slices
--- Storage for events that are to come later.
-SELECT ensure_delayed();
-
 -- name: first_era
 -- Transaction numbers are compared within an era, so there must be one to begin with.
 INSERT INTO eras (era, system_identifier, timeline, boundary_id, base, settled)
