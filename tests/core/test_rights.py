@@ -30,6 +30,7 @@ CALLS = "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA penstock TO {}"
 MATRIX = """
 announce                . . o . .
 applied_migrations      c i o p r
+broken_slices           . . o . .
 carry_positions         . i o . .
 check_in                c . o . .
 clean                   . . o . .
@@ -92,6 +93,7 @@ seal                    . . o . .
 seek                    c . o . .
 sequence                . . o . .
 sequence_gaps           . . o . r
+sequencer_state         . . o . .
 set_backpressure        . . o . .
 set_retention           . . o . .
 set_setting             . . o . .
@@ -99,6 +101,8 @@ setting                 c . o p r
 settings_of             . . o . r
 slice_dropped           . i o . .
 slices_ready            . i o . r
+snapshot_holders        . . o . .
+storage_shortage        . . o . .
 subscribe               c . o . .
 subscription_lag        c . o . r
 swap_chunks             . i o . .

@@ -26,7 +26,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             record_copy copies_of missing_copies forget_copy clean keep_events carry_positions
             condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
-            settings_of set_backpressure measure_pressure turn_dedup reconcile report_position function_roles')
+            settings_of set_backpressure measure_pressure turn_dedup reconcile report_position
+            snapshot_holders sequencer_state storage_shortage broken_slices function_roles')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, '\s+') AS f (name)
     GROUP BY f.name

@@ -1,0 +1,28 @@
+"""The doctor: what is wrong with the database for Penstock, each with the command that mends it.
+
+    for finding in doctor("postgresql://..."):
+        print(finding.what, finding.command)
+
+It changes nothing.  What a topic's policies ask for is not its business: ``ops.health`` knows them.
+"""
+
+from __future__ import annotations
+
+from penstock import config
+from penstock.doctor.findings import Finding as Finding
+from penstock.doctor.findings import Limits as Limits
+from penstock.doctor.findings import Severity as Severity
+
+
+def doctor(url: str | None = None, limits: Limits | None = None) -> list[Finding]:
+    """Everything that is wrong, errors first; on connections of its own, so it takes an address.
+
+    DatabaseUnavailable when there is nobody to examine.
+    """
+    url = url or config.database_url()
+    if config.dialect_of_url(url) == "mysql":
+        from penstock.doctor.mysql import examine
+    else:
+        from penstock.doctor.postgres import examine
+    found = examine(url, limits or Limits())
+    return sorted(found, key=lambda each: each.severity is not Severity.ERROR)

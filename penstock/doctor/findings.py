@@ -1,0 +1,56 @@
+"""What the doctor says, and from when on it says it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How bad a finding is: an error loses data or stops the log, a warning soon may."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong; ``command`` is what mends it."""
+
+    check: str
+    severity: Severity
+    what: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is still well: ages in seconds, and for how many days storage has to be ready."""
+
+    snapshot_seconds: float = 600.0
+    waiting_seconds: float = 10.0
+    storage_days: float = 2.0
+
+
+def error(check: str, what: str, command: str) -> Finding:
+    """A finding that needs somebody now."""
+    return Finding(check, Severity.ERROR, what, command)
+
+
+def warning(check: str, what: str, command: str) -> Finding:
+    """A finding that can wait until tomorrow."""
+    return Finding(check, Severity.WARNING, what, command)
+
+
+def duration(seconds: float) -> str:
+    """An age in the unit that people would use."""
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def shell(*words: str) -> str:
+    """A command line; the password of the database is never part of it."""
+    return shlex.join(word for word in words if word)

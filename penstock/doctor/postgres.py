@@ -1,0 +1,335 @@
+"""The doctor on PostgreSQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock import config, database
+from penstock.database import call
+from penstock.dialects.common import CONNECT_TIMEOUT_SECONDS
+from penstock.dialects.postgres import libpq_url
+from penstock.doctor.findings import Finding, Limits, duration, error, shell, warning
+from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
+from penstock.doctor.schema import examine_schema
+from penstock.errors import DatabaseTooOld, NotMigrated
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+#: An idle sequencer looks at least this often whether something has come.
+_NEXT_PASS_SECONDS = 1.0
+_POOLER_PROBES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Patient:
+    """The connection, and what is known of where it leads."""
+
+    connection: Connection
+    limits: Limits
+    psql: Psql
+    schema: str
+
+
+def examine(url: str, limits: Limits) -> list[Finding]:
+    """Everything that is wrong there."""
+    try:
+        connection = database.connect(url, application_name="penstock doctor")
+    except DatabaseTooOld as problem:
+        return [error("server", problem.message, problem.hint)]
+    with closing(connection), _plain(url) as plain:
+        info = connection.info
+        place = ("-h" * bool(info.host), info.host, "-p" * bool(info.port), str(info.port or ""))
+        psql = Psql((*place, "-U", info.user), info.dbname, info.user)
+        patient = _Patient(connection, limits, psql, config.schema_name())
+        endpoint = _Endpoint(*call(connection, "doctor_endpoint")[0])
+        found = list(examine_settings(call(plain, "doctor_settings"), psql))
+        found += _pooler(patient, plain, endpoint)
+        if endpoint.in_recovery:
+            return [*found, _replica(patient, endpoint)]
+        schema = examine_schema(connection)
+        with suppress(NotMigrated):
+            for check in (_snapshots, _sequencer, _storage, _slices):
+                found += check(patient)
+        return found + schema
+
+
+@contextmanager
+def _plain(url: str) -> Iterator[Any]:
+    """A connection as an application makes one, without any setting of ours."""
+    import psycopg
+
+    with closing(
+        psycopg.connect(libpq_url(url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS)
+    ) as connection:
+        yield connection
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """What the address leads to; of a replica also where it gets its data from."""
+
+    in_recovery: bool
+    primary_host: str | None
+    primary_port: int | None
+    server_host: str | None
+    server_port: int | None
+    login: str
+
+
+def _replica(patient: _Patient, endpoint: _Endpoint) -> Finding:
+    where = _address(patient, endpoint.primary_host, endpoint.primary_port)
+    return error(
+        "replica",
+        "the address leads to a replica: it cannot publish, sequence or commit",
+        where or "export PENSTOCK_DATABASE_URL=...  # the address of the primary",
+    )
+
+
+def _address(patient: _Patient, host: str | None, port: int | None) -> str | None:
+    if not host or host.startswith("/"):
+        return None
+    name = f"[{host}]" if ":" in host else host
+    url = f"postgresql://{patient.psql.login}@{name}:{port}/{patient.psql.database}"
+    return f"export {shell(f'PENSTOCK_DATABASE_URL={url}')}  # with the password"
+
+
+def _pooler(patient: _Patient, plain: Any, endpoint: _Endpoint) -> Iterator[Finding]:
+    """A session of the server's own belongs to one client; a pooled one is lent anew each time."""
+
+    def answering(connection: Any) -> int:
+        return int(call(connection, "doctor_backend")[0][0])
+
+    mine = patient.connection
+    for _ in range(_POOLER_PROBES):
+        first = answering(mine)
+        with plain.transaction():
+            other = answering(plain)
+            again = answering(mine)
+        if other == first or again != first:
+            where = _address(patient, endpoint.server_host, endpoint.server_port)
+            yield warning(
+                "pooler",
+                "the address leads to a pooler that changes sessions between transactions: "
+                "consumers are not woken but look themselves, time limits of sessions do not hold, "
+                "and `penstock clean` and `penstock migrate` must not go through it",
+                where or "export PENSTOCK_DATABASE_URL=...  # the address of the server itself",
+            )
+            return
+
+
+def _snapshots(patient: _Patient) -> Iterator[Finding]:
+    """The oldest of each kind."""
+    told = {
+        "session": _session,
+        "prepared": _prepared,
+        "slot": _slot,
+        "hidden": _hidden,
+    }
+    counted: dict[str, list[_Holder]] = {kind: [] for kind in told}
+    for row in call(patient.connection, "doctor_snapshots"):
+        holder = _Holder(*row)
+        if holder.age_seconds is None or holder.age_seconds > patient.limits.snapshot_seconds:
+            counted[holder.kind].append(holder)
+    for kind, holders in counted.items():
+        if holders:
+            yield told[kind](patient, holders[0], len(holders) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """One row of snapshot_holders()."""
+
+    kind: str
+    name: str
+    database: str | None
+    login: str | None
+    application: str | None
+    age_seconds: float | None
+    doing: str | None
+
+
+_HELD = "clean cannot drop, and vacuum cannot clean up, what is younger"
+
+
+def _others(others: int) -> str:
+    return f" ({others} more like it)" if others else ""
+
+
+def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
+    elsewhere = "" if holder.database == patient.psql.database else f" in {holder.database}"
+    return warning(
+        "snapshot",
+        f"session {holder.name} of {holder.login}{elsewhere} (application "
+        f"{holder.application or 'unnamed'!r}; {holder.doing}) has held its transaction for "
+        f"{duration(holder.age_seconds or 0)}{_others(others)}: {_HELD}",
+        patient.psql.run(f"SELECT pg_terminate_backend({holder.name})"),
+    )
+
+
+def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
+    return warning(
+        "prepared_transaction",
+        f"transaction {holder.name!r} of {holder.login} in {holder.database} was prepared "
+        f"{duration(holder.age_seconds or 0)} ago and neither committed nor rolled back"
+        f"{_others(others)}: {_HELD}, and its events are not there",
+        patient.psql.run(f"ROLLBACK PREPARED {literal(holder.name)}", database=holder.database),
+    )
+
+
+def _slot(patient: _Patient, holder: _Holder, others: int) -> Finding:
+    age = f" for {duration(holder.age_seconds)}" if holder.age_seconds is not None else ""
+    return warning(
+        "replication_slot",
+        f"replication slot {holder.name!r} has had no reader{age}{_others(others)}: it "
+        f"{holder.doing or 'keeps WAL'} until the disk is full, and rows from being cleaned up",
+        patient.psql.run(f"SELECT pg_drop_replication_slot({literal(holder.name)})"),
+    )
+
+
+def _hidden(patient: _Patient, holder: _Holder, others: int) -> Finding:
+    return warning(
+        "hidden_sessions",
+        f"{holder.name} sessions of other logins cannot be looked at; one of them may hold the "
+        "oldest snapshot",
+        patient.psql.run(f"GRANT pg_read_all_stats TO {quoted(holder.login or '')}"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequencer:
+    """The row of sequencer_state()."""
+
+    events: int
+    waiting_seconds: float
+    last_pass_seconds: float | None
+    pid: int | None
+    login: str | None
+    application: str | None
+    held_seconds: float | None
+
+
+def _sequencer(patient: _Patient) -> Iterator[Finding]:
+    """Looks twice: the events of a transaction that was long open are old when they appear."""
+    limit = patient.limits.waiting_seconds
+    state = _Sequencer(*call(patient.connection, "doctor_sequencer")[0])
+    if state.waiting_seconds > limit:
+        time.sleep(_NEXT_PASS_SECONDS)
+        state = _Sequencer(*call(patient.connection, "doctor_sequencer")[0])
+    if state.waiting_seconds <= limit:
+        return
+    many = f"{state.events}{' or more' if state.events == 10_000 else ''} events"  # noqa: PLR2004
+    waits = f"{many} wait for their sequence, the oldest for {duration(state.waiting_seconds)}"
+    if (state.held_seconds or 0) > limit:
+        yield error(
+            "sequencer",
+            f"{waits}: session {state.pid} of {state.login} (application "
+            f"{state.application or 'unnamed'!r}) holds the sequencer for "
+            f"{duration(state.held_seconds or 0)}",
+            patient.psql.run(f"SELECT pg_terminate_backend({state.pid})"),
+        )
+    elif state.last_pass_seconds is None or state.last_pass_seconds > limit:
+        yield error(
+            "sequencer",
+            f"{waits}, and nobody sequences",
+            "penstock sequence  # once; all the time: penstock daemon --roles sequencer,sweep",
+        )
+    else:
+        yield warning(
+            "unsequenced",
+            f"{waits}: the sequencer is at work and behind",
+            "penstock sequence --max-events 100000  # longer passes, until nothing waits",
+        )
+
+
+def _storage(patient: _Patient) -> Iterator[Finding]:
+    schema = quoted(patient.schema)
+    for parent, ready, days in call(
+        patient.connection, "doctor_storage", least_days=patient.limits.storage_days
+    ):
+        if parent == "delayed":
+            yield error(
+                "storage",
+                f"events that are delayed by the longest delay find no storage: it ends "
+                f"{-days:.1f} days before",
+                patient.psql.run(f"SELECT {schema}.ensure_delayed()"),
+            )
+            continue
+        reach = "" if days is None else f", {days:.1f} days at the highest rate seen"
+        yield error(
+            "storage",
+            f"the table {parent} is ready for only {ready} more ids{reach}",
+            patient.psql.run(f"SELECT {schema}.ensure_slices()"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """One row of broken_slices()."""
+
+    parent: str
+    name: str
+    first_id: int
+    last_id: int
+    state: str
+    condemned: bool
+    used: bool
+
+
+def _slices(patient: _Patient) -> Iterator[Finding]:
+    for row in call(patient.connection, "doctor_slices"):
+        slice_ = _Slice(*row)
+        if slice_.condemned:
+            yield warning(
+                "slice",
+                f"the slice {slice_.name} is {slice_.state}: clean was cut short while it dropped "
+                "what nobody needs",
+                patient.psql.run(*_drop(patient.schema, slice_)),
+            )
+        elif slice_.state == "missing" and slice_.used:
+            yield error(
+                "slice",
+                f"the slice {slice_.name} is gone, and with it the rows {slice_.first_id} to "
+                f"{slice_.last_id} of {slice_.parent}",
+                f"pg_restore --table={slice_.name} ...  # from a backup, then once more: "
+                "penstock doctor",
+            )
+        else:
+            yield error(
+                "slice",
+                f"the slice {slice_.name} is {slice_.state}: the rows {slice_.first_id} to "
+                f"{slice_.last_id} of {slice_.parent} can neither be read nor written",
+                patient.psql.run(*_attach(patient.schema, slice_)),
+            )
+
+
+def _drop(schema: str, slice_: _Slice) -> Iterator[str]:
+    """The rest of what clean does."""
+    parent, name = (f"{quoted(schema)}.{quoted(each)}" for each in (slice_.parent, slice_.name))
+    if slice_.state == "half detached":
+        yield f"ALTER TABLE {parent} DETACH PARTITION {name} FINALIZE"
+    if slice_.state != "missing":
+        yield f"DROP TABLE {name}"
+    yield f"SELECT {quoted(schema)}.slice_dropped({literal(slice_.name)})"
+
+
+def _attach(schema: str, slice_: _Slice) -> Iterator[str]:
+    parent, name = (f"{quoted(schema)}.{quoted(each)}" for each in (slice_.parent, slice_.name))
+    if slice_.state == "half detached":
+        yield f"ALTER TABLE {parent} DETACH PARTITION {name} FINALIZE"
+    if slice_.state == "missing":
+        yield (
+            f"CREATE TABLE {name} "
+            f"(LIKE {parent} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES)"
+        )
+        if slice_.parent == "chunks":
+            index = quoted(f"{slice_.name}_sequence")
+            yield f"CREATE UNIQUE INDEX {index} ON {name} (partition_id, first_sequence)"
+    yield (
+        f"ALTER TABLE {parent} ATTACH PARTITION {name} "
+        f"FOR VALUES FROM ({slice_.first_id}) TO ({slice_.last_id + 1})"
+    )

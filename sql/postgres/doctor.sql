@@ -1,0 +1,36 @@
+-- name: doctor_endpoint
+-- What the connection leads to. Behind a pooler the server's address is not the one that was called.
+SELECT
+    pg_is_in_recovery(), w.sender_host, w.sender_port, host(inet_server_addr()), inet_server_port(), current_user::text
+FROM (SELECT) AS always
+LEFT JOIN pg_stat_wal_receiver AS w ON true
+
+-- name: doctor_settings
+-- The server's settings that matter, and where each comes from.
+SELECT name, setting, unit, source, context
+FROM pg_settings
+WHERE name IN (
+    'autovacuum', 'default_transaction_isolation', 'default_transaction_read_only', 'fsync', 'full_page_writes',
+    'statement_timeout', 'synchronous_commit', 'track_counts', 'transaction_timeout'
+)
+
+-- name: doctor_backend
+-- Which of the server's processes answers: behind a pooler it can change from one transaction to the next.
+SELECT pg_backend_pid()
+
+-- name: doctor_snapshots
+-- What keeps the past, oldest first.
+SELECT kind, name, database, login, application, age_seconds, doing FROM penstock.snapshot_holders()
+
+-- name: doctor_sequencer
+-- What waits for the sequencer, and who has it.
+SELECT waiting_events, waiting_seconds, last_pass_seconds, pid, login, application, held_seconds
+FROM penstock.sequencer_state()
+
+-- name: doctor_storage
+-- What the tables have too little room for.
+SELECT parent, ready, days FROM penstock.storage_shortage(%(least_days)s::double precision)
+
+-- name: doctor_slices
+-- Slices that do not stand where they belong.
+SELECT parent, slice, first_id, last_id, state, condemned, used FROM penstock.broken_slices()

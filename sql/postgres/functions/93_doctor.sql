@@ -1,0 +1,106 @@
+-- name: snapshot_holders
+-- What keeps the database from forgetting the past, oldest first: sessions with a transaction that others must not clean up behind
+-- (in another database of the server it matters when it has written), prepared transactions, replication slots that
+-- nobody reads. Of a query only its first word is told, the rest may be data. One row of the kind 'hidden' counts the
+-- sessions that the owner of the schema may not look at; login is then that owner.
+CREATE OR REPLACE FUNCTION snapshot_holders()
+RETURNS TABLE (
+    kind text, name text, database text, login text, application text, age_seconds double precision, doing text
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT 'session', a.pid::text, a.datname::text, a.usename::text, a.application_name,
+           extract(epoch FROM clock_timestamp() - a.xact_start)::double precision,
+           concat_ws(', ', a.state, upper(substring(a.query FROM '^\s*([A-Za-z]+)')))
+    FROM pg_stat_activity AS a
+    WHERE a.pid <> pg_backend_pid() AND a.xact_start IS NOT NULL AND a.backend_type <> 'autovacuum worker'
+      AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database())
+    UNION ALL
+    SELECT 'prepared', p.gid, p.database::text, p.owner::text, NULL,
+           extract(epoch FROM clock_timestamp() - p.prepared)::double precision, NULL
+    FROM pg_prepared_xacts AS p
+    UNION ALL
+    -- Since when a slot is left alone is known from PostgreSQL 17 on.
+    SELECT 'slot', s.slot_name::text, s.database::text, NULL, s.plugin::text,
+           extract(epoch FROM clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz)::double precision,
+           CASE WHEN NOT pg_is_in_recovery()
+               THEN 'keeps ' || pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)) || ' of WAL' END
+    FROM pg_replication_slots AS s
+    WHERE NOT s.active AND NOT s.temporary
+      AND (s.restart_lsn IS NOT NULL OR s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL)
+    UNION ALL
+    SELECT 'hidden', count(*)::text, NULL, current_user::text, NULL, NULL, NULL
+    FROM pg_stat_activity AS a
+    WHERE a.query = '<insufficient privilege>' AND a.datid IS NOT NULL AND a.usesysid IS NOT NULL
+    HAVING count(*) > 0
+    ORDER BY 6 DESC NULLS LAST
+$$;
+
+-- name: sequencer_state
+-- How long the oldest committed event waits for its sequence and how many do (counted up to 10,000), how long ago a pass was made,
+-- and which session holds the sequencer's row, for how long.
+CREATE OR REPLACE FUNCTION sequencer_state(
+    OUT waiting_events bigint, OUT waiting_seconds double precision, OUT last_pass_seconds double precision,
+    OUT pid integer, OUT login text, OUT application text, OUT held_seconds double precision
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT u.events, u.oldest_age_seconds,
+           extract(epoch FROM clock_timestamp() - (SELECT t.passed_at FROM ticks AS t ORDER BY t.id DESC LIMIT 1)),
+           h.pid, h.login, h.application, h.held_seconds
+    FROM unsequenced() AS u
+    LEFT JOIN LATERAL (
+        SELECT l.pid, a.usename::text AS login, a.application_name AS application,
+               extract(epoch FROM clock_timestamp() - a.xact_start)::double precision AS held_seconds
+        FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+        WHERE l.locktype = 'relation' AND l.relation = to_regclass('sequencer') AND l.mode = 'RowShareLock'
+          AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+        ORDER BY a.xact_start
+        LIMIT 1
+    ) AS h ON true
+$$;
+
+-- name: storage_shortage
+-- The insert-only tables that are ready for less than so many days at the highest rate seen, or for so few ids that any burst may
+-- use them up. days of the delayed events is counted beyond the longest delay.
+CREATE OR REPLACE FUNCTION storage_shortage(least_days double precision)
+RETURNS TABLE (parent text, ready bigint, days double precision)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT u.parent, COALESCE(r.ready, 0), r.days
+    FROM slice_sources() AS u LEFT JOIN slices_ready() AS r ON r.parent = u.parent
+    WHERE r.parent IS NULL OR r.days < storage_shortage.least_days
+       OR r.ready < CASE WHEN u.parent = 'events' THEN 1000000 ELSE 100000 END
+    UNION ALL
+    SELECT 'delayed', NULL, d.days
+    FROM (
+        SELECT (COALESCE(max(s.last_id), 0) / 1000000.0 - extract(epoch FROM clock_timestamp())
+                - COALESCE((SELECT t.value FROM settings AS t WHERE t.name = 'longest_delay_seconds'), 2592000))
+               / 86400 AS days
+        FROM slices AS s
+        WHERE s.parent = 'delayed'
+    ) AS d
+    WHERE d.days < 0
+    ORDER BY 1
+$$;
+
+-- name: broken_slices
+-- Slices that do not stand where they belong: half detached, detached or missing. condemned: nobody needs the slice, and a clean was
+-- cut short while it dropped it. used: ids of it have been given out. A slice that somebody works on now is left out.
+CREATE OR REPLACE FUNCTION broken_slices()
+RETURNS TABLE (
+    parent text, slice text, first_id bigint, last_id bigint, state text, condemned boolean, used boolean
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT s.parent, s.slice, s.first_id, s.last_id, f.state, s.condemned_tx IS NOT NULL,
+           COALESCE(NOT (u.used > 0 AND s.first_id > u.used), true)
+    FROM slices AS s
+    LEFT JOIN slice_sources() AS u ON u.parent = s.parent
+    LEFT JOIN pg_class AS c ON c.oid = to_regclass(quote_ident(s.slice))
+    LEFT JOIN pg_inherits AS i ON i.inhrelid = c.oid AND i.inhparent = to_regclass(quote_ident(s.parent))
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN c.oid IS NULL THEN 'missing' WHEN i.inhrelid IS NULL THEN 'detached'
+                    WHEN i.inhdetachpending THEN 'half detached' END
+    ) AS f (state)
+    WHERE f.state IS NOT NULL AND NOT EXISTS (
+        SELECT FROM pg_stat_activity AS a
+        WHERE a.state = 'active' AND a.pid <> pg_backend_pid() AND strpos(a.query, s.slice) > 0)
+    ORDER BY s.parent, s.first_id
+$$;

@@ -1,0 +1,139 @@
+"""Who keeps the past: sessions, prepared transactions, replication slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from penstock import migrate
+from penstock.doctor import doctor
+from resources.embedded import EmbeddedPostgres
+from tests.doctor.kit import NOW, Connection, Run, begin, only
+from tests.guards import definition, without_guard
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_the_oldest_holder_of_a_snapshot(url: str, run: Run) -> None:
+    """Two hold one; the older is named with who it is and what it does, without its data."""
+    with ExitStack() as stack:
+        oldest = begin(
+            stack, url, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT 'secret'",
+            application_name="report",
+        )  # fmt: skip
+        begin(stack, url, "SELECT pg_current_xact_id()")
+        assert doctor(url) == []
+        found = only(doctor(url, NOW))
+        assert found.check == "snapshot"
+        assert f"session {oldest.info.backend_pid} of postgres" in found.what
+        assert "(application 'report'; idle in transaction, SELECT)" in found.what
+        assert "(1 more like it)" in found.what
+        assert "secret" not in found.what
+        run(found.command, url)
+        with pytest.raises(psycopg.OperationalError):
+            oldest.execute("SELECT")
+        assert "SELECT)" in only(doctor(url, NOW)).what
+
+
+def test_a_holder_in_another_database_matters_when_it_has_written(
+    server: EmbeddedPostgres, url: str, run: Run
+) -> None:
+    elsewhere = server.url("billing")
+    with ExitStack() as stack:
+        begin(stack, elsewhere, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT")
+        assert doctor(url, NOW) == []
+        begin(stack, elsewhere, "SELECT pg_current_xact_id()")
+        found = only(doctor(url, NOW))
+        assert (found.check, " in billing " in found.what) == ("snapshot", True)
+        run(found.command, url)
+        assert doctor(url, NOW) == []
+
+
+@pytest.mark.parametrize("database", ["shop", "billing"])
+def test_a_prepared_transaction(
+    server: EmbeddedPostgres, url: str, run: Run, database: str
+) -> None:
+    with psycopg.connect(server.url(database)) as connection:
+        connection.execute("SELECT pg_current_xact_id()")
+        connection.execute("PREPARE TRANSACTION 'it''s $HOME'")
+        connection.commit()
+    assert doctor(url) == []
+    found = only(doctor(url, NOW))
+    assert found.check == "prepared_transaction"
+    assert f"of postgres in {database} was prepared" in found.what
+    run(found.command, url)
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        "SELECT pg_create_physical_replication_slot('standby', true)",
+        "SELECT pg_create_logical_replication_slot('standby', 'pgoutput')",
+    ],
+)
+def test_a_replication_slot_without_a_reader(
+    url: str, admin: Connection, run: Run, create: str
+) -> None:
+    admin.execute(create.encode())
+    found = only(doctor(url, NOW))
+    assert found.check == "replication_slot"
+    assert "'standby' has had no reader" in found.what
+    assert "of WAL until the disk is full" in found.what
+    run(found.command, url)
+
+
+@contextmanager
+def owned_by(server: EmbeddedPostgres, login: str) -> Iterator[str]:
+    """A migrated database whose owner, and so its functions, is no superuser."""
+    admin_url, name = server.url("postgres"), sql.Identifier(login)
+
+    def as_admin(*statements: str) -> None:
+        with psycopg.connect(admin_url, autocommit=True) as admin:
+            for each in statements:
+                admin.execute(sql.SQL(each).format(name, name))
+
+    as_admin("CREATE ROLE {} LOGIN PASSWORD 'pw'", "CREATE DATABASE {} OWNER {}")
+    parts = urlsplit(admin_url)
+    place = f"{login}:pw@{parts.hostname}:{parts.port}"
+    url = urlunsplit(parts._replace(netloc=place, path=f"/{login}"))
+    try:
+        migrate.migrate(url)
+        yield url
+    finally:
+        as_admin("DROP DATABASE {} WITH (FORCE)", "DROP ROLE {}")
+
+
+def test_sessions_that_nobody_may_look_at_are_counted(
+    server: EmbeddedPostgres, url: str, run: Run
+) -> None:
+    with owned_by(server, "modest") as own, ExitStack() as stack:
+        assert doctor(own) == []
+        begin(stack, url, "SELECT pg_current_xact_id()")
+        found = only(doctor(own, NOW))
+        assert (found.check, found.what.split()[0]) == ("hidden_sessions", "1")
+        run(found.command.replace("-U modest", "-U postgres"), url)
+        assert only(doctor(own, NOW)).check == "snapshot"
+
+
+def test_the_guards_are_what_finds(url: str, admin: Connection) -> None:
+    """Without its condition each of the questions misses what it is there for."""
+    with ExitStack() as stack:
+        begin(stack, url, "SELECT pg_current_xact_id()")
+        with mutated(admin, "snapshot_holders", "a.backend_xid IS NOT NULL OR", ""):
+            assert doctor(url, NOW) == []
+        assert only(doctor(url, NOW)).check == "snapshot"
+
+
+@contextmanager
+def mutated(admin: Connection, name: str, old: str, new: str) -> Iterator[None]:
+    before = definition(admin, name)
+    without_guard(admin, name, old, new)
+    try:
+        yield
+    finally:
+        admin.execute(before.encode())
