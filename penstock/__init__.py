@@ -80,9 +80,11 @@ from penstock.records import (
     Topic,
     TopicDescription,
 )
+from penstock.registry import Registry
 from penstock.rights import grant_namespace, grants_of, revoke_namespace
 from penstock.strategies import register_strategy
 from penstock.stream import subscribe, unsubscribe
+from penstock.transactions import within_transaction
 
 __version__ = "0.1.0"
 
@@ -126,6 +128,7 @@ __all__ = [
     "PermissionDenied",
     "PortTaken",
     "Published",
+    "Registry",
     "RetentionRefused",
     "SchemaTooNew",
     "SinkError",
@@ -163,4 +166,5 @@ __all__ = [
     "sequence",
     "subscribe",
     "unsubscribe",
+    "within_transaction",
 ]

@@ -314,9 +314,12 @@ def errno_of(error: BaseException) -> int | None:
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """The driver's own exception inside SQLAlchemy's, else the exception itself."""
+    """The driver's own exception inside SQLAlchemy's or Django's, else the exception itself."""
     inner = getattr(error, "orig", None)
-    return inner if isinstance(inner, BaseException) else error
+    found = inner if isinstance(inner, BaseException) else error
+    # Django's errors, and those of SQLAlchemy's DB-API for asyncpg, are raised from the driver's.
+    is_wrapped = type(found).__module__.partition(".")[0] in {"django", "sqlalchemy"}
+    return found.__cause__ if is_wrapped and found.__cause__ is not None else found
 
 
 def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> PenstockError | None:
