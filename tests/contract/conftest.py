@@ -46,3 +46,12 @@ def installed_mysql(mysql_server: servers.MySQLTestServer) -> MySQLDatabase:
 def installed_mariadb(mariadb_server: servers.MySQLTestServer) -> MySQLDatabase:
     """Penstock's schema on the MariaDB server of this process."""
     return installed("mariadb", mariadb_server)
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def mysql_db(request: pytest.FixtureRequest) -> Iterator[MySQLDatabase]:
+    """The same for what only MySQL and MariaDB have."""
+    shared: MySQLDatabase = request.getfixturevalue(f"installed_{request.param}")
+    shared.reset()
+    yield shared
+    shared.close()

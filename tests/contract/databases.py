@@ -106,6 +106,7 @@ class MySQLDatabase(_Connections):
 
     def __init__(self, engine: str, server: MySQLTestServer) -> None:
         super().__init__(engine, server.url(_APP))
+        self.app = _APP
         self._mutants: set[str] = set()
 
     def without_guard(self, function: str, old_text: str, new_text: str) -> None:

@@ -1,0 +1,154 @@
+"""A pass of the sequencer on MySQL and MariaDB, stopped at a statement of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock import database, log
+from tests.contract.databases import MySQLDatabase
+from tests.contract.kit import count, open_transaction, sql
+from tests.log.kit import drain, put, read, texts, topic, wait_until
+
+_GATE = "penstock test gate"
+_WAIT = f"DO GET_LOCK('{_GATE}', 20); DO RELEASE_LOCK('{_GATE}'); "
+
+
+@contextmanager
+def _stopped(db: MySQLDatabase, function: str, place: str) -> Iterator[Any]:
+    """A pass that waits in front of ``place``; goes on, or is killed, when the block ends."""
+    db.without_guard(function, place, _WAIT + place)
+    holder, sequencer = db.connect(), db.connect()
+    sql(holder, f"DO GET_LOCK('{_GATE}', 1)")
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            log.sequence(sequencer, 100)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    waiting = "SELECT 1 FROM information_schema.PROCESSLIST WHERE STATE LIKE '%%lock%%' AND ID = "
+    number = sequencer.thread_id()  # type: ignore[attr-defined]  # PyMySQL's
+    wait_until(lambda: db.run(f"{waiting}{number}"), "the pass waits at the gate")
+    yield sequencer
+    sql(holder, f"DO RELEASE_LOCK('{_GATE}')")
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def _claim_around_a_commit(db: MySQLDatabase) -> list[str]:
+    """The log, when A commits and B begins while a claim has passed A and not yet reached B."""
+    own = db.connect()
+    topic(own)
+    with open_transaction(db) as first:
+        put(first, "A")
+        put(own, "X")
+        with _stopped(db, "claim_blocks", "SET step = 1 + (wanted - all_events)"):
+            first.commit()
+            put(own, "B")
+    drain(own)
+    return texts(own)
+
+
+def test_a_claim_does_not_reach_what_began_after_it(mysql_db: MySQLDatabase) -> None:
+    """S6. Guard: the bound, the highest block that was visible before the claim began."""
+    found = _claim_around_a_commit(mysql_db)
+    assert found.index("A") < found.index("B")
+    assert sorted(found) == ["A", "B", "X"]
+
+
+def test_without_its_bound_a_claim_reorders(mysql_db: MySQLDatabase) -> None:
+    """Mutant: claims whatever it meets."""
+    mysql_db.without_guard("sequence", "GREATEST(COALESCE(bound, 0), settled)", "1000000000")
+    found = _claim_around_a_commit(mysql_db)
+    assert found.index("B") < found.index("A")
+
+
+@pytest.mark.parametrize(
+    ("function", "place"),
+    [
+        ("sequence", "CALL cut_claimed(wanted - from_delayed"),
+        ("sequence", "CALL append_chunks(present"),
+        ("sequence", "CALL forget_claimed();"),
+        ("sequence", "UPDATE sequencer\n"),
+        ("append_chunks", "UPDATE deleted_topics AS d"),
+    ],
+)
+def test_a_pass_that_is_killed_leaves_nothing(
+    mysql_db: MySQLDatabase, function: str, place: str
+) -> None:
+    """S4, S5. Guard: a pass is one transaction, without control over it."""
+    own = mysql_db.connect()
+    topic(own)
+    for number in range(5):
+        put(own, str(number))
+    with _stopped(mysql_db, function, place) as sequencer:
+        sql(own, f"KILL {sequencer.thread_id()}")
+    wait_until(lambda: not log.sequence(own, 1).busy, "the dead sequencer's lock is gone")
+    drain(own)
+    assert texts(own) == list(map(str, range(5)))
+    assert count(mysql_db, "pending") == 0
+
+
+def test_a_pass_deletes_by_the_primary_key(mysql_db: MySQLDatabase) -> None:
+    """Guard: the forced index; the tables are small here, and a scan would look cheaper."""
+    own = mysql_db.connect()
+    topic(own)
+    with open_transaction(mysql_db) as late:
+        put(late, "late")
+        put(own, "1")
+        sql(own, "SET SESSION innodb_lock_wait_timeout = 1")
+        assert log.sequence(own).sequenced == 1
+    assert texts(own) == ["1"]
+
+
+def test_old_read_views_do_not_stop_it(mysql_db: MySQLDatabase) -> None:
+    """Guard: scans begin behind settled_block, and a sweep that takes long makes a pause."""
+    own = mysql_db.connect()
+    topic(own)
+    put(own, "1")
+    drain(own)
+    sql(own, "UPDATE penstock.sequencer SET slow_sweeps = 3, sweep_after = '2100-01-01'")
+    with open_transaction(mysql_db) as late:
+        put(late, "late")
+        put(own, "2")
+        drain(own)
+    put(own, "3")
+    drain(own)
+    assert texts(own) == ["1", "2", "3"]
+    ((settled,),) = mysql_db.run("SELECT settled_block FROM penstock.sequencer")
+    ((highest,),) = mysql_db.run("SELECT MAX(id) DIV 256 FROM penstock.events")
+    assert settled == highest
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_publishers_may_use_any_isolation(mysql_db: MySQLDatabase, level: str) -> None:
+    """Guard: publish reads the topic by one probe and writes; it needs no view of its own."""
+    own = mysql_db.connect()
+    topic(own)
+    with mysql_db.connect(autocommit=False) as publisher:
+        sql(publisher, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        put(publisher, "1")
+        assert log.sequence(own).sequenced == 0
+        publisher.commit()
+    drain(own)
+    assert [event.payload for event in read(own)] == [b"1"]
+
+
+def test_publish_keeps_the_callers_last_insert_id(mysql_db: MySQLDatabase) -> None:
+    """Guard: LAST_INSERT_ID is set back."""
+    own = mysql_db.connect()
+    topic(own)
+    orders = f"{mysql_db.app}.orders"
+    sql(own, f"CREATE TABLE {orders} (id INT AUTO_INCREMENT PRIMARY KEY) AUTO_INCREMENT = 77")
+    with open_transaction(mysql_db) as app:
+        sql(app, f"INSERT INTO {orders} VALUES ()")
+        put(app, "1")
+        assert database.execute(app, "SELECT LAST_INSERT_ID()") == [(77,)]
