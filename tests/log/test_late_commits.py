@@ -168,7 +168,7 @@ def test_a_prepared_transaction_comes_when_it_is_committed(
 def _publish_after_sequencing(connection: Connection, url: str) -> list[str]:
     """sequence() and publish() in one transaction, while another one ends in between."""
     with open_transaction(url) as mixed:
-        log.sequence(mixed)
+        mixed.execute("SELECT pg_current_xact_id()")  # a number below the other's
         put(connection, "other")
         log.sequence(mixed)
         put(mixed, "mine")

@@ -22,10 +22,12 @@ from tests.log.kit import (
     Connection,
     backend_pid,
     drain,
+    open_transaction,
     put,
     read,
     texts,
     topic,
+    value,
     wait_until,
     wait_until_blocked,
 )
@@ -294,3 +296,60 @@ def test_killed_in_the_middle_of_a_pass(connection: Connection, database_url: st
     assert texts(connection) == []
     wait_until(lambda: not log.sequence(connection).busy, "the lock died with its session")
     assert texts(connection) == ["1"]
+
+
+def test_a_quiet_log_is_not_locked(connection: Connection, database_url: str) -> None:
+    """Guard: is_quiet; an idle sequencer takes no transaction number and waits for nobody."""
+    topic(connection)
+    put(connection, "one")
+    drain(connection)
+    before = value(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+    with open_transaction(database_url) as holder:
+        holder.execute("SELECT FROM penstock.sequencer FOR UPDATE")
+        result = log.sequence(connection)
+        assert (result.sequenced, result.more, result.busy) == (0, False, False)
+    for _ in range(5):
+        log.sequence(connection)
+    # The holder's row lock took one.
+    after = value(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+    assert int(after) <= int(before) + 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x.tx <> t.horizon", "false"),
+        ("t.highest_id = is_quiet.issued", "true"),
+        ("d.due <= is_quiet.now_due", "false"),
+    ],
+)
+def test_what_is_quiet_is_told_exactly(
+    connection: Connection, database_url: str, old: str, new: str
+) -> None:
+    """Mutants: blind for open transactions, for new ids, and for what is due."""
+    topic(connection)
+
+    def run(name: str) -> list[int]:
+        counts = []
+        with open_transaction(database_url) as late:
+            put(late, f"late {name}")
+            put(connection, f"first {name}")
+            counts.append(drain(connection))
+            late.commit()
+        counts.append(drain(connection))
+        put(connection, f"second {name}")
+        counts.append(drain(connection))
+        connection.execute(
+            "INSERT INTO penstock.events"
+            " (partition_id, event_id, type, content_type, payload, due_at)"
+            " SELECT p.id, gen_random_uuid(), '', '', %s, clock_timestamp() + interval '0.1 s'"
+            " FROM penstock.partitions AS p",
+            (b"due",),
+        )
+        drain(connection)
+        connection.execute("SELECT pg_sleep(0.15)")
+        return [*counts, drain(connection)]
+
+    assert run("with the guard") == [1, 1, 1, 1]
+    without_guard(connection, "is_quiet", old, new)
+    assert run("without it") != [1, 1, 1, 1]

@@ -88,7 +88,8 @@ CREATE OR REPLACE FUNCTION append_chunks(
     OUT grown bigint[]
 )
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET work_mem = '32MB' AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET work_mem = '32MB'
+SET plan_cache_mode = force_generic_plan AS $$
     WITH near AS MATERIALIZED (
         SELECT n.id, n.partition_id, n.due_at
         FROM near_events((append_chunks.tick).base, (append_chunks.tick).target, (append_chunks.tick).last_id,
@@ -193,7 +194,9 @@ DECLARE
     tick ticks%ROWTYPE;
     pass record;
     issued bigint;
+    settled_id bigint;
     begun boolean;
+    now_due bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 BEGIN
     PERFORM require_read_committed('sequence()');
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
@@ -206,6 +209,9 @@ BEGIN
     IF pg_current_xact_id_if_assigned() IS NULL THEN
         -- The lock below gives this transaction its number, so whoever took one of these ids has a smaller one.
         SELECT s.last_value - (NOT s.is_called)::integer INTO issued FROM events_id AS s;
+        IF is_quiet(issued, now_due) THEN
+            RETURN;
+        END IF;
     END IF;
     PERFORM FROM sequencer FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -217,11 +223,12 @@ BEGIN
         tick := open_era(tick);
     END IF;
     begun := tick.complete;
+    settled_id := tick.highest_id;
     IF begun THEN
         tick := next_tick(tick, issued, max_events);
     END IF;
-    SELECT * INTO pass FROM append_chunks(tick, max_events, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
-    IF pass.seen = 0 AND pass.sequenced = 0 AND begun THEN
+    SELECT * INTO pass FROM append_chunks(tick, max_events, now_due);
+    IF pass.seen = 0 AND pass.sequenced = 0 AND begun AND tick.highest_id = settled_id THEN
         RETURN;
     END IF;
     -- Behind the last pass of a longer tick there may be a next tick: who works off what is there has to look.
@@ -242,6 +249,20 @@ LANGUAGE sql VOLATILE AS $$
     SELECT (i.system_identifier, i.timeline) IS DISTINCT FROM (a.system_identifier, a.timeline)
         OR NOT (is_other_era.tick).repair AND pg_snapshot_xmax((is_other_era.tick).target) > pg_snapshot_xmax(pg_current_snapshot())
     FROM log_identity() AS i, current_era() AS a
+$$;
+
+-- name: is_quiet
+-- Whether nothing can have come since the last tick, told without a lock: no id was handed out, when it was taken no transaction
+-- was open but the sequencer's own, and nothing that was delayed is due.
+CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boolean
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
+    SELECT t.complete AND NOT t.repair AND t.highest_id = is_quiet.issued
+       AND NOT EXISTS (SELECT FROM pg_snapshot_xip(t.target) AS x (tx) WHERE x.tx <> t.horizon)
+       AND NOT EXISTS (
+           SELECT FROM delayed AS d
+           WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
+       AND NOT is_other_era(t)
+    FROM (SELECT * FROM ticks AS n ORDER BY n.id DESC LIMIT 1) AS t
 $$;
 
 -- name: next_tick
