@@ -148,6 +148,43 @@ def clean(
         say(f"{each.slice}: {each.state}{f' ({each.detail})' if each.detail else ''}")
 
 
+restore = typer.Typer(
+    help="See what a restore of the database lost, and go on after it.", no_args_is_help=True
+)
+
+
+@restore.command("status")
+def restore_status(output: Output = Format.table) -> None:
+    """Show what lies beyond the log; exit code 1 when something does."""
+    from ops.restore import histories
+    from ops.restore import restore_status as verb
+
+    with database.connect(application_name="penstock restore") as connection:
+        found = verb(connection)
+        newest = histories(connection)[-1]
+    show(found, output)
+    say(f"history {newest.history} since {newest.opened_at:%Y-%m-%d %H:%M:%S%z}: {newest.reason}")
+    if found:
+        raise typer.Exit(EXIT_NO)
+
+
+@restore.command("reconcile")
+def restore_reconcile(
+    reason: Annotated[str, typer.Argument(help="What was restored, and to when; it is recorded.")],
+    yes: Annotated[bool, typer.Option("--yes", help="It opens a new history for good.")] = False,
+) -> None:
+    """Open the next history: everybody learns anew where to go on, and what stopped goes on."""
+    from ops.restore import reconcile as verb
+
+    if not yes:
+        raise ConfigurationError(
+            "reconcile takes every lease from its holder and cannot be undone",
+            hint="look at `penstock restore status`, and say --yes if commits were lost",
+        )
+    with database.connect(application_name="penstock restore") as connection:
+        say(f"history {verb(connection, reason)} has begun")
+
+
 def _target(text: str) -> Target:
     """``NAME=DIRECTORY``, or a name that the policy file knows."""
     from ops import policy_file

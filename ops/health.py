@@ -10,6 +10,7 @@ from typing import Any
 from ops.policy import NONE, drift
 from ops.policy_file import Policies
 from ops.relay import dead_letters
+from ops.restore import restore_status
 from ops.seal import missing_copies
 from penstock import log, migrate, names, stream
 from penstock.database import call
@@ -54,6 +55,7 @@ def health(connection: Any, policies: Policies) -> list[Finding]:
     if any(finding.severity is Severity.ERROR for finding in found):
         return found
     found += _log(log.status(connection), policies)
+    found += _restores(connection)
     found += _storage(connection)
     found += _gaps(connection)
     found += _subscriptions(stream.lag(connection), policies)
@@ -101,6 +103,17 @@ def _log(status: LogStatus, policies: Policies) -> Iterator[Finding]:
             "cannot clean up behind it",
             'psql -c "SELECT pid, usename, state, xact_start FROM pg_stat_activity '
             'WHERE backend_xmin IS NOT NULL ORDER BY xact_start LIMIT 5"',
+        )
+
+
+def _restores(connection: Any) -> Iterator[Finding]:
+    for each in restore_status(connection):
+        yield Finding(
+            Severity.ERROR,
+            each.topic,
+            f"{each.source} has seen sequence {each.sequence} of partition {each.partition} in "
+            f"history {each.history}, and the log ends at {each.high_watermark}",
+            "penstock restore reconcile REASON --yes",
         )
 
 

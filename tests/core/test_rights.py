@@ -56,6 +56,7 @@ grants_of               . i o . r
 heartbeat               c . o . .
 held_leases             c . o . .
 high_watermarks         c . o . r
+histories_of            . . o . r
 install_rights          . i . . .
 join                    c . o . .
 keep_events             . i o . .
@@ -87,6 +88,7 @@ rename_namespace        . . o . .
 rename_topic            . . o . .
 report_position         c . o . .
 resize_topic            . . o . .
+restore_status          . . o . .
 retention_of            . . o . r
 revoke_namespace        . i o . .
 seal                    . . o . .

@@ -80,7 +80,12 @@ def test_without_the_check_what_was_dropped_is_served(connection: Connection) ->
     many(connection, 5)
     drain(connection)
     move_low(connection, 3)
-    without_guard(connection, "require_readable", "IF from_sequence < low THEN", "IF false THEN")
+    without_guard(
+        connection,
+        "require_readable",
+        "ELSIF from_sequence < found_row.low THEN",
+        "ELSIF false THEN",
+    )
     assert log.fetch(connection, TOPIC, 0, 3)[0].sequence == 3
 
 

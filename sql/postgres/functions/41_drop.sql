@@ -127,7 +127,7 @@ $$;
 CREATE OR REPLACE FUNCTION keep_events() RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE
-    share double precision := COALESCE((SELECT s.value FROM settings AS s WHERE s.name = 'kept_share'), 0.05);
+    share double precision := setting('kept_share');
     old slices%ROWTYPE;
     room bigint;
     needed bigint[];

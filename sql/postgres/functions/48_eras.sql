@@ -73,6 +73,7 @@ BEGIN
     opened.settled := newest_transaction();
     INSERT INTO eras (era, system_identifier, timeline, boundary_id, base, settled)
     VALUES (opened.era, opened.system_identifier, opened.timeline, opened.boundary_id, opened.base, opened.settled);
+    PERFORM open_history(format('era %s: another cluster or timeline, or an earlier state of this one', opened.era));
     tick.done_id := CASE WHEN tick.complete THEN 0 ELSE tick.last_id END;
     tick.base := CASE WHEN tick.complete THEN tick.target ELSE tick.base END;
     tick.era := opened.era;

@@ -76,15 +76,23 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: require_readable
--- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence.
+-- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a partition that
+-- is stopped (PS021).
 CREATE OR REPLACE FUNCTION require_readable(partition_id bigint, from_sequence bigint) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    low bigint;
+    found_row record;
 BEGIN
-    SELECT p.low_sequence INTO low FROM partitions AS p WHERE p.id = require_readable.partition_id;
-    IF from_sequence < low THEN
-        PERFORM refuse('PS016', format('sequence %s is below the low sequence %s', from_sequence, low),
+    SELECT p.low_sequence AS low, s.sequence AS seen, s.source, s.history INTO found_row
+    FROM partitions AS p LEFT JOIN stops AS s ON s.partition_id = p.id
+    WHERE p.id = require_readable.partition_id;
+    -- A stop that was reported while a history began is of the one before.
+    IF found_row.seen IS NOT NULL AND found_row.history >= current_history() THEN
+        PERFORM refuse('PS021', format('partition %s is stopped: %s has seen sequence %s, and the log is behind it',
+                                       partition_id & 65535, found_row.source, found_row.seen),
+                       'A restore lost commits. Open the next history: penstock restore reconcile.');
+    ELSIF from_sequence < found_row.low THEN
+        PERFORM refuse('PS016', format('sequence %s is below the low sequence %s', from_sequence, found_row.low),
                        'Read it from the archive, or start at the low sequence.');
     END IF;
 END
@@ -92,7 +100,7 @@ $$;
 
 -- name: fetch
 -- At most max_events events of a partition from a sequence on, never above the high watermark. Raises PS002, PS005,
--- PS006, PS016.
+-- PS006, PS016, PS021.
 CREATE OR REPLACE FUNCTION "fetch"(
     topic text, partition integer, from_sequence bigint, max_events integer DEFAULT 500
 ) RETURNS TABLE (

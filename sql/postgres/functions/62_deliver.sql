@@ -1,7 +1,7 @@
 -- name: poll
 -- Events of leased partitions, each after its own read position, at most max_events together, in the order of the arrays, so
 -- that a caller who turns them starves no partition. A lease that is no longer held
--- gives no rows; the next heartbeat or check-in tells why. Raises PS013, PS016.
+-- gives no rows; the next heartbeat or check-in tells why. Raises PS013, PS016, PS021.
 CREATE OR REPLACE FUNCTION poll(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], after bigint[],
     max_events integer DEFAULT 500
@@ -14,6 +14,7 @@ DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     source record;
     wanted integer := LEAST(GREATEST(max_events, 1), 100000);
+    watermark bigint;
     found_rows integer;
 BEGIN
     FOR source IN
@@ -28,7 +29,14 @@ BEGIN
         ORDER BY given.place
     LOOP
         PERFORM require_readable(source.id, source.from_sequence);
-        CONTINUE WHEN high_watermark(source.id) < source.from_sequence;  -- Cheaper than to read and find nothing.
+        watermark := high_watermark(source.id);
+        IF watermark < source.from_sequence - 1 THEN
+            -- Whoever waited for the log to come by would never see what it holds instead by then.
+            PERFORM refuse('PS021', format('sequence %s of partition %s was read, and the log ends at %s',
+                                           source.from_sequence - 1, source.id & 65535, watermark),
+                           'A restore lost commits. Open the next history: penstock restore reconcile.');
+        END IF;
+        CONTINUE WHEN watermark < source.from_sequence;  -- Cheaper than to read and find nothing.
         RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted) AS r;
         GET DIAGNOSTICS found_rows = ROW_COUNT;
         wanted := wanted - found_rows;

@@ -13,7 +13,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             namespace_exists list_topics describe_topic current_history applied_migrations setting'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of
-            unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of'),
+            unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
+            histories_of'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks
             swap_chunks current_history applied_migrations'),
@@ -27,7 +28,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_position
-            snapshot_holders sequencer_state storage_shortage broken_slices function_roles')
+            restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, '\s+') AS f (name)
     GROUP BY f.name

@@ -94,6 +94,26 @@ CREATE TABLE snapshot_probe (
     nothing boolean
 );
 
+-- name: create_stops
+-- Partitions that nobody reads until a restore is reconciled: source says that it has seen a sequence which the log, in the same
+-- history, has not come to.
+CREATE TABLE stops (
+    partition_id bigint PRIMARY KEY,
+    sequence bigint NOT NULL,
+    history integer NOT NULL,
+    source text NOT NULL,
+    reported_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- name: reasons_of_histories
+-- A new history takes leases from their holders, and brings positions back that lie beyond the log.
+ALTER TABLE positions DROP CONSTRAINT positions_reason_check;
+ALTER TABLE positions ADD CONSTRAINT positions_reason_check
+    CHECK (reason IN ('start', 'commit', 'seek', 'carried', 'history'));
+ALTER TABLE lease_history DROP CONSTRAINT lease_history_change_check;
+ALTER TABLE lease_history ADD CONSTRAINT lease_history_change_check
+    CHECK (change IN ('acquired', 'releasing', 'released', 'expired', 'seek', 'history'));
+
 -- name: drop_changed_functions
 -- Functions whose arguments or results changed; what replaces them is applied after the migrations.
 DROP FUNCTION IF EXISTS droppable_slices();

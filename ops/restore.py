@@ -1,0 +1,77 @@
+"""Restore: what a restore of the database lost, and going on after it.
+
+A restore that lost commits takes sequences back that somebody outside has seen.  Another cluster or
+timeline is noticed by the sequencer, which opens the next history by itself.  A copy of the whole
+volume looks like itself from inside: whoever keeps positions outside reports them, one that lies
+beyond the log stops its partition, and reconciling opens the next history.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.database import call
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """A position beyond the end of the log, and who has it."""
+
+    topic: str
+    partition: int
+    high_watermark: int
+    sequence: int
+    history: int
+    source: str
+    reported_at: datetime.datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One line of the log's history."""
+
+    history: int
+    reason: str
+    opened_at: datetime.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the log says to a reported position; another history than the reporter's: look anew."""
+
+    stopped: bool
+    high_watermark: int
+    history: int
+
+
+def restore_status(connection: Any) -> list[Beyond]:
+    """Partitions that are stopped, and positions beyond the log; empty when all is well."""
+    return [Beyond(*row) for row in call(connection, "restore_status")]
+
+
+def histories(connection: Any) -> list[History]:
+    """The lines of the log's history, oldest first."""
+    return [History(*row) for row in call(connection, "histories_of")]
+
+
+def reconcile(connection: Any, reason: str) -> int:
+    """Open the next history and let stopped partitions go on; answers its number."""
+    return int(call(connection, "reconcile", reason=reason)[0][0])
+
+
+def report_position(
+    connection: Any, topic: str, partition: int, sequence: int, *, history: int, source: str
+) -> Report:
+    """Tell the log what a sink, an archive or a client has seen of a partition."""
+    rows = call(
+        connection,
+        "report_position",
+        topic=topic,
+        partition=partition,
+        sequence=sequence,
+        history=history,
+        source=source,
+    )
+    return Report(*rows[0])
