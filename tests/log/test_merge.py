@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from ops.clean import SliceState, drop_slices, note_snapshots
-from penstock import log
+from penstock import log, stream
 from tests.guards import without_guard
 from tests.log.kit import (
     TOPIC,
@@ -67,6 +67,49 @@ def test_small_chunks_become_one_and_nothing_else_changes(
             sequence,
         )
         assert found == before[sequence - 1][2]
+
+
+def _lag_behind_a_merge(connection: Connection, url: str) -> list[bool]:
+    """Whether the lag of a reader is that of the event he stands before: the first, one within."""
+    _small_chunks(connection)
+    stream.subscribe(connection, "reader", [TOPIC])
+    connection.execute("SET search_path TO penstock")
+    drop_slices(url)
+    found = []
+    for start in ("1", "17"):
+        stream.seek(connection, "reader", TOPIC, 0, start)
+        found.append(
+            value(
+                connection,
+                "SELECT abs(g.lag_seconds - extract(epoch FROM clock_timestamp() - f.sequenced_at))"
+                " < 0.001 FROM subscription_lag('reader') AS g, penstock.fetch(%s, 0, %s) AS f"
+                " ORDER BY f.sequence LIMIT 1",
+                TOPIC,
+                int(start),
+            )
+        )
+    return found
+
+
+def test_the_lag_of_a_reader_inside_of_a_merged_chunk(
+    connection: Connection, database_url: str
+) -> None:
+    """Guard: sequenced_at_of; a chunk that was merged has the time of its last event."""
+    assert _lag_behind_a_merge(connection, database_url) == [True, True]
+
+
+def test_by_the_chunk_a_stalled_reader_looks_better_than_he_is(
+    connection: Connection, database_url: str
+) -> None:
+    """Mutant: the time of the chunk."""
+    without_guard(
+        connection,
+        "sequenced_at_of",
+        "COALESCE(c.sequenced_ats[sequenced_at_of.sequence - c.first_sequence + 1],"
+        " c.sequenced_at)",
+        "c.sequenced_at",
+    )
+    assert _lag_behind_a_merge(connection, database_url) == [False, False]
 
 
 def test_merged_slices_of_random_logs_read_as_before(

@@ -139,12 +139,7 @@ RETURNS TABLE (
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.name, t.address, p.number, at.position, at.watermark, at.watermark - at.position,
-           COALESCE(extract(epoch FROM clock_timestamp() - (
-               SELECT c.sequenced_at
-               FROM chunks AS c
-               WHERE c.partition_id = p.id AND c.first_sequence <= at.position + 1
-               ORDER BY c.first_sequence DESC
-               LIMIT 1)) * (at.watermark > at.position)::integer, 0),
+           COALESCE(extract(epoch FROM clock_timestamp() - sequenced_at_of(p.id, at.position + 1)), 0),
            l.state, l.holder, l.lease_epoch
     FROM subscriptions AS s
     JOIN leases AS l ON l.subscription_id = s.id
