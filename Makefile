@@ -63,6 +63,7 @@ check: $(READY) ## Lint, format, types, import direction, house rules
 	$(BIN)/mypy $(FOLDERS)
 	$(BIN)/lint-imports --cache-dir .penstock/cache/imports
 	$(BIN)/python -m tools.check_house
+	$(BIN)/python -m tools.sql_lint
 	$(if $(wildcard tools/check_coverage.py),$(BIN)/python -m tools.check_coverage)
 
 .PHONY: format

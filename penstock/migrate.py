@@ -40,8 +40,11 @@ DIALECT = "postgres"
 LOCK_WAIT_SECONDS = 60.0
 
 _INSUFFICIENT_PRIVILEGE = "42501"
-#: Of MySQL: on a database, a user's right, a table, a procedure.
-_ACCESS_DENIED = frozenset({1044, 1142, 1227, 1370})
+#: Of MySQL: on a database, a user's right, a table, a procedure; and to make functions while the
+#: binary log is on.
+_ACCESS_DENIED = frozenset({1044, 1142, 1227, 1370, 1419})
+_NO_FUNCTIONS = 1419
+_BINARY_LOG_HINT = "; or first SET GLOBAL log_bin_trust_function_creators = 1"
 _PENDING = frozenset({"pending", "outdated"})
 
 Steps = postgres_migrate.PostgresSteps | mysql_migrate.MySQLSteps
@@ -287,7 +290,8 @@ def _typed_errors(schema: str) -> Iterator[None]:
         if translated is None and denied:
             translated = PermissionDenied(
                 f"the login may not install or read the schema {schema}: {error}",
-                hint="use the login that owns the schema, or one with CREATE on the database",
+                hint="use the login that owns the schema, or one with CREATE on the database"
+                + _BINARY_LOG_HINT * (errno_of(error) == _NO_FUNCTIONS),
             )
         if translated is None and database.is_unavailable(error):
             translated = DatabaseUnavailable(

@@ -113,6 +113,8 @@ class MySQLSteps:
     @contextmanager
     def outside_a_transaction(connection: Any) -> Iterator[Any]:
         """The caller's connection, which must be idle: every statement commits."""
+        # PyMySQL learns of a transaction from answers without rows only; a ping is one.
+        connection.ping(reconnect=False)
         if in_transaction(connection) is not False:
             raise InvalidArgument(
                 "the connection is inside a transaction, but every step of a migration commits",

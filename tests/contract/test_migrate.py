@@ -1,0 +1,180 @@
+"""Installing and upgrading: once, whoever else tries, and never over an edited file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock import catalog, database, migrate, names
+from penstock.errors import (
+    ConfigurationError,
+    InvalidArgument,
+    MigrationChanged,
+    NotMigrated,
+    SchemaTooNew,
+)
+from tests.contract.databases import ContractDatabase
+from tests.contract.kit import sql
+
+SCHEMA = f"penstock_m{os.getpid()}"
+
+
+@pytest.fixture
+def schema(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a schema that is not there; removed behind the test."""
+    monkeypatch.setenv("PENSTOCK_SCHEMA", SCHEMA)
+    yield SCHEMA
+    word = "SCHEMA" if db.engine == "postgres" else "DATABASE"
+    cascade = "CASCADE" if db.engine == "postgres" else ""
+    db.run(f"DROP {word} IF EXISTS {SCHEMA} {cascade}")
+
+
+def _dialect(db: ContractDatabase) -> str:
+    return "postgres" if db.engine == "postgres" else "mysql"
+
+
+def _everything(db: ContractDatabase) -> list[str]:
+    return [*(each.name for each in catalog.migrations(_dialect(db))), "functions"]
+
+
+def _add_migration(db: ContractDatabase, patch: pytest.MonkeyPatch, text: str) -> None:
+    known = catalog.migrations(_dialect(db))
+    new = catalog.Migration(len(known) + 1, "addition", text, f"{abs(hash(text)):064d}", 0)
+    patch.setattr(catalog, "migrations", lambda dialect: (*known, new))
+
+
+def test_an_empty_database_is_migrated_once(db: ContractDatabase, schema: str) -> None:
+    assert {line.state for line in migrate.status(db.url)} == {"pending"}
+    first = migrate.migrate(db.url)
+    assert (first.schema, list(first.applied)) == (schema, _everything(db))
+    assert {line.state for line in migrate.status(db.url)} == {"applied"}
+    assert migrate.check(db.url) == []
+    assert migrate.migrate(db.url).applied == ()
+    own = db.connect()
+    migrate.require_usable(own)
+    names.create_namespace(own, "shop")
+    assert [each.path for each in names.list_namespaces(own)] == ["shop"]
+
+
+def test_an_empty_database_is_not_usable(db: ContractDatabase, schema: str) -> None:
+    with pytest.raises(NotMigrated, match="penstock migrate"):
+        migrate.require_usable(db.connect())
+    with pytest.raises(NotMigrated, match="penstock migrate"):
+        names.create_namespace(db.connect(), "shop")
+
+
+def test_three_runners_at_once_apply_everything_once(db: ContractDatabase, schema: str) -> None:
+    """Guard: the lock of the migration, and that each looks again behind it."""
+    applied: list[str] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            applied.extend(migrate.migrate(db.url).applied)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert failures == []
+    assert sorted(applied) == sorted(_everything(db))
+
+
+def test_an_edited_migration_is_refused(db: ContractDatabase, schema: str) -> None:
+    migrate.migrate(db.url)
+    db.run(f"UPDATE {schema}.schema_migrations SET checksum = 'x' WHERE version = 2")
+    for verb in (migrate.migrate, migrate.check):
+        with pytest.raises(MigrationChanged, match="0002_"):
+            verb(db.url)
+
+
+def test_what_failed_half_way_is_done_again(
+    db: ContractDatabase, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: a migration is recorded behind its last statement, and each can be repeated."""
+    migrate.migrate(db.url)
+    good = "-- name: half\nCREATE TABLE IF NOT EXISTS half (id int);\n\n-- name: rest\n"
+    with monkeypatch.context() as patch:
+        _add_migration(db, patch, f"{good}INSERT INTO nowhere VALUES (1);\n")
+        with pytest.raises(Exception, match="nowhere"):
+            migrate.migrate(db.url)
+        assert {line.name: line.state for line in migrate.status(db.url)}["addition"] == "pending"
+    with monkeypatch.context() as patch:
+        _add_migration(db, patch, f"{good}INSERT INTO half VALUES (1);\n")
+        assert "addition" in migrate.migrate(db.url).applied
+        assert db.run(f"SELECT id FROM {schema}.half") == [(1,)]
+    with pytest.raises(SchemaTooNew, match="upgrade this program"):
+        migrate.migrate(db.url)
+
+
+def test_changed_functions_are_applied_again(db: ContractDatabase, schema: str) -> None:
+    migrate.migrate(db.url)
+    db.run(f"UPDATE {schema}.schema_migrations SET checksum = 'x' WHERE version = 0")
+    assert [line.state for line in migrate.check(db.url)] == ["outdated"]
+    assert migrate.migrate(db.url).applied == ("functions",)
+    db.run(
+        f"UPDATE {schema}.schema_migrations SET checksum = 'x', program = '99.0' WHERE version = 0"
+    )
+    with pytest.raises(SchemaTooNew, match=r"99\.0"):
+        migrate.migrate(db.url)
+
+
+def test_a_connection_in_a_transaction_is_refused(db: ContractDatabase, schema: str) -> None:
+    with db.connect(autocommit=False) as connection:
+        sql(connection, "SELECT 1 FROM penstock.histories")
+        with pytest.raises(InvalidArgument, match="inside a transaction"):
+            migrate.migrate(connection)
+        connection.rollback()
+        migrate.migrate(connection)
+        connection.rollback()
+        assert migrate.check(connection) == []
+
+
+def test_the_session_is_as_it_was(db: ContractDatabase, schema: str) -> None:
+    connection = db.connect()
+    asked = (
+        "SELECT current_setting('search_path'), current_setting('lock_timeout')"
+        if db.engine == "postgres"
+        else "SELECT DATABASE(), @@sql_mode, @@lock_wait_timeout, @@collation_connection"
+    )
+    before = database.execute(connection, asked)
+    migrate.migrate(connection)
+    assert database.execute(connection, asked) == before
+
+
+def test_the_printed_sql_is_always_the_same_text(db: ContractDatabase) -> None:
+    dialect = _dialect(db)
+    whole = migrate.print_sql(dialect=dialect)
+    assert whole == migrate.print_sql(dialect=dialect)
+    newest = len(catalog.migrations(dialect))
+    assert migrate.print_sql(dialect=dialect, since=newest) in whole or len(
+        migrate.print_sql(dialect=dialect, since=newest)
+    ) < len(whole)
+    assert "secret" not in whole
+
+
+def test_the_printed_sql_makes_the_schema(mysql_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guard: --print is what the runner runs, statement by statement."""
+    monkeypatch.setenv("PENSTOCK_SCHEMA", SCHEMA)
+    connection = mysql_db.connect()
+    printed = migrate.print_sql(SCHEMA, dialect="mysql")
+    try:
+        for statement in printed.partition("DELIMITER $$\n")[2].split("\n$$\n")[:-1]:
+            sql(connection, statement)
+        assert {line.state for line in migrate.status(mysql_db.url)} == {"applied"}
+        assert migrate.migrate(mysql_db.url).applied == ()
+    finally:
+        sql(connection, f"DROP DATABASE IF EXISTS {SCHEMA}")
+
+
+@pytest.mark.parametrize("name", ["mysql", "sys", "performance_schema"])
+def test_a_schema_of_the_servers_is_refused(mysql_db: Any, name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        migrate.migrate(mysql_db.url, name)

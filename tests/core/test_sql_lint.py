@@ -1,0 +1,57 @@
+"""What MySQL 8.0 or MariaDB 10.6 does not know is found in `sql/mysql`, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools import sql_lint
+
+HERE = Path("sql/mysql/functions/10_x.sql")
+
+
+def faults(code: str, path: Path = HERE) -> list[str]:
+    return list(sql_lint.check(path, code))
+
+
+def test_the_files_are_clean() -> None:
+    assert sql_lint.main() == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "INSERT INTO t VALUES (1) RETURNING id",
+        "SELECT headers->>'$.a' FROM t",
+        "SELECT * FROM a, LATERAL (SELECT 1) AS b",
+        "SELECT 1 INTERSECT SELECT 2",
+        "SELECT * FROM t FOR\n    SHARE",
+        "CREATE TABLE t (a INT, KEY k ((a + 1)))",
+        "INSERT INTO t VALUES (1) AS new ON DUPLICATE KEY UPDATE a = new.a",
+        "CREATE OR REPLACE PROCEDURE p() SELECT 1",
+        "SELECT UUID_TO_BIN(x)",
+        "SELECT NEXTVAL(s)",
+    ],
+)
+def test_what_one_engine_does_not_know_is_found(code: str) -> None:
+    assert len(faults(code, Path("sql/mysql/log.sql"))) == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["COMMIT;", "ROLLBACK;", "START TRANSACTION;", "TRUNCATE t;", "ALTER TABLE t ADD x INT;"],
+)
+def test_a_procedure_leaves_the_transaction_alone(code: str) -> None:
+    assert len(faults(f"CREATE PROCEDURE p()\nBEGIN\n    {code}\nEND")) == 1
+
+
+def test_comments_strings_and_names_are_no_code() -> None:
+    code = "-- RETURNING\nSELECT 'COMMIT it''s ->>', `commit` FROM t; ROLLBACK TO SAVEPOINT a;"
+    assert faults(code) == []
+
+
+def test_packing_needs_its_limit() -> None:
+    assert faults("SELECT GROUP_CONCAT(a) FROM t") == [
+        f"{HERE}:1: GROUP_CONCAT without its limit set cuts off in silence"
+    ]

@@ -1,0 +1,85 @@
+"""Keep `sql/mysql` within MySQL 8.0 and MariaDB 10.6, and its procedures within their transaction.
+
+What one of the two engines, or a version that is supported, does not know is found by its words:
+comments and strings are taken out first.  Run it as `python -m tools.sql_lint`; it exits with 1 and
+names every fault.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "sql" / "mysql"
+
+#: What is not written, and why.
+NOT_PORTABLE = {
+    r"\bRETURNING\b": "MySQL has no RETURNING",
+    r"->": "MariaDB has no -> and ->>: JSON_EXTRACT, JSON_UNQUOTE, JSON_VALUE",
+    r"\bLATERAL\b": "MariaDB has no LATERAL",
+    r"\b(INTERSECT|EXCEPT)\b": "MySQL has them from 8.0.31 on",
+    r"\bFOR\s+SHARE\b": "MariaDB knows LOCK IN SHARE MODE only",
+    r"\bFOR\s+UPDATE\s+OF\b": "MariaDB has no FOR UPDATE OF",
+    r"\b(INDEX|KEY)\s+\w*\s*\(\s*\(": "MariaDB has no functional index: index a generated column",
+    r"\bINVISIBLE\b": "MariaDB has no INVISIBLE index",
+    r"\bVALUES\s+ROW\s*\(": "MariaDB has no VALUES ROW",
+    r"\)\s*AS\s+\w+\s+ON\s+DUPLICATE\b": "MariaDB has no INSERT .. AS: VALUES(column)",
+    r"\b(UUID_TO_BIN|BIN_TO_UUID)\b": "MariaDB has neither: UNHEX, HEX",
+    r"\bCREATE\s+OR\s+REPLACE\s+(PROCEDURE|FUNCTION)\b": "MySQL has none; the runner replaces",
+    r"\bSEQUENCE\s+(OF|FOR)\b|\bNEXT(VAL\s*\(|\s+VALUE\s+FOR)|\bCREATE\s+SEQUENCE\b": (
+        "MySQL has no sequences"
+    ),
+    r"\bFOR\s+\w+\s+IN\s*\(": "MySQL has no FOR loop",
+    r"\b(GROUPING|RESPECT\s+NULLS|FULL\s+(OUTER\s+)?JOIN)\b": "not in both engines",
+    r"\bNO\s*WAIT\b": "the engines have different errors for it",
+    r"\bJSON_(OVERLAPS|SCHEMA_VALID|MERGE_PATCH)\b": "MariaDB 10.6 has no such function",
+}
+
+#: In front of a transaction, or at its end: a procedure is called inside the caller's.
+TRANSACTION_CONTROL = re.compile(
+    r"\b(COMMIT|START\s+TRANSACTION|BEGIN\s+WORK|SET\s+(SESSION\s+)?TRANSACTION|XA|LOCK\s+TABLES|"
+    r"UNLOCK\s+TABLES|TRUNCATE|ALTER|RENAME\s+TABLE)\b|\bROLLBACK\b(?!\s+TO\s+SAVEPOINT)|"
+    r"\bautocommit\b|\bDROP\s+(?!TEMPORARY\b)\w+|"
+    r"\bCREATE\s+(?!TEMPORARY\b|PROCEDURE\b|FUNCTION\b|OR\s+REPLACE\s+SQL\b)\w+",
+    re.IGNORECASE,
+)
+
+_NOISE = re.compile(r"/\*[!M]*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`", re.DOTALL)
+_GROUP_CONCAT = re.compile(r"\bGROUP_CONCAT\s*\(", re.IGNORECASE)
+
+
+def check(path: Path, text: str) -> Iterator[str]:
+    """Every fault of one file, as ``path:line: what is wrong``."""
+    code = _NOISE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    for pattern, reason in NOT_PORTABLE.items():
+        for found in re.finditer(pattern, code, re.IGNORECASE):
+            yield f"{path}:{_line(code, found.start())}: {' '.join(found[0].split())}: {reason}"
+    if path.parent.name == "functions":
+        for found in TRANSACTION_CONTROL.finditer(code):
+            words = " ".join(found[0].split())
+            yield f"{path}:{_line(code, found.start())}: {words}: no control of the transaction"
+        if _GROUP_CONCAT.search(code) and "group_concat_max_len" not in code:
+            yield f"{path}:1: GROUP_CONCAT without its limit set cuts off in silence"
+
+
+def _line(text: str, place: int) -> int:
+    return text.count("\n", 0, place) + 1
+
+
+def main() -> int:
+    """The command line: no arguments."""
+    files = sorted(FOLDER.rglob("*.sql"))
+    faults = [
+        fault for each in files for fault in check(each.relative_to(ROOT), each.read_text("utf-8"))
+    ]
+    for fault in faults:
+        print(fault)
+    print(f"sql/mysql: {len(files)} files, {len(faults)} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
