@@ -253,10 +253,12 @@ $$;
 
 -- name: is_quiet
 -- Whether nothing can have come since the last tick, told without a lock: no id was handed out, when it was taken no transaction
--- was open but the sequencer's own, and nothing that was delayed is due.
+-- was open but the sequencer's own (the list of a snapshot ends below the last transaction that has ended, so its end counts
+-- too), and nothing that was delayed is due.
 CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boolean
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
     SELECT t.complete AND NOT t.repair AND t.highest_id = is_quiet.issued
+       AND pg_snapshot_xmax(t.target) >= t.horizon
        AND NOT EXISTS (SELECT FROM pg_snapshot_xip(t.target) AS x (tx) WHERE x.tx <> t.horizon)
        AND NOT EXISTS (
            SELECT FROM delayed AS d
