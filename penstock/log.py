@@ -61,6 +61,10 @@ def announce(connection: Any, grown: Sequence[int]) -> None:
 
 def ensure_slices(connection: Any) -> int:
     """Make storage ahead of the publishers; answers how many slices were added."""
+    if database.dialect_of(connection) == "mysql":
+        from penstock.dialects import mysql_slices  # DDL there is no part of a procedure
+
+        return mysql_slices.ensure(connection)
     return int(database.call(connection, "ensure_slices")[0][0])
 
 

@@ -32,3 +32,13 @@ CALL penstock.log_status()
 -- Holes in the index of the log; none unless something is badly wrong.
 -- reads only
 CALL penstock.sequence_gaps(%(topic)s)
+
+-- name: slices_ready
+-- How many ids the events can still take.
+-- reads only
+CALL penstock.slices_ready()
+
+-- name: droppable_slices
+-- The partitions of events that nobody needs.
+-- reads only
+CALL penstock.droppable_slices()
