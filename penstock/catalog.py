@@ -18,9 +18,12 @@ from penstock.errors import DEFAULT_SCHEMA, InvalidArgument, PenstockError
 
 _BLOCK = re.compile(r"^-- name: *(\S+) *$", re.MULTILINE)
 _BIND = re.compile(r"%\((\w+)\)s")
-#: What a comment of a MySQL statement says to the program: `-- json: 3` (a place), `-- reads only`.
+#: What a comment of a MySQL statement says to the program: `-- json: 3` (a place), `-- reads only`,
+#: `-- limits the session`.
 _JSON = re.compile(r"json: (\d+(?:, \d+)*)")
 _READS = "reads only"
+_LIMITS = "limits the session"
+_FLAGS = frozenset({_READS, _LIMITS})
 _SCHEMA = re.compile(rf"\b{DEFAULT_SCHEMA}\.")
 _QUOTES = {"postgres": '"', "mysql": "`"}
 _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -39,6 +42,8 @@ class Statement:
     json: frozenset[int] = frozenset()
     #: It changes nothing, so it needs no transaction.
     reads: bool = False
+    #: It leaves the session with a time limit that is meant for its transaction.
+    limits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ def _statement(name: str, body: str, schema: str, quote: str) -> Statement:
     sql = sql.removesuffix(";").rstrip()
     if schema != DEFAULT_SCHEMA:
         sql = _SCHEMA.sub(f"{quote}{schema}{quote}.", sql)
-    about = [each for each in comments if each != _READS and not _JSON.fullmatch(each)]
+    about = [each for each in comments if each not in _FLAGS and not _JSON.fullmatch(each)]
     places = (found[1] for each in comments if (found := _JSON.fullmatch(each)))
     return Statement(
         name,
@@ -107,6 +112,7 @@ def _statement(name: str, body: str, schema: str, quote: str) -> Statement:
         frozenset(_BIND.findall(sql)),
         frozenset(int(place) for each in places for place in each.split(", ")),
         _READS in comments,
+        _LIMITS in comments,
     )
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock import stream
+from penstock.dialects import work
 from penstock.errors import InvalidArgument, PenstockError, StaleLease
 from penstock.lease_loop import ConnectionLost, LeaseLoop
 from penstock.records import Event, Lease
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_RETRY_SECONDS = 60.0
-
-_IN_ERROR = 3  # libpq's PQTRANS_INERROR
-_OUTLIVED = "terminating connection due to"  # idle-in-transaction timeout, or transaction timeout
 
 
 class HandlerFailed(PenstockError):
@@ -53,8 +51,10 @@ class Batch:
         self.lease = lease
         self._connection = connection
         self._member = member
+        self._work = work.of_connection(connection)
         self._handed_over = False
         self._committed = False
+        self._began = 0.0
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
@@ -76,11 +76,11 @@ class Batch:
         the work inside must be shorter than a lease less a heartbeat (6.6 s by default); longer
         work needs longer leases, see :func:`penstock.stream.configure_subscription`.
         """
-        with self._connection.transaction():
+        self._began = time.monotonic()
+        with self._work.transaction(self._connection):
             self.commit(self._connection)
             yield self._connection
-            if self._connection.info.transaction_status == _IN_ERROR:
-                # The server answers COMMIT with a rollback and without an error.
+            if self._work.is_broken(self._connection):
                 raise HandlerRolledBack("a statement failed in the transaction and was passed over")
         self._committed = True
 
@@ -113,7 +113,12 @@ class Batch:
     @property
     def cut_off(self) -> bool:
         """Whether the consumer's own connection is gone, and not one of the handler's."""
-        return self._connection.closed
+        return self._work.is_closed(self._connection)
+
+    def outlived_lease(self, error: BaseException) -> bool:
+        """Whether it is gone because the transaction went on for too long."""
+        seconds = time.monotonic() - self._began if self._began else 0.0
+        return self._work.outlived_lease(error, seconds, self._member.lease_seconds)
 
 
 class Consumer(LeaseLoop):
@@ -187,7 +192,7 @@ class Consumer(LeaseLoop):
             return 0
         except Exception as error:
             if batch.cut_off:
-                if _OUTLIVED in str(error) and "timeout" in str(error):
+                if batch.outlived_lease(error):
                     error = OutlivedLease(
                         f"the work on {len(batch)} events took longer than the lease: {error}",
                         hint="use a smaller batch_size, or penstock.stream.configure_subscription",

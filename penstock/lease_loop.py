@@ -7,10 +7,12 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock import config, database, stream
+from penstock.dialects import work
 from penstock.errors import DatabaseUnavailable, PenstockError, StaleLease
 from penstock.lease_keeper import LeaseKeeper
 from penstock.records import Lease
@@ -152,19 +154,23 @@ class LeaseLoop(ABC):
 
     def _work(self, stop: threading.Event) -> None:
         with self.open() as connection:
-            connection.execute(f'LISTEN "{config.schema_name()}_log"')
+            kind = work.of_connection(connection)
+            kind.listen(connection)
+            idle_rounds = 0
             while not stop.is_set():
                 done = self.turn(connection)
                 self._outages = 0
+                idle_rounds = 0 if done else idle_rounds + 1
                 if not done:
-                    self._wait(connection)
+                    # Until something was sequenced, at most idle_seconds.
+                    pause = kind.notices(connection, self._idle_seconds, idle_rounds, stop)
+                    self._heard(pause)
 
-    def _wait(self, connection: Connection) -> None:
-        """Until something was sequenced, at most ``idle_seconds``."""
+    def _heard(self, notices: Iterable[str]) -> None:
         held = {str(lease.partition_id) for lease in self.keeper.leases()}
-        for notice in connection.notifies(timeout=self._idle_seconds, stop_after=1):
+        for notice in notices:
             # Any login may notify this channel: a payload that is no list of partitions is "all".
-            if not held.issuperset(notice.payload.split(",")):
+            if not held.issuperset(notice.split(",")):
                 self.keeper.check_in_soon()
 
 

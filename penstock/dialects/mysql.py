@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from penstock import config
 from penstock.catalog import Statement
 from penstock.dialects.common import CONNECT_TIMEOUT_SECONDS, Row, on_sqlalchemy, unavailable
 from penstock.errors import ConfigurationError, DatabaseTooOld, driver_error, errno_of
@@ -113,7 +114,7 @@ class MySQL:
 
     def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
         """A transaction of its own for a statement that changes something outside of one."""
-        return nullcontext() if statement.reads else _own_transaction(connection)
+        return nullcontext() if statement.reads else _own_transaction(connection, statement)
 
     def key(self, driver: Any) -> tuple[str, ...] | None:
         """The server; which of its databases is Penstock's, the schema's name says."""
@@ -164,8 +165,17 @@ def in_transaction(driver: Any) -> bool | None:
     return bool(status & _IN_TRANSACTION) if isinstance(status, int) else None
 
 
+def lift_limit(driver: Any) -> None:
+    """Behind a transaction that held a lease row: give the session its own time limit back.
+
+    Only MySQL needs it, whose limit is one for sessions; MariaDB has one for transactions.
+    """
+    if not is_mariadb(str(getattr(driver, "server_version", ""))):
+        driver.query(f"CALL `{config.schema_name()}`.lift_limit()")
+
+
 @contextmanager
-def _own_transaction(connection: Any) -> Iterator[None]:
+def _own_transaction(connection: Any, statement: Statement) -> Iterator[None]:
     from penstock.dialects import driver_connection
 
     driver = driver_connection(connection)
@@ -181,6 +191,8 @@ def _own_transaction(connection: Any) -> Iterator[None]:
             driver.rollback()
         raise
     driver.commit()
+    if statement.limits:
+        lift_limit(driver)
 
 
 def _commits_by_itself(connection: Any, driver: Any) -> bool:

@@ -1,5 +1,6 @@
 -- name: open_block
 -- Writes down what is about to be sent, or finds what was written down and is still open.
+-- limits the session
 CALL penstock.open_block(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(max_events)s, %(max_bytes)s
 )
@@ -11,6 +12,7 @@ CALL penstock.read_block(%(subscription)s, %(partition_id)s, %(first_sequence)s,
 
 -- name: relay_failure
 -- Counts a failed attempt of the open block; answers the seconds to wait.
+-- limits the session
 CALL penstock.relay_failure(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(block_id)s, %(error)s, %(base_seconds)s,
     %(max_seconds)s
@@ -18,6 +20,7 @@ CALL penstock.relay_failure(
 
 -- name: dead_letter
 -- Gives up one event of the open block.
+-- limits the session
 CALL penstock.dead_letter(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(reason)s
 )

@@ -33,6 +33,7 @@ CALL penstock.poll(
 
 -- name: commit
 -- Moves positions forward, fenced by the leases.
+-- limits the session
 CALL penstock.`commit`(
     %(subscription)s, %(consumer)s, %(partition_ids)s, %(lease_epochs)s, %(positions)s, %(after)s
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
@@ -117,14 +118,17 @@ class MySQLDatabase(_Connections):
 
     def wait_until_blocked(self, connection: Any) -> None:
         thread = connection.thread_id()
-        wait_until(
-            lambda: self.run(
+
+        def is_blocked() -> object:
+            # The table is made anew only when nobody has read it for a tenth of a second.
+            time.sleep(0.12)
+            return self.run(
                 "SELECT 1 FROM information_schema.INNODB_TRX"
                 " WHERE trx_mysql_thread_id = %(thread)s AND trx_state = 'LOCK WAIT'",
                 {"thread": thread},
-            ),
-            f"thread {thread} waits for a lock",
-        )
+            )
+
+        wait_until(is_blocked, f"thread {thread} waits for a lock")
 
     def reset(self) -> None:
         """Rows and procedures as the installation left them."""

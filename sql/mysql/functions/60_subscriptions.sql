@@ -3,7 +3,7 @@
 CREATE PROCEDURE find_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
 READS SQL DATA
 BEGIN
-    SET subscription_id = (SELECT s.id FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256)));
+    SELECT MAX(s.id) INTO subscription_id FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256));
     IF subscription_id IS NULL THEN
         CALL refuse('PS013', CONCAT('there is no subscription "', LEFT(COALESCE(subscription, ''), 80), '"'));
     END IF;
@@ -21,27 +21,36 @@ BEGIN
 END;
 
 -- name: high_watermark
--- The last sequence of a partition; 0 when it has none.
+-- The last sequence of a partition; 0 when it has none. A query behind RETURN, SET, IF or DEFAULT would lock what it reads:
+-- here, and in all that follows, only SELECT .. INTO and cursors read.
 CREATE FUNCTION high_watermark(of_partition BIGINT) RETURNS BIGINT
 READS SQL DATA
-RETURN COALESCE((
-    SELECT c.first_sequence + c.event_count - 1
+BEGIN
+    DECLARE watermark BIGINT DEFAULT 0;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT c.first_sequence + c.event_count - 1 INTO watermark
     FROM chunks AS c
     WHERE c.partition_id = of_partition
     ORDER BY c.first_sequence DESC
-    LIMIT 1), 0);
+    LIMIT 1;
+    RETURN watermark;
+END;
 
 -- name: current_position
 -- The newest position in the ledger; NULL when the subscription does not read the partition. Left alone, MySQL walks the
 -- primary key backwards to the first row that fits.
 CREATE FUNCTION current_position(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
 READS SQL DATA
-RETURN (
-    SELECT p.position
+BEGIN
+    DECLARE newest BIGINT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT p.position INTO newest
     FROM positions AS p FORCE INDEX (positions_newest)
     WHERE p.subscription_id = of_subscription AND p.partition_id = of_partition
     ORDER BY p.id DESC
-    LIMIT 1);
+    LIMIT 1;
+    RETURN newest;
+END;
 
 -- name: find_start
 -- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes) or a sequence to begin with.
@@ -49,7 +58,7 @@ CREATE PROCEDURE find_start(of_partition BIGINT, start TEXT, OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
     IF start = 'earliest' THEN
-        SET wanted = (SELECT p.low_sequence - 1 FROM partitions AS p WHERE p.id = of_partition);
+        SELECT MAX(p.low_sequence) - 1 INTO wanted FROM partitions AS p WHERE p.id = of_partition;
     ELSEIF start = 'latest' THEN
         SET wanted = high_watermark(of_partition);
     ELSEIF start REGEXP '^[1-9][0-9]{0,17}$' THEN
@@ -94,7 +103,7 @@ CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start TEXT)
 BEGIN
     DECLARE owner_id, source_id BIGINT;
     DECLARE address VARCHAR(4000);
-    DECLARE added, topic_partitions INT DEFAULT 0;
+    DECLARE added, known, topic_partitions INT DEFAULT 0;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE given CURSOR FOR
         SELECT DISTINCT g.address
@@ -121,9 +130,9 @@ BEGIN
             LEAVE topic;
         END IF;
         CALL lock_topic(COALESCE(address, ''), source_id, topic_partitions);
-        IF NOT EXISTS (
-            SELECT * FROM subscription_topics AS t WHERE t.subscription_id = owner_id AND t.topic_id = source_id
-        ) THEN
+        SELECT COUNT(*) INTO known
+        FROM subscription_topics AS t WHERE t.subscription_id = owner_id AND t.topic_id = source_id;
+        IF known = 0 THEN
             CALL add_topic(owner_id, source_id, start);
             SET added = added + 1;
         END IF;

@@ -118,7 +118,7 @@ END;
 CREATE PROCEDURE `join`(subscription LONGTEXT, consumer TEXT, session CHAR(36), weight DOUBLE)
 BEGIN
     DECLARE owner_id BIGINT;
-    DECLARE places, blocked INT;
+    DECLARE places, taken, blocked INT;
     DECLARE heartbeat_time, lease_time DOUBLE;
     DECLARE run BINARY(16) DEFAULT UNHEX(REPLACE(session, '-', ''));
     DECLARE known_run BINARY(16);
@@ -146,7 +146,8 @@ BEGIN
     IF known_run <> run AND known_deadline > present THEN
         CALL refuse('PS015', CONCAT('consumer "', consumer, '" is already running'));
     END IF;
-    IF known_run IS NULL AND (SELECT COUNT(*) FROM consumers AS c WHERE c.subscription_id = owner_id) >= places THEN
+    SELECT COUNT(*) INTO taken FROM consumers AS c WHERE c.subscription_id = owner_id;
+    IF known_run IS NULL AND taken >= places THEN
         CALL refuse('PS006', CONCAT('subscription "', subscription, '" has all its ', places, ' consumers'));
     END IF;
     CALL give_up_leases(owner_id, consumer, 'expired', present, blocked);
@@ -164,7 +165,7 @@ END;
 -- Moves a consumer's deadline to a lease time from now; raises PS014 when the session is not (or no longer) a member.
 CREATE PROCEDURE extend_deadline(owner_id BIGINT, consumer VARCHAR(255), session CHAR(36), present DATETIME(6))
 BEGIN
-    DECLARE lease_time DOUBLE DEFAULT (SELECT s.lease_seconds FROM subscriptions AS s WHERE s.id = owner_id);
+    DECLARE lease_time DOUBLE;
     DECLARE member VARCHAR(255) DEFAULT (
         SELECT c.id FROM consumers AS c
         WHERE c.subscription_id = owner_id AND c.id = consumer AND c.session = UNHEX(REPLACE(session, '-', ''))
@@ -172,6 +173,7 @@ BEGIN
     IF member IS NULL THEN
         CALL refuse('PS014', CONCAT('consumer "', COALESCE(consumer, ''), '" is not a member, or not any more'));
     END IF;
+    SELECT s.lease_seconds INTO lease_time FROM subscriptions AS s WHERE s.id = owner_id;
     UPDATE consumers AS c
     SET c.heartbeat_at = present, c.deadline = present + INTERVAL lease_time * 1000000 MICROSECOND
     WHERE c.subscription_id = owner_id AND c.id = consumer;
@@ -334,7 +336,8 @@ END;
 CREATE PROCEDURE held_leases(subscription LONGTEXT, consumer VARCHAR(255))
 READS SQL DATA
 BEGIN
-    DECLARE history INT DEFAULT (SELECT MAX(h.history) FROM histories AS h);
+    DECLARE history INT;
+    SELECT MAX(h.history) INTO history FROM histories AS h;
     SELECT t.address AS topic, p.number AS `partition`, p.id AS partition_id, l.lease_epoch, l.state,
            current_position(s.id, p.id) AS position, history AS history
     FROM subscriptions AS s
@@ -363,7 +366,7 @@ BEGIN
     CALL begin_call('check_in()');
     CALL lock_subscription(subscription, owner_id);
     SET present = UTC_TIMESTAMP(6);
-    SET release_time = (SELECT s.release_seconds FROM subscriptions AS s WHERE s.id = owner_id);
+    SELECT s.release_seconds INTO release_time FROM subscriptions AS s WHERE s.id = owner_id;
     CALL extend_deadline(owner_id, consumer, session, present);
     CALL collect_dead(owner_id, present, expired, locked);
     CALL read_board(owner_id, present);

@@ -1,7 +1,7 @@
 -- name: poll
 -- Events of leased partitions, each after its own read position, at most max_events together, in the order of the arrays
 -- (JSON), so that a caller who turns them starves no partition: a result for each partition that has some. A lease that is no
--- longer held gives no rows; the next heartbeat or check-in tells why. Raises PS013, PS016.
+-- longer held gives no rows; the next heartbeat or check-in tells why. Raises PS013, PS016, PS021.
 CREATE PROCEDURE poll(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, after JSON, max_events INT
 )
@@ -21,7 +21,6 @@ BEGIN
         JOIN consumers AS c ON c.subscription_id = owner_id AND c.id = consumer AND c.deadline > UTC_TIMESTAMP(6)
         ORDER BY p.place;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    CALL lift_limit();
     CALL find_subscription(subscription, owner_id);
     OPEN held;
     lease: LOOP
@@ -31,7 +30,11 @@ BEGIN
         END IF;
         CALL require_readable(source, from_sequence);
         SET watermark = high_watermark(source);
-        IF watermark >= from_sequence THEN
+        IF watermark < from_sequence - 1 THEN
+            -- Whoever waited for the log to come by would never see what it holds instead by then.
+            CALL refuse('PS021', CONCAT('sequence ', from_sequence - 1, ' of partition ', source & 65535,
+                                        ' was read, and the log ends at ', watermark));
+        ELSEIF watermark >= from_sequence THEN
             CALL read_log(source, from_sequence, LEAST(wanted, watermark - from_sequence + 1), TRUE, found);
             SET wanted = wanted - found;
         END IF;
@@ -40,8 +43,8 @@ BEGIN
 END;
 
 -- name: lift_limit
--- Gives the session its own time limit back, if it still has the one that limit_transaction has set. Who did not use the
--- program's connection does it with SET SESSION.
+-- Gives the session its own time limit back, if it still has the one that a call has set for the transaction in which it held a
+-- lease row: to be called behind the end of that transaction on MySQL, where the limit is one of the session.
 CREATE PROCEDURE lift_limit()
 NO SQL
 BEGIN
@@ -54,7 +57,7 @@ END;
 -- name: limit_transaction
 -- Ends the session if the transaction that now holds a lease row is left idle beyond the lease: otherwise a paused consumer would
 -- keep its successor waiting without limit. Never loosens a limit that the caller has set. MariaDB has a limit for
--- transactions; MySQL only one for the session, which the next call lifts.
+-- transactions; MySQL only one for idle sessions, which lift_limit takes back.
 CREATE PROCEDURE limit_transaction(left_seconds DOUBLE)
 NO SQL
 BEGIN
@@ -71,11 +74,10 @@ END;
 -- Locks one lease row; held says whether it is the consumer's, under this lease_epoch.
 CREATE PROCEDURE hold_lease(owner_id BIGINT, consumer VARCHAR(255), part_id BIGINT, given_epoch BIGINT, OUT held BOOLEAN)
 BEGIN
-    SET held = (
-        SELECT l.lease_epoch FROM leases AS l
-        WHERE l.subscription_id = owner_id AND l.partition_id = part_id AND l.lease_epoch = given_epoch
-          AND l.holder = consumer
-        FOR UPDATE) IS NOT NULL;
+    SELECT COUNT(*) INTO held
+    FROM leases AS l
+    WHERE l.subscription_id = owner_id AND l.partition_id = part_id AND l.lease_epoch = given_epoch AND l.holder = consumer
+    FOR UPDATE;
 END;
 
 -- name: hold_leases
@@ -106,9 +108,8 @@ BEGIN
         SET all_held = held;
     END LOOP;
     CLOSE given;
-    SET left_seconds = (
-        SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), c.deadline) / 1e6
-        FROM consumers AS c WHERE c.subscription_id = owner_id AND c.id = consumer);
+    SELECT MAX(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), c.deadline)) / 1e6 INTO left_seconds
+    FROM consumers AS c WHERE c.subscription_id = owner_id AND c.id = consumer;
     IF NOT all_held OR NOT COALESCE(left_seconds > 0, FALSE) THEN
         INSERT INTO rejected_commits () VALUES ();
         CALL refuse('PS010', CONCAT('consumer "', COALESCE(consumer, ''), '" no longer holds what it works on'));
@@ -201,7 +202,8 @@ CREATE PROCEDURE `position`(subscription LONGTEXT, topic LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE owner_id, source_id BIGINT;
-    DECLARE history INT DEFAULT (SELECT MAX(h.history) FROM histories AS h);
+    DECLARE history INT;
+    SELECT MAX(h.history) INTO history FROM histories AS h;
     CALL find_subscription(subscription, owner_id);
     CALL find_topic(topic, source_id);
     SELECT p.number AS `partition`, current_position(owner_id, p.id) AS position, history AS history
@@ -294,10 +296,9 @@ CREATE PROCEDURE find_rejected_commits(OUT rejected BIGINT)
 READS SQL DATA
 BEGIN
     /*!80000 SET @penstock_expiry = @@SESSION.information_schema_stats_expiry, @@SESSION.information_schema_stats_expiry = 0; */
-    SET rejected = (
-        SELECT COALESCE(t.AUTO_INCREMENT, 1) - 1
-        FROM information_schema.TABLES AS t
-        WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = 'rejected_commits');
+    SELECT COALESCE(MAX(t.AUTO_INCREMENT), 1) - 1 INTO rejected
+    FROM information_schema.TABLES AS t
+    WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = 'rejected_commits';
     /*!80000 SET @@SESSION.information_schema_stats_expiry = @penstock_expiry; */
 END;
 

@@ -12,28 +12,31 @@ STRAIGHT_JOIN events AS e ON e.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 
 -- The first sequence of the chunk that holds a sequence; 0 when there is none.
 CREATE FUNCTION first_chunk(of_partition BIGINT, sequence BIGINT) RETURNS BIGINT
 READS SQL DATA
-RETURN COALESCE((
-    SELECT c.first_sequence
+BEGIN
+    DECLARE found BIGINT DEFAULT 0;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT c.first_sequence INTO found
     FROM chunks AS c
     WHERE c.partition_id = of_partition AND c.first_sequence <= sequence
     ORDER BY c.first_sequence DESC
-    LIMIT 1), 0);
+    LIMIT 1;
+    RETURN found;
+END;
 
 -- name: find_open_block
 -- The block of a partition that was written down and whose end is not committed yet; NULL when there is none.
 CREATE PROCEDURE find_open_block(owner_id BIGINT, part_id BIGINT, start BIGINT, OUT block BIGINT)
 READS SQL DATA
 BEGIN
-    SET block = (
-        SELECT newest.id
-        FROM (
-            SELECT b.id, b.first_sequence
-            FROM blocks AS b FORCE INDEX (blocks_newest)
-            WHERE b.subscription_id = owner_id AND b.partition_id = part_id
-            ORDER BY b.id DESC
-            LIMIT 1
-        ) AS newest
-        WHERE newest.first_sequence = start);
+    SELECT MAX(newest.id) INTO block
+    FROM (
+        SELECT b.id, b.first_sequence
+        FROM blocks AS b FORCE INDEX (blocks_newest)
+        WHERE b.subscription_id = owner_id AND b.partition_id = part_id
+        ORDER BY b.id DESC
+        LIMIT 1
+    ) AS newest
+    WHERE newest.first_sequence = start;
 END;
 
 -- name: find_block_end
@@ -44,15 +47,14 @@ READS SQL DATA
 BEGIN
     DECLARE chunk BIGINT DEFAULT first_chunk(part_id, start);
     DECLARE wanted INT DEFAULT LEAST(GREATEST(COALESCE(max_events, 1), 1), 100000);
-    SET last = (
-        SELECT MAX(r.sequence)
-        FROM (
-            SELECT e.sequence, SUM(LENGTH(e.payload)) OVER (ORDER BY e.sequence) AS bytes
-            FROM logged_events AS e
-            WHERE e.partition_id = part_id AND e.first_sequence >= chunk AND e.first_sequence < start + wanted
-              AND e.sequence >= start AND e.sequence < start + wanted
-        ) AS r
-        WHERE r.bytes <= max_bytes OR r.sequence = start);
+    SELECT MAX(r.sequence) INTO last
+    FROM (
+        SELECT e.sequence, SUM(LENGTH(e.payload)) OVER (ORDER BY e.sequence) AS bytes
+        FROM logged_events AS e
+        WHERE e.partition_id = part_id AND e.first_sequence >= chunk AND e.first_sequence < start + wanted
+          AND e.sequence >= start AND e.sequence < start + wanted
+    ) AS r
+    WHERE r.bytes <= max_bytes OR r.sequence = start;
 END;
 
 -- name: open_block
@@ -101,11 +103,12 @@ CREATE PROCEDURE read_block(
 READS SQL DATA
 BEGIN
     DECLARE chunk BIGINT DEFAULT first_chunk(partition_id, first_sequence);
-    DECLARE present INT DEFAULT (SELECT MAX(h.history) FROM histories AS h);
-    DECLARE owner_id BIGINT DEFAULT (
-        SELECT s.id
-        FROM subscriptions AS s JOIN leases AS l ON l.subscription_id = s.id
-        WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.partition_id = partition_id);
+    DECLARE present INT;
+    DECLARE owner_id BIGINT;
+    SELECT MAX(h.history) INTO present FROM histories AS h;
+    SELECT MAX(s.id) INTO owner_id
+    FROM subscriptions AS s JOIN leases AS l ON l.subscription_id = s.id
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.partition_id = partition_id;
     SELECT e.sequence,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
            e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, e.sequenced_at
@@ -137,7 +140,7 @@ BEGIN
     CALL begin_call('relay_failure()');
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
-    SET failed = 1 + (SELECT COUNT(*) FROM relay_failures AS f WHERE f.block_id = block_id);
+    SELECT 1 + COUNT(*) INTO failed FROM relay_failures AS f WHERE f.block_id = block_id;
     INSERT INTO relay_failures (block_id, attempt, error) VALUES (block_id, failed, LEFT(error, 2000));
     SELECT LEAST(base_seconds * POW(2, LEAST(failed - 1, 40)), max_seconds) * (1 - RAND() / 2) AS wait_seconds;
 END;
@@ -150,7 +153,7 @@ CREATE PROCEDURE dead_letter(
 )
 BEGIN
     DECLARE owner_id BIGINT;
-    DECLARE present INT DEFAULT (SELECT MAX(h.history) FROM histories AS h);
+    DECLARE present INT;
     DECLARE chunk BIGINT DEFAULT first_chunk(partition_id, sequence);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -158,6 +161,7 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('dead_letter()');
+    SELECT MAX(h.history) INTO present FROM histories AS h;
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     INSERT INTO dead_letters (

@@ -57,11 +57,11 @@ END;
 CREATE PROCEDURE find_epoch_end(part_id BIGINT, start BIGINT, max_events INT, max_age_seconds DOUBLE, OUT last BIGINT)
 READS SQL DATA
 BEGIN
+    DECLARE chunk BIGINT DEFAULT first_chunk(part_id, start);
     DECLARE oldest DATETIME(6);
     SET last = LEAST(high_watermark(part_id), start + max_events - 1);
-    SET oldest = (
-        SELECT c.sequenced_at FROM chunks AS c
-        WHERE c.partition_id = part_id AND c.first_sequence = first_chunk(part_id, start));
+    SELECT MAX(c.sequenced_at) INTO oldest
+    FROM chunks AS c WHERE c.partition_id = part_id AND c.first_sequence = chunk;
     IF last < start OR (last < start + max_events - 1 AND NOT COALESCE(
             TIMESTAMPDIFF(MICROSECOND, oldest, UTC_TIMESTAMP(6)) >= max_age_seconds * 1000000, FALSE)) THEN
         SET last = NULL;
@@ -220,9 +220,8 @@ BEGIN
     SELECT e.last_sequence, TIMESTAMPDIFF(MICROSECOND, e.sealed_at, UTC_TIMESTAMP(6)) / 1e6 INTO last, age
     FROM log_epochs AS e WHERE e.partition_id = part_id AND e.log_epoch = log_epoch;
     CALL lowest_position(part_id, slowest, lowest);
-    SET verified = (
-        SELECT COUNT(*) FROM epoch_copies AS c
-        WHERE c.partition_id = part_id AND c.log_epoch = log_epoch AND c.state = 'verified');
+    SELECT COUNT(*) INTO verified
+    FROM epoch_copies AS c WHERE c.partition_id = part_id AND c.log_epoch = log_epoch AND c.state = 'verified';
     SET hold = CASE
         WHEN copies IS NULL THEN 'no retention policy'
         WHEN lowest < last THEN CONCAT('subscription "', slowest, '" stands at ', lowest, ', log epoch ', log_epoch,

@@ -1,0 +1,70 @@
+"""What the contract tests of streams share; tests.stream.kit does the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock import stream
+from penstock.records import Lease
+from penstock.stream import Membership
+from tests.contract.databases import ContractDatabase
+from tests.stream.kit import SUBSCRIPTION, filled, member_with_lease
+
+PAST = "2000-01-01 00:00:00"
+
+#: What to take out of a function, by dialect: function, old text, new text.
+Guard = dict[str, tuple[str, str, str]]
+
+
+def without(db: ContractDatabase, guard: Guard) -> None:
+    """Make the mutant of the engine."""
+    db.without_guard(*guard["postgres" if db.engine == "postgres" else "mysql"])
+
+
+def end_lease(db: ContractDatabase, consumer: str) -> None:
+    """As if the lease time of a consumer had passed."""
+    db.run(
+        "UPDATE penstock.consumers SET deadline = %(past)s WHERE id = %(consumer)s",
+        {"past": PAST, "consumer": consumer},
+    )
+
+
+def acquired(db: ContractDatabase) -> int:
+    """How often a lease was acquired."""
+    ((found,),) = db.run(
+        "SELECT COUNT(*) FROM penstock.lease_history AS h"
+        " WHERE h.lease_epoch > 0 AND h.holder <> ''"
+        " AND (SELECT 'acquired') = h." + _quoted(db, "change")
+    )
+    return int(found)
+
+
+def taken_over(db: ContractDatabase, connection: Any) -> tuple[Membership, Lease]:
+    """A consumer that was paused past its lease, whose partition another one holds now."""
+    filled(connection)
+    paused = member_with_lease(connection, "a")
+    end_lease(db, "a")
+    member_with_lease(connection, "b")
+    return paused
+
+
+def check_in_rounds(connection: Any, members: list[Membership], count: int = 2) -> None:
+    """Check-ins of everybody in turn; what is to be released is released at once."""
+    for _ in range(count):
+        for member in members:
+            held = stream.check_in(connection, member)
+            asked = [lease for lease in held if lease.state == "RELEASING"]
+            if asked:
+                stream.release(connection, member, asked)
+
+
+def join(connection: Any, count: int, first: int = 0) -> list[Membership]:
+    """So many members."""
+    return [
+        stream.join(connection, SUBSCRIPTION, f"c{number:03}")
+        for number in range(first, first + count)
+    ]
+
+
+def _quoted(db: ContractDatabase, name: str) -> str:
+    return f'"{name}"' if db.engine == "postgres" else f"`{name}`"
