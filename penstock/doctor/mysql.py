@@ -2,10 +2,180 @@
 
 from __future__ import annotations
 
-from penstock.doctor.findings import Finding, Limits
-from penstock.errors import ConfigurationError
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import config, database
+from penstock.database import call
+from penstock.dialects.mysql import is_mariadb
+from penstock.doctor.findings import Finding, Limits, duration, error, warning
+from penstock.doctor.mysql_settings import Client, examine_settings
+from penstock.doctor.schema import examine_schema
+from penstock.errors import DatabaseTooOld, NotMigrated, errno_of
+from penstock.log import LogStatus
+from penstock.log import status as log_status
+
+#: Events get their ids in blocks: an event that is published alone uses one up.
+IDS_IN_A_BLOCK = 256
+FEW_BLOCKS = 1_000_000
+
+_NEXT_PASS_SECONDS = 1.0
+#: What the login may not do: see transactions, see prepared ones.
+_DENIED = frozenset({1227, 1401, 1045})
+
+
+@dataclass(frozen=True, slots=True)
+class _Patient:
+    connection: Any
+    limits: Limits
+    client: Client
+    schema: str
+    login: str
 
 
 def examine(url: str, limits: Limits) -> list[Finding]:
-    """Not there yet."""
-    raise ConfigurationError("the doctor knows PostgreSQL only", hint="look at the server by hand")
+    """Everything that is wrong there."""
+    try:
+        connection: Any = database.connect(url, application_name="penstock doctor")
+    except DatabaseTooOld as problem:
+        return [error("server", problem.message, problem.hint)]
+    with closing(connection):
+        login, version = call(connection, "doctor_endpoint")[0]
+        place = ("-h", str(connection.host), "-P", str(connection.port))
+        user = connection.user.decode() if isinstance(connection.user, bytes) else connection.user
+        client = Client((*place, "-u", user), is_mariadb(version))
+        patient = _Patient(connection, limits, client, config.schema_name(), login)
+        found = list(examine_settings(dict(call(connection, "doctor_settings")), client))
+        found += _snapshots(patient)
+        schema = examine_schema(connection)
+        try:
+            status = log_status(connection)
+        except NotMigrated:
+            return found + schema
+        found += _sequencer(patient, status)
+        found += _storage(patient, status)
+        return found + schema
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    kind: str
+    name: int
+    database: str | None
+    login: str | None
+    host: str | None
+    age_seconds: int
+    doing: str
+
+
+def _snapshots(patient: _Patient) -> Iterator[Finding]:
+    """The oldest of each kind."""
+    try:
+        rows = call(patient.connection, "doctor_snapshots")
+    except Exception as problem:
+        if errno_of(problem) not in _DENIED:
+            raise
+        yield _hidden(patient)
+        return
+    holders = [_Holder(*row) for row in rows]
+    old = [each for each in holders if each.age_seconds > patient.limits.snapshot_seconds]
+    sessions = [each for each in old if each.kind == "session"]
+    if sessions:
+        yield _session(patient, sessions[0], len(sessions) - 1)
+    prepared = [each for each in old if each.kind == "prepared"]
+    if prepared:
+        yield _prepared(patient, prepared[0], len(prepared) - 1)
+
+
+def _hidden(patient: _Patient) -> Finding:
+    user, _, host = patient.login.rpartition("@")
+    return warning(
+        "hidden_sessions",
+        "the login may not look at open transactions; one of them may hold the oldest snapshot",
+        patient.client.run(f"GRANT PROCESS ON *.* TO '{user}'@'{host}'"),
+    )
+
+
+def _others(others: int) -> str:
+    return f" ({others} more like it)" if others else ""
+
+
+_HELD = "the server keeps every version of a row since then, and scans get slower"
+
+
+def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
+    return warning(
+        "snapshot",
+        f"session {holder.name} of {holder.login} in {holder.database or 'no database'} (from "
+        f"{holder.host}; {holder.doing}) has held its transaction for "
+        f"{duration(holder.age_seconds)}{_others(others)}: {_HELD}",
+        patient.client.run(f"KILL {holder.name}"),
+    )
+
+
+def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
+    try:
+        known = call(patient.connection, "doctor_prepared")
+    except Exception as problem:
+        if errno_of(problem) not in _DENIED:
+            raise
+        known = []
+    return warning(
+        "prepared_transaction",
+        f"a transaction was prepared {duration(holder.age_seconds)} ago and neither committed nor "
+        f"rolled back{_others(others)}: {_HELD}, and its events are not there",
+        patient.client.run(f"XA ROLLBACK {_xid(known[0])}" if known else "XA RECOVER CONVERT XID"),
+    )
+
+
+def _xid(row: tuple[Any, ...]) -> str:
+    """The name of a prepared transaction, in hexadecimal: it may hold any byte."""
+    format_id, global_length, branch_length, data = row
+    name = data if isinstance(data, bytes) else str(data).encode()
+    first, second = name[:global_length], name[global_length : global_length + branch_length]
+    return f"X'{first.hex()}', X'{second.hex()}', {format_id}"
+
+
+def _sequencer(patient: _Patient, status: LogStatus) -> Iterator[Finding]:
+    """Looks twice: the events of a transaction that was long open are old when they appear."""
+    limit = patient.limits.waiting_seconds
+    if status.unsequenced_age_seconds > limit:
+        time.sleep(_NEXT_PASS_SECONDS)
+        status = log_status(patient.connection)
+    if status.unsequenced_age_seconds <= limit:
+        return
+    waits = (
+        f"{status.unsequenced_events} events or more wait for their sequence, the oldest for "
+        f"{duration(status.unsequenced_age_seconds)}"
+    )
+    if (status.last_pass_age_seconds or 0) > limit:
+        yield error(
+            "sequencer",
+            f"{waits}, and nobody sequences",
+            "penstock sequence  # once; all the time: penstock daemon --roles sequencer,sweep",
+        )
+    else:
+        yield warning(
+            "unsequenced",
+            f"{waits}: the sequencer is at work and behind",
+            "penstock sequence --max-events 100000  # longer passes, until nothing waits",
+        )
+
+
+def _storage(patient: _Patient, status: LogStatus) -> Iterator[Finding]:
+    if status.event_ids_ready >= FEW_BLOCKS * IDS_IN_A_BLOCK:
+        return
+    ((end,),) = call(patient.connection, "doctor_storage", schema=patient.schema)
+    name = f"b{end // IDS_IN_A_BLOCK}"
+    yield error(
+        "storage",
+        f"the table events is ready for only {max(status.event_ids_ready, 0) // IDS_IN_A_BLOCK} "
+        "more events that are published one by one",
+        patient.client.run(
+            f"ALTER TABLE {patient.schema}.events "
+            f"ADD PARTITION (PARTITION {name} VALUES LESS THAN ({end * 10}))"
+        ),
+    )

@@ -53,7 +53,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
             return [*found, _replica(patient, endpoint)]
         schema = examine_schema(connection)
         with suppress(NotMigrated):
-            for check in (_snapshots, _sequencer, _storage, _slices):
+            for check in (_snapshots, _sequencer, _storage, _slices, _restored):
                 found += check(patient)
         return found + schema
 
@@ -167,7 +167,7 @@ def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
         f"session {holder.name} of {holder.login}{elsewhere} (application "
         f"{holder.application or 'unnamed'!r}; {holder.doing}) has held its transaction for "
         f"{duration(holder.age_seconds or 0)}{_others(others)}: {_HELD}",
-        patient.psql.run(f"SELECT pg_terminate_backend({holder.name})"),
+        patient.psql.run(f"SELECT pg_terminate_backend({holder.name}, 10000)"),
     )
 
 
@@ -230,7 +230,7 @@ def _sequencer(patient: _Patient) -> Iterator[Finding]:
             f"{waits}: session {state.pid} of {state.login} (application "
             f"{state.application or 'unnamed'!r}) holds the sequencer for "
             f"{duration(state.held_seconds or 0)}",
-            patient.psql.run(f"SELECT pg_terminate_backend({state.pid})"),
+            patient.psql.run(f"SELECT pg_terminate_backend({state.pid}, 10000)"),
         )
     elif state.last_pass_seconds is None or state.last_pass_seconds > limit:
         yield error(
@@ -333,3 +333,17 @@ def _attach(schema: str, slice_: _Slice) -> Iterator[str]:
         f"ALTER TABLE {parent} ATTACH PARTITION {name} "
         f"FOR VALUES FROM ({slice_.first_id}) TO ({slice_.last_id + 1})"
     )
+
+
+def _restored(patient: _Patient) -> Iterator[Finding]:
+    """A restore lost commits that somebody outside has seen: what is beyond the log is stopped."""
+    beyond = call(patient.connection, "restore_status")
+    if beyond:
+        topic, partition, watermark, sequence, _, source, _ = beyond[0]
+        yield error(
+            "restore",
+            f"{source} has seen sequence {sequence} of {topic} partition {partition}, and the log "
+            f"ends at {watermark}{_others(len(beyond) - 1)}: a restore lost commits",
+            "penstock restore reconcile 'what was restored' --yes  "
+            "# see before: penstock restore status",
+        )

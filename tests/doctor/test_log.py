@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 import penstock
+from ops.restore import report_position
 from penstock import migrate
 from penstock.doctor import Limits, Severity, doctor
 from resources.embedded import EmbeddedPostgres
@@ -190,6 +191,14 @@ def test_a_slice_that_took_rows_with_it(server: EmbeddedPostgres) -> None:
         connection.execute("DROP TABLE penstock.ticks_1")
         found = only(doctor(url))
         assert (found.check, found.command.split()[0]) == ("slice", "pg_restore")
+
+
+def test_a_partition_that_is_stopped_after_a_restore(url: str, admin: Connection, run: Run) -> None:
+    report_position(admin, TOPIC, 0, 1_000, history=1, source="the archive")
+    found = only(doctor(url))
+    assert (found.check, found.severity) == ("restore", Severity.ERROR)
+    assert f"the archive has seen sequence 1000 of {TOPIC} partition 0" in found.what
+    run(found.command, url)
 
 
 def test_a_schema_that_does_not_fit(server: EmbeddedPostgres, run: Run) -> None:

@@ -1,0 +1,45 @@
+-- name: doctor_endpoint
+-- Who asks, and what the server is.
+-- reads only
+SELECT CURRENT_USER(), VERSION()
+
+-- name: doctor_settings
+-- The server's settings that matter, as a new session gets them. One that a server does not know is left out.
+-- reads only
+SHOW GLOBAL VARIABLES WHERE Variable_name IN (
+    'auto_increment_increment', 'innodb_doublewrite', 'innodb_flush_log_at_trx_commit', 'innodb_read_only', 'log_bin',
+    'max_allowed_packet', 'read_only', 'sql_mode', 'super_read_only', 'sync_binlog', 'transaction_isolation', 'tx_isolation'
+)
+
+-- name: doctor_backend
+-- Which of the server's threads answers.
+-- reads only
+SELECT CONNECTION_ID()
+
+-- name: doctor_snapshots
+-- Open transactions, oldest first: they keep the server from forgetting old versions of rows. Times are there as the machine's
+-- clock shows them. Thread 0 is a prepared transaction whose session is gone. Of a statement only its first word is told.
+-- reads only
+SELECT
+    IF(x.trx_mysql_thread_id = 0, 'prepared', 'session') AS kind, x.trx_mysql_thread_id AS name, p.DB AS `database`,
+    p.USER AS login, p.HOST AS application,
+    TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(NOW(), @@session.time_zone, 'SYSTEM')) AS age_seconds,
+    CONCAT_WS(', ', LOWER(p.COMMAND), UPPER(SUBSTRING_INDEX(TRIM(x.trx_query), ' ', 1))) AS doing
+FROM information_schema.INNODB_TRX AS x
+LEFT JOIN information_schema.PROCESSLIST AS p ON p.ID = x.trx_mysql_thread_id
+WHERE x.trx_mysql_thread_id <> CONNECTION_ID()
+ORDER BY age_seconds DESC, x.trx_mysql_thread_id
+
+-- name: doctor_prepared
+-- The prepared transactions, by what is needed to end one.
+-- reads only
+XA RECOVER
+
+-- name: doctor_storage
+-- Up to where the events have partitions, and where the last one begins.
+-- reads only
+SELECT CAST(p.PARTITION_DESCRIPTION AS SIGNED)
+FROM information_schema.PARTITIONS AS p
+WHERE p.TABLE_SCHEMA = %(schema)s AND p.TABLE_NAME = 'events' AND p.PARTITION_DESCRIPTION <> 'MAXVALUE'
+ORDER BY 1 DESC
+LIMIT 1
