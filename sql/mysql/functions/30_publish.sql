@@ -124,9 +124,10 @@ publish: BEGIN
         CALL make_event_id(id);
     END IF;
     IF strict THEN
-        CALL lock_strict(CRC32(CONCAT(topic_id, COALESCE(`key`, ''))));
+        CALL lock_bucket(MOD(CRC32(CONCAT(topic_id, COALESCE(`key`, ''))), 16384));
     END IF;
     IF dedup_key IS NOT NULL THEN
+        CALL lock_bucket(16384 + MOD(CRC32(CONCAT(topic_id, ' ', dedup_key)), 16384));
         CALL claim_dedup_key(topic_id, dedup_key, id, earlier);
         SET duplicate = earlier IS NOT NULL;
     END IF;

@@ -82,10 +82,8 @@ BEGIN
     CALL begin_call('publish_batch()');
     CALL find_setting('longest_delay_seconds', longest_delay);
     CALL refuse_bad_event(events, longest_delay);
-    IF strict THEN
-        CALL lock_strict_keys(events);
-    END IF;
-    IF JSON_CONTAINS_PATH(events, 'one', '$[*].dedup_key') THEN
+    IF strict OR JSON_CONTAINS_PATH(events, 'one', '$[*].dedup_key') THEN
+        CALL lock_events(events, strict);
         CALL claim_dedup_keys(events, duplicates);
     END IF;
     CALL refuse_under_pressure((

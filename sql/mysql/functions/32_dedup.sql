@@ -1,6 +1,6 @@
 -- name: claim_dedup_key
--- Takes a dedup key for an event; earlier is the event that has it already. Whoever takes the same key at the same time is waited
--- for. Every look is a locking one, because a snapshot may be older than the row.
+-- Takes a dedup key, whose bucket is locked, for an event; earlier is the event that has it already. Every look is a locking one,
+-- because a snapshot may be older than the row.
 CREATE PROCEDURE claim_dedup_key(of_topic BIGINT, given_key VARCHAR(255), event_id BINARY(16), OUT earlier BINARY(16))
 BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -16,7 +16,7 @@ BEGIN
 END;
 
 -- name: claim_dedup_keys
--- Takes the dedup keys of a batch in sorted order, so that two batches cannot wait for each other. duplicates is an object: for
+-- Takes the dedup keys of a batch, whose buckets are locked. duplicates is an object: for
 -- each place (from 0) of an event that is one, the id of the earlier event. Events without an id get one.
 CREATE PROCEDURE claim_dedup_keys(INOUT events JSON, OUT duplicates JSON)
 BEGIN
@@ -58,33 +58,43 @@ BEGIN
     CLOSE given;
 END;
 
--- name: lock_strict_keys
--- Locks the keys of a batch in sorted order.
-CREATE PROCEDURE lock_strict_keys(events JSON)
+-- name: lock_bucket
+-- Locks a bucket of keys to the end of the transaction: of strict events, so that those of one key come in the order of the
+-- commits; of dedup keys, because two that wait for the same new row of an index deadlock when its writer rolls back.
+CREATE PROCEDURE lock_bucket(of_bucket INT)
 BEGIN
     DECLARE locked INT;
-    SELECT COUNT(*) INTO locked
-    FROM (
-        SELECT s.bucket
-        FROM strict_locks AS s
-        JOIN (
-            SELECT DISTINCT MOD(CRC32(CONCAT(t.id, COALESCE(i.`key`, ''))), 16384) AS bucket
-            FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic', `key` LONGTEXT PATH '$.key')) AS i
-            JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
-        ) AS w ON w.bucket = s.bucket
-        ORDER BY s.bucket
-        -- The limit keeps MariaDB from taking the two queries for one.
-        LIMIT 16384
-        FOR UPDATE
-    ) AS l;
+    SELECT s.bucket INTO locked FROM strict_locks AS s WHERE s.bucket = of_bucket FOR UPDATE;
 END;
 
--- name: lock_strict
--- Locks a key, so that its events come in the order of the commits.
-CREATE PROCEDURE lock_strict(hash BIGINT)
+-- name: lock_events
+-- Locks the buckets of a batch in sorted order, so that two batches cannot wait for each other.
+CREATE PROCEDURE lock_events(events JSON, strict BOOLEAN)
 BEGIN
-    DECLARE locked INT;
-    SELECT s.bucket INTO locked FROM strict_locks AS s WHERE s.bucket = MOD(hash, 16384) FOR UPDATE;
+    DECLARE bucket INT;
+    DECLARE is_done BOOLEAN DEFAULT FALSE;
+    DECLARE asked CURSOR FOR
+        SELECT MOD(CRC32(CONCAT(t.id, COALESCE(i.`key`, ''))), 16384)
+        FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic', `key` LONGTEXT PATH '$.key')) AS i
+        JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
+        WHERE strict
+        UNION
+        SELECT 16384 + MOD(CRC32(CONCAT(t.id, ' ', i.dedup_key)), 16384)
+        FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic', dedup_key LONGTEXT PATH '$.dedup_key')) AS i
+        JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
+        WHERE i.dedup_key IS NOT NULL
+        ORDER BY 1;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
+    OPEN asked;
+    each_bucket: LOOP
+        FETCH asked INTO bucket;
+        IF is_done THEN
+            LEAVE each_bucket;
+        END IF;
+        CALL lock_bucket(bucket);
+        SET is_done = FALSE;
+    END LOOP;
+    CLOSE asked;
 END;
 
 -- name: turn_dedup

@@ -81,7 +81,7 @@ check_pressure: BEGIN
                      COALESCE(t.max_unsequenced_bytes DIV GREATEST(t.max_payload_bytes, 1), 1000000)))
     INTO lowest_limit
     FROM topics AS t
-    WHERE JSON_CONTAINS(topic_ids, CAST(t.id AS CHAR));
+    WHERE t.id IN (SELECT j.id FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j);
     SELECT SUM(w.event_count) INTO waiting
     FROM (
         SELECT p.event_count - p.taken AS event_count
@@ -96,7 +96,8 @@ check_pressure: BEGIN
     SELECT t.address, MOD(p.partition_id, 65536), p.events, p.bytes
     INTO pressed_topic, pressed_partition, pressed_events, pressed_bytes
     FROM pressure AS p JOIN topics AS t ON t.id = p.partition_id DIV 65536
-    WHERE JSON_CONTAINS(topic_ids, CAST(t.id AS CHAR)) AND p.measured_at > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND
+    WHERE t.id IN (SELECT j.id FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j)
+      AND p.measured_at > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND
     LIMIT 1;
     IF pressed_topic IS NOT NULL THEN
         CALL refuse('PS022', CONCAT(pressed_events, ' events of ', pressed_bytes, ' bytes wait for their sequence in partition ',

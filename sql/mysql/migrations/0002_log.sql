@@ -85,14 +85,14 @@ CREATE TABLE IF NOT EXISTS sequencer (
 INSERT IGNORE INTO sequencer (singleton) VALUES (TRUE);
 
 -- name: create_strict_locks
--- Rows to lock for publishers that want commit order: a bucket for each key.
+-- Rows to lock, buckets of keys: the lower half for publishers that want commit order, the upper one for those of a dedup key.
 CREATE TABLE IF NOT EXISTS strict_locks (
     bucket INT NOT NULL PRIMARY KEY
 ) ENGINE = InnoDB;
 
 -- name: fill_strict_locks
--- Buckets 0 to 16,383.
-INSERT IGNORE INTO strict_locks (bucket) SELECT s.n FROM numbers AS s WHERE s.n < 16384;
+-- Buckets 0 to 32,767.
+INSERT IGNORE INTO strict_locks (bucket) SELECT s.n FROM numbers AS s WHERE s.n < 32768;
 
 -- name: create_dedup_keys
 -- The keys by which publishers repeat an event without doubling it, for as long as the window is. They are found by key and
