@@ -9,7 +9,7 @@ PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3; do \
 
 BIN := .penstock/venv/bin
 READY := .penstock/venv/.complete
-CODE := penstock ops consumers resources dagster_project tools tests benchmarks examples
+CODE := penstock ops consumers resources dagster_project tools tests benchmarks
 FOLDERS = $(wildcard $(CODE))
 
 # Caches go where everything else goes that a run leaves.

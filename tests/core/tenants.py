@@ -33,7 +33,7 @@ class Tenants:
         """A new role; ``member_of`` names roles, with a blank between them."""
         name = name or f"test_{os.getpid()}_{next(_numbers)}"
         self.owner.execute(
-            sql.SQL("CREATE ROLE {} {}").format(sql.Identifier(name), sql.SQL(options))  # type: ignore[arg-type]
+            sql.SQL("CREATE ROLE {} {}").format(sql.Identifier(name), sql.SQL(options))
         )
         self.made.append(name)
         for each in member_of.split():
