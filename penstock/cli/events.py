@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,12 +22,13 @@ from penstock.cli.output import (
     LineOutput,
     Lines,
     Output,
+    say,
     show,
     show_line,
 )
 from penstock.cli.topics import Topic
 from penstock.errors import InvalidArgument
-from penstock.records import Event
+from penstock.records import Event, Message
 
 _NEWEST = 10
 
@@ -44,29 +46,38 @@ def publish(
     ] = None,
     event_id: Annotated[uuid.UUID | None, typer.Option()] = None,
     partition: Annotated[int | None, typer.Option(help="Instead of the one of the key.")] = None,
+    not_before: Annotated[
+        datetime | None, typer.Option(help="Delay it until then; UTC.", show_default=False)
+    ] = None,
+    dedup_key: Annotated[
+        str | None, typer.Option(help="Publish it once in the window; then it is that event's id.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="In the order of commits.")] = False,
     output: LineOutput = Lines.text,
 ) -> None:
     """Publish one event, in a transaction of its own; writes its event id."""
-    from penstock.publish import publish as publish_event
+    from penstock.publish import publish_once
 
-    data = _payload(payload, file)
-    headers = dict(_header(each) for each in header) if header else None
+    message = Message(
+        topic,
+        _payload(payload, file),
+        key=key,
+        type=type_,
+        content_type=content_type,
+        headers=dict(_header(each) for each in header) if header else None,
+        event_id=event_id,
+        partition=partition,
+        not_before=not_before.replace(tzinfo=UTC) if not_before else None,
+        dedup_key=dedup_key,
+    )
     with database.connect() as connection:
-        new_id = publish_event(
-            connection,
-            topic,
-            data,
-            key=key,
-            type=type_,
-            content_type=content_type,
-            headers=headers,
-            event_id=event_id,
-            partition=partition,
-        )
+        done = publish_once(connection, message, strict=strict)
     if output is Lines.json:
-        show_line({"topic": topic, "event_id": new_id})
-    else:
-        sys.stdout.write(f"{new_id}\n")
+        show_line({"topic": topic, "event_id": done.event_id, "duplicate": done.duplicate})
+        return
+    if done.duplicate:
+        say("a duplicate: nothing was published, this is the earlier event")
+    sys.stdout.write(f"{done.event_id}\n")
 
 
 def fetch(

@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,25 @@ def test_publish_takes_text_a_file_and_standard_input(
         "text/plain",
     )
     assert events[0].headers == {"n": 1, "who": "ann=bob"}
+
+
+def test_publish_delays_and_drops_duplicates(
+    shell: Shell, topic: str, connection: Connection
+) -> None:
+    options = ("--dedup-key", "order 7", "--partition", "0", "--strict")
+    (first,) = shell.lines("publish", topic, "once", *options)
+    (again,) = shell.lines("publish", topic, "twice", *options)
+    assert (first["duplicate"], again["duplicate"]) == (False, True)
+    assert again["event_id"] == first["event_id"]
+    told = shell.run("publish", topic, "twice", *options)
+    assert (told.returncode, told.stdout.decode().strip()) == (0, first["event_id"])
+    assert told.stderr.startswith(b"a duplicate")
+    due = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%S")
+    shell.lines("publish", topic, "later", "--not-before", due, "--partition", "0")
+    penstock.sequence(connection)
+    assert [event.payload for event in penstock.fetch(connection, topic, 0, 1)] == [b"once"]
+    rows = connection.execute("SELECT due_at FROM penstock.events WHERE due_at IS NOT NULL")
+    assert [at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S") for (at,) in rows] == [due]
 
 
 def test_what_publish_was_refused_is_not_there(
