@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import config, database
+from penstock import database
 from penstock.database import call
 from penstock.dialects.mysql import is_mariadb
 from penstock.doctor.findings import Finding, Limits, duration, error, warning
@@ -32,7 +32,6 @@ class _Patient:
     connection: Any
     limits: Limits
     client: Client
-    schema: str
     login: str
 
 
@@ -47,7 +46,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         place = ("-h", str(connection.host), "-P", str(connection.port))
         user = connection.user.decode() if isinstance(connection.user, bytes) else connection.user
         client = Client((*place, "-u", user), is_mariadb(version))
-        patient = _Patient(connection, limits, client, config.schema_name(), login)
+        patient = _Patient(connection, limits, client, login)
         found = list(examine_settings(dict(call(connection, "doctor_settings")), client))
         found += _snapshots(patient)
         schema = examine_schema(connection)
@@ -56,7 +55,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         except NotMigrated:
             return found + schema
         found += _sequencer(patient, status)
-        found += _storage(patient, status)
+        found += _storage(status)
         return found + schema
 
 
@@ -165,17 +164,12 @@ def _sequencer(patient: _Patient, status: LogStatus) -> Iterator[Finding]:
         )
 
 
-def _storage(patient: _Patient, status: LogStatus) -> Iterator[Finding]:
+def _storage(status: LogStatus) -> Iterator[Finding]:
     if status.event_ids_ready >= FEW_BLOCKS * IDS_IN_A_BLOCK:
         return
-    ((end,),) = call(patient.connection, "doctor_storage", schema=patient.schema)
-    name = f"b{end // IDS_IN_A_BLOCK}"
     yield error(
         "storage",
         f"the table events is ready for only {max(status.event_ids_ready, 0) // IDS_IN_A_BLOCK} "
         "more events that are published one by one",
-        patient.client.run(
-            f"ALTER TABLE {patient.schema}.events "
-            f"ADD PARTITION (PARTITION {name} VALUES LESS THAN ({end * 10}))"
-        ),
+        "penstock sequence  # makes partitions ahead, as penstock daemon does all the time",
     )

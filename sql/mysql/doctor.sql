@@ -34,12 +34,3 @@ ORDER BY age_seconds DESC, x.trx_mysql_thread_id
 -- The prepared transactions, by what is needed to end one.
 -- reads only
 XA RECOVER
-
--- name: doctor_storage
--- Up to where the events have partitions, and where the last one begins.
--- reads only
-SELECT CAST(p.PARTITION_DESCRIPTION AS SIGNED)
-FROM information_schema.PARTITIONS AS p
-WHERE p.TABLE_SCHEMA = %(schema)s AND p.TABLE_NAME = 'events' AND p.PARTITION_DESCRIPTION <> 'MAXVALUE'
-ORDER BY 1 DESC
-LIMIT 1
