@@ -218,6 +218,7 @@ BEGIN
                    LIMIT 1) AS newest
         FROM leases AS l
         WHERE l.subscription_id = owner_id
+        LIMIT 1000000  -- Keeps it from being merged into the query, which would call the function for each mention.
     ) AS n
     JOIN positions AS p ON p.id = n.newest;
 END;
@@ -380,7 +381,8 @@ BEGIN
 END;
 
 -- name: release
--- Gives single leases (two JSON arrays) back, as the answer to RELEASING or because a consumer has no use for them. What is
+-- Gives single leases (two JSON arrays; as to the LIMIT see poll) back, as the answer to RELEASING or because a consumer has
+-- no use for them. What is
 -- no longer held is passed over. Answers how many were freed.
 CREATE PROCEDURE `release`(subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON)
 BEGIN
@@ -390,8 +392,11 @@ BEGIN
     DECLARE given CURSOR FOR
         SELECT p.id, e.lease_epoch
         FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
-        JOIN JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS e
-            ON e.place = p.place
+        JOIN (
+            SELECT j.place, j.lease_epoch
+            FROM JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS j
+            LIMIT 1000000
+        ) AS e ON e.place = p.place
         ORDER BY p.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION

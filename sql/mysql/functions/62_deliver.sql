@@ -1,6 +1,7 @@
 -- name: poll
 -- Events of leased partitions, each after its own read position, at most max_events together, in the order of the arrays
--- (JSON), so that a caller who turns them starves no partition: a result for each partition that has some. A lease that is no
+-- (JSON), so that a caller who turns them starves no partition: a result for each partition that has some. (LIMIT makes the
+-- second and third array tables that are joined by an index; as they stand, each row would read them anew.) A lease that is no
 -- longer held gives no rows; the next heartbeat or check-in tells why. Raises PS013, PS016, PS021.
 CREATE PROCEDURE poll(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, after JSON, max_events INT
@@ -13,9 +14,16 @@ BEGIN
     DECLARE held CURSOR FOR
         SELECT STRAIGHT_JOIN p.id, LEAST(a.sequence, 1000000000000000000) + 1
         FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
-        JOIN JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS e
-            ON e.place = p.place
-        JOIN JSON_TABLE(after, '$[*]' COLUMNS (place FOR ORDINALITY, sequence BIGINT PATH '$')) AS a ON a.place = p.place
+        JOIN (
+            SELECT j.place, j.lease_epoch
+            FROM JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS j
+            LIMIT 1000000
+        ) AS e ON e.place = p.place
+        JOIN (
+            SELECT j.place, j.sequence
+            FROM JSON_TABLE(after, '$[*]' COLUMNS (place FOR ORDINALITY, sequence BIGINT PATH '$')) AS j
+            LIMIT 1000000
+        ) AS a ON a.place = p.place
         JOIN leases AS l ON l.subscription_id = owner_id AND l.partition_id = p.id AND l.lease_epoch = e.lease_epoch
                         AND l.holder = consumer
         JOIN consumers AS c ON c.subscription_id = owner_id AND c.id = consumer AND c.deadline > UTC_TIMESTAMP(6)
@@ -93,8 +101,11 @@ BEGIN
     DECLARE given CURSOR FOR
         SELECT p.id, e.lease_epoch
         FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
-        LEFT JOIN JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS e
-            ON e.place = p.place
+        LEFT JOIN (
+            SELECT j.place, j.lease_epoch
+            FROM JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS j
+            LIMIT 1000000
+        ) AS e ON e.place = p.place
         ORDER BY p.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     CALL require_read_committed('a commit');
@@ -128,10 +139,16 @@ BEGIN
     DECLARE given CURSOR FOR
         SELECT p.id, w.position, a.position
         FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
-        LEFT JOIN JSON_TABLE(positions, '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS w
-            ON w.place = p.place
-        LEFT JOIN JSON_TABLE(COALESCE(after, '[]'), '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS a
-            ON a.place = p.place
+        LEFT JOIN (
+            SELECT j.place, j.position
+            FROM JSON_TABLE(positions, '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS j
+            LIMIT 1000000
+        ) AS w ON w.place = p.place
+        LEFT JOIN (
+            SELECT j.place, j.position
+            FROM JSON_TABLE(COALESCE(after, '[]'), '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS j
+            LIMIT 1000000
+        ) AS a ON a.place = p.place
         ORDER BY p.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     OPEN given;
@@ -189,9 +206,16 @@ BEGIN
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
     SELECT owner_id, p.id, w.position, e.lease_epoch, 'commit'
     FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
-    JOIN JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS e
-        ON e.place = p.place
-    JOIN JSON_TABLE(positions, '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS w ON w.place = p.place;
+    JOIN (
+        SELECT j.place, j.lease_epoch
+        FROM JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS j
+        LIMIT 1000000
+    ) AS e ON e.place = p.place
+    JOIN (
+        SELECT j.place, j.position
+        FROM JSON_TABLE(positions, '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS j
+        LIMIT 1000000
+    ) AS w ON w.place = p.place;
     -- The caller may ask for the id of a row of his own.
     DO LAST_INSERT_ID(id_before);
 END;
