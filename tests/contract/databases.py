@@ -23,8 +23,8 @@ _FIXED = frozenset({"schema_migrations", "numbers", "places", "strict_locks", "n
 #: Those of one row, or of a first one: how a test finds them.
 _SEEDED = {
     "histories": "DELETE FROM histories WHERE history > 1",
-    "sequencer": "UPDATE sequencer SET settled_block = 0, slow_sweeps = 0,"
-    " sweep_after = '2000-01-01', delayed_due = '2000-01-01', delayed_id = 0",
+    "sequencer": "UPDATE sequencer SET settled_block = 0,"
+    " delayed_due = '2000-01-01', delayed_id = 0",
     "pressure_measured": "UPDATE pressure_measured SET measured_at = '2000-01-01'",
 }
 #: More rows are faster gone by TRUNCATE, which takes a while even for none.

@@ -23,7 +23,13 @@ BY_HIGHEST_ID = {
             "WHERE false",
         ),
     ],
-    "mysql": [("sequence", "SET is_sweep = next_sweep <= present", "SET is_sweep = FALSE")],
+    "mysql": [
+        (
+            "claim_blocks",
+            "WHERE p.block > reached",
+            "WHERE p.block > GREATEST(reached, (SELECT s.settled_block FROM sequencer AS s))",
+        )
+    ],
 }
 
 

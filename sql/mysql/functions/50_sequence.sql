@@ -1,10 +1,11 @@
 -- name: claim_blocks
 -- Locks what was published and committed up to the bound and puts it into the session's table claimed: blocks of together at
--- least wanted events, when there are so many; is_all says that nothing was left. SKIP LOCKED passes by what is not committed yet. The bound is what keeps the
--- order: a scan that has passed an open A would else meet a B that began when A had ended, while it was still at work.
-CREATE PROCEDURE claim_blocks(from_block BIGINT, bound BIGINT, wanted INT, OUT is_all BOOLEAN)
+-- least wanted events, when there are so many; is_all says that nothing was left. It begins at the first block every time: what
+-- committed late comes before all that began to publish after it. SKIP LOCKED passes by what is not committed yet. The bound is
+-- what keeps the order: a scan that has passed an open A would else meet a B that began when A had ended, while it was still at work.
+CREATE PROCEDURE claim_blocks(bound BIGINT, wanted INT, OUT is_all BOOLEAN)
 BEGIN
-    DECLARE reached BIGINT DEFAULT from_block;
+    DECLARE reached BIGINT DEFAULT 0;
     DECLARE found_blocks, all_blocks, all_events INT DEFAULT 0;
     DECLARE step INT DEFAULT 1 + wanted DIV 256;
     CREATE TEMPORARY TABLE IF NOT EXISTS claimed (
@@ -156,14 +157,15 @@ END;
 
 -- name: sequence
 -- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late commit
--- comes with the pass after it. busy: somebody else is at it. more: call again at once. Raises PS006, PS018.
+-- comes with the pass after it: each one begins at the first block, because what began to publish after a late commit must not
+-- come before it. busy: somebody else is at it. more: call again at once. Raises PS006, PS018.
 CREATE PROCEDURE `sequence`(max_events INT)
 pass: BEGIN
     DECLARE wanted INT DEFAULT LEAST(max_events, 50000);
-    DECLARE present, due_done, next_sweep, began DATETIME(6);
+    DECLARE present, due_done DATETIME(6);
     DECLARE settled, bound, last_block, id_done, sequenced BIGINT DEFAULT 0;
-    DECLARE slow, from_delayed INT DEFAULT 0;
-    DECLARE is_sweep, is_all, is_cut, busy, more BOOLEAN DEFAULT FALSE;
+    DECLARE from_delayed INT DEFAULT 0;
+    DECLARE is_all, is_cut, busy, more BOOLEAN DEFAULT FALSE;
     DECLARE grown LONGTEXT DEFAULT '[]';
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET busy = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -178,8 +180,8 @@ pass: BEGIN
     END IF;
     -- A read of its own, before anything is locked: what began to publish after it has a higher block.
     SELECT MAX(p.block) INTO bound FROM pending AS p WHERE p.block > (SELECT s.settled_block FROM sequencer AS s);
-    SELECT s.settled_block, s.slow_sweeps, s.sweep_after, s.delayed_due, s.delayed_id
-    INTO settled, slow, next_sweep, due_done, id_done
+    SELECT s.settled_block, s.delayed_due, s.delayed_id
+    INTO settled, due_done, id_done
     FROM sequencer AS s
     FOR UPDATE SKIP LOCKED;
     IF busy THEN
@@ -192,26 +194,19 @@ pass: BEGIN
     IF from_delayed > 0 THEN
         SELECT MAX(b.id) INTO id_done FROM batch AS b WHERE b.due = due_done;
     END IF;
-    SET is_sweep = next_sweep <= present, began = SYSDATE(6);
-    CALL claim_blocks(IF(is_sweep, 0, settled), bound, wanted - from_delayed, is_all);
+    CALL claim_blocks(bound, wanted - from_delayed, is_all);
     CALL cut_claimed(wanted - from_delayed, last_block, is_cut);
     SET more = is_cut OR NOT is_all OR from_delayed = wanted;
-    IF is_sweep THEN
-        -- Below settled_block lies what came late, and behind an old read view everything that was ever deleted there.
-        SET slow = IF(TIMESTAMPDIFF(MICROSECOND, began, SYSDATE(6)) > 50000, slow + 1, 0);
-        SET next_sweep = IF(slow < 3, present, present + INTERVAL 20 * TIMESTAMPDIFF(MICROSECOND, began, SYSDATE(6)) MICROSECOND);
-    END IF;
     CALL collect_claimed(present);
-    IF NOT EXISTS (SELECT * FROM claimed AS c) AND from_delayed = 0 AND bound = settled AND slow = 0 THEN
+    IF NOT EXISTS (SELECT * FROM claimed AS c) AND from_delayed = 0 AND bound = settled THEN
         SELECT 0 AS sequenced, more AS more, busy AS busy, grown AS grown;
         LEAVE pass;
     END IF;
     CALL append_chunks(present, sequenced, grown);
     CALL forget_claimed();
     UPDATE sequencer
-    SET settled_block = GREATEST(settled, IF(is_cut OR NOT is_all, COALESCE(last_block, 0), bound)), slow_sweeps = slow,
-        sweep_after = next_sweep, delayed_due = due_done, delayed_id = id_done,
-        passed_at = IF(sequenced > 0, present, passed_at)
+    SET settled_block = GREATEST(settled, IF(is_cut OR NOT is_all, COALESCE(last_block, 0), bound)),
+        delayed_due = due_done, delayed_id = id_done, passed_at = IF(sequenced > 0, present, passed_at)
     WHERE singleton;
     SELECT sequenced AS sequenced, more AS more, busy AS busy, grown AS grown;
 END;

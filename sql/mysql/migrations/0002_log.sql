@@ -68,13 +68,10 @@ CREATE TABLE IF NOT EXISTS delayed_events (
 
 -- name: create_sequencer
 -- One row, on which nobody has rights: whoever holds its lock is the sequencer. Everything up to settled_block was done but for
--- what came late; after sweep_after a pass looks for that too, and slow_sweeps says how often in a row that took long. Up to
--- (delayed_due, delayed_id) everything that was delayed is done.
+-- what comes late; up to (delayed_due, delayed_id) everything that was delayed is done.
 CREATE TABLE IF NOT EXISTS sequencer (
     singleton BOOLEAN NOT NULL PRIMARY KEY,
     settled_block BIGINT NOT NULL DEFAULT 0,
-    slow_sweeps INT NOT NULL DEFAULT 0,
-    sweep_after DATETIME(6) NOT NULL DEFAULT '2000-01-01',
     delayed_due DATETIME(6) NOT NULL DEFAULT '2000-01-01',
     delayed_id BIGINT NOT NULL DEFAULT 0,
     passed_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6))
