@@ -253,3 +253,11 @@ def home_with(distribution: Distribution, tmp_path: Path) -> Path:
     home.mkdir()
     (home / distribution.name).symlink_to(distribution.root())
     return home
+
+
+def test_temporary_files_lie_in_its_own_folder(shared: MySQLTestServer) -> None:
+    """Guard: tmpdir; in a common one, a server that starts removes the tables of the others."""
+    if shared.embedded is None:
+        pytest.skip("a server that was given keeps its files where it likes")
+    with shared.connect() as connection:
+        assert Path(variable(connection, "tmpdir")).is_relative_to(shared.embedded.folder)

@@ -222,9 +222,12 @@ class MySQLServer:
         shutil.copytree(template, unfinished)
         # The only folder whose files SQL may read and write: nobody needs it, and an empty name
         # would mean every folder of the machine.
-        (unfinished.parent / "files").mkdir(exist_ok=True)
+        (self.folder / "files").mkdir(exist_ok=True)
+        # Of its own, because a server that starts removes what it takes for its leftovers there.
+        (self.folder / "tmp").mkdir(exist_ok=True)
         give(unfinished)
         give(self.folder / "files")
+        give(self.folder / "tmp")
         unfinished.rename(self.data_directory)
 
     def _launch(self) -> None:
@@ -252,6 +255,7 @@ class MySQLServer:
             **self.settings,
             "port": str(port),
             "secure_file_priv": str(self.folder / "files"),
+            "tmpdir": str(self.folder / "tmp"),
         }
         command = [
             *self.distribution.command(self.data_directory, self._home),
