@@ -17,7 +17,6 @@ import pytest
 from psycopg import sql
 
 import penstock
-from penstock import rights
 from tests.core.tenants import Tenants, tenants_of
 from tests.support import missing
 from tools import java
@@ -39,7 +38,6 @@ def shop(connection: Connection, database_url: str) -> Iterator[Tenants]:
     """The application's tables, the topic, and a sequencer that is at work."""
     connection.execute((EXAMPLES / "tables.sql").read_bytes())
     penstock.create_topic(connection, TOPIC, partitions=4, create_namespaces=True)
-    rights.install(connection)
     stop = threading.Event()
 
     def sequence() -> None:
@@ -51,6 +49,7 @@ def shop(connection: Connection, database_url: str) -> Iterator[Tenants]:
     sequencer.start()
     try:
         with tenants_of(connection, database_url) as tenants:
+            tenants.install()
             yield tenants
     finally:
         stop.set()
