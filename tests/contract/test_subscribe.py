@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import database, stream
+from penstock import database, log, names, stream
 from penstock.errors import (
     BelowLowSequence,
     BeyondHighWatermark,
@@ -233,7 +233,7 @@ def test_subscribe_waits_for_a_drop_that_is_under_way(db: ContractDatabase) -> N
 
 
 def test_what_is_read_is_not_locked(db: ContractDatabase) -> None:
-    """Guard: SELECT .. INTO. A reader in a transaction stops neither sequencer nor heartbeat."""
+    """Guard: SELECT .. INTO. A reader stops no sequencer, no heartbeat and no subscriber."""
     own = db.connect()
     filled(own)
     member, lease = member_with_lease(own, "a")
@@ -242,7 +242,11 @@ def test_what_is_read_is_not_locked(db: ContractDatabase) -> None:
         stream.position(reader, SUBSCRIPTION, STREAM)
         stream.lag(reader, SUBSCRIPTION)
         stream.poll(reader, member, [lease])
+        log.fetch(reader, STREAM, 0, 1)
+        names.describe_topic(reader, STREAM)
         more(own, start=11)  # publishes and sequences
         stream.heartbeat(own, member)
+        stream.subscribe(own, "other", [STREAM])
+        database.call(own, "clean", topic=STREAM)
         reader.commit()
     assert stored(own) == 4

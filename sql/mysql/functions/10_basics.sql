@@ -94,7 +94,9 @@ END;
 CREATE PROCEDURE find_topic(topic VARCHAR(4000), OUT topic_id BIGINT)
 READS SQL DATA
 BEGIN
-    SET topic_id = (SELECT t.id FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(topic, 256)));
+    -- A query in SET, IF, DEFAULT, VALUES or the argument of a CALL locks what it reads to the end of the transaction, on both
+    -- engines; SELECT .. INTO does not.
+    SELECT MAX(t.id) INTO topic_id FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(topic, 256));
     IF topic_id IS NULL THEN
         CALL refuse('PS002', CONCAT('there is no topic "', topic, '"'));
     END IF;
@@ -107,7 +109,7 @@ READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
     CALL find_topic(topic, owner_id);
-    SET partition_id = (SELECT p.id FROM partitions AS p WHERE p.topic_id = owner_id AND p.number = number);
+    SELECT MAX(p.id) INTO partition_id FROM partitions AS p WHERE p.topic_id = owner_id AND p.number = number;
     IF partition_id IS NULL THEN
         CALL refuse('PS005', CONCAT('topic "', topic, '" has no partition ', COALESCE(number, 'NULL')));
     END IF;

@@ -3,7 +3,8 @@
 CREATE PROCEDURE find_setting(of_name VARCHAR(100), OUT found DOUBLE)
 READS SQL DATA
 BEGIN
-    SET found = COALESCE((SELECT s.value FROM settings AS s WHERE s.name = of_name), CASE of_name
+    SELECT MAX(s.value) INTO found FROM settings AS s WHERE s.name = of_name;
+    SET found = COALESCE(found, CASE of_name
         WHEN 'dedup_window_seconds' THEN 3600
         WHEN 'kept_share' THEN 0.05
         WHEN 'longest_delay_seconds' THEN 2592000

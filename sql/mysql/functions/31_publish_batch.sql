@@ -68,6 +68,7 @@ END;
 -- of them, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022.
 CREATE PROCEDURE publish_batch(events JSON, strict BOOLEAN)
 BEGIN
+    DECLARE limited JSON;
     DECLARE all_events, topic_count INT DEFAULT JSON_LENGTH(events);
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     DECLARE turn, published BIGINT;
@@ -86,11 +87,11 @@ BEGIN
         CALL lock_events(events, strict);
         CALL claim_dedup_keys(events, duplicates);
     END IF;
-    CALL refuse_under_pressure((
-        SELECT JSON_ARRAYAGG(t.id)
-        FROM topics AS t
-        WHERE (t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL) AND t.address_hash IN (
-            SELECT UNHEX(SHA2(i.topic, 256)) FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic')) AS i)));
+    SELECT JSON_ARRAYAGG(t.id) INTO limited
+    FROM topics AS t
+    WHERE (t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL) AND t.address_hash IN (
+        SELECT UNHEX(SHA2(i.topic, 256)) FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic')) AS i);
+    CALL refuse_under_pressure(limited);
     CALL take_blocks(all_events, blocks);
     CALL take_turn(all_events + 1, turn);
     INSERT INTO events (id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at, due_at)

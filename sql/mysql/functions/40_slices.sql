@@ -4,7 +4,8 @@
 CREATE PROCEDURE droppable_slices()
 READS SQL DATA
 BEGIN
-    DECLARE settled BIGINT DEFAULT (SELECT s.settled_block FROM sequencer AS s);
+    DECLARE settled BIGINT;
+    SELECT s.settled_block INTO settled FROM sequencer AS s;
     SELECT s.slice, s.first_id, s.last_id
     FROM (
         SELECT p.PARTITION_NAME AS slice, CAST(p.PARTITION_DESCRIPTION AS SIGNED) - 1 AS last_id,

@@ -4,14 +4,14 @@
 CREATE PROCEDURE read_log(of_partition BIGINT, from_sequence BIGINT, max_events INT, as_poll BOOLEAN, OUT found INT)
 READS SQL DATA
 BEGIN
-    DECLARE first_chunk, present BIGINT;
-    SET first_chunk = COALESCE((
-        SELECT c.first_sequence
-        FROM chunks AS c
-        WHERE c.partition_id = of_partition AND c.first_sequence <= from_sequence
-        ORDER BY c.first_sequence DESC
-        LIMIT 1), 0);
-    SET present = (SELECT MAX(h.history) FROM histories AS h);
+    DECLARE first_chunk, present BIGINT DEFAULT 0;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT c.first_sequence INTO first_chunk
+    FROM chunks AS c
+    WHERE c.partition_id = of_partition AND c.first_sequence <= from_sequence
+    ORDER BY c.first_sequence DESC
+    LIMIT 1;
+    SELECT MAX(h.history) INTO present FROM histories AS h;
     IF as_poll THEN
         SELECT STRAIGHT_JOIN c.partition_id, c.first_sequence + l.n AS sequence,
                LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
@@ -43,7 +43,8 @@ END;
 CREATE PROCEDURE require_readable(of_partition BIGINT, from_sequence BIGINT)
 READS SQL DATA
 BEGIN
-    DECLARE low BIGINT DEFAULT (SELECT p.low_sequence FROM partitions AS p WHERE p.id = of_partition);
+    DECLARE low BIGINT;
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
     IF from_sequence < low THEN
         CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low));
     END IF;
@@ -54,12 +55,12 @@ END;
 CREATE PROCEDURE find_high_watermark(of_partition BIGINT, OUT watermark BIGINT)
 READS SQL DATA
 BEGIN
-    SET watermark = COALESCE((
-        SELECT c.first_sequence + c.event_count - 1
-        FROM chunks AS c
-        WHERE c.partition_id = of_partition
-        ORDER BY c.first_sequence DESC
-        LIMIT 1), 0);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET watermark = 0;
+    SELECT c.first_sequence + c.event_count - 1 INTO watermark
+    FROM chunks AS c
+    WHERE c.partition_id = of_partition
+    ORDER BY c.first_sequence DESC
+    LIMIT 1;
 END;
 
 -- name: fetch
@@ -90,7 +91,8 @@ CREATE PROCEDURE high_watermarks(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
-    DECLARE present INT DEFAULT (SELECT MAX(h.history) FROM histories AS h);
+    DECLARE present INT;
+    SELECT MAX(h.history) INTO present FROM histories AS h;
     CALL find_topic(topic, owner_id);
     SELECT p.number AS `partition`, p.low_sequence, COALESCE((
             SELECT c.first_sequence + c.event_count - 1

@@ -16,10 +16,7 @@ BEGIN
     END;
     CALL find_unsequenced(waiting, lowest);
     CALL find_ids_ready(ready);
-    SET rejected = COALESCE((
-        SELECT t.AUTO_INCREMENT - 1
-        FROM information_schema.TABLES AS t
-        WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = 'rejected_commits'), 0);
+    CALL find_rejected_commits(rejected);
     SELECT waiting AS unsequenced_events, COALESCE((
                SELECT TIMESTAMPDIFF(MICROSECOND, e.created_at, UTC_TIMESTAMP(6)) / 1e6
                FROM events AS e
@@ -35,8 +32,8 @@ END;
 CREATE PROCEDURE find_ids_ready(OUT ready BIGINT)
 READS SQL DATA
 BEGIN
-    DECLARE used BIGINT DEFAULT GREATEST(
-        (SELECT s.settled_block FROM sequencer AS s), COALESCE((SELECT MAX(p.block) FROM pending AS p), 0));
+    DECLARE used BIGINT;
+    SELECT GREATEST(s.settled_block, COALESCE((SELECT MAX(p.block) FROM pending AS p), 0)) INTO used FROM sequencer AS s;
     SELECT MAX(CAST(p.PARTITION_DESCRIPTION AS SIGNED)) - used * 256 INTO ready
     FROM information_schema.PARTITIONS AS p
     WHERE p.TABLE_SCHEMA = DATABASE() AND p.TABLE_NAME = 'events';
