@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import psycopg
@@ -18,7 +18,7 @@ from psycopg import sql
 
 import penstock
 from tests.core.tenants import Tenants, tenants_of
-from tests.support import missing
+from tests.support import MISSING, missing
 from tools import java
 from tools.servers.errors import ServerUnavailable
 from tools.servers.maven import copy_jars
@@ -74,6 +74,11 @@ def run(*command: str | Path, folder: Path, **environment: str) -> str:
     return done.stdout
 
 
+def _no_runtime(what: str, why: str) -> NoReturn:
+    """The examples are run where their language is; unlike a server, nobody has to have it."""
+    pytest.skip(f"{MISSING}{what} ({why})")
+
+
 @pytest.fixture(scope="session")
 def java_command() -> list[str | Path]:
     """How Java runs the program."""
@@ -81,7 +86,7 @@ def java_command() -> list[str | Path]:
         home = java.home()
         modules = run(home / "bin" / "java", "--list-modules", folder=ROOT)
         if "jdk.compiler" not in modules:
-            missing("a Java that compiles", f"{home} is a runtime only")
+            _no_runtime("a Java that compiles", f"{home} is a runtime only")
         library = ROOT / ".penstock" / "examples" / "java"
         if not any(library.glob("postgresql-*.jar")):
             copy_jars(EXAMPLES / "java" / "pom.xml", library, {})
@@ -95,7 +100,7 @@ def node_program() -> Path:
     """The program beside its packages, which npm has installed."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
-        missing("Node", "neither node nor npm is on the PATH")
+        _no_runtime("Node", "neither node nor npm is on the PATH")
     folder = ROOT / ".penstock" / "examples" / "node"
     folder.mkdir(parents=True, exist_ok=True)
     for each in ("package.json", "orders.mjs"):
