@@ -126,6 +126,7 @@ def test_it_takes_effect_between_two_passes(connection: Connection, database_url
     assert _resize_during_a_pass(connection, database_url)
     with open_transaction(database_url) as resizing:
         penstock.resize_topic(resizing, TOPIC, 5)
+        put(connection, "waits")
         assert log.sequence(connection).busy
         resizing.commit()
     assert not log.sequence(connection).busy
@@ -147,6 +148,7 @@ def _log_is_free(connection: Connection, url: str) -> bool:
         cleaning.execute("SELECT * FROM penstock.clean(%s)", [TOPIC])
 
         def look_and_end() -> None:
+            put(connection, "1")  # or the log is quiet, and nobody looks for its row
             busy.append(log.sequence(connection).busy)
             cleaning.commit()
 
