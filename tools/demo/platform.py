@@ -149,14 +149,13 @@ def _cleaned() -> list[str]:
             """
             SELECT (SELECT count(*) FROM penstock.log_epochs WHERE dropped_at IS NOT NULL),
                    (SELECT count(*) FROM penstock.log_epochs),
-                   (SELECT count(*) FROM penstock.slices
-                    WHERE parent = 'events' AND dropped_at IS NOT NULL)
+                   (SELECT min(first_id) - 1 FROM penstock.slices WHERE parent = 'events')
             """
         ).fetchone()
     assert row is not None
     if row[0] != row[1] or row[2] == 0:
-        raise DemoFailed(f"clean dropped {row[0]} of {row[1]} log epochs and {row[2]} slices")
-    return [f"{row[0]} of {row[1]} log epochs dropped, {row[2]} storage slices given back"]
+        raise DemoFailed(f"clean dropped {row[0]} of {row[1]} log epochs, {row[2]} ids of storage")
+    return [f"{row[0]} of {row[1]} log epochs dropped, the storage of {row[2]} ids given back"]
 
 
 if __name__ == "__main__":
