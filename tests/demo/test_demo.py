@@ -19,8 +19,12 @@ SHORT = ("--transactions", "6000", "--rate", "400", "--no-platform")
 
 
 def _play(directory: Path, *arguments: str) -> tuple[int, str]:
+    return _run("--directory", str(directory), *SHORT, *arguments)
+
+
+def _run(*arguments: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "tools.demo", *SHORT, "--directory", str(directory), *arguments],
+        [sys.executable, "-m", "tools.demo", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -28,6 +32,16 @@ def _play(directory: Path, *arguments: str) -> tuple[int, str]:
         timeout=280,
     )
     return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_whole_demo(tmp_path: Path, java_home: Path) -> None:
+    """With relay, seal, archive and clean by Dagster, as `make demo` plays it."""
+    code, said = _run("--directory", str(tmp_path))
+    assert "All balances are equal" in said, said[-2000:]
+    assert re.search(r"(\d+) of \1 log epochs dropped, the storage of \d+ ids given back", said)
+    assert code == 0
 
 
 @pytest.mark.timeout(300)
