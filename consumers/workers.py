@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 #: An idle sequencer looks again after this long, doubling up to the setting sequencer_idle_seconds.
 BUSY_PAUSE = 0.002
 UPKEEP_EVERY_SECONDS = 60.0
-#: How often what waits is measured for back pressure, while the sequencer is busy.
+#: How often what waits is measured for back pressure; a measure counts for five seconds.
 MEASURE_EVERY_SECONDS = 1.0
 PASSES_BETWEEN_MEASURES = 10
 #: How long a consumer waits for the lease of an earlier run of its id to end.
@@ -67,10 +67,7 @@ class SequencerWorker:
             while not stop.is_set():
                 self.turned = time.monotonic()
                 if self.turned >= upkeep_due:
-                    keep_up(connection)
-                    longest = database.call(connection, "setting", name="sequencer_idle_seconds")[
-                        0
-                    ][0]
+                    longest = keep_up(connection).idle_seconds
                     upkeep_due = self.turned + UPKEEP_EVERY_SECONDS
                 done = sequence_round(connection, max_passes=PASSES_BETWEEN_MEASURES)
                 if self.turned >= measure_due:

@@ -47,10 +47,11 @@ def sequence_round(
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What was done for the log beside its events."""
+    """What was done for the log beside its events, and the longest pause that is set for it."""
 
     slices_added: int
     dedup_turned: bool
+    idle_seconds: float
 
 
 def keep_up(connection: database.Connection) -> Upkeep:
@@ -60,7 +61,8 @@ def keep_up(connection: database.Connection) -> Upkeep:
     """
     added = log.ensure_slices(connection)
     turned = database.call(connection, "turn_dedup")[0][0]
-    return Upkeep(added, bool(turned))
+    idle = database.call(connection, "setting", name="sequencer_idle_seconds")[0][0]
+    return Upkeep(added, bool(turned), float(idle))
 
 
 def sequence(url: str, *, max_events: int = PASS_EVENTS, max_passes: int = 1000) -> Sequenced:

@@ -169,7 +169,7 @@ class Event:
         raise AttributeError(f"an Event is immutable, {name} cannot be set")
 
     def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in _EVENT_FIELDS)
+        return tuple(getattr(self, name) for name in EVENT_FIELDS)
 
     def __eq__(self, other: object) -> bool:
         """Whether all fields are equal."""
@@ -183,7 +183,7 @@ class Event:
         """All fields but the payload, of which the size: its bytes are nobody's business here."""
         fields = (
             f"payload=<{len(self.payload)} bytes>" if name == "payload" else f"{name}={value!r}"
-            for name, value in zip(_EVENT_FIELDS, self._values(), strict=True)
+            for name, value in zip(EVENT_FIELDS, self._values(), strict=True)
         )
         return f"Event({', '.join(fields)})"
 
@@ -325,7 +325,8 @@ _decode = json.JSONDecoder(parse_int=_integer, parse_float=_float).raw_decode
 
 _POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
-_EVENT_FIELDS = (
+#: The fields of an Event, in their order.
+EVENT_FIELDS = (
     "topic", "partition", "sequence", "event_id", "key", "type", "content_type", "headers",
     "payload", "created_at", "sequenced_at", "history",
 )  # fmt: skip

@@ -17,13 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.records import Event
+from penstock.records import EVENT_FIELDS, Event
 
 _WIDE = 10_000
-_OF_AN_EVENT = (
-    "topic", "partition", "sequence", "event_id", "key", "type", "content_type", "headers",
-    "payload", "created_at", "sequenced_at", "history",
-)  # fmt: skip
 
 
 class Format(enum.StrEnum):
@@ -81,7 +77,7 @@ def as_dict(record: Any) -> dict[str, Any]:
 
 def _names(record: Any) -> Iterable[str]:
     if isinstance(record, Event):
-        return _OF_AN_EVENT
+        return EVENT_FIELDS
     return (field.name for field in dataclasses.fields(record))
 
 

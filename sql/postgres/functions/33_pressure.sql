@@ -14,22 +14,6 @@ BEGIN
 END
 $$;
 
--- name: waiting_events
--- The oldest committed events that wait for their sequence, at most so many.
-CREATE OR REPLACE FUNCTION waiting_events(max_events bigint) RETURNS TABLE (id bigint, partition_id bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-BEGIN
-    RETURN QUERY
-    SELECT f.id, f.partition_id
-    FROM (SELECT * FROM ticks AS t ORDER BY t.id DESC LIMIT 1) AS t
-    CROSS JOIN LATERAL fresh_events(
-        CASE WHEN t.repair THEN (current_era()).base WHEN t.complete THEN t.target ELSE t.base END,
-        pg_current_snapshot(),
-        CASE WHEN t.complete OR t.repair THEN 0 ELSE t.last_id END) AS f
-    LIMIT waiting_events.max_events;
-END
-$$;
-
 -- name: measure_pressure
 -- Measures what waits in the partitions of topics that have a limit, in the oldest 100,000 waiting events, and keeps those that are
 -- at their limit. Answers how many they are. The sequencer's worker calls it once a second; with no limits it does nothing.

@@ -296,27 +296,34 @@ BEGIN
 END
 $$;
 
--- name: unsequenced
--- How many committed events wait for their sequence (counted up to 10,000) and for how long the oldest of them does.
-CREATE OR REPLACE FUNCTION unsequenced(OUT events bigint, OUT oldest_age_seconds double precision)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+-- name: waiting_events
+-- The committed events that wait for their sequence, at most so many: those of the next ticks, and what a repair has not come to.
+CREATE OR REPLACE FUNCTION waiting_events(max_events bigint) RETURNS TABLE (id bigint, partition_id bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN QUERY
     WITH tick AS (
         SELECT * FROM ticks AS t ORDER BY t.id DESC LIMIT 1
     )
+    SELECT f.id, f.partition_id
+    FROM tick AS t
+    CROSS JOIN LATERAL fresh_events(
+        CASE WHEN t.repair THEN (current_era()).base WHEN t.complete THEN t.target ELSE t.base END,
+        pg_current_snapshot(),
+        CASE WHEN t.complete OR t.repair THEN 0 ELSE t.last_id END) AS f
+    UNION ALL
+    SELECT r.id, r.partition_id
+    FROM tick AS t
+    CROSS JOIN LATERAL repair_events(t.base, t.target, t.done_id, (current_era()).boundary_id, t.last_id) AS r
+    WHERE t.repair AND NOT t.complete
+    LIMIT waiting_events.max_events;
+END
+$$;
+
+-- name: unsequenced
+-- How many committed events wait for their sequence (counted up to 10,000) and for how long the oldest of them does.
+CREATE OR REPLACE FUNCTION unsequenced(OUT events bigint, OUT oldest_age_seconds double precision)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT count(*), COALESCE(max(extract(epoch FROM clock_timestamp() - e.created_at)), 0)
-    FROM (
-        SELECT f.id
-        FROM tick AS t
-        CROSS JOIN LATERAL fresh_events(
-            CASE WHEN t.repair THEN (current_era()).base WHEN t.complete THEN t.target ELSE t.base END,
-            pg_current_snapshot(),
-            CASE WHEN t.complete OR t.repair THEN 0 ELSE t.last_id END) AS f
-        UNION ALL
-        SELECT r.id
-        FROM tick AS t
-        CROSS JOIN LATERAL repair_events(t.base, t.target, t.done_id, (current_era()).boundary_id, t.last_id) AS r
-        WHERE t.repair AND NOT t.complete
-        LIMIT 10000
-    ) AS waiting
-    JOIN events AS e ON e.id = waiting.id
+    FROM waiting_events(10000) AS w JOIN events AS e ON e.id = w.id
 $$;
