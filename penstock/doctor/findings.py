@@ -43,6 +43,21 @@ def warning(check: str, what: str, command: str) -> Finding:
     return Finding(check, Severity.WARNING, what, command)
 
 
+def behind(waits: str, *, is_idle: bool) -> Finding:
+    """Events that wait too long: either nobody sequences, or the one who does is slower."""
+    if is_idle:
+        return error(
+            "sequencer",
+            f"{waits}, and nobody sequences",
+            "penstock sequence  # once; all the time: penstock daemon --roles sequencer,sweep",
+        )
+    return warning(
+        "unsequenced",
+        f"{waits}: the sequencer is at work and behind",
+        "penstock sequence --max-events 100000  # longer passes, until nothing waits",
+    )
+
+
 def duration(seconds: float) -> str:
     """An age in the unit that people would use."""
     for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):

@@ -11,7 +11,7 @@ from typing import Any
 from penstock import database
 from penstock.database import call
 from penstock.dialects.mysql import is_mariadb
-from penstock.doctor.findings import Finding, Limits, duration, error, warning
+from penstock.doctor.findings import Finding, Limits, behind, duration, error, warning
 from penstock.doctor.mysql_settings import Client, examine_settings
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated, errno_of
@@ -150,18 +150,7 @@ def _sequencer(patient: _Patient, status: LogStatus) -> Iterator[Finding]:
         f"{status.unsequenced_events} events or more wait for their sequence, the oldest for "
         f"{duration(status.unsequenced_age_seconds)}"
     )
-    if (status.last_pass_age_seconds or 0) > limit:
-        yield error(
-            "sequencer",
-            f"{waits}, and nobody sequences",
-            "penstock sequence  # once; all the time: penstock daemon --roles sequencer,sweep",
-        )
-    else:
-        yield warning(
-            "unsequenced",
-            f"{waits}: the sequencer is at work and behind",
-            "penstock sequence --max-events 100000  # longer passes, until nothing waits",
-        )
+    yield behind(waits, is_idle=(status.last_pass_age_seconds or 0) > limit)
 
 
 def _storage(status: LogStatus) -> Iterator[Finding]:

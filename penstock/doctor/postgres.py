@@ -12,7 +12,7 @@ from penstock import config, database
 from penstock.database import call
 from penstock.dialects.common import CONNECT_TIMEOUT_SECONDS
 from penstock.dialects.postgres import libpq_url
-from penstock.doctor.findings import Finding, Limits, duration, error, shell, warning
+from penstock.doctor.findings import Finding, Limits, behind, duration, error, shell, warning
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated
@@ -232,18 +232,9 @@ def _sequencer(patient: _Patient) -> Iterator[Finding]:
             f"{duration(state.held_seconds or 0)}",
             patient.psql.run(f"SELECT pg_terminate_backend({state.pid}, 10000)"),
         )
-    elif state.last_pass_seconds is None or state.last_pass_seconds > limit:
-        yield error(
-            "sequencer",
-            f"{waits}, and nobody sequences",
-            "penstock sequence  # once; all the time: penstock daemon --roles sequencer,sweep",
-        )
     else:
-        yield warning(
-            "unsequenced",
-            f"{waits}: the sequencer is at work and behind",
-            "penstock sequence --max-events 100000  # longer passes, until nothing waits",
-        )
+        idle = state.last_pass_seconds is None or state.last_pass_seconds > limit
+        yield behind(waits, is_idle=idle)
 
 
 def _storage(patient: _Patient) -> Iterator[Finding]:

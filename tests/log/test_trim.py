@@ -74,7 +74,7 @@ def test_without_the_newest_tick_nothing_is_sequenced(connection: Connection) ->
     topic(connection)
     _ticks(connection, 3)
     without_guard(connection, "unneeded_slices", "OR s.last_id >= u.used THEN", "THEN")
-    without_guard(connection, "unneeded_slices", "s.last_id < first_needed(s.parent)", "true")
+    without_guard(connection, "unneeded_slices", "s.last_id < l.needed_id", "true")
     assert "ticks_1" in droppable(connection, "ticks")
     connection.execute("DROP TABLE penstock.ticks_1")
     put(connection, "lost")

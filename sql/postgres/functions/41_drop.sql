@@ -103,8 +103,14 @@ DECLARE
 BEGIN
     SELECT t.due INTO taken_due FROM ticks AS t ORDER BY t.id DESC LIMIT 1;
     RETURN QUERY
+    WITH ledgers AS MATERIALIZED (
+        SELECT l.parent, first_needed(l.parent) AS needed_id
+        FROM (VALUES ('ticks'), ('positions'), ('blocks'), ('relay_failures')) AS l (parent)
+    )
     SELECT s.parent, s.slice, s.first_id, s.last_id
-    FROM slices AS s LEFT JOIN slice_sources() AS u ON u.parent = s.parent
+    FROM slices AS s
+    LEFT JOIN slice_sources() AS u ON u.parent = s.parent
+    LEFT JOIN ledgers AS l ON l.parent = s.parent
     WHERE CASE
         WHEN s.kept THEN true
         WHEN s.parent IN ('events', 'events_kept')
@@ -114,7 +120,7 @@ BEGIN
         WHEN s.parent = 'lease_history' THEN NOT EXISTS (
             SELECT FROM lease_history AS h
             WHERE h.id BETWEEN s.first_id AND s.last_id AND h.at > clock_timestamp() - interval '7 days')
-        ELSE s.last_id < first_needed(s.parent)
+        ELSE s.last_id < l.needed_id
     END
     ORDER BY s.parent, s.first_id;
 END
@@ -128,6 +134,7 @@ CREATE OR REPLACE FUNCTION keep_events() RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE
     share double precision := setting('kept_share');
+    settled_id bigint := settled_events();
     old slices%ROWTYPE;
     room bigint;
     needed bigint[];
@@ -135,7 +142,7 @@ DECLARE
 BEGIN
     FOR old IN
         SELECT * FROM slices AS s
-        WHERE s.parent = 'events' AND NOT s.kept AND s.last_id < settled_events()
+        WHERE s.parent = 'events' AND NOT s.kept AND s.last_id < settled_id
         ORDER BY s.first_id
     LOOP
         room := floor(share * (old.last_id - old.first_id + 1));
