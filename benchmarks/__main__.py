@@ -1,6 +1,7 @@
-"""Measure Penstock on an embedded server of its own.
+"""Measure Penstock on servers of its own.
 
-python -m benchmarks [--only GROUP] [--rows N] [--rounds N] [--hold-seconds N] [--retained-events N]
+python -m benchmarks [--only GROUP] [--engine ENGINE] [--rows N] [--rounds N] [--hold-seconds N]
+    [--held-events N] [--held-batch N] [--retained-events N]
 """
 
 from __future__ import annotations
@@ -8,63 +9,98 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from benchmarks import consume, fetch, held, publish, report, retained, sequence, single
-from benchmarks.bench_database import BenchDatabase, bench_database, bench_server
+from benchmarks import bulk, consume, fetch, held, publish, report, retained, sequence, single
+from benchmarks.engines import ENGINES, Opens
 from benchmarks.measure import Case, Figure, Gap, Settings, measure
 from benchmarks.peers import peers
 from penstock.errors import PenstockError
+from tools.servers import ServerUnavailable
 
-Cases = Callable[[BenchDatabase, Settings], Iterator[Case | Figure | Gap]]
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cases that share a database, and the engines that they can be measured on."""
+
+    cases: Callable[[Any, Settings], Iterator[Case | Figure | Gap]]
+    engines: Sequence[str] = tuple(ENGINES)
+
 
 #: In the order of a run: what takes longest comes last.
-GROUPS: dict[str, Cases] = {
-    "publish": publish.cases,
-    "single": single.cases,
-    "sequence": sequence.cases,
-    "fetch": fetch.cases,
-    "consume": consume.cases,
-    "peers": peers.cases,
-    "held": held.cases,
-    "retained": retained.cases,
+GROUPS = {
+    "publish": Group(publish.cases),
+    "bulk": Group(bulk.cases, ["postgres"]),
+    "single": Group(single.cases, ["postgres"]),
+    "sequence": Group(sequence.cases),
+    "fetch": Group(fetch.cases),
+    "consume": Group(consume.cases),
+    "peers": Group(peers.cases, ["postgres"]),
+    "held": Group(held.cases),
+    "retained": Group(retained.cases, ["postgres"]),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     options = _options(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    settings = Settings(options.rows, options.rounds, options.hold_seconds, options.retained_events)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    settings = Settings(
+        options.rows, options.rounds, options.hold_seconds, options.held_events,
+        options.held_batch, options.retained_events,
+    )  # fmt: skip
     try:
-        figures = run(console, options.only or list(GROUPS), settings)
+        figures = run(
+            console, options.only or list(GROUPS), options.engine or list(ENGINES), settings
+        )
     except PenstockError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    if not figures:
+        print("error: nothing was measured", file=sys.stderr)
         return 1
     report.show(console, figures, settings.rounds)
     report.write(figures, options.output)
     return 0
 
 
-def run(console: Console, chosen: Sequence[str], settings: Settings) -> list[Figure]:
-    """Measure the chosen groups, each in a database of its own; tells what it is at."""
-    figures = []
-    with bench_server() as server:
-        for group in chosen:
-            with bench_database(server, f"bench_{group}") as bench:
-                console.print(f"{group}: {bench.engine}, fsync on; {report.busy()}")
-                for found in GROUPS[group](bench, settings):
-                    if isinstance(found, Gap):
-                        console.print(f"  {found.name}: not measured, {found.reason}")
-                    elif isinstance(found, Figure):
-                        figures.append(found)
-                    else:
-                        figures.append(measure(found, settings.rounds))
-                        console.print(f"  {report.line(figures[-1])}")
+def run(
+    console: Console, groups: Sequence[str], engines: Sequence[str], settings: Settings
+) -> list[Figure]:
+    """Measure the groups on each engine that they are for; an engine that is missing is named."""
+    figures: list[Figure] = []
+    for engine in engines:
+        chosen = [group for group in groups if engine in GROUPS[group].engines]
+        if not chosen:
+            continue
+        try:
+            with ENGINES[engine]() as opens:
+                for group in chosen:
+                    found = _measured(console, group, opens, settings)
+                    figures.extend(replace(each, engine=engine) for each in found)
+        except ServerUnavailable as error:
+            console.print(f"{engine}: not measured, {error}")
     console.print(f"done; {report.busy()}")
     return figures
+
+
+def _measured(console: Console, group: str, opens: Opens, settings: Settings) -> Iterator[Figure]:
+    """One group in a database of its own; tells what it is at."""
+    with opens(f"bench_{group}") as bench:
+        console.print(f"{group}: {bench.title}, durable; {report.busy()}")
+        for found in GROUPS[group].cases(bench, settings):
+            if isinstance(found, Gap):
+                console.print(f"  {found.name}: not measured, {found.reason}")
+            elif isinstance(found, Figure):
+                yield found
+            else:
+                measured = measure(found, settings.rounds)
+                console.print(f"  {report.line(measured)}")
+                yield measured
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -73,16 +109,25 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", choices=list(GROUPS), action="append", help="a group to measure; may be repeated"
     )
+    parser.add_argument(
+        "--engine", choices=list(ENGINES), action="append",
+        help="an engine to measure on; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--rows", type=_positive, help="rows in each run, instead of the default")
-    parser.add_argument("--rounds", type=_positive, default=default.rounds, help="pairs to measure")
     parser.add_argument(
-        "--hold-seconds", type=_positive, default=default.hold_seconds,
-        help="how long the snapshot is held",
+        "--held-events", type=int, default=default.held_events,
+        help="how many events come under the held snapshot before its time begins",
     )  # fmt: skip
-    parser.add_argument(
-        "--retained-events", type=_positive, default=default.retained_events,
-        help="how many events the long log holds",
-    )  # fmt: skip
+    for name, help_text in (
+        ("rounds", "pairs to measure"),
+        ("hold_seconds", "how long the snapshot is held"),
+        ("held_batch", "in batches of how many those come"),
+        ("retained_events", "how many events the long log holds"),
+    ):
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=_positive, default=getattr(default, name),
+            help=help_text,
+        )  # fmt: skip
     parser.add_argument(
         "--output", type=Path, default=report.default_output(), help="where bench.json goes"
     )

@@ -1,30 +1,29 @@
-"""The databases of a run: a server of its own with durability on, Penstock, and the bare table."""
+"""PostgreSQL: the embedded server with durability on, and a database of its own for each group."""
 
 from __future__ import annotations
 
-import itertools
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
-from benchmarks.events import KEYS, PAYLOAD_BYTES
-from penstock import database, log, names
+from benchmarks.bench import NAMESPACE, Bench
+from benchmarks.events import COPY_TYPES, KEYS, PAYLOAD_BYTES, copy_rows, with_ids
+from penstock import database, names
 from penstock.migrate import migrate
+from penstock.publish import publish_bulk
+from penstock.records import Message
 from resources.embedded import EmbeddedPostgres
 
-PARTITIONS = 16
-NAMESPACE = "bench"
 BARE_COLUMNS = ("id", "key", "type", "content_type", "headers", "payload")
-PASS = 50_000  # events that one pass of the sequencer may take
 FILL = 200_000  # events that are made in one transaction
 
-#: What an application would make for its events: the same columns, a primary key, nothing else.
 _BARE = """
 CREATE TABLE {} (
     id uuid PRIMARY KEY, key text, type text NOT NULL, content_type text NOT NULL, headers jsonb,
@@ -42,59 +41,100 @@ SELECT (%(topics)s::text[])[1 + n %% %(count)s],
 FROM generate_series(%(first)s::integer, %(last)s::integer) AS n
 """
 
+_DEAD = """
+SELECT COALESCE(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = 'penstock'
+"""
+_DEAD_TABLES = """
+SELECT COALESCE(string_agg(relname || ' ' || n_dead_tup, ', ' ORDER BY n_dead_tup DESC), 'none')
+FROM pg_stat_user_tables WHERE schemaname = 'penstock' AND n_dead_tup > 0
+"""
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 @dataclass(slots=True)
-class BenchDatabase:
-    """A migrated database and one connection to it, in autocommit mode."""
+class BenchDatabase(Bench):
+    """A database of the embedded server; ``connection`` is psycopg's."""
 
     server: EmbeddedPostgres
     name: str
-    url: str
-    connection: Connection
-    engine: str
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def new_topic(self, partitions: int = PARTITIONS) -> str:
-        """An empty topic."""
-        topic = f"{NAMESPACE}/topic{next(self._numbers)}"
-        names.create_topic(self.connection, topic, partitions)
-        return topic
+    bare_table = _BARE
+    bare_columns = ", ".join(BARE_COLUMNS)
+    id_type = "uuid"
+    first_id = "00000000-0000-0000-0000-000000000000"
+    garbage_name = "dead tuples"
 
-    def new_bare_table(self) -> str:
-        """An empty table with a primary key."""
-        table = f"bare{next(self._numbers)}"
-        self.connection.execute(_BARE.format(table))
-        return table
+    def bare_rows(self, events: Iterable[Message]) -> Iterator[tuple[Any, ...]]:
+        for event, new_id in with_ids(events):
+            yield (
+                new_id, event.key, event.type, event.content_type, Jsonb(event.headers),
+                event.payload,
+            )  # fmt: skip
+
+    def execute(self, statement: str, binds: Sequence[Any] = ()) -> None:
+        self.connection.execute(statement, binds or None)
+
+    def rows(self, query: str, binds: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = self.connection.execute(query, binds or None).fetchall()
+        return found
+
+    def executemany(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.executemany(statement, rows)
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        block: AbstractContextManager[Any] = self.connection.transaction()
+        return block
 
     def settle(self) -> None:
-        """Write out what earlier runs left, so that this one does not pay for it."""
         self.connection.execute("CHECKPOINT")
 
-    def work_off(self) -> int:
-        """Sequence whatever waits, in committed passes; answers how many events."""
-        done = 0
-        while (result := log.sequence(self.connection, PASS)).sequenced or result.more:
-            done += result.sequenced
-        return done
+    def analyse(self, table: str | None = None) -> None:
+        self.connection.execute("VACUUM ANALYZE")
 
     def fill(self, topics: Sequence[str], count: int) -> None:
-        """Publish full-width events in bulk, turn by turn over the topics, without a client."""
         for first in range(1, count + 1, FILL):
             binds = {
                 "topics": list(topics), "count": len(topics), "bytes": PAYLOAD_BYTES, "keys": KEYS,
                 "first": first, "last": min(first + FILL - 1, count),
             }  # fmt: skip
-            with self.connection.transaction():
+            with self.transaction():
                 database.call(self.connection, "prepare_bulk")
                 self.connection.execute(_FILL, binds)
                 database.call(self.connection, "publish_bulk")
 
-    def figure(self, query: str) -> Any:
-        """The only value of the only row of a query."""
-        row = self.connection.execute(query.encode()).fetchone()
-        return None if row is None else row[0]
+    def fill_both(self, topic: str, table: str, events: Sequence[Message]) -> None:
+        with self.transaction():
+            publish_bulk(self.connection, events)
+            self.copy_bare(table, events)
+
+    def copy_bare(self, table: str, events: Sequence[Message]) -> None:
+        """Rows into a bare table by binary COPY."""
+        statement = f"COPY {table} ({self.bare_columns}) FROM STDIN (FORMAT BINARY)"
+        with self.connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+            copy.set_types(COPY_TYPES)
+            for row in copy_rows(events):
+                copy.write_row(row)
+
+    def another(self) -> AbstractContextManager[Bench]:
+        return bench_database(self.server, f"{self.name}_another")
+
+    @contextmanager
+    def held_view(self) -> Iterator[None]:
+        with psycopg.connect(self.url) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.execute("SELECT count(*) FROM penstock.topics")
+            yield
+            connection.execute("SELECT count(*) FROM penstock.topics")
+            connection.rollback()
+
+    def garbage(self) -> int:
+        self.connection.execute("SELECT pg_stat_force_next_flush()")
+        return int(self.figure(_DEAD))
+
+    def garbage_report(self) -> str:
+        return str(self.figure(_DEAD_TABLES))
 
 
 @contextmanager
@@ -114,23 +154,25 @@ def bench_database(server: EmbeddedPostgres, name: str) -> Iterator[BenchDatabas
     migrate(url)
     try:
         with psycopg.connect(url, autocommit=True) as connection:
-            _require_durable(connection)
+            require_durable(connection)
             names.create_namespace(connection, NAMESPACE)
-            yield BenchDatabase(server, name, url, connection, f"PostgreSQL {_version(connection)}")
+            title = f"PostgreSQL {_version(connection)}"
+            yield BenchDatabase("postgres", title, url, connection, server, name)
     finally:
         _drop(server, name)
+
+
+def require_durable(connection: Connection) -> None:
+    """End the run unless a commit is on disk before it is answered."""
+    for name in ("fsync", "synchronous_commit", "full_page_writes"):
+        if connection.execute(f"SHOW {name}").fetchone() != ("on",):
+            raise SystemExit(f"error: {name} is not on, the figures would mean nothing")
 
 
 def _drop(server: EmbeddedPostgres, name: str) -> None:
     drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
         connection.execute(drop)
-
-
-def _require_durable(connection: Connection) -> None:
-    for name in ("fsync", "synchronous_commit", "full_page_writes"):
-        if connection.execute(f"SHOW {name}").fetchone() != ("on",):
-            raise SystemExit(f"error: {name} is not on, the figures would mean nothing")
 
 
 def _version(connection: Connection) -> str:

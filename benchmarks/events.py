@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from psycopg.types.json import Jsonb
-
 from penstock.identifiers import uuid7s
 from penstock.records import Message
 
@@ -41,25 +39,15 @@ def messages(topic: str, count: int) -> list[Message]:
     ]
 
 
-def bare_rows(events: Iterable[Message]) -> Iterator[tuple[Any, ...]]:
-    """The same events for the bare table: ids and headers are made while the clock runs, as ours.
-
-    The ids rise with time, as ours do; random ones would cost the bare table's index more.
-    """
-    for event, new_id in _with_ids(events):
-        yield (
-            new_id, event.key, event.type, event.content_type, Jsonb(event.headers), event.payload,
-        )  # fmt: skip
-
-
 def copy_rows(events: Iterable[Message]) -> Iterator[tuple[Any, ...]]:
-    """The same for COPY, with the headers in binary form: the fastest that psycopg can send."""
-    for event, new_id in _with_ids(events):
+    """Rows of the bare table for COPY, with the headers in binary form: the fastest of psycopg."""
+    for event, new_id in with_ids(events):
         headers = JSONB_VERSION + json.dumps(event.headers).encode()
         yield new_id, event.key, event.type, event.content_type, headers, event.payload
 
 
-def _with_ids(events: Iterable[Message]) -> Iterator[tuple[Message, uuid.UUID]]:
+def with_ids(events: Iterable[Message]) -> Iterator[tuple[Message, uuid.UUID]]:
+    """Each event with an id that rises with time, made when it is asked for."""
     source = iter(events)
     while chunk := list(islice(source, CHUNK)):
         yield from zip(chunk, uuid7s(len(chunk)), strict=True)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-ENGINE = "postgres"
-
 #: Does the work once and answers how many seconds the measured part took.
 Run = Callable[[], float]
 
@@ -19,6 +17,8 @@ class Settings:
     rows: int | None = None
     rounds: int = 5
     hold_seconds: float = 600
+    held_events: int = 0
+    held_batch: int = 500
     retained_events: int = 10_000_000
 
     def amount(self, default: int) -> int:
@@ -74,7 +74,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A row of bench.json: medians, and the median of the pairs' ratios (ours / peer)."""
+    """A row of bench.json: medians, and the median of the pairs' ratios (ours / peer).
+
+    The run fills in the engine.
+    """
 
     name: str
     engine: str
@@ -133,7 +136,7 @@ def figure(
     """A figure with its aim judged."""
     return Figure(
         name=name,
-        engine=ENGINE,
+        engine="",
         value=round(value, 1),
         unit=unit,
         peer=None if peer is None else round(peer, 1),

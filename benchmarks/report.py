@@ -30,6 +30,7 @@ def write(figures: Sequence[Figure], output: Path) -> None:
 def show(console: Console, figures: Sequence[Figure], rounds: int) -> None:
     """The table."""
     table = Table(title=f"Medians of {rounds} alternating pairs")
+    table.add_column("engine", no_wrap=True)
     table.add_column("name", no_wrap=True)
     table.add_column("against")
     for heading in ("rows", "batch", "Penstock", "peer", "ratio", "aim"):
@@ -37,6 +38,7 @@ def show(console: Console, figures: Sequence[Figure], rounds: int) -> None:
     table.add_column("unit")
     for figure in figures:
         table.add_row(
+            figure.engine,
             figure.name,
             figure.against,
             f"{figure.rows:,}",

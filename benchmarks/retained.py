@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from time import perf_counter
 
-from benchmarks.bench_database import FILL, PARTITIONS, PASS, BenchDatabase, bench_database
+from benchmarks.bench import PARTITIONS, PASS
+from benchmarks.bench_database import FILL, BenchDatabase, bench_database
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Case, Figure, Settings, batches, figure
 from benchmarks.pgbench import run_script
-from benchmarks.publish import BATCH_SIZE
+from benchmarks.publish import publishing_events
 from benchmarks.single import publish_script
 from penstock import log
-from penstock.publish import publish_batch
 
 SHORT = 10_000
 BATCHED, SINGLE, TICKS, READS = 10_000, 8_000, 300, 20
@@ -59,23 +59,15 @@ def _log(bench: BenchDatabase, count: int) -> str:
 def _work(settings: Settings) -> Iterator[tuple[str, int, str, Work]]:
     batched, single = settings.amount(BATCHED), settings.amount(SINGLE)
     ticks = min(TICKS, settings.amount(TICKS))
-    yield "publish_batch_500", batched, "events/s", lambda b, topic: _batched(b, topic, batched)
+    yield (
+        "publish_batch_500",
+        batched,
+        "events/s",
+        lambda b, topic: publishing_events(b, messages(topic, batched)),
+    )
     yield "publish_8_clients", single, "events/s", lambda b, topic: _single(b, topic, single)
     yield "empty_tick", ticks, "ticks/s", lambda b, _: _ticks(b, ticks)
     yield "read_newest", READS * PARTITIONS, "fetches/s", _newest
-
-
-def _batched(bench: BenchDatabase, topic: str, rows: int) -> Callable[[], float]:
-    events = messages(topic, rows)
-
-    def run() -> float:
-        bench.settle()
-        begun = perf_counter()
-        for part in batches(rows, BATCH_SIZE):
-            publish_batch(bench.connection, events[part.start : part.stop])
-        return perf_counter() - begun
-
-    return run
 
 
 def _single(bench: BenchDatabase, topic: str, rows: int) -> Callable[[], float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from benchmarks.bench_database import BARE_COLUMNS, BenchDatabase
+from benchmarks.bench_database import BenchDatabase
 from benchmarks.events import CONTENT_TYPE, KEYS, PAYLOAD_BYTES, TYPE
 from benchmarks.measure import Aim, Case, Settings
 from benchmarks.pgbench import initialise, run_script
@@ -12,7 +12,8 @@ from benchmarks.pgbench import initialise, run_script
 SINGLE, TPCB = 20_000, 10_000
 SCALE, SMALL_SCALE = 20, 1
 
-_KEY = rf"\set key random(1, {KEYS})" + "\n"
+#: Every client chooses a key for each event.
+KEY = rf"\set key random(1, {KEYS})" + "\n"
 _PAYLOAD = "'\\x" + "5a" * PAYLOAD_BYTES + "'::bytea"
 _HEADERS = """'{"source": "bench", "number": 7}'::jsonb"""
 
@@ -39,18 +40,18 @@ def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
     publish, insert = publish_statement(bench.new_topic()), insert_statement(bench.new_bare_table())
     rows = settings.amount(SINGLE)
     yield Case(
-        "pgbench_single", rows, 1, _script(bench, _KEY + publish, rows),
-        _script(bench, _KEY + insert, rows), "INSERT, 8 clients", Aim(ratio=0.7),
+        "pgbench_single", rows, 1, _script(bench, KEY + publish, rows),
+        _script(bench, KEY + insert, rows), "INSERT, 8 clients", Aim(ratio=0.7),
     )  # fmt: skip
     rows = settings.amount(TPCB)
     scale = SCALE if settings.rows is None else SMALL_SCALE
     initialise(bench, scale)
-    ours = _script(bench, _KEY + _TPCB.format(publish), rows, scale)
+    ours = _script(bench, KEY + _TPCB.format(publish), rows, scale)
     for name, statement, against, aim in (
         ("pgbench_tpcb", insert, "TPC-B with an INSERT", Aim(ratio=0.9)),
         ("pgbench_tpcb_plain", "", "TPC-B with nothing more", None),
     ):
-        peer = _script(bench, _KEY + _TPCB.format(statement), rows, scale)
+        peer = _script(bench, KEY + _TPCB.format(statement), rows, scale)
         yield Case(name, rows, 1, ours, peer, against, aim)
 
 
@@ -63,17 +64,22 @@ def publish_statement(topic: str) -> str:
     )
 
 
+def payload_script(topic: str) -> str:
+    """A whole script that publishes one event of topic and payload and nothing more."""
+    return f"SELECT penstock.publish(topic => '{topic}', payload => {_PAYLOAD});\n"
+
+
 def insert_statement(table: str) -> str:
     """The same row; its id is made by the server, as for the event."""
     return (
-        f"INSERT INTO {table} ({', '.join(BARE_COLUMNS)}) VALUES (uuidv7(), 'account-' || :key, "
+        f"INSERT INTO {table} ({BenchDatabase.bare_columns}) VALUES (uuidv7(), 'account-' || :key, "
         f"'{TYPE}', '{CONTENT_TYPE}', {_HEADERS}, {_PAYLOAD});\n"
     )
 
 
 def publish_script(topic: str) -> str:
     """A whole script that publishes one event."""
-    return _KEY + publish_statement(topic)
+    return KEY + publish_statement(topic)
 
 
 def _script(

@@ -15,15 +15,15 @@ from time import perf_counter
 from benchmarks.bench_database import BenchDatabase
 from benchmarks.consume import Consuming, join_all
 from benchmarks.events import messages
-from benchmarks.measure import Aim, Case, Gap, Run, Settings, batches
+from benchmarks.measure import Aim, Case, Gap, Run, Settings
 from benchmarks.peers.install import PeerMissing, python_with_peers
 from benchmarks.peers.pgmq import BODY, Pgmq
 from benchmarks.peers.protocol import BATCH_SIZE, PeerProcess
 from benchmarks.pgbench import run_script
-from benchmarks.publish import publish_one
-from benchmarks.single import publish_script
+from benchmarks.publish import publish_one, publishing_events
+from benchmarks.single import payload_script, publish_script
 from penstock import stream
-from penstock.publish import publish_batch
+from penstock.records import Message
 
 SINGLE, BATCH, WORK = 2_000, 20_000, 50_000
 CLIENTS_SINGLE = 20_000
@@ -61,21 +61,9 @@ def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case | Gap]:
 
 def _against_pgmq(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
     peer = Pgmq(bench)
-    single, batch = settings.amount(CLIENTS_SINGLE), settings.amount(BATCH)
+    yield from _single_against_pgmq(bench, settings.amount(CLIENTS_SINGLE), peer)
+    yield from _batches_against_pgmq(bench, settings.amount(BATCH), peer)
     work = settings.amount(WORK)
-    yield Case(
-        "pgmq_publish_single", single, 1, _publish_by_clients(bench, single), peer.single(single),
-        "send, 8 clients, payload only", AHEAD,
-    )  # fmt: skip
-    events = messages(bench.new_topic(), batch)
-    yield Case(
-        "pgmq_publish_500", batch, BATCH_SIZE, _publish_batches(bench, batch), peer.batch(batch),
-        "send_batch, payload only", AHEAD,
-    )  # fmt: skip
-    yield Case(
-        "pgmq_publish_500_full", batch, BATCH_SIZE, _publish_batches(bench, batch),
-        peer.batch(events), "send_batch with headers", AHEAD,
-    )  # fmt: skip
     topic = bench.new_topic()
     bench.fill([topic], work)
     bench.work_off()
@@ -86,6 +74,33 @@ def _against_pgmq(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
     )  # fmt: skip
 
 
+def _single_against_pgmq(bench: BenchDatabase, rows: int, peer: Pgmq) -> Iterator[Case]:
+    """Like against like, payload only and full width; then our full width against its payload."""
+    bare = _by_clients(bench, payload_script(bench.new_topic()), rows)
+    full = _by_clients(bench, publish_script(bench.new_topic()), rows)
+    send, send_full = peer.single(rows), peer.single(rows, full=True)
+    for name, ours, theirs, against in (
+        ("single", bare, send, "send, 8 clients, payload only both"),
+        ("single_full", full, send_full, "send with headers, 8 clients"),
+        ("single_full_to_payload", full, send, "send, 8 clients, payload only"),
+    ):
+        yield Case(f"pgmq_publish_{name}", rows, 1, ours, theirs, against, AHEAD)
+
+
+def _batches_against_pgmq(bench: BenchDatabase, rows: int, peer: Pgmq) -> Iterator[Case]:
+    """The same by 500."""
+    events = _with_body(messages(bench.new_topic(), rows))
+    bare = publishing_events(bench, [Message(each.topic, each.payload) for each in events])
+    full = publishing_events(bench, events)
+    send, send_full = peer.batch(rows), peer.batch(events)
+    for name, ours, theirs, against in (
+        ("500", bare, send, "send_batch, payload only both"),
+        ("500_full", full, send_full, "send_batch with headers"),
+        ("500_full_to_payload", full, send, "send_batch, payload only"),
+    ):
+        yield Case(f"pgmq_publish_{name}", rows, BATCH_SIZE, ours, theirs, against, AHEAD)
+
+
 def _against_python(
     bench: BenchDatabase,
     settings: Settings,
@@ -94,12 +109,13 @@ def _against_python(
     amounts: tuple[int, int, int],
 ) -> Iterator[Case]:
     single, batch, work = map(settings.amount, (SINGLE, BATCH, WORK))
+    events = _with_body(messages(bench.new_topic(), batch))
     topic = bench.new_topic()
     bench.fill([topic], work)
     bench.work_off()
     runs: tuple[tuple[str, int, int, Run, str], ...] = (
         ("single", single, 1, _publish_singly(bench, single), "publish_single"),
-        ("batch", batch, BATCH_SIZE, _publish_batches(bench, batch), "publish_500"),
+        ("batch", batch, BATCH_SIZE, publishing_events(bench, events), "publish_500"),
         ("work", work, BATCH_SIZE, Consuming(bench, topic, work), "read_finish_500"),
     )
     for (command, rows, size, run, figure), amount in zip(runs, amounts, strict=True):
@@ -118,9 +134,7 @@ def _asked(bench: BenchDatabase, process: PeerProcess, command: str, rows: int) 
     return run
 
 
-def _publish_by_clients(bench: BenchDatabase, rows: int) -> Run:
-    script = publish_script(bench.new_topic())
-
+def _by_clients(bench: BenchDatabase, script: str, rows: int) -> Run:
     def run() -> float:
         bench.settle()
         return run_script(bench, script, rows)
@@ -141,17 +155,9 @@ def _publish_singly(bench: BenchDatabase, rows: int) -> Run:
     return run
 
 
-def _publish_batches(bench: BenchDatabase, rows: int) -> Run:
-    events = [replace(event, payload=BODY.encode()) for event in messages(bench.new_topic(), rows)]
-
-    def run() -> float:
-        bench.settle()
-        begun = perf_counter()
-        for part in batches(rows, BATCH_SIZE):
-            publish_batch(bench.connection, events[part.start : part.stop])
-        return perf_counter() - begun
-
-    return run
+def _with_body(events: list[Message]) -> list[Message]:
+    """Full-width events with pgmq's payload of the same size."""
+    return [replace(event, payload=BODY.encode()) for event in events]
 
 
 def _poll_three_columns(bench: BenchDatabase, topic: str, count: int) -> Run:

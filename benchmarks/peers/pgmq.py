@@ -15,12 +15,18 @@ from benchmarks.measure import batches
 from benchmarks.peers.install import PeerMissing, pgmq_command
 from benchmarks.peers.protocol import BATCH_SIZE, PAYLOAD
 from benchmarks.pgbench import run_script
+from benchmarks.single import KEY
 from penstock.records import Message
 
 VISIBILITY_SECONDS = 600
 BODY = json.dumps({"data": PAYLOAD[:188].decode()})  # 200 bytes with what stands around it
 
 _READ = "SELECT msg_id, enqueued_at, message::text FROM pgmq.read(%s, %s, %s)"
+#: Of one message, whose key is chosen by the client as ours is.
+_HEADERS = (
+    f"""('{{"type": "{TYPE}", "content_type": "{CONTENT_TYPE}", "source": "bench", "number": 7,"""
+    """ "key": "account-' || :key || '"}')::jsonb"""
+)
 _DELETE = "SELECT count(*) FROM pgmq.delete(%s, %s::bigint[])"
 
 
@@ -39,10 +45,12 @@ class Pgmq:
         self._bench = bench
         self._numbers: Iterator[int] = itertools.count(1)
 
-    def single(self, rows: int) -> Callable[[], float]:
-        """A commit for each message, by eight clients of pgbench, payload only."""
+    def single(self, rows: int, *, full: bool = False) -> Callable[[], float]:
+        """A commit for each message, by eight clients of pgbench: payload only, or with headers."""
         queue = self._new_queue()
         script = f"SELECT pgmq.send('{queue}', '{BODY}'::jsonb);\n"
+        if full:
+            script = f"{KEY}SELECT pgmq.send('{queue}', '{BODY}'::jsonb, {_HEADERS});\n"
 
         def run() -> float:
             self._bench.settle()
