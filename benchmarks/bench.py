@@ -103,6 +103,10 @@ class Bench(ABC):
         """What happens inside is committed once."""
 
     @abstractmethod
+    def require_durable(self) -> None:
+        """End the run unless a commit is on disk before it is answered."""
+
+    @abstractmethod
     def settle(self) -> None:
         """Write out what earlier runs left, so that this one does not pay for it."""
 

@@ -87,6 +87,11 @@ class BenchDatabase(Bench):
         block: AbstractContextManager[Any] = self.connection.transaction()
         return block
 
+    def require_durable(self) -> None:
+        for name in ("fsync", "synchronous_commit", "full_page_writes"):
+            if self.figure(f"SHOW {name}") != "on":
+                raise SystemExit(f"error: {name} is not on, the figures would mean nothing")
+
     def settle(self) -> None:
         self.connection.execute("CHECKPOINT")
 
@@ -154,19 +159,13 @@ def bench_database(server: EmbeddedPostgres, name: str) -> Iterator[BenchDatabas
     migrate(url)
     try:
         with psycopg.connect(url, autocommit=True) as connection:
-            require_durable(connection)
-            names.create_namespace(connection, NAMESPACE)
             title = f"PostgreSQL {_version(connection)}"
-            yield BenchDatabase("postgres", title, url, connection, server, name)
+            bench = BenchDatabase("postgres", title, url, connection, server, name)
+            bench.require_durable()
+            names.create_namespace(connection, NAMESPACE)
+            yield bench
     finally:
         _drop(server, name)
-
-
-def require_durable(connection: Connection) -> None:
-    """End the run unless a commit is on disk before it is answered."""
-    for name in ("fsync", "synchronous_commit", "full_page_writes"):
-        if connection.execute(f"SHOW {name}").fetchone() != ("on",):
-            raise SystemExit(f"error: {name} is not on, the figures would mean nothing")
 
 
 def _drop(server: EmbeddedPostgres, name: str) -> None:

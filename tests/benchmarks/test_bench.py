@@ -4,54 +4,158 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import GROUPS, main
-from benchmarks.measure import Aim, Case, figure, measure
+from benchmarks.bench import Bench
+from benchmarks.engines import ENGINES
+from benchmarks.measure import Aim, Case, Figure, Gap, Settings, figure, measure
 from benchmarks.report import line
+from penstock.errors import PenstockError
+from tests import servers
+from tests.support import missing
 
-#: The peers come from the package registries; what is measured of ours beside them runs elsewhere.
-CHEAP = [group for group in GROUPS if group != "peers"]
-NAMES = [
-    "publish_single", "publish_batch_500", "publish_batch_500_arrays", "publish_copy",
-    "pgbench_single", "pgbench_tpcb", "pgbench_tpcb_plain",
-    "sequence", "sequence_1024_partitions", "sequence_20_topics",
-    "fetch", "fetch_live_ticks", "consume",
-    "held_publish", "held_sequence", "held_fetch", "held_consume", "held_kept_rate",
-    "held_dead_tuples_per_1000_events",
-    "retained_publish_batch_500", "retained_publish_8_clients", "retained_empty_tick",
-    "retained_read_newest", "retained_empty_tick_buffers",
-]  # fmt: skip
-ALONE = {
-    "sequence", "held_kept_rate", "held_dead_tuples_per_1000_events", "retained_empty_tick_buffers"
+TINY = Settings(
+    rows=40, rounds=1, hold_seconds=0.5, held_events=600, held_batch=50, retained_events=300
+)
+HELD = ["held_publish", "held_sequence", "held_fetch", "held_consume", "held_kept_rate"]
+#: The peers come from the package registries, so they are not among the tests of every run.
+NAMES = {
+    "publish": ["publish_single", "publish_batch_500"],
+    "bulk": ["publish_batch_500_arrays", "publish_copy"],
+    "single": ["pgbench_single", "pgbench_tpcb", "pgbench_tpcb_plain"],
+    "sequence": ["sequence", "sequence_1024_partitions", "sequence_20_topics"],
+    "fetch": ["fetch", "fetch_live_ticks"],
+    "consume": ["consume"],
+    "held": HELD,
+    "retained": [
+        "retained_publish_batch_500", "retained_publish_8_clients", "retained_empty_tick",
+        "retained_read_newest", "retained_empty_tick_buffers",
+    ],
 }  # fmt: skip
+PILED_UP = {"postgres": "held_dead_tuples_per_1000_events"}
+IN_UNDO = "held_undo_logs_per_1000_events"
+ALONE = {"sequence", "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO, *PILED_UP.values()}
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"
 ]  # fmt: skip
-TINY = ["--rows", "160", "--rounds", "1", "--hold-seconds", "1", "--retained-events", "500"]
+FLUSH = ("SET GLOBAL innodb_flush_log_at_trx_commit", "1", "2")
+DURABLE = {"postgres": ("SET synchronous_commit", "on", "off"), "mysql": FLUSH, "mariadb": FLUSH}
+RUNS = [(engine, group) for engine in ENGINES for group in NAMES if engine in GROUPS[group].engines]
 
 
-def test_all_figures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def benches() -> Iterator[Callable[[str], Bench]]:
+    """The database of an engine, opened when the first test asks for it.
+
+    All groups share it here: in a run each has one of its own.
+    """
+    with ExitStack() as stack:
+
+        @cache
+        def bench(engine: str) -> Bench:
+            try:
+                opens = stack.enter_context(ENGINES[engine]())
+            except PenstockError as error:
+                missing(engine, error)
+            return stack.enter_context(opens("bench"))
+
+        yield bench
+
+
+@pytest.fixture
+def bench(benches: Callable[[str], Bench], request: pytest.FixtureRequest) -> Bench:
+    """The one of the engine that the test names."""
+    if request.param not in servers.chosen():
+        pytest.skip(f"this run is about {', '.join(servers.chosen())}")
+    return benches(request.param)
+
+
+@pytest.mark.parametrize(("bench", "group"), RUNS, indirect=["bench"])
+def test_each_group_runs(bench: Bench, group: str) -> None:
+    figures = list(_measured(bench, group))
+
+    names = [*NAMES[group]]
+    if group == "held":
+        names.append(PILED_UP.get(bench.engine, IN_UNDO))
+    assert [each.name for each in figures] == names
+    for each in figures:
+        assert each.rows > 0
+        assert each.batch >= 1
+        assert each.value > 0 or each.unit == bench.garbage_name
+        assert (each.ratio is None) == (each.name in ALONE)
+        assert (each.peer is None) <= (each.name in ALONE)
+        assert (each.met is None) == (each.aim is None)
+
+
+@pytest.mark.parametrize("bench", ENGINES, indirect=True)
+def test_commits_that_are_not_durable_are_refused(bench: Bench) -> None:
+    setting, on, off = DURABLE[bench.engine]
+    bench.require_durable()
+
+    bench.execute(f"{setting} = {off}")
+    try:
+        with pytest.raises(SystemExit, match="would mean nothing"):
+            bench.require_durable()
+    finally:
+        bench.execute(f"{setting} = {on}")
+
+
+@pytest.mark.parametrize("bench", ["mysql", "mariadb"], indirect=True)
+def test_a_held_view_keeps_the_undo_of_the_whole_server(bench: Bench) -> None:
+    table = bench.new_bare_table()
+    bench.execute(f"INSERT INTO {table} VALUES (1, 'key', '', '', '{{}}', '')")
+
+    with bench.held_view():
+        for number in range(20):
+            bench.execute(f"UPDATE {table} SET payload = %s", (str(number),))
+        assert bench.garbage() >= 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)  # cargo builds one of them, once
+@pytest.mark.parametrize("bench", ["postgres"], indirect=True)
+def test_the_peers_are_measured_where_they_can_be_had(bench: Bench) -> None:
+    assert all(each.value > 0 and each.ratio for each in _measured(bench, "peers"))
+
+
+def _measured(bench: Bench, group: str) -> Iterator[Figure]:
+    for found in GROUPS[group].cases(bench, TINY):
+        if not isinstance(found, Gap):
+            yield found if isinstance(found, Figure) else measure(found, TINY.rounds)
+
+
+@pytest.mark.parametrize("bench", ["postgres"], indirect=True)
+def test_all_figures_are_written(
+    bench: Bench,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     output = tmp_path / "bench.json"
-    chosen = [word for group in CHEAP for word in ("--only", group)]
+    tiny = ["--rows", "40", "--rounds", "1", "--engine", "postgres", "--only", "bulk"]
+    monkeypatch.setitem(ENGINES, "postgres", lambda: nullcontext(lambda _: nullcontext(bench)))
 
-    assert main([*TINY, *chosen, "--output", str(output)]) == 0
+    assert main([*tiny, "--output", str(output)]) == 0
 
     figures = json.loads(output.read_text())
-    assert [figure["name"] for figure in figures] == NAMES
+    assert [each["name"] for each in figures] == NAMES["bulk"]
     for each in figures:
         assert list(each) == FIELDS
         assert each["engine"] == "postgres"
-        assert each["rows"] > 0
-        assert each["batch"] >= 1
-        assert each["value"] > 0 or each["unit"] == "tuples"
-        assert (each["ratio"] is None) == (each["name"] in ALONE)
-        assert (each["met"] is None) == (each["aim"] is None)
     shown = capsys.readouterr().out
-    assert all(name in shown for name in NAMES)
+    assert all(name in shown for name in NAMES["bulk"])
     assert re.search(r"load of the last minute \d", shown)
+
+
+def test_what_no_engine_can_do_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--engine", "mysql", "--only", "retained"]) == 1
+    assert "nothing was measured" in capsys.readouterr().err
 
 
 def test_pairs_alternate_and_medians_count() -> None:
@@ -93,3 +197,5 @@ def test_a_wrong_choice_is_refused() -> None:
         main(["--only", "nothing"])
     with pytest.raises(SystemExit):
         main(["--rows", "0"])
+    with pytest.raises(SystemExit):
+        main(["--engine", "oracle"])
