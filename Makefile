@@ -72,8 +72,8 @@ format: $(READY) ## Format the code and repair what the linter can
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(READY) ## Measure against the bare table; ONLY=publish measures one thing
-	@$(JAVA_OPTIONAL) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
+bench: $(READY) ## Measure against the bare table; ONLY=publish measures one thing, ENGINE=mysql on one engine
+	@$(JAVA_OPTIONAL) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
 .PHONY: dev
 dev: $(READY) ## Dagster's web pages and daemon, with its home under .penstock, PostgreSQL up until make clean; DEMO=1: on what the demo left

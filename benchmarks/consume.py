@@ -90,11 +90,16 @@ class Consuming:
 def join_all(connection: Any, subscription: str) -> tuple[stream.Membership, dict[int, Lease]]:
     """One consumer that holds every partition with unread events, by partition id."""
     member = stream.join(connection, subscription, "bench")
+    return member, hold_all(connection, member)
+
+
+def hold_all(connection: Any, member: stream.Membership) -> dict[int, Lease]:
+    """The leases of the only consumer, when all partitions with unread events have come to it."""
     leases: dict[int, Lease] = {}
     while True:
         held = {lease.partition_id: lease for lease in stream.check_in(connection, member)}
         if held.keys() <= leases.keys():
-            return member, leases
+            return held
         leases = held
 
 

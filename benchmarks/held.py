@@ -16,7 +16,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.bench import PARTITIONS, PASS, Bench
-from benchmarks.consume import BATCH_SIZE, join_all
+from benchmarks.consume import BATCH_SIZE, hold_all, join_all
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Figure, Settings, batches, figure
 from penstock import log, stream
@@ -99,8 +99,11 @@ class Side:
         self._keep_alive()
 
     def _keep_alive(self) -> None:
+        """What goes on beside the work: a heartbeat, and storage made ahead as the daemon does."""
         if perf_counter() >= self.heartbeat_due:
-            stream.check_in(self.bench.connection, self.member)
+            held = stream.check_in(self.bench.connection, self.member)
+            self.leases = {lease.partition_id: lease for lease in held}
+            log.ensure_slices(self.bench.connection)
             self.heartbeat_due = perf_counter() + self.member.heartbeat_seconds
 
     def let_in(self, count: int, size: int) -> None:
@@ -109,7 +112,10 @@ class Side:
             with self.bench.transaction():
                 for batch in batches(len(part), size):
                     publish_batch(self.bench.connection, self.batch[batch.start : batch.stop])
+            self._keep_alive()
         self.bench.work_off()
+        # What had nothing to read for a while was given back.
+        self.leases = hold_all(self.bench.connection, self.member)
         consumed = 0
         while consumed < count:
             consumed += self._consume()
