@@ -88,6 +88,13 @@ def _row(message: Message, event_id: uuid.UUID, context: Mapping[str, str]) -> R
 def _headers(message: Message, context: Mapping[str, str]) -> Any:
     """What the caller gave, what relays have to know, and the trace unless the caller gave one."""
     given = message.headers
+    if (
+        message.exchange is None
+        and message.routing_key is None
+        and message.max_attempts is None
+        and not context
+    ):
+        return given
     added: dict[str, Any] = {
         name: value
         for name, value in (
@@ -97,8 +104,6 @@ def _headers(message: Message, context: Mapping[str, str]) -> Any:
         )
         if value is not None
     }
-    if not added and not context:
-        return given
     if given is None:
         return {**added, **context}
     if any(name in tracing.NAMES for name in given):

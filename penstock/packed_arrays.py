@@ -15,6 +15,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from penstock import dialects
@@ -30,7 +31,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _TYPES: dict[str, tuple[int, Callable[[Any], bytes]]] = {
     "text": (25, str.encode),
     "bytea": (17, bytes),
-    "uuid": (2950, lambda value: value.bytes),
+    "uuid": (2950, lambda value: value.int.to_bytes(16)),
     "int4": (23, _LENGTH),
     "timestamptz": (1184, lambda value: _MOMENT((value - _EPOCH) // _MICROSECOND)),
 }
@@ -43,14 +44,18 @@ class PackedArray:
 
     def __init__(self, type_name: str, values: Sequence[Any]) -> None:
         oid, encode = _TYPES[type_name]
-        parts = [_HEADER.pack(1, int(None in values), oid, len(values), 1)]
-        for value in values:
-            if value is None:
-                parts.append(_NULL)
-            else:
-                element = encode(value)
-                parts += (_LENGTH(len(element)), element)
-        self.data = b"".join(parts)
+        with_nulls = None in values
+        header = _HEADER.pack(1, int(with_nulls), oid, len(values), 1)
+        if with_nulls:
+            parts = [b"" if value is None else encode(value) for value in values]
+            lengths = [
+                _NULL if value is None else _LENGTH(len(part))
+                for value, part in zip(values, parts, strict=True)
+            ]
+        else:
+            parts = list(map(encode, values))
+            lengths = list(map(_LENGTH, map(len, parts)))
+        self.data = header + b"".join(chain.from_iterable(zip(lengths, parts, strict=True)))
 
 
 #: A column: the type of its values, and the values; None stands for a column that is not given.

@@ -31,6 +31,9 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _SHORT_HEADERS = 2 * limits.MAX_HEADERS_DEPTH
 _TOO_MANY_DIGITS = 10**limits.MAX_HEADER_DIGITS
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_TEXT = frozenset({str})
+#: Made once: json.dumps() makes one for each call that asks for anything but its defaults.
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
 def name(text: str, what: str) -> str:
@@ -134,9 +137,9 @@ def for_relays(exchange: Any, routing_key: Any, max_attempts: Any) -> None:
 
 def headers(given: Any) -> None:
     """A dictionary with text keys, or none."""
-    if given is not None and not (
-        isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
-    ):
+    if given is None or (type(given) is dict and _TEXT.issuperset(map(type, given))):
+        return
+    if not (isinstance(given, Mapping) and all(isinstance(key, str) for key in given)):
         raise InvalidArgument(
             "the headers are not a dictionary with text keys", hint='give {"name": value, ...}'
         )
@@ -147,12 +150,14 @@ def headers_json(headers: Mapping[str, Any] | None) -> str | None:
     if headers is None:
         return None
     try:
-        text = json.dumps(dict(headers), allow_nan=False, ensure_ascii=False)
+        text = _encode(headers if type(headers) is dict else dict(headers))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"the headers cannot be written as JSON: {error}", hint="use plain JSON values"
         ) from None
-    if _SURROGATE.search(text) or _ESCAPED_NUL.search(text):
+    if (not text.isascii() and _SURROGATE.search(text)) or (
+        "\\u0000" in text and _ESCAPED_NUL.search(text)
+    ):
         raise InvalidArgument(
             "the headers hold a NUL character or half a surrogate pair", hint="use valid Unicode"
         )
@@ -211,7 +216,7 @@ def _path(path: str, what: str, longest: int) -> str:
 
 
 def _payload(payload: Any) -> None:
-    if not isinstance(payload, bytes | bytearray | memoryview):
+    if not isinstance(payload, (bytes, bytearray, memoryview)):
         raise InvalidArgument(
             f"the payload is a {type(payload).__name__}",
             hint="give bytes, for example text.encode()",

@@ -122,14 +122,14 @@ def test_a_pass_over_a_backlog_reads_what_it_numbers(long_log: Connection) -> No
 
 def test_the_head_of_a_partition_is_looked_up_once(long_log: Connection) -> None:
     """Guard: heads is materialised; inlined, it ran for every event of the pass."""
-    tick = value(
-        long_log,
-        "SELECT penstock.next_tick(t, NULL, 1000)::text FROM penstock.ticks AS t"
-        " ORDER BY t.id DESC LIMIT 1",
-    )
+    tick, base, target = long_log.execute(
+        "SELECT n::text, n.base::text, n.target::text FROM penstock.ticks AS t"
+        " CROSS JOIN LATERAL penstock.next_tick(t, NULL, 1000) AS n ORDER BY t.id DESC LIMIT 1"
+    ).fetchall()[0]
+    given = {"tick": tick, "base": base, "target": target, "max_events": 1000, "now_due": 0}
     chunks = [
         each
-        for each in nodes(plan_of(long_log, "append_chunks", tick=tick, max_events=1000, now_due=0))
+        for each in nodes(plan_of(long_log, "append_chunks", **given))
         if each.get("Relation Name") == "chunks_1" and "Index Name" in each
     ]
     assert 1 <= sum(each["Actual Loops"] for each in chunks) <= 4

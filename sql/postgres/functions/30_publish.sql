@@ -302,7 +302,7 @@ $$;
 -- Publishes what was copied into penstock_bulk since prepare_bulk, in that order; answers how many. Knows no dedup keys and no
 -- strict order. Raises as publish_batch does; PS006 when the table is not the one that prepare_bulk made.
 CREATE OR REPLACE FUNCTION publish_bulk() RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET work_mem = '64MB' AS $$
 DECLARE
     latest timestamptz := latest_due();
     addresses text[];

@@ -77,7 +77,7 @@ BEGIN
     IF range.first_id IS NULL THEN
         RETURN;
     END IF;
-    CREATE TABLE chunks_merged (LIKE chunks INCLUDING DEFAULTS INCLUDING CONSTRAINTS);
+    CREATE TABLE chunks_merged (LIKE chunks INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE);
     FOR part IN
         SELECT p.id, p.low_sequence, high_watermark(p.id) AS watermark
         FROM (SELECT DISTINCT c.partition_id FROM chunks AS c
