@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ _COPY = (
 # The headers travel as raw bytes: binary jsonb is a version byte and the text, which is at hand.
 _COPY_TYPES = ("text", "bytea", "text", "text", "text", "bytea", "uuid", "int4", "timestamptz")
 _JSONB_VERSION = b"\x01"
+_CHUNK_EVENTS, _CHUNK_BYTES = 5_000, 16 << 20
 _IDLE = 0  # libpq's PQTRANS_IDLE
 
 
@@ -109,35 +111,48 @@ def publish_bulk(connection: Any, messages: Iterable[Message]) -> int:
     # On the caller's connection: this begins its transaction, also for SQLAlchemy, whose commit
     # would otherwise not know that there is something to commit.
     require_installed(connection)
-    known = known_topics(connection)
-    with database.typed_errors(), driver.transaction():
+    published = 0
+    with database.typed_errors(), driver.transaction(), ThreadPoolExecutor(1) as server:
         database.call(driver, "prepare_bulk")
-        rows = enumerate(outgoing.rows(messages))
-        waiting = next(rows, None)
-        while waiting is not None:
-            waiting = _copy(driver, known, waiting, rows)
-        (published,) = database.call(driver, "publish_bulk")[0]
-    return int(published)
+        stored: Future[int] | None = None
+        for chunk in _chunks(driver, known_topics(connection), messages):
+            published += stored.result() if stored else 0
+            _copy(driver, chunk)
+            # The next chunk is checked and packed while the server stores this one.
+            stored = server.submit(_store, driver)
+        published += stored.result() if stored else 0
+    return published
 
 
-def _copy(
-    driver: Connection, known: KnownTopics, first: tuple[int, Row], rows: Iterator[tuple[int, Row]]
-) -> tuple[int, Row] | None:
-    """Copy events up to one whose topic has to be looked up, which no COPY allows meanwhile."""
-    place, row = first
-    try:
-        placed = known.placed(row) or run(driver, known.asked_for(row))
-    except PenstockError as error:
-        raise outgoing.at(place, error) from None
+def _store(driver: Connection) -> int:
+    return int(database.call(driver, "publish_bulk")[0][0])
+
+
+def _chunks(
+    driver: Connection, known: KnownTopics, messages: Iterable[Message]
+) -> Iterator[list[tuple[Any, ...]]]:
+    """The rows to copy, checked; topics are looked up here, because no COPY allows it meanwhile."""
+    chunk: list[tuple[Any, ...]] = []
+    size = 0
+    for place, row in enumerate(outgoing.rows(messages)):
+        try:
+            placed = known.placed(row) or run(driver, known.asked_for(row))
+        except PenstockError as error:
+            raise outgoing.at(place, error) from None
+        chunk.append(_copied(place, placed))
+        size += len(row.payload)
+        if len(chunk) == _CHUNK_EVENTS or size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _copy(driver: Connection, chunk: list[tuple[Any, ...]]) -> None:
     with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
         copy.set_types(_COPY_TYPES)
-        while True:
-            copy.write_row(_copied(place, placed))
-            following = next(rows, None)
-            found = following and known.placed(following[1])
-            if following is None or found is None:
-                return following
-            place, placed = following[0], found
+        for row in chunk:
+            copy.write_row(row)
 
 
 def _copied(place: int, row: Row) -> tuple[Any, ...]:
