@@ -16,10 +16,19 @@ from penstock.consumer import Batch, Consumer, HandlerFailed
 from penstock.errors import DuplicateSession
 from penstock.records import Event
 from tests.contract.databases import ContractDatabase
+from tests.contract.kit import count
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.log.kit import wait_until
-from tests.stream.kit import STREAM, SUBSCRIPTION, filled, holders, more, short_leases, stored
-from tests.stream.test_consumer import running
+from tests.stream.kit import (
+    STREAM,
+    SUBSCRIPTION,
+    filled,
+    holders,
+    more,
+    running,
+    short_leases,
+    stored,
+)
 
 READ_BEHIND: Guard = {
     "postgres": ("commit", "OR given.read_after <> stored.position", ""),
@@ -110,6 +119,7 @@ def test_events_are_handled_in_order_and_once(db: ContractDatabase) -> None:
     assert seen == {partition: list(range(1, 26)) for partition in range(3)}
     assert (consumer.stats.events, consumer.stats.failures) == (75, 0)
     assert holders(own) == {}
+    assert count(db, "consumers") == 0
 
 
 def test_effects_and_position_are_one_transaction_over_injected_failures(
@@ -272,6 +282,7 @@ def test_until_idle_tells_that_a_handler_failed(db: ContractDatabase) -> None:
     own = db.connect()
     filled(own, partitions=2)
     assert _consumer(db, handler=lambda _: None, batch_size=3).run_until_idle() == 20
+    assert holders(own) == {}
     more(own, events=1, start=11)
 
     def broken(event: Event) -> None:

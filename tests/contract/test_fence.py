@@ -393,6 +393,18 @@ def test_without_waiting_two_runs_share_a_lease_epoch(db: ContractDatabase) -> N
     _joined_again(db)
 
 
+def test_after_its_deadline_an_id_can_join_again_and_gets_a_new_epoch(db: ContractDatabase) -> None:
+    """Guard: join gives up what an earlier run held."""
+    own = db.connect()
+    filled(own)
+    member, lease = member_with_lease(own, "a")
+    end_lease(db, "a")
+    _, again = member_with_lease(own, "a")
+    assert again.lease_epoch > lease.lease_epoch
+    with pytest.raises(StaleLease):
+        stream.commit(own, member, [(lease, 1)])
+
+
 def _left_inside_a_transaction(db: ContractDatabase) -> dict[int, str]:
     """A consumer leaves while a transaction of it holds a lease; then another one checks in."""
     own = db.connect()

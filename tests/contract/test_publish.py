@@ -144,10 +144,13 @@ def test_the_second_of_a_key_is_answered_with_the_first(db: ContractDatabase, wa
     assert way(db.connect(), dedup_key="a", topic="bank/one") != first, "a key is of one topic"
     told = penstock.publish_once(db.connect(), Message(TOPIC, b"x", dedup_key="a"))
     assert told == penstock.Published(first, duplicate=True)
+    empty = way(db.connect(), dedup_key="")
+    assert empty != first, "an empty key is a key"
+    assert way(db.connect(), dedup_key="") == empty
     own_id = uuid.uuid4()
     for _ in range(2):
         assert way(db.connect(), dedup_key="own", event_id=own_id) == own_id
-    assert count(db, "events") == 5
+    assert count(db, "events") == 6
 
 
 def test_a_batch_tells_which_are_duplicates(db: ContractDatabase) -> None:

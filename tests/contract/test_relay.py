@@ -23,7 +23,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.log.kit import wait_until
-from tests.stream.kit import STREAM, SUBSCRIPTION, filled, member_with_lease, more, stored
+from tests.stream.kit import STREAM, SUBSCRIPTION, filled, holders, member_with_lease, more, stored
 
 FAST = Backoff(base_seconds=0.01, max_seconds=0.05)
 
@@ -245,3 +245,4 @@ def test_sweep_frees_what_a_dead_relay_held(db: ContractDatabase) -> None:
     end_lease(db, "a")
     assert sweep(own).expired_consumers == 1
     assert sweep(own).expired_consumers == 0
+    assert holders(own) == {}
