@@ -16,8 +16,10 @@ import psycopg
 import pytest
 
 from tests import servers
+from tests.parallel import ByServer
 from tests.servers import MySQLTestServer
 from tests.support import MISSING, PostgresServer, missing
+from tools import memory
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -91,6 +93,18 @@ def java_home() -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(home))
         yield home
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What tests write lies in memory where there is room; long ones may need more than that."""
+    if "not long" in config.option.markexpr and memory.has_room():
+        memory.folder().mkdir(exist_ok=True)
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory.folder()))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer:
+    """For ``-n``: each server lives in one process."""
+    return ByServer(config, log)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -94,6 +94,14 @@ def _kill(db: ContractDatabase, victim: Any) -> None:
         db.run(f"KILL {victim.thread_id()}")
 
 
+def _has_ended(db: ContractDatabase, session: Any) -> bool:
+    """Whether the server has ended the session of another connection."""
+    if db.engine == "postgres":
+        pid = session.info.backend_pid
+        return not db.run(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}")
+    return session.thread_id() not in {row[0] for row in db.run("SHOW PROCESSLIST")}
+
+
 def _lose_transaction(db: ContractDatabase, transaction: Any, batch: Batch) -> None:
     """An error that takes the transaction with it, which the handler passes over."""
     if db.engine == "postgres":
@@ -129,6 +137,7 @@ def test_effects_and_position_are_one_transaction_over_injected_failures(
     own = db.connect()
     filled(own, partitions=3, events=40)
     monkeypatch.setattr("penstock.consumer.MAX_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("random.uniform", lambda low, high: low)  # the shortest pauses
     effects, rng, failures = Effects(db), random.Random(3), Counter[str]()
 
     def handle(batch: Batch) -> None:
@@ -297,12 +306,13 @@ def test_work_that_outlives_its_lease_is_told_so(db: ContractDatabase) -> None:
     own = db.connect()
     filled(own)
     short_leases(own, 1.5)
-    slow = [threading.Event()]
+    attempts = [0]
 
     def handle(batch: Batch) -> None:
         with batch.transaction() as inside:
-            if slow:
-                slow.pop().wait(4.0)  # idle, as a call of another system is
+            attempts[0] += 1
+            if attempts[0] == 1:  # idle, as during a call of another system
+                wait_until(lambda: _has_ended(db, inside), "the server ends the transaction")
             database.execute(inside, "SELECT 1")
 
     consumer = _consumer(db, batch_handler=handle)
@@ -321,7 +331,7 @@ def test_a_session_is_not_limited_behind_its_transaction(db: ContractDatabase) -
     def handle(event: Event) -> None:
         seen.append(event.partition)
         if len(seen) == 2:  # the first one's position was committed on the same connection
-            assert not threading.Event().wait(2.5)
+            assert not threading.Event().wait(1.7)
 
     consumer = _consumer(db, handler=handle)
     with running(consumer):

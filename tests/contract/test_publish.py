@@ -250,11 +250,17 @@ def test_back_pressure(db: ContractDatabase, way: Way) -> None:
     way(connection, topic="bank/one")
 
 
-def test_a_delayed_event_comes_when_it_is_due(db: ContractDatabase, way: Way) -> None:
+def test_a_delayed_event_comes_when_it_is_due(db: ContractDatabase) -> None:
+    """Guard: due_at; what is not due blocks nobody."""
     connection = db.connect()
     later = datetime.now(UTC) + timedelta(seconds=2)
-    way(connection, b"later", topic="bank/one", not_before=later)
-    way(connection, b"past", topic="bank/one", not_before=datetime(1990, 1, 1, tzinfo=UTC))
-    assert payloads(db) == [b"past"]
-    wait_until(lambda: payloads(db) == [b"past", b"later"], "it is due")
+    one(connection, b"later", topic="bank/one", not_before=later)
+    in_batch(connection, b"later too", topic="bank/one", not_before=later)
+    for way in (one, in_batch):
+        way(connection, b"past", topic="bank/one", not_before=datetime(1990, 1, 1, tzinfo=UTC))
+    one(connection, b"now", topic="bank/one")
+    before = [b"past", b"past", b"now"]
+    assert payloads(db) == before
+    wait_until(lambda: payloads(db) == [*before, b"later", b"later too"], "they are due")
     assert datetime.now(UTC) >= later
+    assert count(db, "events") == 5

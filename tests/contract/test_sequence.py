@@ -6,7 +6,6 @@ import itertools
 import random
 import threading
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from penstock.errors import WrongIsolation
 from penstock.publish import publish, publish_batch
 from penstock.records import Message
 from tests.contract.databases import ContractDatabase
-from tests.contract.kit import count, open_transaction, sql
+from tests.contract.kit import open_transaction, sql
 from tests.log.kit import TOPIC, drain, put, read, texts, topic, wait_until
 
 PARTITIONS = 3
@@ -236,22 +235,6 @@ def test_a_pass_needs_read_committed(db: ContractDatabase) -> None:
         sql(strict, f"SET {session}TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         with pytest.raises(WrongIsolation):
             log.sequence(strict)
-
-
-def test_a_delayed_event_comes_when_it_is_due(db: ContractDatabase) -> None:
-    """Guard: due_at; what is not due blocks nobody and comes behind what came before."""
-    own = db.connect()
-    topic(own)
-    soon = datetime.now(UTC) + timedelta(seconds=0.8)
-    publish(own, TOPIC, b"later", not_before=soon)
-    put(own, "now")
-    assert drain(own) == 1
-    assert texts(own) == ["now"]
-    put(own, "meanwhile")
-    drain(own)
-    wait_until(lambda: drain(own) == 1, "the event is due")
-    assert texts(own) == ["now", "meanwhile", "later"]
-    assert count(db, "events") == 3
 
 
 def test_what_is_published_to_a_deleted_topic_is_counted(db: ContractDatabase) -> None:

@@ -145,43 +145,46 @@ def _refusal(own: Connection, call: Call, name: str) -> tuple[type[Exception], s
     return type(refused.value), str(refused.value)
 
 
-@pytest.mark.parametrize("name", BY_TOPIC)
 def test_a_hidden_topic_is_as_one_that_is_not_there(
-    tenants: Tenants, us: str, they: str, name: str
+    tenants: Tenants, us: str, they: str, subtests: pytest.Subtests
 ) -> None:
     """Guard: has_right in require_topic_for, lock_topic, topic_lookup and the publish functions."""
     with tenants.as_login(us) as own:
-        kind, hidden = _refusal(own, BY_TOPIC[name], THEIRS)
-        _, missing = _refusal(own, BY_TOPIC[name], "nobody/orders")
-    assert kind is TopicNotFound
-    assert hidden == missing.replace("nobody/orders", THEIRS)
-    _nothing_happened(tenants)
+        for name, call in BY_TOPIC.items():
+            with subtests.test(name):
+                kind, hidden = _refusal(own, call, THEIRS)
+                _, missing = _refusal(own, call, "nobody/orders")
+                assert kind is TopicNotFound
+                assert hidden == missing.replace("nobody/orders", THEIRS)
+                _nothing_happened(tenants)
 
 
-@pytest.mark.parametrize("name", BY_NAMESPACE)
 def test_a_hidden_namespace_is_as_one_that_is_not_there(
-    tenants: Tenants, us: str, they: str, name: str
+    tenants: Tenants, us: str, they: str, subtests: pytest.Subtests
 ) -> None:
     """Guard: has_right in require_namespace."""
     with tenants.as_login(us) as own:
-        kind, hidden = _refusal(own, BY_NAMESPACE[name], "theirs")
-        _, missing = _refusal(own, BY_NAMESPACE[name], "nobody")
-    assert kind is NamespaceNotFound
-    assert hidden == missing.replace("nobody", "theirs")
-    _nothing_happened(tenants)
+        for name, call in BY_NAMESPACE.items():
+            with subtests.test(name):
+                kind, hidden = _refusal(own, call, "theirs")
+                _, missing = _refusal(own, call, "nobody")
+                assert kind is NamespaceNotFound
+                assert hidden == missing.replace("nobody", "theirs")
+                _nothing_happened(tenants)
 
 
-@pytest.mark.parametrize("name", BY_SUBSCRIPTION)
 def test_a_hidden_subscription_is_as_one_that_is_not_there(
-    tenants: Tenants, us: str, they: str, name: str
+    tenants: Tenants, us: str, they: str, subtests: pytest.Subtests
 ) -> None:
     """Guard: reads_hidden in require_subscription."""
     with tenants.as_login(us) as own:
-        kind, hidden = _refusal(own, BY_SUBSCRIPTION[name], "theirs")
-        _, missing = _refusal(own, BY_SUBSCRIPTION[name], "nobody")
-    assert kind is SubscriptionNotFound
-    assert hidden == missing.replace("nobody", "theirs")
-    _nothing_happened(tenants)
+        for name, call in BY_SUBSCRIPTION.items():
+            with subtests.test(name):
+                kind, hidden = _refusal(own, call, "theirs")
+                _, missing = _refusal(own, call, "nobody")
+                assert kind is SubscriptionNotFound
+                assert hidden == missing.replace("nobody", "theirs")
+                _nothing_happened(tenants)
 
 
 def _nothing_happened(tenants: Tenants) -> None:
