@@ -80,7 +80,7 @@ def test_a_killed_session_of_the_lease_keeper_is_survived(
     seen: list[int] = []
     consumer = _consumer(database_url, handler=lambda event: seen.append(event.sequence))
     with running(consumer):
-        wait_until(lambda: stored(connection) == 5, "the first five")
+        wait_until(lambda: consumer.stats.events == 5, "the first five")
         killed = value(
             connection,
             "SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
