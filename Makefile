@@ -23,9 +23,6 @@ JAVA_OPTIONAL := home="$$($(BIN)/python -m tools.java --print-home || true)"; JA
 # What cannot be had is named by the tests.
 SERVERS_OPTIONAL := $(BIN)/python -m tools.servers all fetch >/dev/null || true
 
-# Tests run in two processes, each with its own servers; WORKERS=0 runs them in one, as for a debugger.
-WORKERS ?= 2
-
 # Where `make dev` keeps its state: its own, or what `make demo` left.
 STATE := $(CURDIR)/.penstock$(if $(DEMO),/demo)
 DEMO_SETTINGS := $(if $(DEMO),PENSTOCK_EMBEDDED_DIRECTORY="$(STATE)/postgres" PENSTOCK_POLICIES="$(STATE)/policies.yaml")
@@ -48,7 +45,7 @@ demo: $(READY) ## A bank publishes, consumers follow, one is killed: then all ba
 .PHONY: test
 test: $(READY) ## The tests; ARGS="-k name" chooses, ARGS=-v names each
 	@$(SERVERS_OPTIONAL)
-	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -n $(WORKERS) -m "not long" $(ARGS)
+	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m "not long" $(ARGS)
 
 .PHONY: test-long
 test-long: $(READY) ## The tests with 100,000 events and ten kills, and what else is too long for every day

@@ -17,7 +17,6 @@ import psycopg
 import pytest
 
 from tests import servers
-from tests.parallel import ByServer
 from tests.servers import MySQLTestServer
 from tests.support import MISSING, PostgresServer, missing
 from tools import memory
@@ -115,11 +114,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not long" in config.option.markexpr and memory.has_room():
         memory.folder().mkdir(exist_ok=True)
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory.folder()))
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer:
-    """For ``-n``: each server lives in one process."""
-    return ByServer(config, log)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
