@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from penstock import database, rights
+from penstock import config, database, rights
 from penstock.cli.namespaces import done
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
+from penstock.dialects import work
 
 app = typer.Typer(help="Say who may do what, and where.", no_args_is_help=True)
 
@@ -29,7 +30,7 @@ Namespace = Annotated[
 @app.command()
 def install(output: Output = Format.table) -> None:
     """Create the roles that are missing, and give each the functions that it may call."""
-    with database.connect() as connection, connection.transaction():
+    with database.connect() as connection, work.of_connection(connection).transaction(connection):
         created = rights.install(connection)
     done(f"created {', '.join(created) or 'nothing'}; all roles have their functions", output)
 
@@ -37,7 +38,20 @@ def install(output: Output = Format.table) -> None:
 @app.command("print")
 def print_() -> None:
     """Write the SQL of `install`, for somebody else to run."""
-    sys.stdout.write(rights.print_sql())
+    if config.is_configured() and config.dialect_of_url(config.database_url()) == "mysql":
+        with database.connect() as connection:
+            text = rights.print_sql(connection)
+    else:
+        text = rights.print_sql()
+    sys.stdout.write(text)
+
+
+@app.command()
+def refresh(output: Output = Format.table) -> None:
+    """On MariaDB: look again who is in which role, after GRANT or REVOKE by hand."""
+    with database.connect() as connection:
+        rights.refresh(connection)
+    done("looked who is in which role", output)
 
 
 @app.command()
@@ -45,7 +59,7 @@ def grant(
     login: Login, right: Right, namespace: Namespace = None, output: Output = Format.table
 ) -> None:
     """Give a login a role, or a right in a namespace: the others then find nothing there."""
-    with database.connect() as connection, connection.transaction():
+    with database.connect() as connection, work.of_connection(connection).transaction(connection):
         if namespace is None:
             rights.add_member(connection, right, login)
         else:
@@ -65,7 +79,7 @@ def revoke(
     output: Output = Format.table,
 ) -> None:
     """Take a role, or a right in a namespace, from a login."""
-    with database.connect() as connection, connection.transaction():
+    with database.connect() as connection, work.of_connection(connection).transaction(connection):
         if namespace is None:
             rights.remove_member(connection, right, login)
         else:
