@@ -134,7 +134,7 @@ class MySQLSteps:
 
     def _granted(self, functions: catalog.Functions, replace: bool) -> dict[str, list[str]]:
         """Which installed roles get which procedure; nothing is dropped before they can."""
-        installed = dict(self._run("SELECT kind, name FROM installed_roles"))
+        installed: dict[str, str] = dict(self._run("SELECT kind, name FROM installed_roles"))
         present = {kind: name for kind, name in installed.items() if self._may_grant(name)}
         if not present:
             return {}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock import config, database
-from penstock.dialects.mysql import is_mariadb
+from penstock.dialects.mysql import in_transaction, is_mariadb
 from penstock.errors import InvalidArgument, errno_of
 
 #: On a database, a table, a column, a procedure; of a right of the whole server; to be a grantor.
@@ -51,6 +51,7 @@ class MySQLRoles:
 
     def create(self, connection: Any, names: list[str]) -> list[str]:
         """Create the roles, unless they are there; answers which were not."""
+        _require_no_transaction(connection)
         made = []
         for name, command in zip(names, self.creations(names), strict=True):
             try:
@@ -97,11 +98,15 @@ class MySQLRoles:
             for name in names
             for what in self._wanted(connection, name)
         ]
-        record = ["START TRANSACTION", f"CALL {schema}.install_rights()", "COMMIT"]
-        return [*own, *record, *grants, f"CALL {schema}.refresh_roles()"]
+        record, look = (
+            ["START TRANSACTION", f"CALL {schema}.{each}()", "COMMIT"]
+            for each in ("install_rights", "refresh_roles")
+        )
+        return [*own, *record, *grants, *look]
 
     def add(self, connection: Any, role: str, login: str) -> None:
         """Make a login a member of a role, and the role active in its sessions from now on."""
+        _require_no_transaction(connection)
         mariadb = _is_mariadb(connection)
         for account, default in self._accounts(connection, login, mariadb):
             if mariadb:
@@ -117,6 +122,7 @@ class MySQLRoles:
 
     def remove(self, connection: Any, role: str, login: str) -> None:
         """Take a login out of a role."""
+        _require_no_transaction(connection)
         mariadb = _is_mariadb(connection)
         for account, default in self._accounts(connection, login, mariadb):
             if mariadb:
@@ -261,6 +267,18 @@ class MySQLRoles:
         database.execute(connection, f"SET DEFAULT ROLE {wanted} FOR {account}")
         if before != name and len(self._kinds(before) or ()) > 1:
             database.execute(connection, f"REVOKE {self.quoted(before)} FROM {account}")
+
+
+def _require_no_transaction(connection: Any) -> None:
+    driver = database.driver_connection(connection)
+    if hasattr(driver, "ping"):
+        # PyMySQL learns of a transaction from answers without rows only; a ping is one.
+        driver.ping(reconnect=False)
+    if in_transaction(driver) or not driver.get_autocommit():
+        raise InvalidArgument(
+            "the connection is inside a transaction, or begins one; but every GRANT commits",
+            hint="commit or roll back first, and use a connection in autocommit mode",
+        )
 
 
 def _is_mariadb(connection: Any) -> bool:

@@ -109,7 +109,7 @@ BEGIN
 END;
 
 -- name: refresh_roles
--- Looks who is in which role, which MariaDB cannot be asked inside a transaction. To be called outside of one, after roles were
+-- Looks who is in which role, which MariaDB cannot be asked inside a transaction. To be called in one of its own, after roles were
 -- granted or revoked, or users dropped, by hand. On MySQL nothing has to be done. Raises PS018.
 CREATE PROCEDURE refresh_roles()
 BEGIN
