@@ -18,6 +18,7 @@ from penstock.errors import InvalidArgument, PermissionDenied, TopicNotFound, er
 from tests.contract import databases
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.tenants import Tenants, as_login, tenants_of
+from tests.contract.wall_guards import LOCKED_FIRST, NAMELESS
 from tests.core.test_rights import ALLOWED
 
 TOPIC = "rights/orders"
@@ -197,18 +198,15 @@ def test_who_may_not_is_told_what_to_run(tenants: Tenants) -> None:
                 call()
 
 
-def test_a_refused_call_holds_nothing(db: ContractDatabase, tenants: Tenants) -> None:
-    """Guard: on MySQL the right is asked for before the row is locked, in lock_topic and others."""
-    owner = tenants.owner
-    penstock.create_topic(owner, TOPIC, 1, create_namespaces=True)
-    stream.subscribe(owner, "billing", [TOPIC])
-    penstock.grant_namespace(owner, "rights", tenants.somebody, "operate")
+def _refusals(db: ContractDatabase, tenants: Tenants) -> Iterator[None]:
+    """A stranger's calls in one open transaction, which are all refused."""
+    penstock.create_topic(tenants.owner, TOPIC, 1, create_namespaces=True)
+    stream.subscribe(tenants.owner, "billing", [TOPIC])
+    penstock.grant_namespace(tenants.owner, "rights", tenants.somebody, "operate")
     stranger = database.connect(tenants.url_of(tenants.tenant()), autocommit=False)
     with contextlib.closing(stranger):
         for call in (
-            lambda: database.call(
-                stranger, "set_retention", topic=TOPIC, minimum_age_seconds=0, copies=1
-            ),
+            lambda: database.call(stranger, "set_retention", topic=TOPIC, **_RETENTION),
             lambda: stream.subscribe(stranger, "billing", [TOPIC]),
             lambda: stream.unsubscribe(stranger, "billing"),
         ):
@@ -216,10 +214,30 @@ def test_a_refused_call_holds_nothing(db: ContractDatabase, tenants: Tenants) ->
                 call()
             if db.engine == "postgres":
                 stranger.rollback()
+        yield
+
+
+_RETENTION = {"minimum_age_seconds": 0, "copies": 1}
+
+
+def test_a_refused_call_holds_nothing(db: ContractDatabase, tenants: Tenants) -> None:
+    """Guard: on MySQL the right is asked for before the row is locked, in lock_topic and others."""
+    with contextlib.contextmanager(_refusals)(db, tenants):
         short = "lock_timeout = '1s'" if db.engine == "postgres" else "innodb_lock_wait_timeout = 1"
-        database.execute(owner, f"SET {short}")
-        database.call(owner, "set_retention", topic=TOPIC, minimum_age_seconds=0, copies=1)
-        stream.unsubscribe(owner, "billing")
+        database.execute(tenants.owner, f"SET {short}")
+        database.call(tenants.owner, "set_retention", topic=TOPIC, **_RETENTION)
+        stream.unsubscribe(tenants.owner, "billing")
+
+
+def test_without_the_guard_a_refused_call_holds_the_topic(
+    mysql_db: MySQLDatabase, mysql_tenants: Tenants
+) -> None:
+    """Mutant of the same."""
+    mysql_db.without_guard(*LOCKED_FIRST)
+    with contextlib.contextmanager(_refusals)(mysql_db, mysql_tenants):
+        database.execute(mysql_tenants.owner, "SET innodb_lock_wait_timeout = 1")
+        with pytest.raises(Exception, match="Lock wait timeout"):
+            database.call(mysql_tenants.owner, "set_retention", topic=TOPIC, **_RETENTION)
 
 
 def test_a_right_by_a_role_leaves_the_transaction_its_savepoints(tenants: Tenants) -> None:
@@ -240,37 +258,59 @@ def test_a_right_by_a_role_leaves_the_transaction_its_savepoints(tenants: Tenant
     assert len(penstock.fetch(tenants.owner, TOPIC, 0, 1)) == 2
 
 
-def test_a_temporary_table_does_not_open_the_wall(
-    mysql_db: MySQLDatabase, mysql_tenants: Tenants
-) -> None:
-    """A session keeps what our procedures have made, and MariaDB lets it rename that.
+def _shadowed(tenants: Tenants, hidden_table: str) -> Any:
+    """A session that has put an empty temporary table before one of Penstock's, if it could."""
+    own = database.connect(tenants.url_of(tenants.tenant()))
+    name = f"for {hidden_table}"
+    stream.subscribe(own, name, ["open/orders"])
+    stream.check_in(own, stream.join(own, name, "one"))
+    database.execute(own, "DELETE FROM penstock.board")
+    for statement in ("RENAME TABLE penstock.board TO", "ALTER TABLE penstock.board RENAME"):
+        with contextlib.suppress(Exception):  # MySQL, and of MariaDB the second
+            database.execute(own, f"{statement} penstock.{hidden_table}")
+    return own
 
-    Guard: every query of rights names the columns it needs; CREATE TEMPORARY TABLES is nobody's.
-    """
-    penstock.create_topic(mysql_tenants.owner, TOPIC, 1, create_namespaces=True)
+
+@pytest.fixture
+def secret(mysql_tenants: Tenants) -> Tenants:
+    """A topic that only root may read, and an open one."""
+    for topic in (TOPIC, "open/orders"):
+        penstock.create_topic(mysql_tenants.owner, topic, 1, create_namespaces=True)
     penstock.publish(mysql_tenants.owner, TOPIC, b"secret")
     log.sequence(mysql_tenants.owner)
-    penstock.create_topic(mysql_tenants.owner, "open/orders", 1, create_namespaces=True)
     penstock.grant_namespace(mysql_tenants.owner, "rights", "root", "operate")
+    return mysql_tenants
+
+
+def test_a_temporary_table_does_not_open_the_wall(mysql_db: MySQLDatabase, secret: Tenants) -> None:
+    """A session keeps what our procedures have made, and MariaDB lets it rename that.
+
+    Guard: every query of rights names the columns it needs.
+    """
     for hidden_table in (
         "namespace_grants",
         "namespaces",
         "topics",
         "installed_roles",
         "role_edges",
-        "subscription_topics",
     ):
-        with as_login(mysql_tenants, mysql_tenants.tenant()) as own:
-            stream.subscribe(own, f"for {hidden_table}", ["open/orders"])
-            member = stream.join(own, f"for {hidden_table}", "one")
-            stream.check_in(own, member)
-            for statement in (
-                "RENAME TABLE penstock.board TO",
-                "ALTER TABLE penstock.board RENAME",
-            ):
-                with contextlib.suppress(Exception):  # MySQL, and of MariaDB the second
-                    database.execute(own, f"{statement} penstock.{hidden_table}")
-            with pytest.raises(Exception, match=r"no topic|Unknown column"):
+        with (
+            contextlib.closing(_shadowed(secret, hidden_table)) as own,
+            pytest.raises(Exception, match=r"no topic|Unknown column"),
+        ):
+            penstock.fetch(own, TOPIC, 0, 1)
+
+
+def test_without_the_guard_a_temporary_table_opens_it(
+    mysql_db: MySQLDatabase, secret: Tenants
+) -> None:
+    """Mutant of the same; MySQL refuses the renaming."""
+    mysql_db.without_guard(*NAMELESS)
+    with contextlib.closing(_shadowed(secret, "namespace_grants")) as own:
+        if mysql_db.engine == "mariadb":
+            assert penstock.fetch(own, TOPIC, 0, 1)
+        else:
+            with pytest.raises(TopicNotFound):
                 penstock.fetch(own, TOPIC, 0, 1)
 
 

@@ -25,8 +25,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 TOPIC = "rights/orders"
 CALLS = "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA penstock TO {}"
 
-#: Who may call what, on every engine: c(onsumer), i(nstaller), o(perator), p(ublisher), r(eader). What does not
-#: stand here may be called by the owner alone.
+#: Who may call what, on every engine: c(onsumer), i(nstaller), o(perator), p(ublisher), r(eader).
+#: What does not stand here may be called by the owner alone.
 MATRIX = """
 announce                . . o . .
 applied_migrations      c i o p r
