@@ -205,6 +205,8 @@ def _refusals(db: ContractDatabase, tenants: Tenants) -> Iterator[None]:
     penstock.grant_namespace(tenants.owner, "rights", tenants.somebody, "operate")
     stranger = database.connect(tenants.url_of(tenants.tenant()), autocommit=False)
     with contextlib.closing(stranger):
+        # Else the first refusal would end the transaction that it has begun.
+        penstock.list_topics(stranger)
         for call in (
             lambda: database.call(stranger, "set_retention", topic=TOPIC, **_RETENTION),
             lambda: stream.subscribe(stranger, "billing", [TOPIC]),
