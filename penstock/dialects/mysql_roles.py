@@ -18,6 +18,8 @@ from penstock.errors import InvalidArgument, errno_of
 #: On a database, a table, a column, a procedure; of a right of the whole server; to be a grantor.
 DENIED = frozenset({1044, 1142, 1143, 1227, 1370, 1410, 1698})
 _IS_THERE = 1396
+_NOT_GRANTED = 1962  # of MariaDB; MySQL takes it for done
+_NO_ROLE = frozenset({1959, 3523})
 _PROCEDURES = """
 SELECT ROUTINE_NAME FROM information_schema.ROUTINES
 WHERE ROUTINE_SCHEMA = %(schema)s AND ROUTINE_TYPE = 'PROCEDURE'
@@ -112,7 +114,7 @@ class MySQLRoles:
             if mariadb:
                 self._add_mariadb(connection, role, account, default)
                 continue
-            database.execute(connection, f"GRANT {self.quoted(role)} TO {account}")
+            self._change(connection, f"GRANT {self.quoted(role)} TO {account}")
             self._make_default(connection, account, {*self._defaults(connection, login), role})
         self.refresh(connection)
 
@@ -131,7 +133,7 @@ class MySQLRoles:
             if self._defaults(connection, login):
                 rest = {*self._defaults(connection, login)} - {role}
                 self._make_default(connection, account, rest)
-            database.execute(connection, f"REVOKE {self.quoted(role)} FROM {account}")
+            self._change(connection, f"REVOKE {self.quoted(role)} FROM {account}")
         self.refresh(connection)
 
     def is_denied(self, error: BaseException) -> bool:
@@ -204,6 +206,19 @@ class MySQLRoles:
             else:
                 yield self._account(login, host), default
 
+    def _change(self, connection: Any, statement: str) -> None:
+        """GRANT or REVOKE of a role; to revoke what was not granted is no error."""
+        try:
+            database.execute(connection, statement)
+        except Exception as error:
+            if errno_of(error) == _NOT_GRANTED:
+                return
+            if errno_of(error) not in _NO_ROLE:
+                raise
+            raise InvalidArgument(
+                "the role is not there", hint="run: penstock rights install"
+            ) from error
+
     def _account(self, name: str, host: str) -> str:
         return f"{self.quoted(name)}@{self.quoted(host)}"
 
@@ -222,7 +237,7 @@ class MySQLRoles:
 
     def _add_mariadb(self, connection: Any, role: str, account: str, default: str | None) -> None:
         if default is None:
-            database.execute(connection, f"GRANT {self.quoted(role)} TO {account}")
+            self._change(connection, f"GRANT {self.quoted(role)} TO {account}")
             return
         kinds = self._kinds(default)
         if kinds is None:
@@ -230,7 +245,7 @@ class MySQLRoles:
                 f"the default role of {account} is {default!r}, and only one is active at a time",
                 hint=f"run: GRANT {self.quoted(role)} TO {self.quoted(default)}",
             )
-        database.execute(connection, f"GRANT {self.quoted(role)} TO {account}")
+        self._change(connection, f"GRANT {self.quoted(role)} TO {account}")
         self._set_kinds(connection, account, default, {*kinds, self._kind(role)})
 
     def _remove_mariadb(
@@ -239,7 +254,7 @@ class MySQLRoles:
         kinds = self._kinds(default or "")
         if default and kinds:
             self._set_kinds(connection, account, default, {*kinds} - {self._kind(role)})
-        database.execute(connection, f"REVOKE {self.quoted(role)} FROM {account}")
+        self._change(connection, f"REVOKE {self.quoted(role)} FROM {account}")
 
     def _kind(self, role: str) -> str:
         return role.removeprefix(f"{config.schema_name()}_")
