@@ -96,7 +96,8 @@ class MySQLTenants:
     """
 
     somebody = "root"
-    _made_on: ClassVar[set[str]] = set()
+    #: The databases whose servers have the roles.
+    made_on: ClassVar[set[str]] = set()
 
     def __init__(self, db: ContractDatabase) -> None:
         self.owner: Any = db.connect()
@@ -140,7 +141,7 @@ class MySQLTenants:
         )
 
     def install(self) -> None:
-        if self._url in self._made_on:
+        if self._url in self.made_on:
             database.call(self.owner, "install_rights")
             return
         rights.install(self.owner)
@@ -149,7 +150,7 @@ class MySQLTenants:
         for kind in _TENANT.split():
             self._run(f"GRANT `{rights.role_name(kind)}` TO `{_ROLE}`")
         self.give(_ROLE, OPERATE)
-        self._made_on.add(self._url)
+        self.made_on.add(self._url)
 
     def drop(self) -> None:
         for name in self.made:

@@ -17,7 +17,7 @@ from penstock.cli import main
 from penstock.errors import InvalidArgument, PermissionDenied, TopicNotFound, errno_of
 from tests.contract import databases
 from tests.contract.databases import ContractDatabase, MySQLDatabase
-from tests.contract.tenants import Tenants, as_login, tenants_of
+from tests.contract.tenants import MySQLTenants, Tenants, as_login, tenants_of
 from tests.contract.wall_guards import LOCKED_FIRST, NAMELESS
 from tests.core.test_rights import ALLOWED
 
@@ -349,6 +349,7 @@ def test_a_role_that_can_log_in_is_nobodys_role(mysql_tenants: Tenants) -> None:
                 database.call(mysql_tenants.owner, "install_rights")
         finally:
             mysql_tenants.owner.query("DROP USER penstock_reader")
+            MySQLTenants.made_on.clear()
     else:
         mysql_tenants.owner.query("ALTER USER penstock_reader ACCOUNT UNLOCK")
         try:
