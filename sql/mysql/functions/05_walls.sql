@@ -11,7 +11,7 @@ RETURN LEFT(account, CHAR_LENGTH(account) - CHAR_LENGTH(SUBSTRING_INDEX(account,
 CREATE FUNCTION roles_of_caller() RETURNS LONGTEXT
 READS SQL DATA
 BEGIN
-    -- Here CURRENT_USER() is the owner, CURRENT_ROLE() nobody's, and SESSION_USER() not the same on all versions.
+    -- Here CURRENT_USER() is the owner, CURRENT_ROLE() nobody's, and SESSION_USER() not the same on both engines.
     DECLARE caller VARCHAR(400) DEFAULT user_part(USER());
     DECLARE roles LONGTEXT;
     DECLARE CONTINUE HANDLER FOR 1142, 1143 BEGIN END;
