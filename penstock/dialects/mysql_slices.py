@@ -78,6 +78,8 @@ def _add(connection: Any) -> bool:
         " WHERE TABLE_SCHEMA = %(schema)s AND TABLE_NAME = 'events'",
         {"schema": schema},
     )
+    if last is None:  # The login may not see the table, nor alter it: the owner's has to.
+        return False
     first_block = last // BLOCK
     end = last + min(first_block, LARGEST_BLOCKS) * BLOCK
     with _short_waits(connection):

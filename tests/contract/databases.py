@@ -111,10 +111,10 @@ class MySQLDatabase(_Connections):
         self._mutants: set[str] = set()
 
     def without_guard(self, function: str, old_text: str, new_text: str) -> None:
-        present = _routines()[function]
+        present = routines()[function]
         assert present.count(old_text) == 1, f"{function} holds {old_text!r} not exactly once"
         self._mutants.add(function)
-        self._create(present.replace(old_text, new_text))
+        self._create(function, present.replace(old_text, new_text))
 
     def wait_until_blocked(self, connection: Any) -> None:
         thread = connection.thread_id()
@@ -137,7 +137,7 @@ class MySQLDatabase(_Connections):
         for table in self._used_tables(schema):
             self.run(_SEEDED.get(table) or self._emptied(table))
         for function in sorted(self._mutants):
-            self._create(_routines()[function])
+            self._create(function, routines()[function])
         self._mutants.clear()
         self.run(f"DROP DATABASE IF EXISTS `{_APP}`")
         self.run(f"CREATE DATABASE `{_APP}`")
@@ -166,12 +166,24 @@ class MySQLDatabase(_Connections):
         may_truncate = rows == _FEW and table in {"events", "chunks", "positions"}
         return f"TRUNCATE TABLE `{table}`" if may_truncate else f"DELETE FROM `{table}`"
 
-    def _create(self, text: str) -> None:
+    def _create(self, function: str, text: str) -> None:
         ((version,),) = self.run("SELECT VERSION()")
+        schema = config.schema_name()
+        # MySQL takes them with the procedure.
+        allowed = self.run(
+            "SELECT User, Host FROM mysql.procs_priv WHERE Db = %(schema)s AND Routine_name ="
+            " %(function)s AND Routine_type = 'PROCEDURE' AND FIND_IN_SET('Execute', Proc_priv)",
+            {"schema": schema, "function": function},
+        )
         with contextlib.closing(database.connect(self.url)) as connection:
             for statement in [
-                *mysql_scripts.session(config.schema_name()),
+                *mysql_scripts.session(schema),
                 *mysql_scripts.routine(text, replace=is_mariadb(version)),
+                *(
+                    f"GRANT EXECUTE ON PROCEDURE `{function}` TO `{user}`"
+                    + f"@`{host}`" * bool(host)
+                    for user, host in allowed
+                ),
             ]:
                 database.execute(connection, statement)
 
@@ -184,7 +196,7 @@ def installed(engine: str, server: MySQLTestServer) -> MySQLDatabase:
     return MySQLDatabase(engine, server)
 
 
-def _routines() -> dict[str, str]:
+def routines() -> dict[str, str]:
     """The statement of each procedure, by name."""
     return {
         name: next(mysql_scripts.statements(f"-- name: {name}\n{body}"))

@@ -25,8 +25,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 TOPIC = "rights/orders"
 CALLS = "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA penstock TO {}"
 
-#: Who may call what: c(onsumer), i(nstaller), o(perator), p(ublisher), r(eader). What does not
-#: stand here may be called by the owner alone.
+#: Who may call what, on every engine: c(onsumer), i(nstaller), o(perator), p(ublisher), r(eader).
+#: What does not stand here may be called by the owner alone.
 MATRIX = """
 announce                . . o . .
 applied_migrations      c i o p r
@@ -61,10 +61,12 @@ install_rights          . i . . .
 join                    c . o . .
 keep_events             . i o . .
 leave                   c . o . .
+lift_limit              c . o . .
 list_namespaces         c . o p r
 list_topics             c . o p r
 log_epochs_of           . . o . r
 log_status              . . o . r
+low_sequences           . . o . r
 measure_pressure        . . o . .
 merge_chunks            . i o . .
 missing_copies          . . o . r
@@ -82,6 +84,7 @@ read_block              c . o . .
 reconcile               . . o . .
 record_copy             . . o . .
 rejected_commits        c . o . r
+refresh_roles           . i o . .
 relay_failure           c . o . .
 release                 c . o . .
 rename_namespace        . . o . .
@@ -93,6 +96,7 @@ retention_of            . . o . r
 revoke_namespace        . i o . .
 seal                    . . o . .
 seek                    c . o . .
+role_members            . i o . .
 sequence                . . o . .
 sequence_gaps           . . o . r
 sequencer_state         . . o . .

@@ -346,6 +346,7 @@ BEGIN
     JOIN partitions AS p ON p.id = l.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.holder = consumer
+      AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
     ORDER BY p.id;
 END;
 

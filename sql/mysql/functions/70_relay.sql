@@ -108,7 +108,8 @@ BEGIN
     SELECT MAX(h.history) INTO present FROM histories AS h;
     SELECT MAX(s.id) INTO owner_id
     FROM subscriptions AS s JOIN leases AS l ON l.subscription_id = s.id
-    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.partition_id = partition_id;
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.partition_id = partition_id
+      AND NOT reads_hidden(s.id);
     SELECT e.sequence,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
            e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, e.sequenced_at
@@ -189,7 +190,7 @@ BEGIN
     JOIN subscriptions AS s ON s.id = d.subscription_id
     JOIN partitions AS p ON p.id = d.partition_id
     JOIN topics AS t ON t.id = p.topic_id
-    WHERE s.name_hash = UNHEX(SHA2(subscription, 256))
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
     ORDER BY d.died_at DESC
     LIMIT max_rows;
 END;

@@ -83,7 +83,7 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('seal()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL find_partition_for(topic, `partition`, 'operate', source_id);
     IF NOT COALESCE(max_events BETWEEN 1 AND 1000000, FALSE) THEN
         CALL refuse('PS006', CONCAT('log epochs of ', COALESCE(max_events, 'NULL'), ' events: use 1 to 1,000,000'));
     END IF;
@@ -152,7 +152,7 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('record_copy()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL find_partition_for(topic, `partition`, 'operate', source_id);
     SELECT e.event_count, e.checksum INTO sealed_count, sealed_checksum
     FROM log_epochs AS e WHERE e.partition_id = source_id AND e.log_epoch = log_epoch;
     IF sealed_count IS NULL THEN
@@ -180,7 +180,7 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('forget_copy()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL find_partition_for(topic, `partition`, 'operate', source_id);
     UPDATE epoch_copies AS c
     SET c.state = 'missing', c.detail = LEFT(reason, 2000), c.changed_at = UTC_TIMESTAMP(6)
     WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
@@ -290,7 +290,7 @@ BEGIN
     END;
     CALL require_read_committed('clean()');
     CALL begin_call('clean()');
-    CALL lock_topic(topic, source_id, partitions);
+    CALL lock_topic(topic, 'operate', source_id, partitions);
     CREATE TEMPORARY TABLE IF NOT EXISTS cleaned (
         number INT NOT NULL PRIMARY KEY, old_low_sequence BIGINT NOT NULL, reason VARCHAR(1000) NOT NULL
     ) ENGINE = MEMORY;
