@@ -55,10 +55,10 @@ def test_a_prepared_transaction_holds_nobody_up(db: ContractDatabase) -> None:
     own = db.connect()
     topic(own)
     two_phase = db.connect(autocommit=False)
-    prepare, finish = ("PREPARE TRANSACTION 'penstock'",), "COMMIT PREPARED 'penstock'"
+    prepare, finish = ["PREPARE TRANSACTION 'penstock'"], "COMMIT PREPARED 'penstock'"
     if db.engine != "postgres":
         sql(two_phase, "XA START 'penstock'")
-        prepare, finish = ("XA END 'penstock'", "XA PREPARE 'penstock'"), "XA COMMIT 'penstock'"
+        prepare, finish = ["XA END 'penstock'", "XA PREPARE 'penstock'"], "XA COMMIT 'penstock'"
     put(two_phase, "prepared")
     for statement in prepare:
         sql(two_phase, statement)
