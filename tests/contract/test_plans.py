@@ -80,7 +80,7 @@ EXPLAIN_MUTANTS = {
         "STRAIGHT_JOIN pending AS p FORCE", "STRAIGHT_JOIN pending AS p IGNORE",
     ),
     "held_leases": (
-        "ALTER TABLE penstock.leases DROP CONSTRAINT leases_pkey", "find_subscription",
+        "ALTER TABLE penstock.leases DROP CONSTRAINT leases_pkey", "look_at_subscription",
         "subscriptions", "", "subscriptions_name",
     ),
 }  # fmt: skip
