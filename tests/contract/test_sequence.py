@@ -163,6 +163,14 @@ MUTANTS = {
             "SELECT c.first_sequence + 1",
         ),
     },
+    "disorders": {
+        "postgres": ("append_chunks", "ORDER BY b.due, b.id)", "ORDER BY random())"),
+        "mysql": ("collect_claimed", "ORDER BY c.block, l.n", "ORDER BY RAND()"),
+    },
+    "shows too much": {
+        "postgres": ("high_watermark", "c.event_count - 1", "c.event_count"),
+        "mysql": ("high_watermarks", "c.event_count - 1", "c.event_count"),
+    },
 }
 
 

@@ -209,7 +209,7 @@ BEGIN
         SELECT c.first_sequence + c.event_count - 1
         FROM chunks AS c
         WHERE c.partition_id = p.id
-        ORDER BY c.first_sequence DESC
+        ORDER BY c.partition_id DESC, c.first_sequence DESC
         LIMIT 1), 0);
     DELETE t FROM topics AS t JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = t.id;
 END;

@@ -91,7 +91,8 @@ END;
 
 -- name: append_chunks
 -- Numbers the batch per partition and appends it to the index of the log in chunks of at most 1,000. What was published to a topic
--- that is gone is counted instead. Answers how many events got a sequence, and the partitions that grew.
+-- that is gone is counted instead. Answers how many events got a sequence, and the partitions that grew. The head of a partition,
+-- here and in every subquery like it, is ordered by the whole key: by less, MySQL reads all chunks of the partition and sorts them.
 CREATE PROCEDURE append_chunks(present DATETIME(6), OUT sequenced BIGINT, OUT grown LONGTEXT)
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
@@ -108,10 +109,11 @@ BEGIN
     DELETE FROM heads;
     INSERT INTO heads (partition_id, event_count, next_sequence, is_gone)
     SELECT t.partition_id, t.event_count, COALESCE((
-            SELECT c.first_sequence + c.event_count
+            -- An overflow beyond 10^18, the last sequence that can be read: nothing is numbered that nobody can fetch.
+            SELECT c.first_sequence + c.event_count + 8223372036854775807 - 8223372036854775807
             FROM chunks AS c
             WHERE c.partition_id = t.partition_id
-            ORDER BY c.first_sequence DESC
+            ORDER BY c.partition_id DESC, c.first_sequence DESC
             LIMIT 1), 1),
         EXISTS (SELECT * FROM deleted_topics AS d WHERE d.topic_id = t.partition_id DIV 65536)
     FROM (SELECT b.partition_id, COUNT(*) AS event_count FROM batch AS b GROUP BY b.partition_id) AS t;

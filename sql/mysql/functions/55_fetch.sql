@@ -98,7 +98,7 @@ BEGIN
             SELECT c.first_sequence + c.event_count - 1
             FROM chunks AS c
             WHERE c.partition_id = p.id
-            ORDER BY c.first_sequence DESC
+            ORDER BY c.partition_id DESC, c.first_sequence DESC
             LIMIT 1), 0) AS high_watermark, present AS history
     FROM partitions AS p
     WHERE p.topic_id = owner_id

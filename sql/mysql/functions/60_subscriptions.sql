@@ -244,7 +244,7 @@ BEGIN
                SELECT c.sequenced_at
                FROM chunks AS c
                WHERE c.partition_id = a.id AND c.first_sequence <= a.position + 1
-               ORDER BY c.first_sequence DESC
+               ORDER BY c.partition_id DESC, c.first_sequence DESC
                LIMIT 1), present), 0), 0) / 1e6 AS lag_seconds,
            a.state, a.holder, a.lease_epoch
     FROM standing AS a

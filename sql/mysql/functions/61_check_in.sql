@@ -214,7 +214,7 @@ BEGIN
                    SELECT q.id
                    FROM positions AS q FORCE INDEX (positions_newest)
                    WHERE q.subscription_id = l.subscription_id AND q.partition_id = l.partition_id
-                   ORDER BY q.id DESC
+                   ORDER BY q.subscription_id DESC, q.partition_id DESC, q.id DESC
                    LIMIT 1) AS newest
         FROM leases AS l
         WHERE l.subscription_id = owner_id

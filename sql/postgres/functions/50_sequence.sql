@@ -181,7 +181,8 @@ SET plan_cache_mode = force_generic_plan AS $$
         WHERE d.topic_id = late.topic_id
     ), heads AS MATERIALIZED (
         SELECT g.partition_id, g.ids, g.size, g.mixed, COALESCE((
-            SELECT c.first_sequence + c.event_count
+            -- An overflow beyond 10^18, the last sequence that can be read: nothing is numbered that nobody can fetch.
+            SELECT c.first_sequence + c.event_count + 8223372036854775807 - 8223372036854775807
             FROM chunks AS c
             WHERE c.partition_id = g.partition_id
             ORDER BY c.first_sequence DESC
