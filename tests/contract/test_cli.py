@@ -55,7 +55,8 @@ def test_from_a_namespace_to_a_subscription(run: Run) -> None:
     ]
     assert sorted(row["key"] for row in found) == ["a", "b", "c"]
     run("subscription", "seek", "ledger", "bank/transfers", "--to", "latest")
-    assert {each["lag_events"] for each in run("subscription", "list", "ledger", "-o", "json").rows} == {0}
+    listed = run("subscription", "list", "ledger", "-o", "json").rows
+    assert {each["lag_events"] for each in listed} == {0}
     run("subscription", "delete", "ledger", "--yes")
     run("topic", "delete", "bank/transfers", "--yes")
     run("namespace", "delete", "old")
