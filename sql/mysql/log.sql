@@ -42,3 +42,7 @@ CALL penstock.slices_ready()
 -- The partitions of events that nobody needs.
 -- reads only
 CALL penstock.droppable_slices()
+
+-- name: settle_blocks
+-- Raises the floor of the sequencer as far as it goes.
+CALL penstock.settle_blocks()
