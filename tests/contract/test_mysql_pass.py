@@ -50,7 +50,9 @@ def _claim_around_a_commit(db: MySQLDatabase) -> list[str]:
     with open_transaction(db) as first:
         put(first, "A")
         put(own, "X")
-        with _stopped(db, "claim_blocks", "SET step = 1 + GREATEST(wanted - all_events, 0) DIV (all_events"):
+        with _stopped(
+            db, "claim_blocks", "SET step = 1 + GREATEST(wanted - all_events, 0) DIV (all_events"
+        ):
             first.commit()
             put(own, "B")
     drain(own)

@@ -106,3 +106,7 @@ UNLOCK TABLES;
 -- What has not got its sequence of that.
 INSERT IGNORE INTO late_blocks (block)
 SELECT p.block FROM pending AS p WHERE p.block <= (SELECT s.floor_block FROM sequencer AS s);
+
+-- name: drop_first_chunk
+-- Whoever looks for a chunk reads it in the same statement now.
+DROP FUNCTION IF EXISTS first_chunk;
