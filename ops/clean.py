@@ -66,8 +66,8 @@ class CleanResult:
 class SliceDrop:
     """A slice that could go: how far it went, and what stopped it.
 
-    Slices of the index of the log are not dropped but merged into a smaller one of the same ids.  On
-    MySQL, one of events of which little is needed is kept, with nothing else in it.
+    Slices of the index of the log are not dropped but merged into a smaller one of the same ids.
+    On MySQL, one of events of which little is needed is kept, with nothing else in it.
     """
 
     parent: str

@@ -112,7 +112,7 @@ def test_a_pass_deletes_by_the_primary_key(mysql_db: MySQLDatabase) -> None:
 
 
 def test_a_late_commit_comes_before_what_begins_after_it(mysql_db: MySQLDatabase) -> None:
-    """Guard: a claim sees all blocks above the floor, also behind deletes that a read view keeps."""
+    """Guard: a claim sees all above the floor, also behind deletes that a read view keeps."""
     own = mysql_db.connect()
     topic(own)
     with open_transaction(mysql_db) as viewer, open_transaction(mysql_db) as late:

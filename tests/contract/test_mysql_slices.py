@@ -31,8 +31,9 @@ def _slices(db: MySQLDatabase, parent: str = "events") -> list[str]:
 def _cut(db: MySQLDatabase, room: int = 0) -> None:
     """Other slices for this test: the blocks up to now, and some more, are the first of them."""
     ((newest,),) = db.run(
-        "SELECT GREATEST(s.settled_block, COALESCE((SELECT MAX(id) FROM penstock.events), 0) DIV 256)"
-        " FROM penstock.sequencer AS s"
+        "SELECT GREATEST(s.settled_block, COALESCE(MAX(e.id), 0) DIV 256)"
+        " FROM penstock.sequencer AS s LEFT JOIN penstock.events AS e ON TRUE"
+        " GROUP BY s.settled_block"
     )
     db.run(
         "ALTER TABLE penstock.events PARTITION BY RANGE (id) ("
@@ -265,7 +266,7 @@ def test_an_old_read_view_is_told(mysql_db: MySQLDatabase, own: Any) -> None:
         assert _droppable(own) == []
         (found,) = database.call(own, "sparse_slices")
         assert mysql_slices.keep(own, *found) == ""
-        with pytest.raises(Exception, match="dropped while|definition has changed"):
+        with pytest.raises(Exception, match=r"dropped while|definition has changed"):
             log.fetch(viewer, "tests/slow", 0, 1)
 
 

@@ -29,7 +29,7 @@ BEGIN
         FROM leases AS l JOIN blocks AS b ON b.id = (
             SELECT o.id FROM blocks AS o FORCE INDEX (blocks_newest)
             WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
-            ORDER BY o.id DESC
+            ORDER BY o.subscription_id DESC, o.partition_id DESC, o.id DESC
             LIMIT 1)
         LIMIT 100000000  -- Keeps it from being merged into the query.
     ) AS n
