@@ -151,9 +151,8 @@ MUTANTS = {
         "postgres": ("append_chunks", "SELECT c.first_sequence + c.event_count", "SELECT 1"),
         "mysql": (
             "forget_claimed",
-            "pending AS p FORCE INDEX (PRIMARY) ON p.block = c.block\n"
-            "    WHERE c.taken + c.used = c.event_count",
-            "pending AS p ON p.block = c.block WHERE FALSE",
+            "DELETE p\n    FROM claimed AS c",
+            "DELETE p\n    FROM (SELECT * FROM claimed WHERE FALSE) AS c",
         ),
     },
     "overlaps": {
