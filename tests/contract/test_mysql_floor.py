@@ -262,7 +262,9 @@ class _Model:
             assert not later or min(later) > self.began[name], f"{name} came too early"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 12))]
+)
 def test_any_schedule_of_publishers_and_passes(mysql_db: MySQLDatabase, seed: int) -> None:
     """S2, S6. Guards: all of the above, with the floor raised by every pass."""
     mysql_db.without_guard(*_EAGER)
