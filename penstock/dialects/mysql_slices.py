@@ -20,12 +20,13 @@ BLOCK = 256
 
 _LOCK_WAIT_TIMEOUT = 1205
 _NO_PROCESS_RIGHT = 1227
+_NO_RIGHT_TO_ALTER = 1142
 _HELD = "a transaction that is open uses the table"
 
 
 def ensure(connection: Any) -> int:
     """Make slices ahead of the writers; answers how many were added."""
-    database.call(connection, "measure_slices")
+    database.call(connection, "note_slice_rates")
     added = 0
     stuck: set[str] = set()
     while missing := [
@@ -40,13 +41,15 @@ def ensure(connection: Any) -> int:
 
 
 def add(connection: Any, parent: str, start_id: int, end_id: int) -> bool:
-    """Append a slice to a table; False when it has to wait."""
+    """Append a slice to a table; False when it has to wait, or to be done by the owner's login."""
     name = f"b{start_id // BLOCK}" if parent == "events" else f"s{start_id}"
-    return not _alter(
-        connection,
-        parent,
-        f"ADD PARTITION (PARTITION {name} VALUES LESS THAN ({int(end_id)}))",
-    )
+    change = f"ADD PARTITION (PARTITION {name} VALUES LESS THAN ({int(end_id)}))"
+    try:
+        return not _alter(connection, parent, change)
+    except Exception as error:
+        if errno_of(error) != _NO_RIGHT_TO_ALTER:
+            raise
+        return False
 
 
 def drop(connection: Any, parent: str, name: str) -> str:

@@ -38,9 +38,9 @@ CALL penstock.sequence_gaps(%(topic)s)
 -- reads only
 CALL penstock.slices_ready()
 
--- name: measure_slices
+-- name: note_slice_rates
 -- Notes how fast each table takes ids.
-CALL penstock.measure_slices()
+CALL penstock.note_slice_rates()
 
 -- name: missing_slices
 -- The tables that need another slice, and which.

@@ -87,7 +87,7 @@ def test_slices_are_made_ahead(mysql_db: MySQLDatabase, own: Any) -> None:
 
 
 def test_the_rate_is_the_most_in_an_hour(mysql_db: MySQLDatabase, own: Any) -> None:
-    """Guard: measure_slices; a rate that was seen counts half a week later."""
+    """Guard: note_slice_rates; a rate that was seen counts half a week later."""
     log.ensure_slices(own)
     peak = "SELECT peak_per_second FROM penstock.slice_rates WHERE parent = 'events'"
     mysql_db.run(

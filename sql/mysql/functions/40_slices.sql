@@ -18,9 +18,9 @@ UNION ALL SELECT 'lease_history', COALESCE((SELECT MAX(h.id) FROM lease_history 
 UNION ALL SELECT 'blocks', COALESCE((SELECT MAX(b.id) FROM blocks AS b), 0)
 UNION ALL SELECT 'relay_failures', COALESCE((SELECT MAX(b.id) FROM blocks AS b), 0);
 
--- name: measure_slices
+-- name: note_slice_rates
 -- Notes how fast each table takes ids: the most in an hour, halved for every week since. Asked more often, it does nothing.
-CREATE PROCEDURE measure_slices()
+CREATE PROCEDURE note_slice_rates()
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -28,7 +28,7 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL begin_call('measure_slices()');
+    CALL begin_call('note_slice_rates()');
     INSERT IGNORE INTO slice_rates (parent, used, measured_at) SELECT s.parent, s.used, present FROM slice_sources AS s;
     UPDATE slice_rates AS r JOIN slice_sources AS s ON s.parent = r.parent
     SET r.peak_per_second = GREATEST(
