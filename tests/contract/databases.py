@@ -23,8 +23,8 @@ _FIXED = frozenset({"schema_migrations", "numbers", "places", "strict_locks", "n
 #: Those of one row, or of a first one: how a test finds them.
 _SEEDED = {
     "histories": "DELETE FROM histories WHERE history > 1",
-    "sequencer": "UPDATE sequencer SET settled_block = 0,"
-    " delayed_due = '2000-01-01', delayed_id = 0",
+    "sequencer": "UPDATE sequencer SET floor_block = LAST_INSERT_ID(),"
+    " settled_block = LAST_INSERT_ID(), delayed_due = '2000-01-01', delayed_id = 0",
     "pressure_measured": "UPDATE pressure_measured SET measured_at = '2000-01-01'",
 }
 #: More rows are faster gone by TRUNCATE, which takes a while even for none.
@@ -134,6 +134,8 @@ class MySQLDatabase(_Connections):
         """Rows and procedures as the installation left them."""
         schema = config.schema_name()
         self.run(f"USE `{schema}`")
+        # A log that begins where the last test has come to: an id is given out only once.
+        self.run("INSERT INTO pending (event_count) VALUES (1)")
         for table in self._used_tables(schema):
             self.run(_SEEDED.get(table) or self._emptied(table))
         for function in sorted(self._mutants):

@@ -134,6 +134,7 @@ def accesses(past: Seeded, texts: dict[str, str]) -> list[Access]:
     # The tables of the session are there once a pass and a check-in were made.
     publish(own, TOPIC, b"x", key="k")
     log.sequence(own)
+    database.call(own, "settle_blocks")
     stream.check_in(own, past.member)
     ((subscription,),) = past.db.run(
         f"SELECT id FROM penstock.subscriptions WHERE name = '{SUBSCRIPTION}'"

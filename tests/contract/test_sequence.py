@@ -149,7 +149,11 @@ def test_the_log_keeps_its_promises(db: ContractDatabase, seed: int) -> None:
 MUTANTS = {
     "doubles": {
         "postgres": ("append_chunks", "SELECT c.first_sequence + c.event_count", "SELECT 1"),
-        "mysql": ("forget_claimed", "WHERE c.taken + c.used = c.event_count", "WHERE FALSE"),
+        "mysql": (
+            "forget_claimed",
+            "DELETE p\n    FROM claimed AS c",
+            "DELETE p\n    FROM (SELECT * FROM claimed WHERE FALSE) AS c",
+        ),
     },
     "overlaps": {
         "postgres": (

@@ -69,10 +69,13 @@ log_status              . . o . r
 low_sequences           . . o . r
 measure_pressure        . . o . .
 merge_chunks            . i o . .
+mergeable_partitions    . i o . .
 missing_copies          . . o . r
+missing_slices          . i o . .
 move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
+note_slice_rates        . i o . .
 open_block              c . o . .
 poll                    c . o . .
 position                c . o . r
@@ -83,8 +86,8 @@ publish_bulk            . . o p .
 read_block              c . o . .
 reconcile               . . o . .
 record_copy             . . o . .
-rejected_commits        c . o . r
 refresh_roles           . i o . .
+rejected_commits        c . o . r
 relay_failure           c . o . .
 release                 c . o . .
 rename_namespace        . . o . .
@@ -94,9 +97,9 @@ resize_topic            . . o . .
 restore_status          . . o . .
 retention_of            . . o . r
 revoke_namespace        . i o . .
+role_members            . i o . .
 seal                    . . o . .
 seek                    c . o . .
-role_members            . i o . .
 sequence                . . o . .
 sequence_gaps           . . o . r
 sequencer_state         . . o . .
@@ -105,9 +108,11 @@ set_retention           . . o . .
 set_setting             . . o . .
 setting                 c . o p r
 settings_of             . . o . r
+settle_blocks           . i o . .
 slice_dropped           . i o . .
 slices_ready            . i o . r
 snapshot_holders        . . o . .
+sparse_slices           . i o . .
 storage_shortage        . . o . .
 subscribe               c . o . .
 subscription_lag        c . o . r

@@ -143,7 +143,14 @@ publish: BEGIN
         IF `partition` IS NULL AND (`key` IS NULL OR topic_strategy = 'round_robin') THEN
             CALL take_turn(1, turn);
         END IF;
-        INSERT INTO pending (event_count) VALUES (1);
+        WHILE block IS NULL DO
+            -- A number that the sequencer has taken meanwhile (settle_block) is left to it.
+            BEGIN
+                DECLARE CONTINUE HANDLER FOR 1062 SET block = NULL;
+                SET block = 0;
+                INSERT INTO pending (event_count) VALUES (1);
+            END;
+        END WHILE;
         SET block = LAST_INSERT_ID();
         INSERT INTO events (id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at, due_at)
         VALUES (

@@ -78,10 +78,16 @@ END;
 CREATE PROCEDURE take_blocks(event_count INT, OUT blocks LONGBLOB)
 BEGIN
     DECLARE rest INT DEFAULT event_count;
+    DECLARE is_taken BOOLEAN DEFAULT FALSE;
+    -- By the sequencer, meanwhile (settle_block).
+    DECLARE CONTINUE HANDLER FOR 1062 SET is_taken = TRUE;
     SET blocks = '';
     WHILE rest > 0 DO
+        SET is_taken = FALSE;
         INSERT INTO pending (event_count) VALUES (LEAST(rest, 256));
-        SET blocks = CONCAT(blocks, UNHEX(LPAD(HEX(LAST_INSERT_ID()), 16, '0'))), rest = rest - 256;
+        IF NOT is_taken THEN
+            SET blocks = CONCAT(blocks, UNHEX(LPAD(HEX(LAST_INSERT_ID()), 16, '0'))), rest = rest - 256;
+        END IF;
     END WHILE;
 END;
 

@@ -1,19 +1,28 @@
 -- name: claim_blocks
 -- Locks what was published and committed up to the bound and puts it into the session's table claimed: blocks of together at
--- least wanted events, when there are so many; is_all says that nothing was left. It begins at the first block every time: what
--- committed late comes before all that began to publish after it. SKIP LOCKED passes by what is not committed yet. The bound is
--- what keeps the order: a scan that has passed an open A would else meet a B that began when A had ended, while it was still at work.
-CREATE PROCEDURE claim_blocks(bound BIGINT, wanted INT, OUT is_all BOOLEAN)
+-- least wanted events, when there are so many; is_all says that nothing was left. Every time it looks for the late blocks and then
+-- for all above the floor: what committed late comes before all that began to publish after it. SKIP LOCKED passes by what is not
+-- committed yet. The bound is what keeps the order: a scan that has passed an open A would else meet a B that began when A had
+-- ended, while it was still at work.
+CREATE PROCEDURE claim_blocks(bottom BIGINT, bound BIGINT, wanted INT, OUT is_all BOOLEAN)
 BEGIN
-    DECLARE reached BIGINT DEFAULT 0;
+    DECLARE reached BIGINT DEFAULT bottom;
     DECLARE found_blocks, all_blocks, all_events INT DEFAULT 0;
-    DECLARE step INT DEFAULT 1 + wanted DIV 256;
+    DECLARE step INT;
     CREATE TEMPORARY TABLE IF NOT EXISTS claimed (
         block BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, taken INT NOT NULL, used INT NOT NULL
     ) ENGINE = MEMORY;
     DELETE FROM claimed;
+    INSERT INTO claimed (block, event_count, taken, used)
+    SELECT STRAIGHT_JOIN p.block, p.event_count, p.taken, p.event_count - p.taken
+    FROM late_blocks AS l JOIN pending AS p FORCE INDEX (PRIMARY) ON p.block = l.block
+    ORDER BY l.block
+    LIMIT wanted
+    FOR UPDATE SKIP LOCKED;
+    SELECT COUNT(*), COALESCE(SUM(c.used), 0) INTO all_blocks, all_events FROM claimed AS c;
+    SET is_all = FALSE, step = 1 + GREATEST(wanted - all_events, 0) DIV 256;
     -- Blocks have 1 to 256 events: how many there are in those that were found says how many more are needed.
-    claim: LOOP
+    claim: WHILE all_events < wanted DO
         INSERT INTO claimed (block, event_count, taken, used)
         SELECT p.block, p.event_count, p.taken, p.event_count - p.taken
         FROM pending AS p
@@ -26,11 +35,8 @@ BEGIN
             LEAVE claim;
         END IF;
         SELECT MAX(c.block), COUNT(*), SUM(c.used) INTO reached, all_blocks, all_events FROM claimed AS c;
-        IF all_events >= wanted THEN
-            LEAVE claim;
-        END IF;
-        SET step = 1 + (wanted - all_events) DIV (all_events / all_blocks);
-    END LOOP;
+        SET step = 1 + GREATEST(wanted - all_events, 0) DIV (all_events / all_blocks);
+    END WHILE;
 END;
 
 -- name: cut_claimed
@@ -152,6 +158,9 @@ BEGIN
     UPDATE claimed AS c STRAIGHT_JOIN pending AS p FORCE INDEX (PRIMARY) ON p.block = c.block
     SET p.taken = c.taken + c.used
     WHERE c.taken + c.used < c.event_count;
+    DELETE l
+    FROM claimed AS c STRAIGHT_JOIN late_blocks AS l FORCE INDEX (PRIMARY) ON l.block = c.block
+    WHERE c.taken + c.used = c.event_count;
     DELETE d
     FROM batch AS b STRAIGHT_JOIN delayed_events AS d FORCE INDEX (PRIMARY) ON d.due = b.due AND d.id = b.id
     WHERE b.due IS NOT NULL;
@@ -159,13 +168,13 @@ END;
 
 -- name: sequence
 -- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late commit
--- comes with the pass after it: each one begins at the first block, because what began to publish after a late commit must not
+-- comes with the pass after it: each one looks for all that was late, because what began to publish after a late commit must not
 -- come before it. busy: somebody else is at it. more: call again at once. Raises PS006, PS018.
 CREATE PROCEDURE `sequence`(max_events INT)
 pass: BEGIN
     DECLARE wanted INT DEFAULT LEAST(max_events, 50000);
     DECLARE present, due_done DATETIME(6);
-    DECLARE settled, bound, last_block, id_done, sequenced BIGINT DEFAULT 0;
+    DECLARE bottom, settled, bound, last_block, id_done, sequenced BIGINT DEFAULT 0;
     DECLARE from_delayed INT DEFAULT 0;
     DECLARE is_all, is_cut, busy, more BOOLEAN DEFAULT FALSE;
     DECLARE grown LONGTEXT DEFAULT '[]';
@@ -182,8 +191,8 @@ pass: BEGIN
     END IF;
     -- A read of its own, before anything is locked: what began to publish after it has a higher block.
     SELECT MAX(p.block) INTO bound FROM pending AS p WHERE p.block > (SELECT s.settled_block FROM sequencer AS s);
-    SELECT s.settled_block, s.delayed_due, s.delayed_id
-    INTO settled, due_done, id_done
+    SELECT s.floor_block, s.settled_block, s.delayed_due, s.delayed_id
+    INTO bottom, settled, due_done, id_done
     FROM sequencer AS s
     FOR UPDATE SKIP LOCKED;
     IF busy THEN
@@ -196,7 +205,7 @@ pass: BEGIN
     IF from_delayed > 0 THEN
         SELECT MAX(b.id) INTO id_done FROM batch AS b WHERE b.due = due_done;
     END IF;
-    CALL claim_blocks(bound, wanted - from_delayed, is_all);
+    CALL claim_blocks(bottom, bound, wanted - from_delayed, is_all);
     CALL cut_claimed(wanted - from_delayed, last_block, is_cut);
     SET more = is_cut OR NOT is_all OR from_delayed = wanted;
     CALL collect_claimed(present);
@@ -206,8 +215,11 @@ pass: BEGIN
     END IF;
     CALL append_chunks(present, sequenced, grown);
     CALL forget_claimed();
+    IF settled - bottom >= 1000 THEN
+        CALL raise_floor(settled, bottom);
+    END IF;
     UPDATE sequencer
-    SET settled_block = GREATEST(settled, IF(is_cut OR NOT is_all, COALESCE(last_block, 0), bound)),
+    SET floor_block = bottom, settled_block = GREATEST(settled, IF(is_cut OR NOT is_all, COALESCE(last_block, 0), bound)),
         delayed_due = due_done, delayed_id = id_done, passed_at = IF(sequenced > 0, present, passed_at)
     WHERE singleton;
     SELECT sequenced AS sequenced, more AS more, busy AS busy, grown AS grown;

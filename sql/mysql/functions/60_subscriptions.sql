@@ -241,7 +241,8 @@ BEGIN
     SELECT a.name AS subscription, a.address AS topic, a.number AS `partition`, a.position, a.watermark AS high_watermark,
            a.watermark - a.position AS lag_events,
            IF(a.watermark > a.position, COALESCE(TIMESTAMPDIFF(MICROSECOND, (
-               SELECT c.sequenced_at
+               SELECT IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL CAST(CONV(HEX(
+                             SUBSTR(c.sequenced_ats, 8 * (a.position + 1 - c.first_sequence) + 1, 8)), 16, 10) AS SIGNED) MICROSECOND)
                FROM chunks AS c
                WHERE c.partition_id = a.id AND c.first_sequence <= a.position + 1
                ORDER BY c.partition_id DESC, c.first_sequence DESC

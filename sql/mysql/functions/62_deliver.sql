@@ -44,6 +44,9 @@ BEGIN
                                         ' was read, and the log ends at ', watermark));
         ELSEIF watermark >= from_sequence THEN
             CALL read_log(source, from_sequence, LEAST(wanted, watermark - from_sequence + 1), TRUE, found);
+            IF found < LEAST(wanted, watermark - from_sequence + 1) THEN
+                CALL refuse('PS016', CONCAT('events from sequence ', from_sequence, ' on were dropped while this transaction was open'));
+            END IF;
             SET wanted = wanted - found;
         END IF;
     END LOOP;

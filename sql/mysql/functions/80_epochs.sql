@@ -26,7 +26,6 @@ READS SQL DATA
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     DECLARE expected BIGINT DEFAULT last_sequence - first_sequence + 1;
-    DECLARE chunk BIGINT DEFAULT first_chunk(part_id, first_sequence);
     DECLARE digests LONGBLOB;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -42,7 +41,9 @@ BEGIN
         ORDER BY e.sequence SEPARATOR ''), '')
     INTO event_count, digests
     FROM logged_events AS e
-    WHERE e.partition_id = part_id AND e.first_sequence >= chunk AND e.first_sequence <= last_sequence
+    WHERE e.partition_id = part_id AND e.first_sequence <= last_sequence AND e.first_sequence >= (
+          SELECT MAX(f.first_sequence) FROM chunks AS f
+          WHERE f.partition_id = part_id AND f.first_sequence <= first_sequence)
       AND e.sequence BETWEEN first_sequence AND last_sequence;
     SET SESSION group_concat_max_len = limit_before;
     IF LENGTH(digests) <> 32 * event_count THEN
@@ -57,11 +58,12 @@ END;
 CREATE PROCEDURE find_epoch_end(part_id BIGINT, start BIGINT, max_events INT, max_age_seconds DOUBLE, OUT last BIGINT)
 READS SQL DATA
 BEGIN
-    DECLARE chunk BIGINT DEFAULT first_chunk(part_id, start);
     DECLARE oldest DATETIME(6);
     SET last = LEAST(high_watermark(part_id), start + max_events - 1);
-    SELECT MAX(c.sequenced_at) INTO oldest
-    FROM chunks AS c WHERE c.partition_id = part_id AND c.first_sequence = chunk;
+    SELECT MAX(e.sequenced_at) INTO oldest
+    FROM logged_events AS e
+    WHERE e.partition_id = part_id AND e.sequence = start AND e.first_sequence = (
+        SELECT MAX(f.first_sequence) FROM chunks AS f WHERE f.partition_id = part_id AND f.first_sequence <= start);
     IF last < start OR (last < start + max_events - 1 AND NOT COALESCE(
             TIMESTAMPDIFF(MICROSECOND, oldest, UTC_TIMESTAMP(6)) >= max_age_seconds * 1000000, FALSE)) THEN
         SET last = NULL;

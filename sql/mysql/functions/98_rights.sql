@@ -21,7 +21,7 @@ BEGIN
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks current_history
-            applied_migrations'
+            applied_migrations note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions'
         UNION ALL SELECT 'operator', '
             publish publish_batch prepare_bulk publish_bulk topic_lookup create_namespace rename_namespace move_namespace
             delete_namespace list_namespaces namespace_exists create_topic rename_topic move_topic resize_topic delete_topic
@@ -33,7 +33,7 @@ BEGIN
             retention_of ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting
             setting settings_of set_backpressure measure_pressure turn_dedup reconcile report_position restore_status
             histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members
-            refresh_roles lift_limit low_sequences'
+            refresh_roles lift_limit low_sequences note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),
