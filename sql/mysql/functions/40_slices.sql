@@ -1,10 +1,13 @@
 -- name: droppable_slices
 -- The partitions of events in which every event is logically gone: sequenced, behind the low sequence, and none delayed. What is
--- not committed yet is looked for when they are dropped, behind a lock that ends every publisher's transaction.
+-- not committed yet is looked for when they are dropped, behind a lock that ends every publisher's transaction. None while a
+-- restore has left something to be repaired.
 CREATE PROCEDURE droppable_slices()
 READS SQL DATA
 BEGIN
     DECLARE settled BIGINT;
+    DECLARE is_torn BOOLEAN;
+    CALL find_needs_repair(is_torn);
     SELECT s.settled_block INTO settled FROM sequencer AS s;
     SELECT s.slice, s.first_id, s.last_id
     FROM (
@@ -13,7 +16,7 @@ BEGIN
         FROM information_schema.PARTITIONS AS p
         WHERE p.TABLE_SCHEMA = DATABASE() AND p.TABLE_NAME = 'events'
     ) AS s
-    WHERE s.last_id < settled * 256
+    WHERE NOT is_torn AND s.last_id < settled * 256
       AND NOT EXISTS (SELECT * FROM pending AS w WHERE w.block * 256 <= s.last_id)
       AND NOT EXISTS (SELECT * FROM delayed_events AS d WHERE d.id <= s.last_id AND d.id >= s.first_id)
       AND NOT EXISTS (
