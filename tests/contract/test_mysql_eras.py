@@ -118,9 +118,7 @@ def test_what_the_repair_cannot_lock_is_left_to_an_ordinary_pass(mysql_db: MySQL
 
 def test_without_it_the_event_comes_twice(mysql_db: MySQLDatabase) -> None:
     """Mutant: the repair takes what it could not lock."""
-    mysql_db.without_guard(
-        "look_at_events", "AND (p.block IS NULL OR c.block IS NOT NULL)", ""
-    )
+    mysql_db.without_guard("look_at_events", "AND (p.block IS NULL OR c.block IS NOT NULL)", "")
     assert _passed_by(mysql_db) == [*OLD, *WAITING, *WAITING, "new"]
 
 

@@ -35,7 +35,9 @@ OLD_LEASES: Guard = {
 }
 
 
-def _report(connection: Any, sequence: int | None, history: int | None = 1, by: str = "sink") -> Any:
+def _report(
+    connection: Any, sequence: int | None, history: int | None = 1, by: str = "sink"
+) -> Any:
     return report_position(connection, STREAM, 0, sequence, history=history, source=by)  # type: ignore[arg-type]
 
 
