@@ -1,4 +1,4 @@
-"""Restores of MySQL and MariaDB with real servers: nothing is lost, doubled or renumbered (S21, F7).
+"""Restores of MySQL and MariaDB with real servers: nothing lost, doubled or renumbered (S21, F7).
 
 Two ways back: a dump into another server, and a copy of the data folder of a stopped one.
 """

@@ -8,7 +8,7 @@ import pytest
 
 from ops.restore import histories, reconcile, report_position, restore_status
 from penstock import database, log, stream
-from penstock.errors import InvalidArgument, LogBehind, StaleLease, TopicNotFound, InvalidPartition
+from penstock.errors import InvalidArgument, InvalidPartition, LogBehind, StaleLease, TopicNotFound
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.stream.kit import STREAM, SUBSCRIPTION, filled, member_with_lease, more
