@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,20 @@ import pytest
 from ops.restore import histories, reconcile, report_position, restore_status
 from penstock import database, log, stream
 from penstock.errors import InvalidArgument, InvalidPartition, LogBehind, StaleLease, TopicNotFound
+from penstock.history import Seen, require_log
+from penstock.lease_keeper import LeaseKeeper
 from tests.contract.databases import ContractDatabase
+from tests.contract.kit import kill
 from tests.contract.stream_kit import Guard, without
-from tests.stream.kit import STREAM, SUBSCRIPTION, filled, member_with_lease, more
+from tests.log.kit import wait_until
+from tests.stream.kit import (
+    STREAM,
+    SUBSCRIPTION,
+    filled,
+    member_with_lease,
+    more,
+    short_leases,
+)
 
 NO_STOP: Guard = {
     "postgres": ("require_readable", "IF found_row.seen IS NOT NULL", "IF false"),
@@ -198,6 +210,91 @@ def test_reports_name_a_partition_that_there_is(db: ContractDatabase) -> None:
         report_position(own, STREAM, 1, 1, history=1, source="x")
     with pytest.raises(TopicNotFound):
         report_position(own, "no/such", 0, 1, history=1, source="x")
+
+
+# Clients.
+
+
+def _behind(db: ContractDatabase) -> tuple[Any, Any]:
+    """A member that has done ten events, of which the log then holds none."""
+    own = db.connect()
+    filled(own)
+    _, lease = member_with_lease(own, "a")
+    db.run("DELETE FROM penstock.chunks")
+    return own, replace(lease, position=10)
+
+
+def test_who_joins_with_a_position_beyond_the_log_stops_it(db: ContractDatabase) -> None:
+    """Guard: join reports what the client knows, before it is a member."""
+    own, lease = _behind(db)
+    with pytest.raises(LogBehind, match="a restore lost commits"):
+        stream.join(own, SUBSCRIPTION, "b", known=[lease])
+    assert {each.source for each in restore_status(own)} >= {'consumer "b"'}
+    assert db.run("SELECT id FROM penstock.consumers") == [("a",)]
+    reconcile(own, "a test")
+    assert stream.join(own, SUBSCRIPTION, "b", known=[lease]).consumer == "b"
+
+
+def _reconnected(db: ContractDatabase) -> tuple[Any, LeaseKeeper]:
+    """The session of a keeper is killed, and the server comes back with an earlier state."""
+    own = db.connect()
+    filled(own)
+    short_leases(own, 3)
+    opened: list[Any] = []
+    keeper = LeaseKeeper(db.url, SUBSCRIPTION, consumer="a")
+    connect = keeper._connect
+
+    def remembered() -> Any:
+        opened.append(connect())
+        return opened[-1]
+
+    keeper._connect = remembered  # type: ignore[method-assign]
+    with keeper:
+        (lease,) = keeper.leases()
+        stream.commit(own, keeper.member, [(lease, 10)])
+        keeper.moved(lease, 10)
+        db.run("DELETE FROM penstock.chunks")
+        joined = keeper.last_success
+        kill(db, opened[0])
+        keeper.check_in_soon()
+        wait_until(
+            lambda: db.run("SELECT * FROM penstock.stops") or keeper.last_success > joined,
+            "the keeper is back",
+        )
+    return own, keeper
+
+
+def test_a_consumer_that_reconnects_reports_where_it_was(db: ContractDatabase) -> None:
+    """Guard: the keeper compares before it checks in again; it holds nothing meanwhile."""
+    own, keeper = _reconnected(db)
+    assert 'consumer "a"' in {each.source for each in restore_status(own)}
+    assert keeper.leases() == []
+
+
+def test_without_it_it_goes_on_in_a_log_that_is_behind(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: a new connection is as good as the one before."""
+    monkeypatch.setattr(LeaseKeeper, "_reconnect", lambda keeper: keeper._connect())
+    own, _ = _reconnected(db)
+    assert db.run("SELECT * FROM penstock.stops") == []
+    assert {each.source for each in restore_status(own)} == {f'subscription "{SUBSCRIPTION}"'}
+
+
+def test_many_positions_are_one_call(db: ContractDatabase) -> None:
+    """Guard: only what lies beyond is reported one by one; unknown partitions are refused."""
+    own = db.connect()
+    filled(own, partitions=3)
+    seen = {0: Seen(10, 1), 1: Seen(11, 1), 2: Seen(3, 2)}
+    with pytest.raises(LogBehind) as behind:
+        require_log(own, STREAM, seen, "x")
+    assert "partition 0 " not in str(behind.value)
+    assert [each.partition for each in restore_status(own)] == [1, 2]
+    assert reconcile(own, "a test") == 2
+    require_log(own, STREAM, seen, "x")
+    require_log(own, STREAM, {}, "x")
+    with pytest.raises(InvalidPartition):
+        require_log(own, STREAM, {0: Seen(1, 1), 7: Seen(1, 1)}, "x")
 
 
 def test_a_reconcile_needs_a_reason(db: ContractDatabase) -> None:
