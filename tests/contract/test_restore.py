@@ -9,6 +9,7 @@ import pytest
 
 from ops.restore import histories, reconcile, report_position, restore_status
 from penstock import database, log, stream
+from penstock.cli import main
 from penstock.errors import InvalidArgument, InvalidPartition, LogBehind, StaleLease, TopicNotFound
 from penstock.history import Seen, require_log
 from penstock.lease_keeper import LeaseKeeper
@@ -210,6 +211,24 @@ def test_reports_name_a_partition_that_there_is(db: ContractDatabase) -> None:
         report_position(own, STREAM, 1, 1, history=1, source="x")
     with pytest.raises(TopicNotFound):
         report_position(own, "no/such", 0, 1, history=1, source="x")
+
+
+def test_the_commands(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status says no while something lies beyond the log; reconcile wants --yes and a reason."""
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", db.url)
+    own = db.connect()
+    filled(own)
+    assert main.run(["restore", "status"]) == 0
+    _report(own, 12)
+    assert main.run(["restore", "status", "--output", "json"]) == main.EXIT_NO
+    assert main.run(["restore", "reconcile", "a test"]) not in {0, main.EXIT_NO}
+    assert main.run(["restore", "reconcile", "a test", "--yes"]) == 0
+    assert main.run(["restore", "status"]) == 0
+    captured = capsys.readouterr()
+    assert '"sequence": 12' in captured.out
+    assert "history 2" in captured.out + captured.err
 
 
 # Clients.

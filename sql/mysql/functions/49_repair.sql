@@ -41,7 +41,7 @@ BEGIN
             WHERE c.partition_id = k.partition_id AND c.sequenced_at < oldest_at
             ORDER BY c.first_sequence DESC
             LIMIT 1), 0), COALESCE((
-            SELECT IF(c.first_sequence > 1, c.first_id, 0) FROM chunks AS c
+            SELECT IF(c.first_sequence > 1, c.last_id, 0) FROM chunks AS c
             WHERE c.partition_id = k.partition_id
             ORDER BY c.first_sequence
             LIMIT 1), 0)
