@@ -146,7 +146,8 @@ def test_delayed_events_after_a_dump(mysql_db: MySQLDatabase) -> None:
     assert count(mysql_db, "delayed_events") == 3
     mysql_db.run("DELETE FROM penstock.delayed_events ORDER BY id LIMIT 1")
     mysql_db.run(
-        "INSERT INTO penstock.chunks SELECT partition_id, 16, 1, id, id,"
+        "INSERT INTO penstock.chunks (partition_id, first_sequence, event_count, first_id, last_id,"
+        " event_ids, sequenced_at) SELECT partition_id, 16, 1, id, id,"
         " UNHEX(LPAD(HEX(id), 16, '0')), UTC_TIMESTAMP(6) FROM penstock.delayed_events"
         " ORDER BY id DESC LIMIT 1"
     )
