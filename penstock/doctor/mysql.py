@@ -13,6 +13,7 @@ from penstock.database import call
 from penstock.dialects.mysql import is_mariadb
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, warning
 from penstock.doctor.mysql_settings import Client, examine_settings
+from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated, errno_of
 from penstock.log import LogStatus
@@ -57,6 +58,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
             return found + schema
         found += _sequencer(patient, status)
         found += _storage(patient)
+        found += examine_restores(connection)
         return found + schema
 
 

@@ -16,7 +16,7 @@ from penstock.consumer import Batch, Consumer, HandlerFailed
 from penstock.errors import DuplicateSession
 from penstock.records import Event
 from tests.contract.databases import ContractDatabase
-from tests.contract.kit import count
+from tests.contract.kit import count, kill
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.log.kit import wait_until
 from tests.stream.kit import (
@@ -86,14 +86,6 @@ def _done(connection: Any) -> bool:
     return all(lag.lag_events == 0 for lag in stream.lag(connection, SUBSCRIPTION))
 
 
-def _kill(db: ContractDatabase, victim: Any) -> None:
-    """End the session of another connection."""
-    if db.engine == "postgres":
-        db.run(f"SELECT pg_terminate_backend({victim.info.backend_pid})")
-    else:
-        db.run(f"KILL {victim.thread_id()}")
-
-
 def _has_ended(db: ContractDatabase, session: Any) -> bool:
     """Whether the server has ended the session of another connection."""
     if db.engine == "postgres":
@@ -152,7 +144,7 @@ def test_effects_and_position_are_one_transaction_over_injected_failures(
             if fault == "swallowed":
                 _lose_transaction(db, transaction, batch)
             if fault == "killed":
-                _kill(db, transaction)
+                kill(db, transaction)
         if fault == "after":
             raise ValueError(fault)
 
@@ -239,7 +231,7 @@ def test_a_killed_session_is_survived(db: ContractDatabase) -> None:
     with running(consumer):
         # Not when the position is there: the answer to that COMMIT must not be lost.
         wait_until(lambda: consumer.stats.events == 5, "the first five")
-        _kill(db, opened[0])
+        kill(db, opened[0])
         more(own, events=5, start=6)
         wait_until(lambda: _done(own), "the others")
     assert len(opened) == 2

@@ -17,6 +17,7 @@ from ops.sinks.jsonl import JsonlSink
 from ops.sweep import sweep
 from penstock import database, stream
 from penstock.errors import BelowLowSequence, StaleLease
+from penstock.history import Seen
 from penstock.records import Lease
 from penstock.stream import Membership
 from tests.contract.databases import ContractDatabase
@@ -49,6 +50,10 @@ class Scripted:
     def preflight(self, topic: str, partitions: int) -> None:
         """As the sink."""
         self.sink.preflight(topic, partitions)
+
+    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+        """As the sink."""
+        return self.sink.seen(relay, topic, partition)
 
     def send_block(self, block: Block) -> None:
         """Raise what is next, refuse what is poison, else as the sink."""

@@ -18,6 +18,7 @@ from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailab
 from ops.sinks.jsonl import JsonlSink
 from penstock import publish, stream
 from penstock.errors import ConfigurationError, StaleLease
+from penstock.history import Seen
 from penstock.records import Event, Lease
 from penstock.stream import Membership
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, chaos, compare
@@ -96,6 +97,10 @@ class Scripted:
     def preflight(self, topic: str, partitions: int) -> None:
         """As the sink."""
         self.sink.preflight(topic, partitions)
+
+    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+        """As the sink."""
+        return self.sink.seen(relay, topic, partition)
 
     def send_block(self, block: Block) -> None:
         """Raise what is next, refuse what is poison, else as the sink."""

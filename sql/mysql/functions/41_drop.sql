@@ -8,11 +8,14 @@ STRAIGHT_JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNS
 WHERE c.first_sequence + l.n >= p.low_sequence;
 
 -- name: find_settled_events
--- No event with an id below the answer can still come, or waits for its sequence: all below the floor but the late blocks.
+-- No event with an id below the answer can still come, or waits for its sequence: all below the floor but the late blocks. None
+-- at all while a restore has left something to be repaired.
 CREATE PROCEDURE find_settled_events(OUT settled_id BIGINT)
 READS SQL DATA
 BEGIN
-    SELECT LEAST((s.floor_block + 1) * 256, COALESCE((SELECT MIN(l.block) * 256 FROM late_blocks AS l), 9223372036854775807))
+    DECLARE is_torn BOOLEAN;
+    CALL find_needs_repair(is_torn);
+    SELECT IF(is_torn, 0, 1) * LEAST((s.floor_block + 1) * 256, COALESCE((SELECT MIN(l.block) * 256 FROM late_blocks AS l), 9223372036854775807))
     INTO settled_id
     FROM sequencer AS s;
 END;

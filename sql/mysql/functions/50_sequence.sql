@@ -78,6 +78,17 @@ BEGIN
     LIMIT wanted;
 END;
 
+-- name: put_off
+-- Moves what is not due yet from the batch to delayed_events.
+CREATE PROCEDURE put_off(present DATETIME(6))
+BEGIN
+    IF EXISTS (SELECT * FROM batch AS b WHERE b.due > present) THEN
+        INSERT INTO delayed_events (due, id, partition_id)
+        SELECT b.due, b.id, b.partition_id FROM batch AS b WHERE b.due > present;
+        DELETE FROM batch WHERE due > present;
+    END IF;
+END;
+
 -- name: collect_claimed
 -- The second half: what was claimed.
 CREATE PROCEDURE collect_claimed(present DATETIME(6))
@@ -88,11 +99,7 @@ BEGIN
     JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.used)) AS UNSIGNED) AND l.n < c.used
     JOIN events AS e ON e.id = c.block * 256 + c.taken + l.n
     ORDER BY c.block, l.n;
-    IF EXISTS (SELECT * FROM batch AS b WHERE b.due > present) THEN
-        INSERT INTO delayed_events (due, id, partition_id)
-        SELECT b.due, b.id, b.partition_id FROM batch AS b WHERE b.due > present;
-        DELETE FROM batch WHERE due > present;
-    END IF;
+    CALL put_off(present);
 END;
 
 -- name: append_chunks
@@ -169,14 +176,15 @@ END;
 -- name: sequence
 -- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late commit
 -- comes with the pass after it: each one looks for all that was late, because what began to publish after a late commit must not
--- come before it. busy: somebody else is at it. more: call again at once. Raises PS006, PS018.
+-- come before it. After a restore, what that has left is repaired first. busy: somebody else is at it. more: call again at once.
+-- Raises PS006, PS018.
 CREATE PROCEDURE `sequence`(max_events INT)
 pass: BEGIN
     DECLARE wanted INT DEFAULT LEAST(max_events, 50000);
-    DECLARE present, due_done DATETIME(6);
+    DECLARE present, due_done, last_pass DATETIME(6);
     DECLARE bottom, settled, bound, last_block, id_done, sequenced BIGINT DEFAULT 0;
     DECLARE from_delayed INT DEFAULT 0;
-    DECLARE is_all, is_cut, busy, more BOOLEAN DEFAULT FALSE;
+    DECLARE is_all, is_cut, busy, more, is_repair BOOLEAN DEFAULT FALSE;
     DECLARE grown LONGTEXT DEFAULT '[]';
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET busy = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -191,8 +199,8 @@ pass: BEGIN
     END IF;
     -- A read of its own, before anything is locked: what began to publish after it has a higher block.
     SELECT MAX(p.block) INTO bound FROM pending AS p WHERE p.block > (SELECT s.settled_block FROM sequencer AS s);
-    SELECT s.floor_block, s.settled_block, s.delayed_due, s.delayed_id
-    INTO bottom, settled, due_done, id_done
+    SELECT s.floor_block, s.settled_block, s.delayed_due, s.delayed_id, s.passed_at
+    INTO bottom, settled, due_done, id_done, last_pass
     FROM sequencer AS s
     FOR UPDATE SKIP LOCKED;
     IF busy THEN
@@ -200,6 +208,12 @@ pass: BEGIN
         LEAVE pass;
     END IF;
     SET present = UTC_TIMESTAMP(6), bound = GREATEST(COALESCE(bound, 0), settled);
+    CALL enter_era(CONCAT_WS(' ', settled, due_done, id_done, last_pass), is_repair);
+    IF is_repair THEN
+        CALL repair_pass(wanted, present, due_done, id_done, sequenced, grown);
+        SELECT sequenced AS sequenced, TRUE AS more, busy AS busy, grown AS grown;
+        LEAVE pass;
+    END IF;
     CALL collect_batch(wanted, present, due_done, id_done);
     SELECT COUNT(*), COALESCE(MAX(b.due), due_done) INTO from_delayed, due_done FROM batch AS b;
     IF from_delayed > 0 THEN
@@ -218,9 +232,11 @@ pass: BEGIN
     IF settled - bottom >= 1000 THEN
         CALL raise_floor(settled, bottom);
     END IF;
+    SET settled = GREATEST(settled, IF(is_cut OR NOT is_all, COALESCE(last_block, 0), bound)),
+        last_pass = IF(sequenced > 0, present, last_pass),
+        @penstock_state = IF(@penstock_state IS NULL, NULL, CONCAT_WS(' ', settled, due_done, id_done, last_pass));
     UPDATE sequencer
-    SET floor_block = bottom, settled_block = GREATEST(settled, IF(is_cut OR NOT is_all, COALESCE(last_block, 0), bound)),
-        delayed_due = due_done, delayed_id = id_done, passed_at = IF(sequenced > 0, present, passed_at)
+    SET floor_block = bottom, settled_block = settled, delayed_due = due_done, delayed_id = id_done, passed_at = last_pass
     WHERE singleton;
     SELECT sequenced AS sequenced, more AS more, busy AS busy, grown AS grown;
 END;

@@ -54,11 +54,20 @@ BEGIN
 END;
 
 -- name: require_readable
--- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence.
+-- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a partition that
+-- is stopped (PS021).
 CREATE PROCEDURE require_readable(of_partition BIGINT, from_sequence BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE low BIGINT;
+    DECLARE stopped VARCHAR(200);
+    -- A stop that was reported while a history began is of the one before.
+    SELECT MAX(CONCAT(LEFT(s.source, 50), ' has seen sequence ', s.sequence)) INTO stopped
+    FROM stops AS s
+    WHERE s.partition_id = of_partition AND s.history >= (SELECT MAX(h.history) FROM histories AS h);
+    IF stopped IS NOT NULL THEN
+        CALL refuse('PS021', CONCAT('partition ', of_partition & 65535, ' is stopped: ', stopped, ', and the log is behind it'));
+    END IF;
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
     IF from_sequence < low THEN
         CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low));
@@ -80,7 +89,7 @@ END;
 
 -- name: fetch
 -- At most max_events events of a partition from a sequence on, never above the high watermark. Raises PS002, PS005,
--- PS006, PS016.
+-- PS006, PS016, PS021.
 CREATE PROCEDURE `fetch`(topic VARCHAR(4000), `partition` INT, from_sequence BIGINT, max_events INT)
 READS SQL DATA
 BEGIN

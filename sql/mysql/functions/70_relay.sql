@@ -49,7 +49,7 @@ END;
 -- name: open_block
 -- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next at most
 -- max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt counts from 1.
--- Raises PS010, PS013, PS016, PS018.
+-- Raises PS010, PS013, PS016, PS018, PS021.
 CREATE PROCEDURE open_block(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, max_events INT,
     max_bytes BIGINT
@@ -68,8 +68,9 @@ BEGIN
     SET start = current_position(owner_id, partition_id) + 1;
     CALL find_open_block(owner_id, partition_id, start, block);
     SET was_open = block IS NOT NULL;
+    -- Of a block that is open too: a partition that is stopped is not sent from.
+    CALL require_readable(partition_id, start);
     IF NOT was_open THEN
-        CALL require_readable(partition_id, start);
         CALL find_block_end(partition_id, start, max_events, max_bytes, last);
         IF last IS NOT NULL THEN
             INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch)
