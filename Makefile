@@ -48,9 +48,10 @@ test: $(READY) ## The tests; ARGS="-k name" chooses, ARGS=-v names each
 	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m "not long" $(ARGS)
 
 .PHONY: test-long
-test-long: $(READY) ## The tests with 100,000 events and ten kills, and what else is too long for every day
+test-long: $(READY) ## The tests with 100,000 events and ten kills, and what else is too long for every day; then the matrix
 	@$(SERVERS_OPTIONAL)
 	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m long --timeout 7200 $(ARGS)
+	$(if $(ARGS),,@$(MAKE) test-matrix)
 
 .PHONY: test-matrix
 test-matrix: $(READY) ## The contract on PostgreSQL 14 to 17 and MariaDB 10.11 too; ARGS="--only postgres-14" chooses

@@ -9,10 +9,11 @@ import dagster as dg
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import HOUSE_GROUP, table
 from dagster_project.naming import HEALTH, POLICIES, SEQUENCE, SWEEP
-from ops.health import Finding, Severity, health
+from ops.health import health
 from ops.policy import Drift, apply, drift, retention_in_force
 from ops.policy_file import load
 from ops.sweep import sweep
+from penstock.doctor import Finding, Severity
 from resources.database import DatabaseResource
 
 _DRIFT_COLUMNS = ("topic", "setting", "the file says", "the database has")
@@ -99,7 +100,7 @@ def _findings(database: DatabaseResource) -> list[Finding]:
 def _report(findings: Sequence[Finding]) -> dg.MarkdownMetadataValue:
     if not findings:
         return dg.MetadataValue.md("Nothing is wrong.")
-    rows = [(f.severity.value, f.subject, f.text, f"`{f.command}`") for f in findings]
+    rows = [(f.severity.value, f.check, f.what, f"`{f.command}`") for f in findings]
     return table(("severity", "what", "finding", "mended by"), rows)
 
 

@@ -22,6 +22,7 @@ from ops.spark import register
 from ops.targets import Target
 from penstock.database import call, connect
 from penstock.errors import EpochError, NoDiskSpace
+from penstock.history import Seen, require_log
 from penstock.records import LogEpoch
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def archive_epochs(
     recorded, because a run died between the two, is verified and recorded.  A copy that does not
     verify is an EpochError, after the others are recorded; ``backfill`` repairs it.
     """
+    require_archived(url, topic, target)
     chosen = _choose(url, topic, epochs)
     todo = [epoch for epoch in chosen if target.name not in epoch.targets]
     done = [
@@ -64,6 +66,22 @@ def archive_epochs(
     for start in range(0, len(todo), EPOCHS_PER_JOB):
         done += bring_copies(spark, url, target, todo[start : start + EPOCHS_PER_JOB])
     return sorted(done, key=lambda copy: key_of(copy.epoch))
+
+
+def require_archived(url: str, topic: str, target: Target) -> None:
+    """LogBehind when the log does not reach what the target holds of it: one call for each run."""
+    seen: dict[int, Seen] = {}
+    for (partition, _), entries in committed_epochs(open_table(target, topic)).items():
+        for entry in entries:
+            place = Seen(entry.last_sequence, entry.history)
+            seen[partition] = max(seen.get(partition, place), place, key=_place)
+    if seen:
+        with connect(url) as connection:
+            require_log(connection, topic, seen, f"the archive {target.name}")
+
+
+def _place(seen: Seen) -> tuple[int, int]:
+    return seen.history, seen.sequence
 
 
 def read_archive(spark: SparkSession, target: Target, topic: str) -> DataFrame:
@@ -199,12 +217,14 @@ def _plans(
         return []
     topic = epochs[0].topic
     with connect(url) as connection:
-        low = dict(call(connection, "low_sequences", topic=topic))
+        ranges = call(connection, "high_watermarks", topic=topic)
+    low = {partition: sequence for partition, sequence, _, _ in ranges}
     kept = [each for each in epochs if each.first_sequence >= low[each.partition]]
     dropped = [each for each in epochs if each not in kept]
-    return [_plan(each) for each in kept] + [
-        _plan_from_copy(spark, each, sources) for each in dropped
-    ]
+    plans = [_plan(each) for each in kept]
+    plans += [_plan_from_copy(spark, each, sources) for each in dropped]
+    history = max(history for _, _, _, history in ranges)
+    return [dataclasses.replace(plan, history=history) for plan in plans]
 
 
 def _plan_from_copy(spark: SparkSession, epoch: LogEpoch, sources: Sequence[Target]) -> EpochPlan:

@@ -61,6 +61,7 @@ class EpochPlan:
     last_sequence: int
     event_count: int
     checksum: str
+    history: int = 1
     files: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
 

@@ -38,6 +38,8 @@ class ArchiveFile:
     path: str
     size: int
     event_count: int
+    last_sequence: int
+    history: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,13 @@ def committed_epochs(table: DeltaTable | None) -> Committed:
     rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     for row in sorted(rows, key=lambda each: str(each["path"])):
         epoch = int(row["partition.partition"]), int(row["partition.log_epoch"])
-        entry = ArchiveFile(str(row["path"]), int(row["size_bytes"]), int(row["num_records"]))
+        entry = ArchiveFile(
+            str(row["path"]),
+            int(row["size_bytes"]),
+            int(row["num_records"]),
+            int(row["max.sequence"] or 0),
+            int(row.get("max.history") or 1),
+        )
         found.setdefault(epoch, []).append(entry)
     return found
 
@@ -194,9 +202,9 @@ def _statistics(plan: EpochPlan) -> str:
     return json.dumps(
         {
             "numRecords": plan.event_count,
-            "minValues": {"sequence": plan.first_sequence},
-            "maxValues": {"sequence": plan.last_sequence},
-            "nullCount": {"sequence": 0},
+            "minValues": {"sequence": plan.first_sequence, "history": plan.history},
+            "maxValues": {"sequence": plan.last_sequence, "history": plan.history},
+            "nullCount": {"sequence": 0, "history": 0},
         }
     )
 

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ops.archive import EPOCHS_PER_JOB, EpochCopy, bring_copies, verify_copies
+from ops.archive import (
+    EPOCHS_PER_JOB,
+    EpochCopy,
+    bring_copies,
+    require_archived,
+    verify_copies,
+)
 from ops.archive_table import committed_epochs, open_table
 from ops.seal import forget_copy, key_of, log_epochs, missing_copies
 from penstock.database import connect
@@ -41,6 +47,7 @@ def backfill(
     Log epochs that the database has dropped come from ``sources``, other targets.  Can be stopped
     at any point and run again.  Answers the copies that it recorded.
     """
+    require_archived(url, topic, target)
     audit_files(url, topic, target)
     with connect(url) as connection:
         missing = missing_copies(connection, topic, target.name)

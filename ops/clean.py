@@ -48,6 +48,7 @@ class SliceState(StrEnum):
     DETACHED = "detached"
     DROPPED = "dropped"
     MERGED = "merged"
+    KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class SliceDrop:
     """A slice that could go: how far it went, and what stopped it.
 
     Slices of the index of the log are not dropped but merged into a smaller one of the same ids.
+    On MySQL, one of events of which little is needed is kept, with nothing else in it.
     """
 
     parent: str
@@ -87,6 +89,10 @@ def drop_slices(url: str, *, lock_timeout_ms: int = LOCK_TIMEOUT_MS) -> list[Sli
 
     Needs a connection of its own to the database, not through a pooler, as owner of the schema.
     """
+    if config.dialect_of_url(url) == "mysql":
+        from ops import clean_mysql
+
+        return clean_mysql.drop_slices(url)
     with connect(url, application_name="penstock clean", statement_timeout_ms=0) as connection:
         connection.execute(f"SET lock_timeout = {int(lock_timeout_ms)}")
         _condemn(connection)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from ops.policy import NONE, drift
@@ -12,9 +10,11 @@ from ops.policy_file import Policies
 from ops.relay import dead_letters
 from ops.restore import restore_status
 from ops.seal import missing_copies
-from penstock import log, migrate, names, stream
+from penstock import log, names, stream
 from penstock.database import call
-from penstock.errors import MigrationChanged, NotMigrated, PenstockError, TopicNotFound
+from penstock.doctor.findings import Finding, Severity, error, warning
+from penstock.doctor.schema import examine_schema
+from penstock.errors import TopicNotFound
 from penstock.log import LogStatus
 from penstock.stream import Lag
 
@@ -27,23 +27,6 @@ LONG_TRANSACTION_SECONDS = 3_600.0
 _DAEMON = "python -m consumers --roles sequencer,sweep"
 
 
-class Severity(StrEnum):
-    """How bad a finding is: an error needs somebody now."""
-
-    ERROR = "error"
-    WARNING = "warning"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong; ``command`` is what mends it."""
-
-    severity: Severity
-    subject: str
-    text: str
-    command: str
-
-
 def run_job(name: str) -> str:
     """The command that runs one of the Dagster jobs by hand."""
     return f"dagster job execute -m dagster_project.definitions -j {name}"
@@ -51,7 +34,7 @@ def run_job(name: str) -> str:
 
 def health(connection: Any, policies: Policies) -> list[Finding]:
     """Everything that is wrong, the worst first; changes nothing."""
-    found = list(_schema(connection))
+    found = examine_schema(connection)
     if any(finding.severity is Severity.ERROR for finding in found):
         return found
     found += _log(log.status(connection), policies)
@@ -62,42 +45,25 @@ def health(connection: Any, policies: Policies) -> list[Finding]:
     found += _dead_letters(connection)
     found += _copies(connection, policies)
     found += _policies(connection, policies)
-    return sorted(found, key=lambda each: (each.severity is not Severity.ERROR, each.subject))
-
-
-def _schema(connection: Any) -> Iterator[Finding]:
-    try:
-        pending = migrate.check(connection)
-        migrate.require_usable(connection)
-    except (NotMigrated, MigrationChanged) as error:
-        yield Finding(Severity.ERROR, "schema", error.message, "penstock migrate")
-    except PenstockError as error:
-        yield Finding(Severity.ERROR, "schema", error.message, error.hint or "penstock status")
-    else:
-        if pending:
-            what = ", ".join(line.name for line in pending)
-            yield Finding(Severity.WARNING, "schema", f"not applied: {what}", "penstock migrate")
+    return sorted(found, key=lambda each: (each.severity is not Severity.ERROR, each.check))
 
 
 def _log(status: LogStatus, policies: Policies) -> Iterator[Finding]:
     if status.unsequenced_age_seconds > policies.limits.unsequenced:
-        yield Finding(
-            Severity.ERROR,
+        yield error(
             "sequencer",
             f"{status.unsequenced_events} events or more wait for their sequence, the oldest for "
             f"{status.unsequenced_age_seconds:.0f} s",
             f"{_DAEMON}  # or once: {run_job('sequence')}",
         )
     if status.event_ids_ready < FEW_EVENT_IDS:
-        yield Finding(
-            Severity.ERROR,
+        yield error(
             "storage",
             f"storage is ready for {status.event_ids_ready} more events only",
             run_job("sequence"),
         )
     if status.oldest_transaction_seconds > LONG_TRANSACTION_SECONDS:
-        yield Finding(
-            Severity.WARNING,
+        yield warning(
             "transactions",
             f"a transaction is open for {status.oldest_transaction_seconds:.0f} s: the database "
             "cannot clean up behind it",
@@ -108,8 +74,7 @@ def _log(status: LogStatus, policies: Policies) -> Iterator[Finding]:
 
 def _restores(connection: Any) -> Iterator[Finding]:
     for each in restore_status(connection):
-        yield Finding(
-            Severity.ERROR,
+        yield error(
             each.topic,
             f"{each.source} has seen sequence {each.sequence} of partition {each.partition} in "
             f"history {each.history}, and the log ends at {each.high_watermark}",
@@ -120,8 +85,7 @@ def _restores(connection: Any) -> Iterator[Finding]:
 def _storage(connection: Any) -> Iterator[Finding]:
     for parent, _, ready, days, _ in call(connection, "slices_ready"):
         if days is not None and days < FEW_DAYS:
-            yield Finding(
-                Severity.WARNING,
+            yield warning(
                 "storage",
                 f"the table {parent} is ready for {ready} more ids: {days:.1f} days at the highest "
                 "rate seen",
@@ -132,8 +96,7 @@ def _storage(connection: Any) -> Iterator[Finding]:
 def _gaps(connection: Any) -> Iterator[Finding]:
     for topic in names.list_topics(connection):
         for gap in log.gaps(connection, topic.address):
-            yield Finding(
-                Severity.ERROR,
+            yield error(
                 topic.address,
                 f"the index of partition {gap.partition} goes on with sequence {gap.found} "
                 f"instead of {gap.expected}",
@@ -150,8 +113,8 @@ def _subscriptions(lags: list[Lag], policies: Policies) -> Iterator[Finding]:
             continue
         held = f"held by {each.holder}" if each.holder else "held by nobody"
         consumer = f"python -m consumers --roles consumers --consumer {each.subscription}=..."
-        yield Finding(
-            Severity.WARNING if each.holder else Severity.ERROR,
+        tell = warning if each.holder else error
+        yield tell(
             f"subscription {each.subscription}",
             f"{each.lag_events} events of {each.topic} partition {each.partition} wait, the first "
             f"for {each.lag_seconds:.0f} s; the partition is {held}",
@@ -165,8 +128,7 @@ def _dead_letters(connection: Any) -> Iterator[Finding]:
         dead = dead_letters(connection, subscription, max_rows=100)
         if dead:
             newest = dead[0]
-            yield Finding(
-                Severity.WARNING,
+            yield warning(
                 f"subscription {subscription}",
                 f"{len(dead)} dead letters{' or more' if len(dead) == 100 else ''}, the newest "  # noqa: PLR2004
                 f"{newest.topic} partition {newest.partition} sequence {newest.sequence}: "
@@ -183,8 +145,7 @@ def _copies(connection: Any, policies: Policies) -> Iterator[Finding]:
             except TopicNotFound:
                 continue
             if missing:
-                yield Finding(
-                    Severity.WARNING,
+                yield warning(
                     policy.topic,
                     f"{len(missing)} sealed log epochs have no verified copy on {target}",
                     run_job("backfill"),
@@ -194,8 +155,7 @@ def _copies(connection: Any, policies: Policies) -> Iterator[Finding]:
 def _policies(connection: Any, policies: Policies) -> Iterator[Finding]:
     for each in drift(connection, policies):
         by_hand = each.wanted == NONE
-        yield Finding(
-            Severity.WARNING,
+        yield warning(
             each.topic,
             f"{each.setting}: the policy file says {each.wanted}, the database has {each.found}"
             + (" (set by hand)" if by_hand else ""),

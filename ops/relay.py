@@ -22,6 +22,7 @@ from ops.relay_block import DEFAULT_BACKOFF, Backoff, BlockResult, relay_once
 from ops.sinks.base import Sink
 from penstock import database, names, stream
 from penstock.errors import PenstockError, StaleLease
+from penstock.history import require_log
 from penstock.lease_loop import LeaseLoop
 from penstock.records import Lease
 
@@ -87,6 +88,8 @@ class Relay(LeaseLoop):
         self.dead_letters = 0
         self._backoff = backoff
         self._proven: dict[str, int] = {}
+        self._compared: dict[int, int] = {}
+        self._compared_on: Connection | None = None
 
     def preflight(self, connection: Any, topics: list[str]) -> None:
         """Prove that the sink can take these topics; SinkMisconfigured says what to set."""
@@ -133,6 +136,7 @@ class Relay(LeaseLoop):
         try:
             if lease.partition >= self._proven.get(lease.topic, 0):
                 self.preflight(connection, [lease.topic])
+            self._compare(connection, lease)
             result = relay_once(connection, self.keeper.member, lease, self.sink, self._backoff)
         except StaleLease as error:
             self.stale(lease, error)
@@ -147,6 +151,20 @@ class Relay(LeaseLoop):
             self.went_well(lease)
             return 0
         return self._settled(lease, result)
+
+    def _compare(self, connection: Connection, lease: Lease) -> None:
+        """Once for each lease and connection: the log must reach what the sink holds."""
+        if connection is not self._compared_on:
+            self._compared_on = connection
+            self._compared.clear()
+        if self._compared.get(lease.partition_id) == lease.lease_epoch:
+            return
+        relay = self.keeper.member.subscription
+        seen = self.sink.seen(relay, lease.topic, lease.partition)
+        if seen is not None:
+            source = f'{self.sink.name} of the relay "{relay}"'
+            require_log(connection, lease.topic, {lease.partition: seen}, source)
+        self._compared[lease.partition_id] = lease.lease_epoch
 
     def _settled(self, lease: Lease, result: BlockResult) -> int:
         self.dead_letters += result.dead_letters

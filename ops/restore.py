@@ -13,6 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.database import call
+from penstock.history import Report, report_position
+
+__all__ = [
+    "Beyond",
+    "History",
+    "Report",
+    "histories",
+    "reconcile",
+    "report_position",
+    "restore_status",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +48,6 @@ class History:
     opened_at: datetime.datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What the log says to a reported position; another history than the reporter's: look anew."""
-
-    stopped: bool
-    high_watermark: int
-    history: int
-
-
 def restore_status(connection: Any) -> list[Beyond]:
     """Partitions that are stopped, and positions beyond the log; empty when all is well."""
     return [Beyond(*row) for row in call(connection, "restore_status")]
@@ -59,19 +61,3 @@ def histories(connection: Any) -> list[History]:
 def reconcile(connection: Any, reason: str) -> int:
     """Open the next history and let stopped partitions go on; answers its number."""
     return int(call(connection, "reconcile", reason=reason)[0][0])
-
-
-def report_position(
-    connection: Any, topic: str, partition: int, sequence: int, *, history: int, source: str
-) -> Report:
-    """Tell the log what a sink, an archive or a client has seen of a partition."""
-    rows = call(
-        connection,
-        "report_position",
-        topic=topic,
-        partition=partition,
-        sequence=sequence,
-        history=history,
-        source=source,
-    )
-    return Report(*rows[0])

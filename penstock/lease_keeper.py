@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock import database, stream
-from penstock.errors import DuplicateSession, PenstockError, UnknownConsumer
+from penstock import database, history, stream
+from penstock.errors import DuplicateSession, LogBehind, PenstockError, UnknownConsumer
 from penstock.records import Lease
 from penstock.stream import Membership
 
@@ -67,6 +67,7 @@ class LeaseKeeper:
         self._clock = clock
         self._lock = threading.Lock()
         self._leases: dict[int, Lease] = {}
+        self._known: dict[int, Lease] = {}
         self._valid_until = 0.0
         self._member: Membership | None = None
         self._stop = threading.Event()
@@ -121,6 +122,7 @@ class LeaseKeeper:
             held = self._leases.get(lease.partition_id)
             if held is not None and held.lease_epoch == lease.lease_epoch:
                 self._leases[lease.partition_id] = replace(held, position=position)
+                self._remember(self._leases[lease.partition_id])
 
     def lost(self, lease: Lease) -> None:
         """The lease turned out to be stale, or was given back: forget it and check in soon."""
@@ -144,7 +146,7 @@ class LeaseKeeper:
             if self._stop.is_set():
                 break
             try:
-                connection = connection or self._connect()
+                connection = connection or self._reconnect()
                 self._check_in(connection)
                 failures = 0
             except DuplicateSession as error:
@@ -152,6 +154,13 @@ class LeaseKeeper:
                 self._forget_all()
                 failures += 1
                 log.error("%s", error)
+            except LogBehind as error:
+                # What is held is of a log that is no more.
+                self._forget_all()
+                failures += 1
+                log.error("%s", error)
+                _close(connection)
+                connection = None
             except Exception as error:
                 if not (isinstance(error, PenstockError) or database.is_unavailable(error)):
                     log.exception("check-in of %s failed", self.consumer)
@@ -174,17 +183,39 @@ class LeaseKeeper:
     def _connect(self) -> Connection:
         return database.connect(self._url, application_name=f"penstock {self.consumer}"[:63])
 
+    def _reconnect(self) -> Connection:
+        """The server may be another one, or an earlier state of this one."""
+        connection = self._connect()
+        try:
+            source = f'consumer "{self.consumer}"'
+            history.require_leases(connection, self._known.values(), source)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _remember(self, lease: Lease) -> None:
+        """The furthest position of each partition, whoever holds it by now."""
+        known = self._known.get(lease.partition_id, lease)
+        if (lease.history, lease.position) >= (known.history, known.position):
+            self._known[lease.partition_id] = lease
+
     def _check_in(self, connection: Connection) -> None:
         begun = self._clock()
         try:
             held = stream.check_in(connection, self.member)
         except UnknownConsumer:
             self._forget_all()
-            self._member = stream.join(connection, self._subscription, self.consumer, self._weight)
+            known = list(self._known.values())
+            self._member = stream.join(
+                connection, self._subscription, self.consumer, self._weight, known=known
+            )
             self.joins += 1
             held = stream.check_in(connection, self._member)
         with self._lock:
             self._leases = {lease.partition_id: self._newest(lease) for lease in held}
+            for lease in self._leases.values():
+                self._remember(lease)
             self._valid_until = begun + self.member.lease_seconds * LOCAL_SHARE
             self.last_success = self._clock()
 

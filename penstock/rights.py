@@ -14,19 +14,16 @@ from datetime import datetime
 from typing import Any
 
 from penstock import config, database, validation
-from penstock.errors import InvalidArgument, PermissionDenied, sqlstate_of
+from penstock.dialects import of_connection
+from penstock.dialects.mysql_roles import MySQLRoles
+from penstock.dialects.postgres_roles import PostgresRoles
+from penstock.errors import InvalidArgument, PermissionDenied
 
 KINDS = ("consumer", "installer", "operator", "publisher", "reader")
 VERBS = ("publish", "consume", "operate", "read")
 
-_DENIED = "42501"
-_ROLES = """
-SELECT r.rolname, pg_catalog.has_schema_privilege(r.oid, n.oid, 'USAGE'), ARRAY(
-    SELECT m.rolname::text FROM pg_catalog.pg_auth_members AS a
-    JOIN pg_catalog.pg_roles AS m ON m.oid = a.member WHERE a.roleid = r.oid ORDER BY m.rolname)
-FROM pg_catalog.pg_roles AS r JOIN pg_catalog.pg_namespace AS n ON n.nspname = %(schema)s
-WHERE r.rolname = ANY (%(names)s::text[])
-"""
+Roles = PostgresRoles | MySQLRoles
+_ROLES: dict[str, Roles] = {"postgres": PostgresRoles(), "mysql": MySQLRoles()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +87,14 @@ def role_name(kind: str) -> str:
 def roles(connection: Any) -> list[Role]:
     """The roles, whether they are there or not."""
     names = [role_name(kind) for kind in KINDS]
-    binds = {"schema": config.schema_name(), "names": names}
-    found = {row[0]: row[1:] for row in database.execute(connection, _ROLES, binds)}
-    listed = database.call(connection, "function_roles")
+    engine = _of(connection)
+    with _denied(engine, "see the roles", "", "a member of the operator or installer role"):
+        found = engine.members(connection, names)
+        listed = database.call(connection, "function_roles")
     return [
         Role(
             name,
-            bool(found.get(name, (False,))[0]),
+            found[name][0] if name in found else False,
             tuple(found[name][1]) if name in found else (),
             tuple(function for function, kinds in listed if kind in kinds),
         )
@@ -108,41 +106,64 @@ def install(connection: Any) -> list[str]:
     """Create the roles that are missing and give all of them their functions.
 
     Answers what was created.  Creating needs the right to create roles; the rest, the schema's
-    owner or a member of its installer role.
+    owner or a member of its installer role.  On MySQL and MariaDB each grant commits, and all of
+    it needs a login that may create roles and grant what is the schema's.
     """
     names = [role_name(kind) for kind in KINDS]
-    binds = {"schema": config.schema_name(), "names": names}
-    present = {row[0] for row in database.execute(connection, _ROLES, binds)}
-    missing = [name for name in names if name not in present]
-    commands = [f"CREATE ROLE {_quoted(name)} NOLOGIN" for name in missing]
-    with _denied("create roles", "; ".join(commands), "a superuser, or a login with CREATEROLE"):
-        for command in commands:
-            database.execute(connection, command)
-    call = f"SELECT {_quoted(config.schema_name())}.install_rights()"
-    with _denied("give the roles their functions", call, "the login that owns the schema"):
-        database.call(connection, "install_rights")
-    return missing
+    engine = _of(connection)
+    missing = engine.missing(connection, names)
+    commands = "; ".join(engine.creations(missing))
+    with _denied(engine, "create roles", commands, "a login that may create roles"):
+        made = engine.create(connection, missing)
+    call = engine.how_to_give()
+    with _denied(engine, "give the roles their functions", call, "the login that owns the schema"):
+        engine.give(connection, names)
+    return made
 
 
-def print_sql() -> str:
-    """What :func:`install` does, as SQL for whoever may create roles."""
-    lines = [f"CREATE ROLE {_quoted(role_name(kind))} NOLOGIN;" for kind in KINDS]
-    return "\n".join([*lines, f"SELECT {_quoted(config.schema_name())}.install_rights();", ""])
+def print_sql(connection: Any = None) -> str:
+    """What :func:`install` does, as SQL for whoever may create roles.
+
+    PostgreSQL's without a connection; for MySQL and MariaDB the procedures have to be there.
+    """
+    engine = _ROLES["postgres"] if connection is None else _of(connection)
+    names = [role_name(kind) for kind in KINDS]
+    lines = [*engine.creations(names), *engine.giving(connection, names)]
+    return "".join(f"{line};\n" for line in lines)
 
 
 def add_member(connection: Any, kind: str, login: str) -> None:
     """Make a login a member of a role."""
-    _membership(connection, f"GRANT {_quoted(role_name(kind))} TO {_quoted(login)}")
+    engine, role = _of(connection), role_name(kind)
+    with _denied(engine, *_membership(engine.adding(role, login))):
+        engine.add(connection, role, login)
 
 
 def remove_member(connection: Any, kind: str, login: str) -> None:
     """Take a login out of a role."""
-    _membership(connection, f"REVOKE {_quoted(role_name(kind))} FROM {_quoted(login)}")
+    engine, role = _of(connection), role_name(kind)
+    command = f"REVOKE {engine.quoted(role)} FROM {engine.quoted(login)}"
+    with _denied(engine, *_membership(command)):
+        engine.remove(connection, role, login)
 
 
-def _membership(connection: Any, command: str) -> None:
-    with _denied("change who is in the role", command, "a superuser, or who created the role"):
-        database.execute(connection, command)
+def refresh(connection: Any) -> None:
+    """Look again who is in which role, after GRANT, REVOKE or DROP USER by hand on MariaDB.
+
+    There it cannot be asked inside a transaction, so the last look counts.  Elsewhere nothing is
+    to be done.
+    """
+    engine = _of(connection)
+    with _denied(engine, "look at the roles", "", "a member of the operator or installer role"):
+        engine.refresh(connection)
+
+
+def _membership(command: str) -> tuple[str, str, str]:
+    return "change who is in the role", command, "a superuser, or who created the role"
+
+
+def _of(connection: Any) -> Roles:
+    return _ROLES[of_connection(connection).name]
 
 
 def _verb(verb: str) -> None:
@@ -150,20 +171,14 @@ def _verb(verb: str) -> None:
         raise InvalidArgument(f"there is no right {verb!r}", hint=f"use one of {', '.join(VERBS)}")
 
 
-def _quoted(identifier: str) -> str:
-    if not identifier or "\0" in identifier:
-        raise InvalidArgument(f"{identifier!r} cannot be the name of a role", hint="give a name")
-    escaped = identifier.replace('"', '""').replace("%", "%%")
-    return f'"{escaped}"'
-
-
 @contextmanager
-def _denied(what: str, commands: str, who: str) -> Iterator[None]:
+def _denied(engine: Roles, what: str, commands: str, who: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if sqlstate_of(error) != _DENIED:
+        if not engine.is_denied(error):
             raise
         raise PermissionDenied(
-            f"the login may not {what}", hint=f"as {who}, run: {commands}; then run this again"
+            f"the login may not {what}",
+            hint=f"as {who}, run: {commands}; then run this again" if commands else f"ask {who}",
         ) from error

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import database, validation
+from penstock import database, history, validation
 from penstock.errors import InvalidArgument
 from penstock.records import Event, Lease
 
@@ -83,10 +83,22 @@ def unsubscribe(connection: Any, subscription: str) -> None:
     database.call(connection, "unsubscribe", subscription=subscription)
 
 
-def join(connection: Any, subscription: str, consumer: str, weight: float = 1.0) -> Membership:
-    """Become a member.  DuplicateSession when the id is already running."""
+def join(
+    connection: Any,
+    subscription: str,
+    consumer: str,
+    weight: float = 1.0,
+    *,
+    known: Iterable[Lease] = (),
+) -> Membership:
+    """Become a member.  DuplicateSession when the id is already running.
+
+    ``known`` are leases of an earlier membership, with the positions that were reached: LogBehind,
+    and the partition is stopped, when the log has been restored to before one of them.
+    """
     validation.name(subscription, "subscription")
     validation.name(consumer, "consumer")
+    history.require_leases(connection, known, f'consumer "{consumer}"')
     session = uuid.uuid4()
     heartbeat, lease, _ = database.call(
         connection,

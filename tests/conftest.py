@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,11 @@ import pytest
 from tests import servers
 from tests.servers import MySQLTestServer
 from tests.support import MISSING, PostgresServer, missing
+from tools import memory
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
+    from pyspark.sql import SparkSession
 
 _numbers = itertools.count(1)
 
@@ -91,6 +94,26 @@ def java_home() -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(home))
         yield home
+
+
+@pytest.fixture(scope="session")
+def spark(java_home: Path) -> Iterator[SparkSession]:
+    """A local Spark session for this process, which Dagster's Spark resource finds and uses."""
+    from ops.spark import local_session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's own
+        session = local_session("penstock tests")
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What tests write lies in memory where there is room; long ones may need more than that."""
+    if "not long" in config.option.markexpr and memory.has_room():
+        memory.folder().mkdir(exist_ok=True)
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory.folder()))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

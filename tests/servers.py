@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import psycopg
 import pymysql
 import pytest
+from psycopg import sql
 
 from penstock.errors import PenstockError
 from resources.embedded import EmbeddedPostgres, find_bin_dir
@@ -99,7 +101,9 @@ def postgres(folder: Path) -> Iterator[PostgresServer]:
     except PenstockError as error:
         missing("PostgreSQL", error)
     try:
-        yield PostgresServer(embedded.url("postgres"), embedded)
+        server = PostgresServer(embedded.url("postgres"), embedded)
+        _log_in_quickly(server)
+        yield server
     finally:
         embedded.stop()
 
@@ -132,10 +136,33 @@ def _mysql_family(name: str, folder: Path) -> Iterator[MySQLTestServer]:
         server.start()
     except PenstockError as error:
         missing(distribution.title, error)
-    try:
-        yield MySQLTestServer(server.url("mysql"), server)
-    finally:
-        server.stop()
+    with _one_tls_context():
+        try:
+            yield MySQLTestServer(server.url("mysql"), server)
+        finally:
+            server.stop()
+
+
+@contextmanager
+def _one_tls_context() -> Iterator[None]:
+    """PyMySQL reads all certificates of the system for each connection: 40 ms of processor time.
+
+    It then believes any server, so one context that has read them serves all connections.
+    """
+    kind: Any = pymysql.connections.Connection
+    original = kind._create_ssl_ctx
+    shared: list[Any] = []
+
+    def create(connection: Any, options: Any) -> Any:
+        if options:
+            return original(connection, options)
+        if not shared:
+            shared.append(original(connection, options))
+        return shared[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "_create_ssl_ctx", create)
+        yield
 
 
 def _only_when_chosen(name: str) -> None:
@@ -168,6 +195,19 @@ def _own_postgres(folder: Path) -> EmbeddedPostgres:
     if major is None:
         return EmbeddedPostgres(folder, settings=FAST_SETTINGS)
     return MatrixPostgres(major, folder, settings=FAST_SETTINGS)
+
+
+def _log_in_quickly(server: PostgresServer) -> None:
+    """4,096 rounds of a hash are half of a login, and tests log in thousands of times."""
+    parts = urlsplit(server.admin_url)
+    with psycopg.connect(server.admin_url, autocommit=True) as connection:
+        if connection.info.server_version >= 160_000:
+            connection.execute("SET scram_iterations = 1")
+            connection.execute(
+                sql.SQL("ALTER ROLE {} PASSWORD {}").format(
+                    sql.Identifier(parts.username or ""), sql.Literal(parts.password)
+                )
+            )
 
 
 def _postgres_line(name: str) -> str:

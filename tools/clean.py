@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from resources.embedded import EmbeddedPostgres
+from tools import memory
 from tools.servers import MySQLServer
 
 HOME = Path(__file__).resolve().parents[1] / ".penstock"
@@ -19,7 +20,8 @@ DOWNLOADED = {"venv", "java", "pip", "pulsar", "maven", "servers"}
 def main() -> int:
     """The command line."""
     everything = "--all" in sys.argv[1:]
-    for path in sorted(HOME.iterdir()) if HOME.exists() else []:
+    of_killed_tests = memory.MEMORY.glob(memory.folder().name)
+    for path in [*HOME.glob("*"), *of_killed_tests]:
         if not everything and path.name in DOWNLOADED:
             continue
         for pid_file in path.glob("**/postmaster.pid"):

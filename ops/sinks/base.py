@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from penstock.errors import SinkError
+from penstock.history import Seen
 from penstock.records import Event
 
 T = TypeVar("T")
@@ -69,6 +70,12 @@ class Sink(Protocol):
 
     def preflight(self, topic: str, partitions: int) -> None:
         """Prove that nothing will be lost or doubled; SinkMisconfigured says what to set."""
+
+    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+        """The last event that the sink holds of a relay's partition; None when it cannot tell.
+
+        A log that does not reach it was restored to an earlier state.
+        """
 
     def send_block(self, block: Block) -> None:
         """Store the block; it is durable when this returns.

@@ -25,6 +25,7 @@ import errno
 import hashlib
 import json
 import os
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from urllib.parse import quote
 
 from ops.cloudevents import to_json
 from ops.sinks.base import Block, SinkMisconfigured, SinkUnavailable, encoded
+from penstock.history import Seen
 
 _CHUNK = 1 << 16
 _LONGEST_STEM = 150
@@ -76,6 +78,22 @@ class JsonlSink:
                 f"the directory {self.directory} cannot be written",
                 hint="give the relay the right to write there",
             )
+
+    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+        """The last whole line of the newest history."""
+        first = file_name(topic, partition)
+        stem = first.removesuffix(".jsonl")
+        try:
+            names = os.listdir(self.directory) if self.directory.is_dir() else []
+            histories = [1] if first in names else []
+            histories += [int(found) for name in names if (found := _history(name, stem))]
+            for history in sorted(histories, reverse=True):
+                sequence = _last_sequence(self.path(topic, partition, history))
+                if sequence is not None:
+                    return Seen(sequence, history)
+        except OSError as error:
+            raise _unreadable(self.directory, error) from error
+        return None
 
     def send_block(self, block: Block) -> None:
         """Write the block's lines to their place and flush them to the disk."""
@@ -139,8 +157,13 @@ def file_name(topic: str, partition: int, history: int = 1) -> str:
     if len(stem) > _LONGEST_STEM:
         digest = hashlib.sha256(topic.encode()).hexdigest()[:32]
         stem = f"{stem[:_LONGEST_STEM]}~{digest}"
-    line = "" if history == 1 else f".history-{history}"
-    return f"{stem}.{partition}{line}.jsonl"
+    first = f"{stem}.{partition}"
+    return f"{first}.jsonl" if history == 1 else file_name_of(first, str(history))
+
+
+def file_name_of(stem: str, history: str) -> str:
+    """The file of a later history."""
+    return f"{stem}.history-{history}.jsonl"
 
 
 def end_before(file: int, sequence: int) -> int:
@@ -178,6 +201,29 @@ def _end_in(text: bytes, sequence: int) -> int | None:
             return stop
         stop = begin
     return None
+
+
+def _history(name: str, stem: str) -> str | None:
+    """The number of the history in the name of a file of later ones."""
+    rest = name.removeprefix(f"{stem}.history-").removesuffix(".jsonl")
+    return rest if file_name_of(stem, rest) == name and rest.isdecimal() else None
+
+
+def _last_sequence(path: Path) -> int | None:
+    """That of the last whole line; None when there is none."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        end = end_before(file, sys.maxsize)
+        start = max(0, end - _CHUNK)
+        while end > 0:
+            text = _read(file, start, end - start)
+            begin = text.rfind(b"\n", 0, len(text) - 1) + 1
+            if begin > 0 or start == 0:
+                return _sequence(text[begin:])
+            start = max(0, start - (end - start))
+        return None
+    finally:
+        os.close(file)
 
 
 def _sequence(line: bytes) -> int | None:
@@ -221,6 +267,10 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _unreadable(path: Path, error: OSError) -> SinkUnavailable:
+    return SinkUnavailable(f"{path} cannot be read ({error.strerror})")
 
 
 def _unavailable(path: Path, error: OSError) -> SinkUnavailable:

@@ -15,6 +15,8 @@ broker keeps or drops whole:
   (`brokerDeduplicationProducerInactivityTimeoutMinutes`);
 * for the same reason the partition's last message is read before a block is sent again: what it
   holds already is not sent;
+* a block that was open when a history began was perhaps sent under the name of the one before:
+  the partition's last message tells that, too;
 * when Pulsar holds later sequences than the block, or another event under one of its sequences, the
   relay stops with an error: the database has lost commits, or the subscription was made anew or
   moved back, and going on would lose events in silence.
@@ -34,8 +36,9 @@ import pulsar
 from ops.cloudevents import source
 from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable, encoded
 from ops.sinks.pulsar_admin import DEFAULT_MAX_MESSAGE_BYTES, PulsarAdmin
-from ops.sinks.pulsar_channel import MOST_EVENTS, Message, PulsarChannel, Stored
+from ops.sinks.pulsar_channel import MOST_EVENTS, Message, PulsarChannel, Stored, last_stored
 from penstock.errors import SinkError
+from penstock.history import Seen
 
 BATCH_BYTES = 4 << 20
 
@@ -97,6 +100,16 @@ class PulsarSink:
             raise _deduplication_off(target)
         self._limit = self._admin.max_message_bytes() - _ENVELOPE_BYTES
 
+    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+        """The partition's last message, when this relay has sent it."""
+        try:
+            stored = last_stored(self._connected(), self._target(topic, partition))
+        except pulsar.PulsarException as error:
+            raise _translated(error) from error
+        if stored is None or (stored.relay, stored.source) != (relay, source(topic)):
+            return None
+        return Seen(stored.sequence, stored.history)
+
     def send_block(self, block: Block) -> None:
         """Send what of the block Pulsar does not hold yet, and wait until it does."""
         messages = list(encoded(block.events, lambda event: Message.of(event, block.relay)))
@@ -131,10 +144,13 @@ class PulsarSink:
             return known
         # A holder in between has fenced the producer of an older lease.
         self._forget(key)
-        target = f"{self.pulsar_topic(block.topic)}-partition-{block.partition}"
+        target = self._target(block.topic, block.partition)
         channel = PulsarChannel(self._connected(), target, block, batching=self.batching)
         self._channels[key] = channel
         return channel
+
+    def _target(self, topic: str, partition: int) -> str:
+        return f"{self.pulsar_topic(topic)}-partition-{partition}"
 
     def _forget(self, key: _Key) -> None:
         channel = self._channels.pop(key, None)
@@ -237,13 +253,26 @@ def _present(channel: PulsarChannel, block: Block) -> Stored | None:
     if stored.history > block.history:
         raise _ahead(block, f"holds events of history {stored.history}")
     if stored.history < block.history:
-        return None
+        return stored if _began_before(stored, block) else None
     if stored.sequence > block.last_sequence:
         raise _ahead(block, f"holds sequence {stored.sequence}")
     for event in block.events:
         if event.sequence == stored.sequence and str(event.event_id) != stored.event_id:
             raise _ahead(block, f"holds another event of sequence {stored.sequence}")
     return stored
+
+
+def _began_before(stored: Stored, block: Block) -> bool:
+    """Whether the block was open when its history began, and sent under the one before.
+
+    The record of an open block and the sequences in it are restored together: where one of them
+    stands for the very event that Pulsar holds last, the block was not lost, and neither was what
+    comes before that event.
+    """
+    return block.reopened and any(
+        event.sequence == stored.sequence and str(event.event_id) == stored.event_id
+        for event in block.events
+    )
 
 
 def _check_dropped(channel: PulsarChannel, block: Block, batch: Sequence[Message]) -> None:

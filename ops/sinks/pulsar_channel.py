@@ -140,24 +140,7 @@ class PulsarChannel:
 
     def stored(self) -> Stored | None:
         """The partition's last message, when a relay has sent it."""
-        reader = self._client.create_reader(
-            self.target, pulsar.MessageId.latest, start_message_id_inclusive=True
-        )
-        try:
-            if not reader.has_message_available():
-                return None
-            found: Mapping[str, str] = reader.read_next(READ_SECONDS * 1000).properties()
-        finally:
-            reader.close()
-        if RELAY_PROPERTY not in found:
-            return None  # of another producer, from before this relay
-        return Stored(
-            found[RELAY_PROPERTY],
-            found["ce_source"],
-            int(found["ce_penstockhistory"]),
-            int(found["ce_sequence"]),
-            found["ce_id"],
-        )
+        return last_stored(self._client, self.target)
 
     def deliver(self, batch: Sequence[Message], timeout: float) -> Outcome:
         """Send the batch as one and wait for the broker's answers."""
@@ -194,6 +177,26 @@ class PulsarChannel:
         # What goes wrong reaches the callbacks; when nothing reaches them, the time limit speaks.
         with suppress(pulsar.PulsarException):
             self._producer.flush()
+
+
+def last_stored(client: Any, target: str) -> Stored | None:
+    """The last message of a Pulsar partition, when a relay has sent it."""
+    reader = client.create_reader(target, pulsar.MessageId.latest, start_message_id_inclusive=True)
+    try:
+        if not reader.has_message_available():
+            return None
+        found: Mapping[str, str] = reader.read_next(READ_SECONDS * 1000).properties()
+    finally:
+        reader.close()
+    if RELAY_PROPERTY not in found:
+        return None  # of another producer, from before this relay
+    return Stored(
+        found[RELAY_PROPERTY],
+        found["ce_source"],
+        int(found["ce_penstockhistory"]),
+        int(found["ce_sequence"]),
+        found["ce_id"],
+    )
 
 
 def producer_name(block: Block) -> str:

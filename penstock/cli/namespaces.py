@@ -8,6 +8,7 @@ import typer
 
 from penstock import database, names
 from penstock.cli.output import Format, Output, say, show, show_json
+from penstock.cli.transactions import own_transaction
 from penstock.errors import InvalidArgument
 
 app = typer.Typer(help="Create, rename, move, delete and list namespaces.", no_args_is_help=True)
@@ -24,7 +25,7 @@ def create(
     output: Output = Format.table,
 ) -> None:
     """Create a namespace."""
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         names.create_namespace(connection, path, parents=parents)
     done(f"created namespace {path}", output, namespace=path)
 
@@ -32,7 +33,7 @@ def create(
 @app.command()
 def rename(path: Path, new_name: str, output: Output = Format.table) -> None:
     """Give a namespace another name; what is below it follows."""
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         new_path = names.rename_namespace(connection, path, new_name)
     done(f"namespace {path} is now {new_path}", output, namespace=new_path)
 
@@ -44,7 +45,7 @@ def move(
     output: Output = Format.table,
 ) -> None:
     """Move a namespace with all below it under another one; the rights there hold for it."""
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         new_path = names.move_namespace(connection, path, new_parent)
     done(f"namespace {path} is now {new_path}", output, namespace=new_path)
 
@@ -63,7 +64,7 @@ def delete(
         raise InvalidArgument(
             "delete loses the events of all topics below it", hint="say --yes if that is meant"
         )
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         topics = names.delete_namespace(connection, path, with_topics=with_topics)
     done(f"deleted namespace {path} and {topics} topics", output, namespace=path, topics=topics)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from contextlib import AbstractContextManager, nullcontext
+from typing import Annotated, Any
 
 import typer
 
-from penstock import database, rights
+from penstock import config, database, rights
 from penstock.cli.namespaces import done
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
 
@@ -26,10 +27,18 @@ Namespace = Annotated[
 ]
 
 
+def _whole(connection: Any) -> AbstractContextManager[Any]:
+    """One transaction; none on MySQL and MariaDB, where each GRANT commits."""
+    if database.dialect_of(connection) == "mysql":
+        return nullcontext()
+    transaction: AbstractContextManager[Any] = connection.transaction()
+    return transaction
+
+
 @app.command()
 def install(output: Output = Format.table) -> None:
     """Create the roles that are missing, and give each the functions that it may call."""
-    with database.connect() as connection, connection.transaction():
+    with database.connect() as connection, _whole(connection):
         created = rights.install(connection)
     done(f"created {', '.join(created) or 'nothing'}; all roles have their functions", output)
 
@@ -37,7 +46,20 @@ def install(output: Output = Format.table) -> None:
 @app.command("print")
 def print_() -> None:
     """Write the SQL of `install`, for somebody else to run."""
-    sys.stdout.write(rights.print_sql())
+    if config.is_configured() and config.dialect_of_url(config.database_url()) == "mysql":
+        with database.connect() as connection:
+            text = rights.print_sql(connection)
+    else:
+        text = rights.print_sql()
+    sys.stdout.write(text)
+
+
+@app.command()
+def refresh(output: Output = Format.table) -> None:
+    """On MariaDB: look again who is in which role, after GRANT or REVOKE by hand."""
+    with database.connect() as connection:
+        rights.refresh(connection)
+    done("looked who is in which role", output)
 
 
 @app.command()
@@ -45,7 +67,7 @@ def grant(
     login: Login, right: Right, namespace: Namespace = None, output: Output = Format.table
 ) -> None:
     """Give a login a role, or a right in a namespace: the others then find nothing there."""
-    with database.connect() as connection, connection.transaction():
+    with database.connect() as connection, _whole(connection):
         if namespace is None:
             rights.add_member(connection, right, login)
         else:
@@ -65,7 +87,7 @@ def revoke(
     output: Output = Format.table,
 ) -> None:
     """Take a role, or a right in a namespace, from a login."""
-    with database.connect() as connection, connection.transaction():
+    with database.connect() as connection, _whole(connection):
         if namespace is None:
             rights.remove_member(connection, right, login)
         else:

@@ -9,6 +9,7 @@ import typer
 from penstock import database, names, stream
 from penstock.cli.output import Format, Output, say, show
 from penstock.cli.topics import Topic
+from penstock.cli.transactions import own_transaction
 from penstock.errors import InvalidArgument, SubscriptionNotFound
 
 app = typer.Typer(help="Create, list, move and delete subscriptions.", no_args_is_help=True)
@@ -23,7 +24,7 @@ def create(
     start: Annotated[str, typer.Option(help=_START)] = "earliest",
 ) -> None:
     """Create a subscription, or add topics to it."""
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         added = stream.subscribe(connection, subscription, topic, start)
     say(f"subscription {subscription}: {added} topic{'' if added == 1 else 's'} added")
 
@@ -49,7 +50,7 @@ def seek(
     partition: Annotated[int | None, typer.Option(help="Only this one, else all.")] = None,
 ) -> None:
     """Read on from somewhere else; present holders lose their leases."""
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         ranges = names.describe_topic(connection, topic).partitions
         every = [each.partition for each in ranges]
         for number in every if partition is None else [partition]:
@@ -67,6 +68,6 @@ def delete(
         raise InvalidArgument(
             "delete loses the positions of the subscription", hint="say --yes if that is meant"
         )
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         stream.unsubscribe(connection, subscription)
     say(f"deleted subscription {subscription}")

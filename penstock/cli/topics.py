@@ -9,6 +9,7 @@ import typer
 from penstock import database, names
 from penstock.cli.namespaces import done
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
+from penstock.cli.transactions import own_transaction
 from penstock.errors import InvalidArgument
 
 app = typer.Typer(
@@ -31,7 +32,7 @@ def create(
     output: Output = Format.table,
 ) -> None:
     """Create a topic."""
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         names.create_topic(
             connection, topic, partitions, strategy=strategy, create_namespaces=create_namespaces
         )
@@ -42,7 +43,7 @@ def create(
 @app.command()
 def rename(topic: Topic, new_name: str, output: Output = Format.table) -> None:
     """Give a topic another name in its namespace; its events and subscriptions stay."""
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         address = names.rename_topic(connection, topic, new_name)
     done(f"topic {topic} is now {address}", output, topic=address)
 
@@ -50,7 +51,7 @@ def rename(topic: Topic, new_name: str, output: Output = Format.table) -> None:
 @app.command()
 def move(topic: Topic, namespace: str, output: Output = Format.table) -> None:
     """Move a topic into another namespace; the rights there hold for it."""
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         address = names.move_topic(connection, topic, namespace)
     done(f"topic {topic} is now {address}", output, topic=address)
 
@@ -58,7 +59,7 @@ def move(topic: Topic, namespace: str, output: Output = Format.table) -> None:
 @app.command()
 def resize(topic: Topic, partitions: int, output: Output = Format.table) -> None:
     """Give a topic more partitions; keys may go to other partitions from then on."""
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         before = names.resize_topic(connection, topic, partitions)
     text = f"topic {topic} has {partitions} partitions, it had {before}"
     done(text, output, topic=topic, partitions=partitions, before=before)
@@ -78,7 +79,7 @@ def delete(
         raise InvalidArgument(
             "delete loses the events of the topic", hint="say --yes if that is meant"
         )
-    with database.connect() as connection, connection.transaction():
+    with own_transaction() as connection:
         names.delete_topic(connection, topic, with_subscriptions=with_subscriptions)
     done(f"deleted topic {topic}", output, topic=topic)
 

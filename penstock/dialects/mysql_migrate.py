@@ -6,6 +6,7 @@ one.  A runner that dies in between is followed by one that repeats them.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ _OF_THE_SERVER = frozenset({"mysql", "sys", "performance_schema", "information_s
 _LOCK_WAIT_TIMEOUT = 1205
 _NO_TABLE = frozenset({1049, 1146})
 _NO_PROCEDURE = 1305
+_NO_ROLE = frozenset({1133, 1410, 1959})
 _MAY_NOT_READ = frozenset({1044, 1142})
 _SETTINGS = "sql_mode", "lock_wait_timeout", "character_set_client", "collation_connection"
 
@@ -75,7 +77,9 @@ class MySQLSteps:
 
     def functions(self, functions: catalog.Functions, is_needed: Callable[[], bool]) -> bool:
         """All procedures and their record."""
-        self._apply(mysql_scripts.functions(functions, replace=is_mariadb(self._version())))
+        replace = is_mariadb(self._version())
+        granted = self._granted(functions, replace)
+        self._apply(mysql_scripts.functions(functions, replace=replace, granted=granted))
         return True
 
     def recorded(self) -> list[Row]:
@@ -127,6 +131,36 @@ class MySQLSteps:
         finally:
             if connection.open:
                 connection.autocommit(autocommit)
+
+    def _granted(self, functions: catalog.Functions, replace: bool) -> dict[str, list[str]]:
+        """Which installed roles get which procedure; nothing is dropped before they can."""
+        installed: dict[str, str] = dict(self._run("SELECT kind, name FROM installed_roles"))
+        present = {kind: name for kind, name in installed.items() if self._may_grant(name)}
+        if not present:
+            return {}
+        of_roles = mysql_scripts.block(functions, "function_roles")
+        self._apply(mysql_scripts.routine(of_roles, replace=replace))
+        listed = self._run("CALL function_roles()")
+        return {
+            procedure: [present[kind] for kind in json.loads(kinds) if kind in present]
+            for procedure, kinds in listed
+        }
+
+    def _may_grant(self, role: str) -> bool:
+        """False when the role is gone; raises the server's error when the login may not grant."""
+        mode = mysql_scripts.SQL_MODE
+        if is_mariadb(self._version()):
+            # Else MariaDB makes a user of that name, without a password.
+            self._run(f"SET SESSION sql_mode = '{mode},NO_AUTO_CREATE_USER'")
+        try:
+            self._run(mysql_scripts.grant("applied_migrations", [role]))
+        except Exception as error:
+            if errno_of(error) not in _NO_ROLE:
+                raise
+            return False
+        finally:
+            self._run(f"SET SESSION sql_mode = '{mode}'")
+        return True
 
     def _apply(self, statements: Sequence[str]) -> None:
         # Each statement waits for a table only a second at a time, the least that there is: whoever

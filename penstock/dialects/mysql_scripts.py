@@ -8,7 +8,7 @@ first ``USE``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from penstock import catalog
 from penstock.migration_scripts import FUNCTIONS_VERSION, program
@@ -57,19 +57,40 @@ def migration(migration: catalog.Migration) -> list[str]:
     return [*statements(migration.text), _record(migration)]
 
 
-def functions(functions: catalog.Functions, *, replace: bool) -> list[str]:
-    """All procedures and their record; ``replace`` where the server has CREATE OR REPLACE."""
+def functions(
+    functions: catalog.Functions, *, replace: bool, granted: Mapping[str, list[str]] | None = None
+) -> list[str]:
+    """All procedures and their record; ``replace`` where the server has CREATE OR REPLACE.
+
+    MySQL takes every right on a procedure with it when it is dropped: the roles in ``granted``, by
+    the name of the procedure, get it back at once.
+    """
     found = [
         statement
         for _, text in functions.files
         for each in statements(text)
-        for statement in (routine(each, replace=replace) if _ROUTINE.search(each) else [each])
+        for statement in _whole(each, replace, granted or {})
     ]
     record = (
         f"REPLACE INTO schema_migrations ({_COLUMNS}, applied_by) VALUES ({FUNCTIONS_VERSION}, "
         f"'functions', '{functions.checksum}', 0, '{program()}', USER())"
     )
     return [*found, record]
+
+
+def _whole(text: str, replace: bool, granted: Mapping[str, list[str]]) -> list[str]:
+    found = _ROUTINE.search(text)
+    if found is None:
+        return [text]
+    roles = granted.get(found[2].strip("`"), [])
+    grants = [grant(found[2], roles)] if roles and found[1] == "PROCEDURE" else []
+    return [*routine(text, replace=replace), *grants]
+
+
+def grant(procedure: str, roles: list[str]) -> str:
+    """The statement that gives roles a procedure of the present database."""
+    quoted = ", ".join(f"`{each}`" for each in roles)
+    return f"GRANT EXECUTE ON PROCEDURE {procedure} TO {quoted}"
 
 
 def routine(text: str, *, replace: bool) -> list[str]:
@@ -79,6 +100,14 @@ def routine(text: str, *, replace: bool) -> list[str]:
     if replace:
         return [_ROUTINE.sub(r"CREATE OR REPLACE \1 \2", text, count=1)]
     return [f"DROP {found[1]} IF EXISTS {found[2]}", text]
+
+
+def block(functions: catalog.Functions, name: str) -> str:
+    """The statement of one block."""
+    bodies = (
+        body for _, text in functions.files for each, body in catalog.blocks(text) if each == name
+    )
+    return next(statements(f"-- name: {name}\n{next(bodies)}"))
 
 
 def statements(text: str) -> Iterator[str]:

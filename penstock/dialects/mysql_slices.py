@@ -1,4 +1,4 @@
-"""The partitions of `events` on MySQL and MariaDB: made ahead, and dropped when nobody needs them.
+"""The partitions of the insert-only tables on MySQL and MariaDB: made ahead, thinned and dropped.
 
 DDL waits for every open transaction that has used the table and makes all later ones wait behind
 it.  The least that MySQL can be told to wait is a second; so nothing is tried while a transaction
@@ -15,88 +15,136 @@ from typing import Any
 from penstock import config, database
 from penstock.errors import errno_of
 
-#: Blocks of events that are ready at least, and how many a partition has: few at first, so that a
-#: young log can be cleaned early.
-READY_BLOCKS = 10_000_000
-LARGEST_BLOCKS = 10_000_000
+#: Blocks of ids of events, as publish takes them.
 BLOCK = 256
 
 _LOCK_WAIT_TIMEOUT = 1205
 _NO_PROCESS_RIGHT = 1227
+_NO_RIGHT_TO_ALTER = 1142
+_HELD = "a transaction that is open uses the table"
 
 
 def ensure(connection: Any) -> int:
-    """Make partitions ahead of the publishers; answers how many were added."""
+    """Make slices ahead of the writers; answers how many were added."""
+    database.call(connection, "note_slice_rates")
     added = 0
-    while _blocks_ready(connection) < READY_BLOCKS:
-        if not _add(connection):
-            break
-        added += 1
+    stuck: set[str] = set()
+    while missing := [
+        row for row in database.call(connection, "missing_slices") if row[0] not in stuck
+    ]:
+        for parent, start_id, end_id in missing:
+            if add(connection, parent, start_id, end_id):
+                added += 1
+            else:
+                stuck.add(parent)
     return added
 
 
-def drop(connection: Any, slice_name: str, last_id: int) -> bool:
-    """Drop one partition that `droppable_slices` named; False when it has to wait.
-
-    Behind the lock nobody has an open transaction with events in it, so what `pending` does not
-    hold by then cannot come any more.
-    """
-    if _has_old_transaction(connection):
+def add(connection: Any, parent: str, start_id: int, end_id: int) -> bool:
+    """Append a slice to a table; False when it has to wait, or to be done by the owner's login."""
+    name = f"b{start_id // BLOCK}" if parent == "events" else f"s{start_id}"
+    change = f"ADD PARTITION (PARTITION {name} VALUES LESS THAN ({int(end_id)}))"
+    try:
+        return not _alter(connection, parent, change)
+    except Exception as error:
+        if errno_of(error) != _NO_RIGHT_TO_ALTER:
+            raise
         return False
+
+
+def drop(connection: Any, parent: str, name: str) -> str:
+    """Drop a slice that `droppable_slices` named; answers what keeps it from that.
+
+    Below the floor nothing can come to a slice of events.  Of a ledger, the lock says that whoever
+    has written to it has ended, and then the slice has to be droppable still.
+    """
+    if parent != "events":
+        problem = _wait_for_writers(connection, parent)
+        if problem:
+            return problem
+        named = {(row[0], row[1]) for row in database.call(connection, "droppable_slices")}
+        if (parent, name) not in named:
+            return "somebody has come to need it"
+    return _alter(connection, parent, f"DROP PARTITION `{name}`")
+
+
+def keep(connection: Any, name: str, first_id: int, last_id: int) -> str:
+    """Put what is needed of a slice of events into its place; answers what keeps it from that.
+
+    Only one may do that at a time: the table that is exchanged has a fixed name.
+    """
+    schema = config.schema_name()
+    rest = f"`{schema}`.events_rest"
+    database.execute(connection, f"DROP TABLE IF EXISTS {rest}")
+    database.execute(connection, f"CREATE TABLE {rest} LIKE `{schema}`.events")
+    try:
+        database.execute(connection, f"ALTER TABLE {rest} REMOVE PARTITIONING")
+        database.call(connection, "fill_rest", first_id=first_id, last_id=last_id)
+        return _alter(connection, "events", f"EXCHANGE PARTITION `{name}` WITH TABLE {rest}")
+    finally:
+        database.execute(connection, f"DROP TABLE {rest}")
+
+
+def forget_numbers(connection: Any, last_id: int) -> bool:
+    """Forget the numbers that the sequencer took below an id; False when that has to wait.
+
+    Behind the lock no publisher is left that has only its number.
+    """
     schema = config.schema_name()
     with _short_waits(connection):
+        if not _locked(connection, f"LOCK TABLES `{schema}`.pending WRITE"):
+            return False
         try:
             database.execute(
                 connection,
-                f"LOCK TABLES `{schema}`.events WRITE, `{schema}`.pending READ",
-            )
-            waiting = database.execute(
-                connection,
-                f"SELECT 1 FROM `{schema}`.pending WHERE block <= %(block)s LIMIT 1",
+                f"DELETE FROM `{schema}`.pending WHERE block <= %(block)s AND event_count = 0"
+                " LIMIT 10000",
                 {"block": last_id // BLOCK},
             )
-            if not waiting:
-                database.execute(
-                    connection, f"ALTER TABLE `{schema}`.events DROP PARTITION `{slice_name}`"
-                )
-        except Exception as error:
-            if errno_of(error) != _LOCK_WAIT_TIMEOUT:
-                raise
-            return False
         finally:
             database.execute(connection, "UNLOCK TABLES")
-    return not waiting
-
-
-def _add(connection: Any) -> bool:
-    if _has_old_transaction(connection):
-        return False
-    schema = config.schema_name()
-    ((last,),) = database.execute(
-        connection,
-        "SELECT MAX(CAST(PARTITION_DESCRIPTION AS SIGNED)) FROM information_schema.PARTITIONS"
-        " WHERE TABLE_SCHEMA = %(schema)s AND TABLE_NAME = 'events'",
-        {"schema": schema},
-    )
-    first_block = last // BLOCK
-    end = last + min(first_block, LARGEST_BLOCKS) * BLOCK
-    with _short_waits(connection):
-        try:
-            database.execute(
-                connection,
-                f"ALTER TABLE `{schema}`.events ADD PARTITION"
-                f" (PARTITION b{first_block} VALUES LESS THAN ({end}))",
-            )
-        except Exception as error:
-            if errno_of(error) != _LOCK_WAIT_TIMEOUT:
-                raise
-            return False
     return True
 
 
-def _blocks_ready(connection: Any) -> int:
-    (row,) = database.call(connection, "slices_ready")
-    return int(row[2]) // BLOCK
+@contextmanager
+def alone(connection: Any) -> Iterator[bool]:
+    """Whether nobody else cleans this schema; until the end of the block nobody does."""
+    name = f"penstock clean {config.schema_name()}"
+    ((got,),) = database.execute(connection, "SELECT GET_LOCK(%(name)s, 0)", {"name": name})
+    try:
+        yield bool(got)
+    finally:
+        if got:
+            database.execute(connection, "DO RELEASE_LOCK(%(name)s)", {"name": name})
+
+
+def _wait_for_writers(connection: Any, parent: str) -> str:
+    if _has_old_transaction(connection):
+        return _HELD
+    with _short_waits(connection):
+        if not _locked(connection, f"LOCK TABLES `{config.schema_name()}`.{parent} WRITE"):
+            return _HELD
+        database.execute(connection, "UNLOCK TABLES")
+    return ""
+
+
+def _alter(connection: Any, parent: str, change: str) -> str:
+    if _has_old_transaction(connection):
+        return _HELD
+    with _short_waits(connection):
+        had = _locked(connection, f"ALTER TABLE `{config.schema_name()}`.{parent} {change}")
+    return "" if had else _HELD
+
+
+def _locked(connection: Any, statement: str) -> bool:
+    """Run what waits for a table; False when it was not had within a second."""
+    try:
+        database.execute(connection, statement)
+    except Exception as error:
+        if errno_of(error) != _LOCK_WAIT_TIMEOUT:
+            raise
+        return False
+    return True
 
 
 def _has_old_transaction(connection: Any) -> bool:

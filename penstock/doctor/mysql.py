@@ -13,6 +13,7 @@ from penstock.database import call
 from penstock.dialects.mysql import is_mariadb
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, warning
 from penstock.doctor.mysql_settings import Client, examine_settings
+from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated, errno_of
 from penstock.log import LogStatus
@@ -21,6 +22,7 @@ from penstock.log import status as log_status
 #: Events get their ids in blocks: an event that is published alone uses one up.
 IDS_IN_A_BLOCK = 256
 FEW_BLOCKS = 1_000_000
+FEW_IDS = 100_000
 
 _NEXT_PASS_SECONDS = 1.0
 #: What the login may not do: see transactions, see prepared ones.
@@ -55,7 +57,8 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         except NotMigrated:
             return found + schema
         found += _sequencer(patient, status)
-        found += _storage(status)
+        found += _storage(patient)
+        found += examine_restores(connection)
         return found + schema
 
 
@@ -153,12 +156,19 @@ def _sequencer(patient: _Patient, status: LogStatus) -> Iterator[Finding]:
     yield behind(waits, is_idle=(status.last_pass_age_seconds or 0) > limit)
 
 
-def _storage(status: LogStatus) -> Iterator[Finding]:
-    if status.event_ids_ready >= FEW_BLOCKS * IDS_IN_A_BLOCK:
-        return
-    yield error(
-        "storage",
-        f"the table events is ready for only {max(status.event_ids_ready, 0) // IDS_IN_A_BLOCK} "
-        "more events that are published one by one",
-        "penstock sequence  # makes partitions ahead, as penstock daemon does all the time",
-    )
+def _storage(patient: _Patient) -> Iterator[Finding]:
+    for parent, _, ready, days, _ in call(patient.connection, "slices_ready"):
+        few = FEW_BLOCKS * IDS_IN_A_BLOCK if parent == "events" else FEW_IDS
+        if ready >= few and (days is None or days >= patient.limits.storage_days):
+            continue
+        reach = "" if days is None else f", {days:.1f} days at the highest rate seen"
+        left = (
+            f"{max(ready, 0) // IDS_IN_A_BLOCK} more events that are published one by one"
+            if parent == "events"
+            else f"{ready} more ids"
+        )
+        yield error(
+            "storage",
+            f"the table {parent} is ready for only {left}{reach}",
+            "penstock sequence  # makes partitions ahead, as penstock daemon does all the time",
+        )

@@ -14,6 +14,7 @@ from penstock.dialects.common import CONNECT_TIMEOUT_SECONDS
 from penstock.dialects.postgres import libpq_url
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, shell, warning
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
+from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated
 
@@ -53,8 +54,9 @@ def examine(url: str, limits: Limits) -> list[Finding]:
             return [*found, _replica(patient, endpoint)]
         schema = examine_schema(connection)
         with suppress(NotMigrated):
-            for check in (_snapshots, _sequencer, _storage, _slices, _restored):
+            for check in (_snapshots, _sequencer, _storage, _slices):
                 found += check(patient)
+            found += examine_restores(connection)
         return found + schema
 
 
@@ -324,17 +326,3 @@ def _attach(schema: str, slice_: _Slice) -> Iterator[str]:
         f"ALTER TABLE {parent} ATTACH PARTITION {name} "
         f"FOR VALUES FROM ({slice_.first_id}) TO ({slice_.last_id + 1})"
     )
-
-
-def _restored(patient: _Patient) -> Iterator[Finding]:
-    """A restore lost commits that somebody outside has seen: what is beyond the log is stopped."""
-    beyond = call(patient.connection, "restore_status")
-    if beyond:
-        topic, partition, watermark, sequence, _, source, _ = beyond[0]
-        yield error(
-            "restore",
-            f"{source} has seen sequence {sequence} of {topic} partition {partition}, and the log "
-            f"ends at {watermark}{_others(len(beyond) - 1)}: a restore lost commits",
-            "penstock restore reconcile 'what was restored' --yes  "
-            "# see before: penstock restore status",
-        )

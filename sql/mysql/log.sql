@@ -34,11 +34,54 @@ CALL penstock.log_status()
 CALL penstock.sequence_gaps(%(topic)s)
 
 -- name: slices_ready
--- How many ids the events can still take.
+-- How many ids each insert-only table can still take.
 -- reads only
 CALL penstock.slices_ready()
 
+-- name: note_slice_rates
+-- Notes how fast each table takes ids.
+CALL penstock.note_slice_rates()
+
+-- name: missing_slices
+-- The tables that need another slice, and which.
+-- reads only
+CALL penstock.missing_slices()
+
 -- name: droppable_slices
--- The partitions of events that nobody needs.
+-- The slices that nobody needs.
 -- reads only
 CALL penstock.droppable_slices()
+
+-- name: sparse_slices
+-- The slices of events of which little is needed.
+-- reads only
+CALL penstock.sparse_slices()
+
+-- name: carry_positions
+-- Writes old positions anew, so that their slices can go.
+CALL penstock.carry_positions(%(max_rows)s)
+
+-- name: settle_blocks
+-- Raises the floor of the sequencer as far as it goes.
+CALL penstock.settle_blocks()
+
+-- name: mergeable_partitions
+-- The partitions of topics whose part of the index can become smaller.
+-- reads only
+CALL penstock.mergeable_partitions()
+
+-- name: merge_chunks
+-- Makes that of one partition smaller by one step.
+CALL penstock.merge_chunks(%(partition_id)s)
+
+-- name: fill_rest
+-- Copies what is needed of a slice of events into the table that is to take its place.
+INSERT INTO penstock.events_rest
+SELECT STRAIGHT_JOIN e.*
+FROM (
+    SELECT n.id FROM penstock.needed_events AS n
+    WHERE n.first_id <= %(last_id)s AND n.last_id >= %(first_id)s AND n.id BETWEEN %(first_id)s AND %(last_id)s
+    UNION
+    SELECT d.id FROM penstock.delayed_events AS d WHERE d.id BETWEEN %(first_id)s AND %(last_id)s
+) AS k
+JOIN penstock.events AS e FORCE INDEX (PRIMARY) ON e.id = k.id

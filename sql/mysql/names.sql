@@ -53,3 +53,36 @@ CALL penstock.list_topics(%(namespace)s)
 -- What is set for a topic, and how many subscriptions read it.
 -- reads only
 CALL penstock.describe_topic(%(topic)s)
+
+-- name: grant_namespace
+-- Gives a login a right in a namespace.
+CALL penstock.grant_namespace(%(namespace)s, %(login)s, %(verb)s)
+
+-- name: revoke_namespace
+-- Takes a right back; answers whether it was there.
+CALL penstock.revoke_namespace(%(namespace)s, %(login)s, %(verb)s, %(unrestrict)s)
+
+-- name: grants_of
+-- The rights that are given at or below a namespace; all of them when it is empty.
+-- reads only
+CALL penstock.grants_of(%(namespace)s)
+
+-- name: install_rights
+-- Records the roles that were made.
+CALL penstock.install_rights()
+
+-- name: function_roles
+-- Which role may call which procedure.
+-- reads only
+-- json: 1
+CALL penstock.function_roles()
+
+-- name: role_members
+-- Who is in the roles that were installed.
+-- reads only
+-- json: 1
+CALL penstock.role_members()
+
+-- name: refresh_roles
+-- Looks who is in which role, where the server cannot be asked each time.
+CALL penstock.refresh_roles()

@@ -23,8 +23,8 @@ _FIXED = frozenset({"schema_migrations", "numbers", "places", "strict_locks", "n
 #: Those of one row, or of a first one: how a test finds them.
 _SEEDED = {
     "histories": "DELETE FROM histories WHERE history > 1",
-    "sequencer": "UPDATE sequencer SET settled_block = 0,"
-    " delayed_due = '2000-01-01', delayed_id = 0",
+    "sequencer": "UPDATE sequencer SET floor_block = LAST_INSERT_ID(),"
+    " settled_block = LAST_INSERT_ID(), delayed_due = '2000-01-01', delayed_id = 0",
     "pressure_measured": "UPDATE pressure_measured SET measured_at = '2000-01-01'",
 }
 #: More rows are faster gone by TRUNCATE, which takes a while even for none.
@@ -111,10 +111,10 @@ class MySQLDatabase(_Connections):
         self._mutants: set[str] = set()
 
     def without_guard(self, function: str, old_text: str, new_text: str) -> None:
-        present = _routines()[function]
+        present = routines()[function]
         assert present.count(old_text) == 1, f"{function} holds {old_text!r} not exactly once"
         self._mutants.add(function)
-        self._create(present.replace(old_text, new_text))
+        self._create(function, present.replace(old_text, new_text))
 
     def wait_until_blocked(self, connection: Any) -> None:
         thread = connection.thread_id()
@@ -134,10 +134,12 @@ class MySQLDatabase(_Connections):
         """Rows and procedures as the installation left them."""
         schema = config.schema_name()
         self.run(f"USE `{schema}`")
+        # A log that begins where the last test has come to: an id is given out only once.
+        self.run("INSERT INTO pending (event_count) VALUES (1)")
         for table in self._used_tables(schema):
             self.run(_SEEDED.get(table) or self._emptied(table))
         for function in sorted(self._mutants):
-            self._create(_routines()[function])
+            self._create(function, routines()[function])
         self._mutants.clear()
         self.run(f"DROP DATABASE IF EXISTS `{_APP}`")
         self.run(f"CREATE DATABASE `{_APP}`")
@@ -166,12 +168,24 @@ class MySQLDatabase(_Connections):
         may_truncate = rows == _FEW and table in {"events", "chunks", "positions"}
         return f"TRUNCATE TABLE `{table}`" if may_truncate else f"DELETE FROM `{table}`"
 
-    def _create(self, text: str) -> None:
+    def _create(self, function: str, text: str) -> None:
         ((version,),) = self.run("SELECT VERSION()")
+        schema = config.schema_name()
+        # MySQL takes them with the procedure.
+        allowed = self.run(
+            "SELECT User, Host FROM mysql.procs_priv WHERE Db = %(schema)s AND Routine_name ="
+            " %(function)s AND Routine_type = 'PROCEDURE' AND FIND_IN_SET('Execute', Proc_priv)",
+            {"schema": schema, "function": function},
+        )
         with contextlib.closing(database.connect(self.url)) as connection:
             for statement in [
-                *mysql_scripts.session(config.schema_name()),
+                *mysql_scripts.session(schema),
                 *mysql_scripts.routine(text, replace=is_mariadb(version)),
+                *(
+                    f"GRANT EXECUTE ON PROCEDURE `{function}` TO `{user}`"
+                    + f"@`{host}`" * bool(host)
+                    for user, host in allowed
+                ),
             ]:
                 database.execute(connection, statement)
 
@@ -184,7 +198,7 @@ def installed(engine: str, server: MySQLTestServer) -> MySQLDatabase:
     return MySQLDatabase(engine, server)
 
 
-def _routines() -> dict[str, str]:
+def routines() -> dict[str, str]:
     """The statement of each procedure, by name."""
     return {
         name: next(mysql_scripts.statements(f"-- name: {name}\n{body}"))

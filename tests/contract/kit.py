@@ -33,3 +33,11 @@ def count(db: ContractDatabase, table: str) -> int:
 def sql(connection: Any, statement: str) -> None:
     """One statement in the connection's transaction."""
     database.execute(connection, statement)
+
+
+def kill(db: ContractDatabase, victim: Any) -> None:
+    """End the session of another connection."""
+    if db.engine == "postgres":
+        db.run(f"SELECT pg_terminate_backend({victim.info.backend_pid})")
+    else:
+        db.run(f"KILL {victim.thread_id()}")

@@ -110,6 +110,18 @@ def test_events_of_one_transaction_come_all_or_none(db: ContractDatabase) -> Non
     assert drain(own) == 20
 
 
+def test_a_transaction_of_two_connections_is_torn(db: ContractDatabase) -> None:
+    """Mutant: some events of a transaction are published on a connection of their own."""
+    own = db.connect()
+    topic(own, 4)
+    with open_transaction(db) as app:
+        for number in range(20):
+            publish(app if number % 2 else own, TOPIC, b"x", key=str(number))
+        assert drain(own) == 10
+        app.rollback()
+    assert drain(own) == 0
+
+
 #: Each refused by the database: Python's own checks are taken out of the way.
 BAD: dict[str, tuple[dict[str, Any], type[PenstockError]]] = {
     "no topic": ({"topic": "no/topic"}, TopicNotFound),

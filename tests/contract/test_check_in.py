@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from penstock import database, stream
-from penstock.errors import DuplicateSession, InvalidArgument, SubscriptionNotFound, UnknownConsumer
+from penstock import stream
+from penstock.errors import (
+    DuplicateSession,
+    InvalidArgument,
+    StaleLease,
+    SubscriptionNotFound,
+    UnknownConsumer,
+)
 from penstock.publish import publish_batch
 from penstock.records import Message
 from penstock.stream import Membership
@@ -209,12 +215,14 @@ def test_who_is_no_member_is_told(db: ContractDatabase) -> None:
     """Typed errors for an unknown consumer, a second session and an unknown subscription."""
     own = db.connect()
     filled(own)
-    member, _ = member_with_lease(own, "a")
+    member, lease = member_with_lease(own, "a")
     stranger = Membership(SUBSCRIPTION, "x", member.session, 3, 10)
     with pytest.raises(UnknownConsumer):
         stream.check_in(own, stranger)
     with pytest.raises(UnknownConsumer):
         stream.heartbeat(own, stranger)
+    with pytest.raises(StaleLease):
+        stream.commit(own, stranger, [(lease, 1)])
     with pytest.raises(DuplicateSession):
         stream.join(own, SUBSCRIPTION, "a")
     with pytest.raises(SubscriptionNotFound):
@@ -243,14 +251,3 @@ def test_the_last_place_of_a_subscription(db: ContractDatabase) -> None:
     join(own, 2)
     with pytest.raises(InvalidArgument, match="all its 2 consumers"):
         join(own, 1, first=2)
-
-
-def test_sweep_collects_what_nobody_checks_in_for(db: ContractDatabase) -> None:
-    """As a check-in does, and once."""
-    own = db.connect()
-    filled(own)
-    member_with_lease(own, "a")
-    end_lease(db, "a")
-    assert database.call(own, "sweep", max_rows=10) == [(1, 0)]
-    assert database.call(own, "sweep", max_rows=10) == [(0, 0)]
-    assert holders(own) == {}

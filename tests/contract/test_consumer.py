@@ -16,10 +16,19 @@ from penstock.consumer import Batch, Consumer, HandlerFailed
 from penstock.errors import DuplicateSession
 from penstock.records import Event
 from tests.contract.databases import ContractDatabase
+from tests.contract.kit import count, kill
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.log.kit import wait_until
-from tests.stream.kit import STREAM, SUBSCRIPTION, filled, holders, more, short_leases, stored
-from tests.stream.test_consumer import running
+from tests.stream.kit import (
+    STREAM,
+    SUBSCRIPTION,
+    filled,
+    holders,
+    more,
+    running,
+    short_leases,
+    stored,
+)
 
 READ_BEHIND: Guard = {
     "postgres": ("commit", "OR given.read_after <> stored.position", ""),
@@ -77,12 +86,12 @@ def _done(connection: Any) -> bool:
     return all(lag.lag_events == 0 for lag in stream.lag(connection, SUBSCRIPTION))
 
 
-def _kill(db: ContractDatabase, victim: Any) -> None:
-    """End the session of another connection."""
+def _has_ended(db: ContractDatabase, session: Any) -> bool:
+    """Whether the server has ended the session of another connection."""
     if db.engine == "postgres":
-        db.run(f"SELECT pg_terminate_backend({victim.info.backend_pid})")
-    else:
-        db.run(f"KILL {victim.thread_id()}")
+        pid = session.info.backend_pid
+        return not db.run(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}")
+    return session.thread_id() not in {row[0] for row in db.run("SHOW PROCESSLIST")}
 
 
 def _lose_transaction(db: ContractDatabase, transaction: Any, batch: Batch) -> None:
@@ -110,6 +119,7 @@ def test_events_are_handled_in_order_and_once(db: ContractDatabase) -> None:
     assert seen == {partition: list(range(1, 26)) for partition in range(3)}
     assert (consumer.stats.events, consumer.stats.failures) == (75, 0)
     assert holders(own) == {}
+    assert count(db, "consumers") == 0
 
 
 def test_effects_and_position_are_one_transaction_over_injected_failures(
@@ -119,6 +129,7 @@ def test_effects_and_position_are_one_transaction_over_injected_failures(
     own = db.connect()
     filled(own, partitions=3, events=40)
     monkeypatch.setattr("penstock.consumer.MAX_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("random.uniform", lambda low, high: low)  # the shortest pauses
     effects, rng, failures = Effects(db), random.Random(3), Counter[str]()
 
     def handle(batch: Batch) -> None:
@@ -133,7 +144,7 @@ def test_effects_and_position_are_one_transaction_over_injected_failures(
             if fault == "swallowed":
                 _lose_transaction(db, transaction, batch)
             if fault == "killed":
-                _kill(db, transaction)
+                kill(db, transaction)
         if fault == "after":
             raise ValueError(fault)
 
@@ -218,8 +229,9 @@ def test_a_killed_session_is_survived(db: ContractDatabase) -> None:
 
     consumer.open = remembered  # type: ignore[method-assign]
     with running(consumer):
-        wait_until(lambda: stored(own) == 5, "the first five")
-        _kill(db, opened[0])
+        # Not when the position is there: the answer to that COMMIT must not be lost.
+        wait_until(lambda: consumer.stats.events == 5, "the first five")
+        kill(db, opened[0])
         more(own, events=5, start=6)
         wait_until(lambda: _done(own), "the others")
     assert len(opened) == 2
@@ -272,6 +284,7 @@ def test_until_idle_tells_that_a_handler_failed(db: ContractDatabase) -> None:
     own = db.connect()
     filled(own, partitions=2)
     assert _consumer(db, handler=lambda _: None, batch_size=3).run_until_idle() == 20
+    assert holders(own) == {}
     more(own, events=1, start=11)
 
     def broken(event: Event) -> None:
@@ -286,12 +299,13 @@ def test_work_that_outlives_its_lease_is_told_so(db: ContractDatabase) -> None:
     own = db.connect()
     filled(own)
     short_leases(own, 1.5)
-    slow = [threading.Event()]
+    attempts = [0]
 
     def handle(batch: Batch) -> None:
         with batch.transaction() as inside:
-            if slow:
-                slow.pop().wait(4.0)  # idle, as a call of another system is
+            attempts[0] += 1
+            if attempts[0] == 1:  # idle, as during a call of another system
+                wait_until(lambda: _has_ended(db, inside), "the server ends the transaction")
             database.execute(inside, "SELECT 1")
 
     consumer = _consumer(db, batch_handler=handle)
@@ -310,7 +324,7 @@ def test_a_session_is_not_limited_behind_its_transaction(db: ContractDatabase) -
     def handle(event: Event) -> None:
         seen.append(event.partition)
         if len(seen) == 2:  # the first one's position was committed on the same connection
-            assert not threading.Event().wait(2.5)
+            assert not threading.Event().wait(1.7)
 
     consumer = _consumer(db, handler=handle)
     with running(consumer):

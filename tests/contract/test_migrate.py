@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import catalog, database, migrate, names
+from penstock import catalog, config, database, migrate, names
 from penstock.errors import (
     ConfigurationError,
     InvalidArgument,
@@ -31,6 +31,17 @@ def schema(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
     word = "SCHEMA" if db.engine == "postgres" else "DATABASE"
     cascade = "CASCADE" if db.engine == "postgres" else ""
     db.run(f"DROP {word} IF EXISTS {SCHEMA} {cascade}")
+
+
+@pytest.fixture
+def installed(db: ContractDatabase) -> Iterator[str]:
+    """The name of the schema that other tests use too; its records are put back behind the test."""
+    name = config.schema_name()
+    db.run(f"CREATE TEMPORARY TABLE kept AS SELECT * FROM {name}.schema_migrations")
+    yield name
+    db.run(f"DELETE FROM {name}.schema_migrations")
+    db.run(f"INSERT INTO {name}.schema_migrations SELECT * FROM kept")
+    db.run(f"DROP TABLE IF EXISTS {name}.half")
 
 
 def _dialect(db: ContractDatabase) -> str:
@@ -87,19 +98,17 @@ def test_three_runners_at_once_apply_everything_once(db: ContractDatabase, schem
     assert sorted(applied) == sorted(_everything(db))
 
 
-def test_an_edited_migration_is_refused(db: ContractDatabase, schema: str) -> None:
-    migrate.migrate(db.url)
-    db.run(f"UPDATE {schema}.schema_migrations SET checksum = 'x' WHERE version = 2")
+def test_an_edited_migration_is_refused(db: ContractDatabase, installed: str) -> None:
+    db.run(f"UPDATE {installed}.schema_migrations SET checksum = 'x' WHERE version = 2")
     for verb in (migrate.migrate, migrate.check):
         with pytest.raises(MigrationChanged, match="0002_"):
             verb(db.url)
 
 
 def test_what_failed_half_way_is_done_again(
-    db: ContractDatabase, schema: str, monkeypatch: pytest.MonkeyPatch
+    db: ContractDatabase, installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: a migration is recorded behind its last statement, and each can be repeated."""
-    migrate.migrate(db.url)
     good = "-- name: half\nCREATE TABLE IF NOT EXISTS half (id int);\n\n-- name: rest\n"
     with monkeypatch.context() as patch:
         _add_migration(db, patch, f"{good}INSERT INTO nowhere VALUES (1);\n")
@@ -109,44 +118,38 @@ def test_what_failed_half_way_is_done_again(
     with monkeypatch.context() as patch:
         _add_migration(db, patch, f"{good}INSERT INTO half VALUES (1);\n")
         assert "addition" in migrate.migrate(db.url).applied
-        assert db.run(f"SELECT id FROM {schema}.half") == [(1,)]
+        assert db.run(f"SELECT id FROM {installed}.half") == [(1,)]
     with pytest.raises(SchemaTooNew, match="upgrade this program"):
         migrate.migrate(db.url)
 
 
-def test_changed_functions_are_applied_again(db: ContractDatabase, schema: str) -> None:
-    migrate.migrate(db.url)
-    db.run(f"UPDATE {schema}.schema_migrations SET checksum = 'x' WHERE version = 0")
+def test_changed_functions_are_applied_again(db: ContractDatabase, installed: str) -> None:
+    changed = f"UPDATE {installed}.schema_migrations SET checksum = 'x'"
+    db.run(f"{changed} WHERE version = 0")
     assert [line.state for line in migrate.check(db.url)] == ["outdated"]
     assert migrate.migrate(db.url).applied == ("functions",)
-    db.run(
-        f"UPDATE {schema}.schema_migrations SET checksum = 'x', program = '99.0' WHERE version = 0"
-    )
+    db.run(f"{changed}, program = '99.0' WHERE version = 0")
     with pytest.raises(SchemaTooNew, match=r"99\.0"):
         migrate.migrate(db.url)
 
 
-def test_a_connection_in_a_transaction_is_refused(db: ContractDatabase, schema: str) -> None:
-    with db.connect(autocommit=False) as connection:
-        sql(connection, "SELECT 1 FROM penstock.histories")
-        with pytest.raises(InvalidArgument, match="inside a transaction"):
-            migrate.migrate(connection)
-        connection.rollback()
-        migrate.migrate(connection)
-        connection.rollback()
-        assert migrate.check(connection) == []
-
-
-def test_the_session_is_as_it_was(db: ContractDatabase, schema: str) -> None:
-    connection = db.connect()
+def test_a_connection_is_left_as_it_was(db: ContractDatabase, schema: str) -> None:
+    """Refused inside a transaction; else its settings are what they were."""
     asked = (
         "SELECT current_setting('search_path'), current_setting('lock_timeout')"
         if db.engine == "postgres"
         else "SELECT DATABASE(), @@sql_mode, @@lock_wait_timeout, @@collation_connection"
     )
-    before = database.execute(connection, asked)
-    migrate.migrate(connection)
-    assert database.execute(connection, asked) == before
+    with db.connect(autocommit=False) as connection:
+        before = database.execute(connection, asked)
+        sql(connection, "SELECT 1 FROM penstock.histories")
+        with pytest.raises(InvalidArgument, match="inside a transaction"):
+            migrate.migrate(connection)
+        connection.rollback()
+        migrate.migrate(connection)
+        assert database.execute(connection, asked) == before
+        connection.rollback()
+        assert migrate.check(connection) == []
 
 
 def test_the_printed_sql_is_always_the_same_text(db: ContractDatabase) -> None:

@@ -27,6 +27,13 @@ from penstock.errors import (
     TopicNotFound,
 )
 
+OTHER_BYTES = {
+    "postgres": ("crc32(convert_to(key, 'UTF8'))", "crc32(convert_to(key || ' ', 'UTF8'))"),
+    "mysql": (
+        "MOD(CRC32(i.`key`), t.partitions)",
+        "MOD(CRC32(CONCAT(i.`key`, ' ')), t.partitions)",
+    ),
+}
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "core" / "partition_vectors.json").read_text("utf-8")
 )
@@ -273,6 +280,16 @@ def test_keys_go_to_the_golden_partitions(own: Any) -> None:
         for event in penstock.fetch(own, "shop/keys", partition, 1)
     }
     assert found == set(expected.items()) | {("account 7", 6)}
+
+
+def test_another_hash_is_noticed(db: Any, own: Any) -> None:
+    """Mutant of S7: CRC-32 of other bytes."""
+    if db.engine == "postgres":
+        db.without_guard("partition_of", *OTHER_BYTES["postgres"])
+    else:
+        db.without_guard("publish_batch", *OTHER_BYTES["mysql"])
+    with pytest.raises(AssertionError):
+        test_keys_go_to_the_golden_partitions(own)
 
 
 def test_the_strategy_is_the_topics(own: Any) -> None:

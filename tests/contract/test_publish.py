@@ -144,10 +144,13 @@ def test_the_second_of_a_key_is_answered_with_the_first(db: ContractDatabase, wa
     assert way(db.connect(), dedup_key="a", topic="bank/one") != first, "a key is of one topic"
     told = penstock.publish_once(db.connect(), Message(TOPIC, b"x", dedup_key="a"))
     assert told == penstock.Published(first, duplicate=True)
+    empty = way(db.connect(), dedup_key="")
+    assert empty != first, "an empty key is a key"
+    assert way(db.connect(), dedup_key="") == empty
     own_id = uuid.uuid4()
     for _ in range(2):
         assert way(db.connect(), dedup_key="own", event_id=own_id) == own_id
-    assert count(db, "events") == 5
+    assert count(db, "events") == 6
 
 
 def test_a_batch_tells_which_are_duplicates(db: ContractDatabase) -> None:
@@ -247,11 +250,17 @@ def test_back_pressure(db: ContractDatabase, way: Way) -> None:
     way(connection, topic="bank/one")
 
 
-def test_a_delayed_event_comes_when_it_is_due(db: ContractDatabase, way: Way) -> None:
+def test_a_delayed_event_comes_when_it_is_due(db: ContractDatabase) -> None:
+    """Guard: due_at; what is not due blocks nobody."""
     connection = db.connect()
     later = datetime.now(UTC) + timedelta(seconds=2)
-    way(connection, b"later", topic="bank/one", not_before=later)
-    way(connection, b"past", topic="bank/one", not_before=datetime(1990, 1, 1, tzinfo=UTC))
-    assert payloads(db) == [b"past"]
-    wait_until(lambda: payloads(db) == [b"past", b"later"], "it is due")
+    one(connection, b"later", topic="bank/one", not_before=later)
+    in_batch(connection, b"later too", topic="bank/one", not_before=later)
+    for way in (one, in_batch):
+        way(connection, b"past", topic="bank/one", not_before=datetime(1990, 1, 1, tzinfo=UTC))
+    one(connection, b"now", topic="bank/one")
+    before = [b"past", b"past", b"now"]
+    assert payloads(db) == before
+    wait_until(lambda: payloads(db) == [*before, b"later", b"later too"], "they are due")
     assert datetime.now(UTC) >= later
+    assert count(db, "events") == 5

@@ -17,13 +17,14 @@ from ops.sinks.jsonl import JsonlSink
 from ops.sweep import sweep
 from penstock import database, stream
 from penstock.errors import BelowLowSequence, StaleLease
+from penstock.history import Seen
 from penstock.records import Lease
 from penstock.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.log.kit import wait_until
-from tests.stream.kit import STREAM, SUBSCRIPTION, filled, member_with_lease, more, stored
+from tests.stream.kit import STREAM, SUBSCRIPTION, filled, holders, member_with_lease, more, stored
 
 FAST = Backoff(base_seconds=0.01, max_seconds=0.05)
 
@@ -49,6 +50,10 @@ class Scripted:
     def preflight(self, topic: str, partitions: int) -> None:
         """As the sink."""
         self.sink.preflight(topic, partitions)
+
+    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+        """As the sink."""
+        return self.sink.seen(relay, topic, partition)
 
     def send_block(self, block: Block) -> None:
         """Raise what is next, refuse what is poison, else as the sink."""
@@ -245,3 +250,4 @@ def test_sweep_frees_what_a_dead_relay_held(db: ContractDatabase) -> None:
     end_lease(db, "a")
     assert sweep(own).expired_consumers == 1
     assert sweep(own).expired_consumers == 0
+    assert holders(own) == {}

@@ -6,7 +6,6 @@ import itertools
 import random
 import threading
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from penstock.errors import WrongIsolation
 from penstock.publish import publish, publish_batch
 from penstock.records import Message
 from tests.contract.databases import ContractDatabase
-from tests.contract.kit import count, open_transaction, sql
+from tests.contract.kit import open_transaction, sql
 from tests.log.kit import TOPIC, drain, put, read, texts, topic, wait_until
 
 PARTITIONS = 3
@@ -150,7 +149,11 @@ def test_the_log_keeps_its_promises(db: ContractDatabase, seed: int) -> None:
 MUTANTS = {
     "doubles": {
         "postgres": ("append_chunks", "SELECT c.first_sequence + c.event_count", "SELECT 1"),
-        "mysql": ("forget_claimed", "WHERE c.taken + c.used = c.event_count", "WHERE FALSE"),
+        "mysql": (
+            "forget_claimed",
+            "DELETE p\n    FROM claimed AS c",
+            "DELETE p\n    FROM (SELECT * FROM claimed WHERE FALSE) AS c",
+        ),
     },
     "overlaps": {
         "postgres": (
@@ -163,6 +166,14 @@ MUTANTS = {
             "SELECT c.first_sequence + c.event_count",
             "SELECT c.first_sequence + 1",
         ),
+    },
+    "disorders": {
+        "postgres": ("append_chunks", "ORDER BY b.due, b.id)", "ORDER BY random())"),
+        "mysql": ("collect_claimed", "ORDER BY c.block, l.n", "ORDER BY RAND()"),
+    },
+    "shows too much": {
+        "postgres": ("high_watermark", "c.event_count - 1", "c.event_count"),
+        "mysql": ("high_watermarks", "c.event_count - 1", "c.event_count"),
     },
 }
 
@@ -236,22 +247,6 @@ def test_a_pass_needs_read_committed(db: ContractDatabase) -> None:
         sql(strict, f"SET {session}TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         with pytest.raises(WrongIsolation):
             log.sequence(strict)
-
-
-def test_a_delayed_event_comes_when_it_is_due(db: ContractDatabase) -> None:
-    """Guard: due_at; what is not due blocks nobody and comes behind what came before."""
-    own = db.connect()
-    topic(own)
-    soon = datetime.now(UTC) + timedelta(seconds=0.8)
-    publish(own, TOPIC, b"later", not_before=soon)
-    put(own, "now")
-    assert drain(own) == 1
-    assert texts(own) == ["now"]
-    put(own, "meanwhile")
-    drain(own)
-    wait_until(lambda: drain(own) == 1, "the event is due")
-    assert texts(own) == ["now", "meanwhile", "later"]
-    assert count(db, "events") == 3
 
 
 def test_what_is_published_to_a_deleted_topic_is_counted(db: ContractDatabase) -> None:

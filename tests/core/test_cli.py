@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,9 @@ import pytest
 
 import penstock
 from penstock import catalog, migrate
-from penstock.cli import main, plugins
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
+from penstock.cli import plugins
+from tests import command
+from tests.command import Result
 
 Run = Callable[..., Result]
 
@@ -39,13 +28,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     # So that what `--schema` sets is taken back after the test.
     monkeypatch.setenv("PENSTOCK_SCHEMA", "penstock")
 
-    def run(*arguments: str) -> Result:
-        capsys.readouterr()
-        code = main.run(arguments)
-        captured = capsys.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    return run
+    return partial(command.run, capsys)
 
 
 @pytest.fixture

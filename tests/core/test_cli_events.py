@@ -19,6 +19,8 @@ import pytest
 
 import penstock
 from penstock.tail import tail
+from tests import command
+from tests.command import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(sys.executable).with_name("penstock")
@@ -28,40 +30,42 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class Shell:
-    """Runs the command in a process of its own."""
+    """Runs the command: to its end in this process, or in one of its own."""
 
-    def __init__(self, url: str) -> None:
-        self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("DB_")},
-            "PENSTOCK_DATABASE_URL": url,
-            "PENSTOCK_SCHEMA": "penstock",
-            "PYTHONPATH": str(ROOT),
-        }
+    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self._url = url
+        self._capsys = capsys
 
-    def run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def run(self, *arguments: str) -> Result:
         """Run it to its end."""
-        return subprocess.run(
-            [COMMAND, *arguments], input=stdin, capture_output=True, env=self._environment,
-            check=False, timeout=60,
-        )  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PENSTOCK_DATABASE_URL", self._url)
+            patch.setenv("PENSTOCK_SCHEMA", "penstock")
+            return command.run(self._capsys, *arguments)
 
     def lines(self, *arguments: str) -> list[Any]:
         """The JSON objects that it writes; it has to succeed."""
         done = self.run(*arguments, "--output", "json")
-        assert (done.returncode, done.stderr) == (0, b"")
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        assert (done.code, done.err) == (0, "")
+        return [json.loads(line) for line in done.out.splitlines()]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start it and let it run."""
+        """Start it in a process of its own and let it run."""
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("DB_")},
+            "PENSTOCK_DATABASE_URL": self._url,
+            "PENSTOCK_SCHEMA": "penstock",
+            "PYTHONPATH": str(ROOT),
+        }
         return subprocess.Popen(
-            [COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=self._environment,
+            [COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
 
 
 @pytest.fixture
-def shell(database_url: str) -> Shell:
-    return Shell(database_url)
+def shell(database_url: str, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(database_url, capsys)
 
 
 @pytest.fixture
@@ -89,15 +93,16 @@ def test_publish_takes_text_a_file_and_standard_input(
         "--content-type", "text/plain", "--header", "n=1", "--header", "who=ann=bob",
         "--event-id", str(given),
     )  # fmt: skip
-    assert (first.returncode, first.stdout.decode().strip()) == (0, str(given))
+    assert (first.code, first.out.strip()) == (0, str(given))
     (second,) = shell.lines("publish", topic, "--file", str(file), "--partition", "1")
-    third = shell.run("publish", topic, "-", "--partition", "1", stdin=b"from a pipe")
+    with shell.start("publish", topic, "-", "--partition", "1") as process:
+        third, _ = process.communicate("from a pipe", timeout=60)
     penstock.sequence(connection)
     events = penstock.fetch(connection, topic, 1, 1)
     assert [str(event.event_id) for event in events] == [
         str(given),
         second["event_id"],
-        third.stdout.decode().strip(),
+        third.strip(),
     ]
     assert [event.payload for event in events] == [b"hello", b"\x00\xff", b"from a pipe"]
     assert (events[0].key, events[0].type, events[0].content_type) == (
@@ -117,8 +122,8 @@ def test_publish_delays_and_drops_duplicates(
     assert (first["duplicate"], again["duplicate"]) == (False, True)
     assert again["event_id"] == first["event_id"]
     told = shell.run("publish", topic, "twice", *options)
-    assert (told.returncode, told.stdout.decode().strip()) == (0, first["event_id"])
-    assert told.stderr.startswith(b"a duplicate")
+    assert (told.code, told.out.strip()) == (0, first["event_id"])
+    assert told.err.startswith("a duplicate")
     due = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%S")
     shell.lines("publish", topic, "later", "--not-before", due, "--partition", "0")
     penstock.sequence(connection)
@@ -132,8 +137,8 @@ def test_what_publish_was_refused_is_not_there(
 ) -> None:
     connection.execute("UPDATE penstock.topics SET max_payload_bytes = 3")
     done = shell.run("publish", topic, "four")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"has 4 bytes, topic 'shop/orders' takes 3" in done.stderr
+    assert (done.code, done.out) == (2, "")
+    assert "has 4 bytes, topic 'shop/orders' takes 3" in done.err
     assert penstock.sequence(connection).sequenced == 0
 
 
@@ -144,11 +149,11 @@ def test_fetch_answers_a_range_of_one_partition(
     done = shell.run(
         "fetch", topic, "--partition", "1", "--from", "2", "--max", "2", "--output", "json"
     )
-    assert [event["payload"] for event in json.loads(done.stdout)] == ["b", "c"]
-    table = shell.run("fetch", topic, "--partition", "1").stdout.decode().splitlines()
+    assert [event["payload"] for event in done.json] == ["b", "c"]
+    table = shell.run("fetch", topic, "--partition", "1").out.splitlines()
     assert len(table) == 5
     nothing = shell.run("fetch", topic, "--from", "100", "--output", "json")
-    assert (nothing.returncode, json.loads(nothing.stdout)) == (0, [])
+    assert (nothing.code, nothing.json) == (0, [])
 
 
 def test_tail_answers_the_newest_events(shell: Shell, topic: str, connection: Connection) -> None:
@@ -167,7 +172,7 @@ def test_a_line_of_tail_stays_a_line(shell: Shell, topic: str, connection: Conne
     publish(connection, "one\ntwo", "\x1b[2Jgone")
     penstock.publish(connection, TOPIC, b"\xff", partition=0, key="k\n", type="placed")
     penstock.sequence(connection)
-    lines = shell.run("tail", topic).stdout.decode().splitlines()
+    lines = shell.run("tail", topic).out.splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == [
         '0:1 - - "one\\ntwo"',
         '0:2 - - "\\u001b[2Jgone"',
@@ -235,20 +240,20 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(
     shell: Shell, topic: str, arguments: list[str], said: str
 ) -> None:
     done = shell.run(*arguments)
-    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
-    assert said in done.stderr.decode()
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert said in done.err
 
 
 @pytest.mark.parametrize("arguments", [["publish", TOPIC, "x"], ["fetch", TOPIC], ["tail", TOPIC]])
 def test_without_a_database_or_its_schema_the_exit_code_is_3(
-    empty_database_url: str, arguments: list[str]
+    empty_database_url: str, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    not_migrated = Shell(empty_database_url).run(*arguments)
-    assert (not_migrated.returncode, not_migrated.stdout) == (3, b"")
-    assert b"run `penstock migrate`" in not_migrated.stderr
-    unreachable = Shell("postgresql://teller:s3cret@127.0.0.1:1/bank").run(*arguments)
-    assert (unreachable.returncode, unreachable.stderr.count(b"\n")) == (3, 1)
-    assert b"s3cret" not in unreachable.stderr
+    not_migrated = Shell(empty_database_url, capsys).run(*arguments)
+    assert (not_migrated.code, not_migrated.out) == (3, "")
+    assert "run `penstock migrate`" in not_migrated.err
+    unreachable = Shell("postgresql://teller:s3cret@127.0.0.1:1/bank", capsys).run(*arguments)
+    assert (unreachable.code, unreachable.err.count("\n")) == (3, 1)
+    assert "s3cret" not in unreachable.err
 
 
 def test_a_reader_that_has_enough_ends_tail(

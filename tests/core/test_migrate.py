@@ -19,9 +19,7 @@ from penstock.errors import (
     ConfigurationError,
     DatabaseTooOld,
     DatabaseUnavailable,
-    InvalidArgument,
     MigrationBlocked,
-    MigrationChanged,
     NotMigrated,
     PenstockError,
     PermissionDenied,
@@ -47,13 +45,6 @@ def add_migration(patch: pytest.MonkeyPatch, text: str, *, oldest: int = 0) -> N
     patch.setattr(catalog, "migrations", lambda dialect: (*known, new))
 
 
-def change_functions(patch: pytest.MonkeyPatch, text: str) -> None:
-    """One more function than the files have."""
-    known = catalog.functions("postgres")
-    new = catalog.Functions((*known.files, ("zz.sql", text)), f"{hash(text)}")
-    patch.setattr(catalog, "functions", lambda dialect: new)
-
-
 def exists(connection: Connection, relation: str) -> bool:
     row = connection.execute("SELECT to_regclass(%s)", [relation]).fetchone()
     return row is not None and row[0] is not None
@@ -63,26 +54,14 @@ def states(url: str) -> dict[str, str]:
     return {line.name: line.state for line in migrate.status(url)}
 
 
-def test_an_empty_database_is_migrated_once(empty_database_url: str) -> None:
-    assert set(states(empty_database_url).values()) == {"pending"}
-    first = migrate.migrate(empty_database_url)
-    assert first.version == NEWEST
-    assert first.applied == (*(m.name for m in catalog.migrations("postgres")), "functions")
-    assert set(states(empty_database_url).values()) == {"applied"}
-    assert migrate.check(empty_database_url) == []
-    assert migrate.migrate(empty_database_url).applied == ()
-
-
 def test_status_and_check_write_nothing(empty: Connection, empty_database_url: str) -> None:
     assert len(migrate.check(empty_database_url)) == NEWEST + 1
     migrate.status(empty)
     assert not empty.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'penstock'").fetchall()
 
 
-@pytest.mark.parametrize("isolation", [None, psycopg.IsolationLevel.SERIALIZABLE])
-def test_four_runners_at_once_apply_everything_once(
-    empty_database_url: str, isolation: psycopg.IsolationLevel | None
-) -> None:
+def test_four_runners_at_once_apply_everything_once(empty_database_url: str) -> None:
+    """At SERIALIZABLE; at the default level the contract has the same on every engine."""
     start = threading.Barrier(4)
     applied: list[str] = []
     failures: list[BaseException] = []
@@ -90,7 +69,7 @@ def test_four_runners_at_once_apply_everything_once(
     def run() -> None:
         try:
             with psycopg.connect(empty_database_url) as connection:
-                connection.isolation_level = isolation
+                connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
                 start.wait()
                 applied.extend(migrate.migrate(connection).applied)
         except BaseException as error:
@@ -119,24 +98,6 @@ def test_a_failing_migration_leaves_nothing(
     add_migration(monkeypatch, "CREATE TABLE whole (id int);")
     assert migrate.migrate(empty_database_url).applied == ("addition", "functions")
     assert exists(empty, "penstock.whole")
-
-
-def test_an_edited_migration_is_refused(connection: Connection, database_url: str) -> None:
-    connection.execute("UPDATE penstock.schema_migrations SET checksum = 'x' WHERE version = 2")
-    for verb in (migrate.migrate, migrate.check):
-        with pytest.raises(MigrationChanged, match="0002_"):
-            verb(database_url)
-    assert states(database_url)[catalog.migrations("postgres")[1].name] == "changed"
-
-
-def test_changed_functions_are_applied_again(
-    connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change_functions(monkeypatch, "CREATE FUNCTION one() RETURNS int LANGUAGE sql AS 'SELECT 1';")
-    assert [line.state for line in migrate.check(database_url)] == ["outdated"]
-    assert migrate.migrate(database_url).applied == ("functions",)
-    assert connection.execute("SELECT penstock.one()").fetchone() == (1,)
-    assert migrate.migrate(database_url).applied == ()
 
 
 def test_a_newer_schema_is_not_migrated_but_may_be_used(
@@ -184,11 +145,6 @@ def test_a_program_with_a_new_migration_finds_the_schema_not_migrated(
         migrate.require_usable(connection)
 
 
-def test_an_empty_database_is_not_usable(empty: Connection) -> None:
-    with pytest.raises(NotMigrated, match="penstock migrate"):
-        migrate.require_usable(empty)
-
-
 def test_a_server_that_is_too_old_is_refused(
     empty: Connection, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,17 +182,6 @@ def test_a_table_in_use_stops_the_migration_and_lets_others_pass(
     assert [type(error) for error in failures] == [MigrationBlocked]
     assert "run it again" in str(failures[0])
     assert "addition" in migrate.migrate(database_url).applied
-
-
-def test_a_connection_in_a_transaction_is_refused(empty_database_url: str) -> None:
-    with psycopg.connect(empty_database_url) as connection:
-        connection.execute("SELECT 1")
-        with pytest.raises(InvalidArgument, match="inside a transaction"):
-            migrate.migrate(connection)
-        connection.rollback()
-        migrate.migrate(connection)
-        assert connection.autocommit is False
-        assert migrate.check(connection) == []
 
 
 def test_a_login_without_rights_is_told_so(

@@ -25,8 +25,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 TOPIC = "rights/orders"
 CALLS = "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA penstock TO {}"
 
-#: Who may call what: c(onsumer), i(nstaller), o(perator), p(ublisher), r(eader). What does not
-#: stand here may be called by the owner alone.
+#: Who may call what, on every engine: c(onsumer), i(nstaller), o(perator), p(ublisher), r(eader).
+#: What does not stand here may be called by the owner alone.
 MATRIX = """
 announce                . . o . .
 applied_migrations      c i o p r
@@ -61,16 +61,21 @@ install_rights          . i . . .
 join                    c . o . .
 keep_events             . i o . .
 leave                   c . o . .
+lift_limit              c . o . .
 list_namespaces         c . o p r
 list_topics             c . o p r
 log_epochs_of           . . o . r
 log_status              . . o . r
+low_sequences           . . o . r
 measure_pressure        . . o . .
 merge_chunks            . i o . .
+mergeable_partitions    . i o . .
 missing_copies          . . o . r
+missing_slices          . i o . .
 move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
+note_slice_rates        . i o . .
 open_block              c . o . .
 poll                    c . o . .
 position                c . o . r
@@ -81,6 +86,7 @@ publish_bulk            . . o p .
 read_block              c . o . .
 reconcile               . . o . .
 record_copy             . . o . .
+refresh_roles           . i o . .
 rejected_commits        c . o . r
 relay_failure           c . o . .
 release                 c . o . .
@@ -91,6 +97,7 @@ resize_topic            . . o . .
 restore_status          . . o . .
 retention_of            . . o . r
 revoke_namespace        . i o . .
+role_members            . i o . .
 seal                    . . o . .
 seek                    c . o . .
 sequence                . . o . .
@@ -101,9 +108,11 @@ set_retention           . . o . .
 set_setting             . . o . .
 setting                 c . o p r
 settings_of             . . o . r
+settle_blocks           . i o . .
 slice_dropped           . i o . .
 slices_ready            . i o . r
 snapshot_holders        . . o . .
+sparse_slices           . i o . .
 storage_shortage        . . o . .
 subscribe               c . o . .
 subscription_lag        c . o . r

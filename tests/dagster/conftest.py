@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ from penstock.database import call
 
 if TYPE_CHECKING:
     import dagster as dg
-    from pyspark.sql import SparkSession
 
 TOPIC = "shop/orders"
 EPOCH_EVENTS = 25
@@ -189,16 +187,3 @@ def house(
     with dg.instance_for_test() as instance:
         yield House(tmp_path, database_url, connection, instance, build())
     engine(database_url).dispose()
-
-
-@pytest.fixture(scope="session")
-def spark(java_home: Path) -> Iterator[SparkSession]:
-    """A local Spark session, which the Spark resource finds and uses."""
-    from ops.spark import local_session
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PySpark's own
-        session = local_session("penstock tests")
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()

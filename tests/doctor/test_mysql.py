@@ -18,6 +18,7 @@ import penstock
 from penstock import migrate
 from penstock.doctor import Finding, Limits, Severity, doctor
 from penstock.errors import PenstockError
+from penstock.history import report_position
 from tests import servers
 from tests.doctor.kit import ROOT, TOPIC, only
 from tests.doctor.mysql_client import on_the_path
@@ -197,6 +198,15 @@ def test_too_little_storage(shop: Shop) -> None:
     shop.run(f"ALTER TABLE events DROP PARTITION {names}")
     found = only(doctor(shop.url))
     assert (found.check, found.severity) == ("storage", Severity.ERROR)
+    shop.mend(found)
+
+
+def test_a_partition_that_is_stopped_after_a_restore(shop: Shop) -> None:
+    with penstock.connect(shop.url) as connection:
+        report_position(connection, TOPIC, 0, 1_000, history=1, source="the archive")
+    found = only(doctor(shop.url))
+    assert (found.check, found.severity) == ("restore", Severity.ERROR)
+    assert f"the archive has seen sequence 1000 of {TOPIC} partition 0" in found.what
     shop.mend(found)
 
 

@@ -78,31 +78,6 @@ def test_what_was_rolled_back_leaves_nothing(
     assert value(connection, "SELECT count(*) FROM penstock.events") == 2
 
 
-def test_a_publish_that_does_not_join_the_transaction_is_seen(
-    connection: Connection, database_url: str
-) -> None:
-    """Mutant: events go to the log on a connection of its own."""
-    topic(connection)
-    with (
-        psycopg.connect(database_url, autocommit=True) as own,
-        psycopg.connect(database_url) as app,
-    ):
-        app.execute("SELECT 1")
-        publish(own, TOPIC, b"phantom")
-        app.rollback()
-    drain(connection)
-    assert texts(connection) == ["phantom"]
-
-
-def test_events_of_one_transaction_come_all_or_none(connection: Connection) -> None:
-    """Guard: one visibility for a whole transaction, whatever ends in between."""
-    topic(connection, 4)
-    with connection.transaction():
-        for number in range(20):
-            publish(connection, TOPIC, b"x", key=str(number))
-    assert drain(connection) == 20
-
-
 def test_a_refused_batch_publishes_nothing(connection: Connection) -> None:
     """Guard: publish_batch counts what was right; event_problem is asked for every event."""
     topic(connection)

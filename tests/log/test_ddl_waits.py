@@ -35,6 +35,12 @@ from tests.log.storage import condemn, cut, many, move_low, slices
 LONGEST_WAIT = "200ms"
 SIZE = 200
 
+#: How long the oldest transaction has been open, by the clock of the database.
+OLDEST = """
+    SELECT COALESCE(max(extract(epoch FROM clock_timestamp() - a.xact_start)), 0)
+    FROM pg_stat_activity AS a WHERE a.pid <> pg_backend_pid()
+"""
+
 
 @contextmanager
 def _publishers(url: str) -> Iterator[list[int]]:
@@ -58,8 +64,9 @@ def _publishers(url: str) -> Iterator[list[int]]:
             running.result()
 
 
+@pytest.mark.parametrize("seconds", [0, pytest.param(600, marks=pytest.mark.long)])
 def test_a_publisher_is_open_while_three_slices_fill_and_one_is_dropped(
-    connection: Connection, database_url: str
+    connection: Connection, database_url: str, seconds: int
 ) -> None:
     """Guards: ATTACH of a plain table, DETACH CONCURRENTLY, lock_timeout 100 ms.
 
@@ -79,6 +86,9 @@ def test_a_publisher_is_open_while_three_slices_fill_and_one_is_dropped(
             states = [each.state for each in drop_slices(database_url)]
             assert states == [SliceState.HALF_DETACHED]
             wait_until(lambda: published[0] > 3 * SIZE, "three slices fill")
+            wait_until(
+                lambda: value(connection, OLDEST) >= seconds, "it is open for long", seconds + 60
+            )
             connection.execute("SELECT penstock.add_slice('events', 1000)")
             drain(connection)
             assert [each.state for each in drop_slices(database_url)] == [SliceState.HALF_DETACHED]
@@ -90,7 +100,9 @@ def test_a_publisher_is_open_while_three_slices_fill_and_one_is_dropped(
             put(connection, "last")
     drain(connection)
     assert slices(connection, "events")[0] == f"events_{SIZE + 1}"
-    found = [event.payload for event in log.fetch(connection, TOPIC, 0, SIZE + 1, 100_000)]
+    found: list[bytes] = []
+    while more := log.fetch(connection, TOPIC, 0, SIZE + 1 + len(found), 100_000):
+        found += [event.payload for event in more]
     assert len(found) == published[0] + 3
     assert found.count(b"late") == 1
 

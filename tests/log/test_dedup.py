@@ -55,44 +55,6 @@ def in_one_generation(connection: Connection) -> None:
     without_guard(connection, "claim_dedup_keys", "JOIN in_odd AS o", "JOIN in_even AS o")
 
 
-def test_the_second_is_answered_with_the_first(connection: Connection) -> None:
-    """Guard: the keys' unique index."""
-    topic(connection)
-    topic(connection, name="tests/other")
-    first, duplicate = once(connection, "a")
-    assert not duplicate
-    assert once(connection, "a") == (first, True)
-    assert publish(connection, TOPIC, b"x", dedup_key="a") == first
-    assert not once(connection, "b")[1]
-    other = publish_once(connection, Message("tests/other", b"x", dedup_key="a"))
-    assert not other.duplicate, "a key is of one topic"
-    assert not once(connection, "")[1], "an empty key is a key"
-    assert once(connection, "")[1]
-    assert drain(connection) == 4
-
-
-def test_the_same_event_id_is_a_duplicate_too(connection: Connection) -> None:
-    """Guard: what was claimed is told by the insert, not by comparing event ids."""
-    topic(connection)
-    message = Message(TOPIC, b"x", dedup_key="a", event_id=uuid.uuid4())
-    assert not publish_once(connection, message).duplicate
-    assert publish_once(connection, message).duplicate
-    assert drain(connection) == 1
-
-
-def test_a_batch_tells_which_are_duplicates(connection: Connection) -> None:
-    """Guard: every place is answered for itself, those that repeat a key of the batch as well."""
-    topic(connection)
-    earlier, _ = once(connection, "b")
-    given = [("a", b"1"), ("b", b"2"), (None, b"3"), ("a", b"4"), ("c", b"5"), (None, b"3")]
-    ids = publish_batch(connection, [Message(TOPIC, text, dedup_key=key) for key, text in given])
-    assert ids[1] == earlier
-    assert ids[3] == ids[0]
-    assert len(set(ids)) == 5
-    drain(connection)
-    assert texts(connection) == ["x", "1", "3", "5", "3"]
-
-
 def test_plain_sql_tells_the_places(connection: Connection) -> None:
     topic(connection)
     earlier, _ = once(connection, "a")
@@ -134,27 +96,6 @@ def test_a_rolled_back_publish_frees_its_key(connection: Connection, database_ur
         assert once(outer, "a")[1], "a transaction sees its own"
         outer.commit()
     assert once(connection, "a")[1]
-    assert drain(connection) == 1
-
-
-@pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_the_second_waits_for_the_first_to_end(
-    connection: Connection, database_url: str, ends: str
-) -> None:
-    """Guard: whoever claims the same key at the same time is waited for."""
-    topic(connection)
-    with (
-        ThreadPoolExecutor(1) as pool,
-        open_transaction(database_url) as first,
-        psycopg.connect(database_url, autocommit=True) as second,
-    ):
-        own, _ = once(first, "a")
-        waiting = pool.submit(once, second, "a")
-        wait_until_blocked(connection, backend_pid(second))
-        first.commit() if ends == "commit" else first.rollback()
-        answered, duplicate = waiting.result(20)
-    assert duplicate == (ends == "commit")
-    assert (answered == own) == duplicate
     assert drain(connection) == 1
 
 

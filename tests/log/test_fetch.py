@@ -52,17 +52,6 @@ def test_partitions_are_numbered_each_for_itself(connection: Connection) -> None
     assert [len(read(connection, partition)) for partition in range(4)] == [0, 3, 0, 5]
 
 
-def test_nothing_above_the_high_watermark_is_read(connection: Connection) -> None:
-    """Guard: fetch reads the index of the log, not the events."""
-    topic(connection)
-    many(connection, 3)
-    assert log.fetch(connection, TOPIC, 0, 1) == []
-    drain(connection, 2)
-    many(connection, 2)
-    assert len(log.fetch(connection, TOPIC, 0, 1)) == 3
-    assert log.high_watermarks(connection, TOPIC) == {0: 3}
-
-
 def test_below_the_low_sequence_is_an_error_and_no_jump(connection: Connection) -> None:
     """Guard: require_readable."""
     topic(connection)

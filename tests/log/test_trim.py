@@ -288,15 +288,15 @@ def test_storage_is_ready_for_seven_days_at_the_highest_rate(connection: Connect
     days = value(connection, "SELECT days FROM penstock.slices_ready() WHERE parent = 'events'")
     assert days < 2
     assert [
-        finding.text.split(" is ready")[0]
+        finding.what.split(" is ready")[0]
         for finding in health(connection, NO_POLICIES)
-        if finding.subject == "storage"
+        if finding.check == "storage"
     ] == ["the table events"]
     log.ensure_slices(connection)
     days = value(connection, "SELECT days FROM penstock.slices_ready() WHERE parent = 'events'")
     assert 7 <= days < 14
     assert len(slices(connection, "events")) < 20
-    assert [each for each in health(connection, NO_POLICIES) if each.subject == "storage"] == []
+    assert [each for each in health(connection, NO_POLICIES) if each.check == "storage"] == []
 
 
 # Nothing leaves dead tuples that grow with the events.

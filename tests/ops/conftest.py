@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 
 from penstock import names
-from penstock.cli import main
+from tests import command
+from tests.command import Result
 
 TOPIC = "bank/accounts"
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a call ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """What ``--output json`` wrote."""
-        assert self.code == 0, self.err
-        found: list[dict[str, Any]] = json.loads(self.out)
-        return found
 
 
 Run = Callable[..., Result]
@@ -47,15 +30,4 @@ def run(
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", database_url)
     names.create_topic(connection, TOPIC, 2, create_namespaces=True)
 
-    def run(*arguments: str) -> Result:
-        capsys.readouterr()
-        # Warnings of a relay that fails are its log, not its answer.
-        logging.disable(logging.CRITICAL)
-        try:
-            code = main.run(arguments)
-        finally:
-            logging.disable(logging.NOTSET)
-        captured = capsys.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    return run
+    return partial(command.run, capsys)

@@ -10,13 +10,14 @@ import pytest
 
 import penstock
 from ops import policy, policy_file
-from ops.health import Finding, Severity, health
+from ops.health import health
 from ops.policy import NO_TOPIC, Drift
 from ops.policy_file import Policies
 from ops.seal import seal
 from ops.sequence import sequence
 from penstock import stream
 from penstock.database import call
+from penstock.doctor import Finding, Severity
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -94,7 +95,7 @@ def test_what_was_set_by_hand_is_shown_and_only_the_file_s_topics_are_mended(
 def by_subject(findings: list[Finding]) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
     for each in findings:
-        found.setdefault(each.subject, []).append(each)
+        found.setdefault(each.check, []).append(each)
     return found
 
 
@@ -123,7 +124,7 @@ def test_each_finding_says_what_mends_it(
     assert "sequencer" not in found
     assert found["subscription files"][0].command.endswith("-j relay")
     assert "--consumer readers=" in found["subscription readers"][0].command
-    assert [each.text for each in found[orders]] == [
+    assert [each.what for each in found[orders]] == [
         "2 sealed log epochs have no verified copy on local"
     ]
     assert found[orders][0].command.endswith("-j backfill")
@@ -149,6 +150,6 @@ def test_a_hole_in_the_index_is_an_error(
         "DELETE FROM penstock.chunks WHERE ctid IN (SELECT ctid FROM penstock.chunks"
         " WHERE partition_id & 65535 = 0 ORDER BY first_sequence OFFSET 1 LIMIT 1)"
     )
-    errors = [each for each in health(connection, policies) if each.subject == orders]
-    assert "the index of partition 0 goes on with sequence" in errors[0].text
+    errors = [each for each in health(connection, policies) if each.check == orders]
+    assert "the index of partition 0 goes on with sequence" in errors[0].what
     assert errors[0].severity is Severity.ERROR

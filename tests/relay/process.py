@@ -19,6 +19,7 @@ from ops.relay_block import Backoff
 from ops.sinks import open_sink
 from ops.sinks.base import Block, Sink
 from ops.sinks.pulsar import PulsarSink
+from penstock.history import Seen
 
 _CRASHES_AT = 3
 
@@ -37,6 +38,10 @@ class CrashingSink:
     def preflight(self, topic: str, partitions: int) -> None:
         """As the sink."""
         self._sink.preflight(topic, partitions)
+
+    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+        """As the sink."""
+        return self._sink.seen(relay, topic, partition)
 
     def send_block(self, block: Block) -> None:
         """As the sink, up to the third block."""

@@ -81,6 +81,47 @@ def test_half_a_block_is_completed(broker: Broker, pulsar_sink: Make, topic: str
     assert stored(broker, single, topic) == list(range(1, 501))
 
 
+def _open_when_a_history_began(make: Make, topic: str) -> PulsarSink:
+    """Sent under the old history and not committed; the next lease belongs to a new one."""
+    first, second = make(), make()
+    first.preflight(topic, 1)
+    first.send_block(block(1, 500, topic=topic))
+    second.send_block(block(1, 500, topic=topic, reopened=True, lease_epoch=2, history=2))
+    second.send_block(block(501, 600, topic=topic, lease_epoch=2, history=2))
+    return first
+
+
+def test_a_block_that_was_open_when_a_history_began_is_stored_once(
+    broker: Broker, pulsar_sink: Make, topic: str
+) -> None:
+    """Guard: _began_before compares the last message, whose producer had another name."""
+    sink = _open_when_a_history_began(pulsar_sink, topic)
+    assert stored(broker, sink, topic) == list(range(1, 601))
+
+
+def test_without_it_such_a_block_is_doubled(
+    broker: Broker, pulsar_sink: Make, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: what an older history has sent counts for nothing."""
+    monkeypatch.setattr(pulsar_sinks, "_began_before", lambda *_: False)
+    sink = _open_when_a_history_began(pulsar_sink, topic)
+    assert stored(broker, sink, topic) == [*range(1, 501), *range(1, 601)]
+
+
+def test_a_block_of_other_events_is_sent_whole(
+    broker: Broker, pulsar_sink: Make, topic: str
+) -> None:
+    """The lost time's events have the same sequences, and are others."""
+    first, second = pulsar_sink(), pulsar_sink()
+    first.preflight(topic, 1)
+    first.send_block(block(1, 20, topic=topic))
+    others = tuple(event(n, topic=topic, history=2, event_id=uuid.uuid4()) for n in range(11, 31))
+    again = block(11, 30, topic=topic, reopened=True, lease_epoch=2, history=2, events=others)
+    second.send_block(again)
+    second.send_block(again)
+    assert stored(broker, first, topic) == [*range(1, 21), *range(11, 31)]
+
+
 def test_the_successor_fences_a_paused_relay(
     broker: Broker, sink: PulsarSink, pulsar_sink: Make, topic: str
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from ops.relay import Relay
 from ops.relay_block import Backoff
+from ops.restore import reconcile
 from ops.sinks.base import SinkMisconfigured
 from ops.sinks.pulsar import PulsarSink
 from penstock import stream
@@ -73,6 +74,16 @@ def crash_after_sending(log: Chaos) -> None:
     first = log.start("--crash", "after")
     assert first.wait(timeout=120) == -9
     log.publish(2000)
+
+
+def test_a_block_that_was_open_when_a_history_began(make_log: Make, broker: Broker) -> None:
+    """Nothing was lost, and Pulsar holds it once, though the producer has another name."""
+    log = make_log()
+    crash_after_sending(log)
+    reconcile(log.connection, "a test")
+    relay = log.start()
+    log.until_done(log.published, relay)
+    assert difference(log, broker) == EXACT
 
 
 @pytest.mark.parametrize("options", [[], ["--blind"]], ids=["looking", "blind"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from ops.relay_block import Backoff, relay_once
 from ops.sinks import open_sink
 from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
-from ops.sweep import sweep
 from penstock import publish, stream
 from penstock.errors import ConfigurationError, StaleLease
+from penstock.history import Seen
 from penstock.records import Event, Lease
 from penstock.stream import Membership
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, chaos, compare
@@ -99,6 +98,10 @@ class Scripted:
         """As the sink."""
         self.sink.preflight(topic, partitions)
 
+    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+        """As the sink."""
+        return self.sink.seen(relay, topic, partition)
+
     def send_block(self, block: Block) -> None:
         """Raise what is next, refuse what is poison, else as the sink."""
         self.blocks.append(block)
@@ -171,20 +174,6 @@ def test_headers_that_python_cannot_decode_are_relayed(
     assert_exact(log)
 
 
-def test_the_backoff_grows_and_is_bounded(log: Chaos, scripted: Scripted) -> None:
-    log.publish(2)
-    scripted.raises = [SinkUnavailable("away")] * 8
-    member, lease = lease_of(log)
-    waits = []
-    for _ in range(8):
-        result = relay_once(log.connection, member, lease, scripted, Backoff(1, 20))
-        assert result is not None
-        assert result.retry_after is not None
-        waits.append(result.retry_after)
-    for attempt, wait in enumerate(waits):
-        assert min(2.0**attempt, 20) / 2 <= wait <= min(2.0**attempt, 20)
-
-
 def test_a_refused_event_goes_to_the_dead_letters(
     log: Chaos, scripted: Scripted, database_url: str
 ) -> None:
@@ -249,29 +238,6 @@ def test_a_sink_that_is_set_up_wrong_stops_a_micro_batch(log: Chaos, tmp_path: P
     with pytest.raises(SinkMisconfigured):
         relay_micro_batch(log.url, SUBSCRIPTION, open_sink(f"jsonl:{tmp_path}/file/out"))
     assert log.done() == 0
-
-
-def test_the_continuous_form_follows_and_ends(log: Chaos, scripted: Scripted) -> None:
-    relay = Relay(log.url, SUBSCRIPTION, scripted, backoff=FAST, idle_seconds=0.05)
-    stop = threading.Event()
-    thread = threading.Thread(target=relay.run, args=(stop,))
-    thread.start()
-    for _ in range(3):
-        log.publish(100)
-        log.until_done(log.published)
-    stop.set()
-    thread.join(30)
-    assert not thread.is_alive()
-    assert_exact(log)
-
-
-def test_sweep_frees_what_a_dead_relay_held(log: Chaos) -> None:
-    log.publish(10)
-    lease_of(log)
-    log.connection.execute("UPDATE penstock.consumers SET deadline = clock_timestamp()")
-    assert sweep(log.connection).expired_consumers == 1
-    assert sweep(log.connection).expired_consumers == 0
-    assert {each.state for each in stream.lag(log.connection, SUBSCRIPTION)} == {"AVAILABLE"}
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from penstock import stream
+from penstock.consumer import Consumer
 from penstock.publish import publish_batch
 from penstock.records import Lease, Message
 from penstock.stream import Membership
-from tests.log.kit import Connection, drain, topic, value
+from tests.log.kit import Connection, drain, topic
 
 SUBSCRIPTION = "tests"
 STREAM = "tests/stream"
@@ -84,7 +89,25 @@ def holders(connection: Connection) -> dict[int, str]:
     }
 
 
-def alive(connection: Connection, pid: int) -> bool:
-    """Whether a server process still runs."""
-    found = value(connection, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid)
-    return bool(found)
+@contextmanager
+def running(consumer: Consumer) -> Iterator[threading.Event]:
+    """The consumer in a thread; at the end it is stopped, and what it raised is raised."""
+    stop = threading.Event()
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            consumer.run(stop)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not thread.is_alive(), "the consumer does not stop"
+    if raised:
+        raise raised[0]

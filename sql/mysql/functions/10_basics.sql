@@ -79,36 +79,77 @@ BEGIN
 END;
 
 -- name: topic_lookup
--- What a publisher needs to know of a topic; no row when there is none.
+-- What a publisher needs to know of a topic; no row when there is none, or none that it may publish to.
 CREATE PROCEDURE topic_lookup(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
     SELECT t.id AS topic_id, t.partitions, t.max_payload_bytes, (SELECT MAX(h.history) FROM histories AS h) AS history,
            t.strategy
     FROM topics AS t
-    WHERE t.address_hash = UNHEX(SHA2(topic, 256));
+    WHERE t.address_hash = UNHEX(SHA2(topic, 256)) AND (NOT t.restricted OR has_right(t.namespace_id, 'publish'));
 END;
 
--- name: find_topic
--- The id of a topic; raises PS002.
-CREATE PROCEDURE find_topic(topic VARCHAR(4000), OUT topic_id BIGINT)
+-- name: refuse_topic
+-- Says that there is no such topic (PS002): in the same words whether it is missing or hidden.
+CREATE PROCEDURE refuse_topic(topic LONGTEXT)
+NO SQL
+BEGIN
+    CALL refuse('PS002', CONCAT('there is no topic "', COALESCE(LEFT(topic, 100), ''), '"'));
+END;
+
+-- name: require_right
+-- Refuses a topic in whose namespace the login does not hold a right (see has_right); raises PS002. To be called for restricted
+-- topics only: whatever mentions has_right makes the server open the tables of rights.
+CREATE PROCEDURE require_right(topic LONGTEXT, of_namespace BIGINT, verb VARCHAR(20))
 READS SQL DATA
 BEGIN
-    -- A query in SET, IF, DEFAULT, VALUES or the argument of a CALL locks what it reads to the end of the transaction, on both
-    -- engines; SELECT .. INTO does not.
-    SELECT MAX(t.id) INTO topic_id FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(topic, 256));
-    IF topic_id IS NULL THEN
-        CALL refuse('PS002', CONCAT('there is no topic "', topic, '"'));
+    DECLARE is_held BOOLEAN DEFAULT has_right(of_namespace, verb);
+    IF NOT is_held THEN
+        CALL refuse_topic(topic);
     END IF;
 END;
 
+-- name: find_topic_for
+-- The id of a topic in which the login holds a right (see has_right); raises PS002.
+CREATE PROCEDURE find_topic_for(topic VARCHAR(4000), verb VARCHAR(20), OUT topic_id BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE asked_in BIGINT;
+    -- A query in SET, IF, DEFAULT, VALUES or the argument of a CALL locks what it reads to the end of the transaction, on both
+    -- engines; SELECT .. INTO does not.
+    SELECT MAX(t.id), MAX(IF(t.restricted, t.namespace_id, NULL)) INTO topic_id, asked_in
+    FROM topics AS t
+    WHERE t.address_hash = UNHEX(SHA2(topic, 256));
+    IF topic_id IS NULL THEN
+        CALL refuse_topic(topic);
+    ELSEIF asked_in IS NOT NULL THEN
+        CALL require_right(topic, asked_in, verb);
+    END IF;
+END;
+
+-- name: find_topic
+-- The id of a topic that the login may read; raises PS002.
+CREATE PROCEDURE find_topic(topic VARCHAR(4000), OUT topic_id BIGINT)
+READS SQL DATA
+BEGIN
+    CALL find_topic_for(topic, 'read', topic_id);
+END;
+
 -- name: find_partition
--- The id of a partition of a topic; raises PS002 or PS005.
+-- The id of a partition of a topic that the login may read; raises PS002 or PS005.
 CREATE PROCEDURE find_partition(topic VARCHAR(4000), number INT, OUT partition_id BIGINT)
 READS SQL DATA
 BEGIN
+    CALL find_partition_for(topic, number, 'read', partition_id);
+END;
+
+-- name: find_partition_for
+-- The id of a partition of a topic in which the login holds a right; raises PS002 or PS005.
+CREATE PROCEDURE find_partition_for(topic VARCHAR(4000), number INT, verb VARCHAR(20), OUT partition_id BIGINT)
+READS SQL DATA
+BEGIN
     DECLARE owner_id BIGINT;
-    CALL find_topic(topic, owner_id);
+    CALL find_topic_for(topic, verb, owner_id);
     SELECT MAX(p.id) INTO partition_id FROM partitions AS p WHERE p.topic_id = owner_id AND p.number = number;
     IF partition_id IS NULL THEN
         CALL refuse('PS005', CONCAT('topic "', topic, '" has no partition ', COALESCE(number, 'NULL')));

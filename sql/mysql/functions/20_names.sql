@@ -74,9 +74,10 @@ BEGIN
 END;
 
 -- name: find_namespace
--- The id of a namespace; raises PS001.
-CREATE PROCEDURE find_namespace(path LONGTEXT, OUT namespace_id BIGINT)
+-- The id of a namespace in which the login holds a right; raises PS001, in the same words whether it is missing or hidden.
+CREATE PROCEDURE find_namespace(path LONGTEXT, verb VARCHAR(20), OUT namespace_id BIGINT)
 BEGIN
+    DECLARE is_held BOOLEAN DEFAULT TRUE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SET namespace_id = NULL;
     -- A locking read: the tree is locked, and a snapshot may be older than that.
@@ -84,52 +85,68 @@ BEGIN
     FROM namespaces AS n
     WHERE n.path_hash = UNHEX(SHA2(path, 256))
     LOCK IN SHARE MODE;
-    IF namespace_id IS NULL THEN
+    IF namespace_id IS NOT NULL THEN
+        SET is_held = has_right(namespace_id, verb);
+    END IF;
+    IF namespace_id IS NULL OR NOT is_held THEN
         CALL refuse('PS001', CONCAT('there is no namespace "', LEFT(path, 80), '"'));
     END IF;
 END;
 
 -- name: lock_topic
--- The id and the number of partitions of a topic, locked against deletion, resize and subscribe to the end of the transaction;
--- publishers do not notice. Raises PS002.
-CREATE PROCEDURE lock_topic(topic LONGTEXT, OUT topic_id BIGINT, OUT topic_partitions INT)
+-- The id and the number of partitions of a topic in which the login holds a right, locked against deletion, resize and subscribe
+-- to the end of the transaction; publishers do not notice. Raises PS002.
+CREATE PROCEDURE lock_topic(topic LONGTEXT, verb VARCHAR(20), OUT topic_id BIGINT, OUT topic_partitions INT)
 BEGIN
+    DECLARE asked_in BIGINT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    SET topic_id = NULL;
-    SELECT t.id, t.partitions INTO topic_id, topic_partitions
+    -- First without a lock: what is refused must not be held up to the end of the stranger's transaction.
+    SELECT MAX(t.namespace_id) INTO asked_in
+    FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(topic, 256)) AND t.restricted;
+    IF asked_in IS NOT NULL THEN
+        CALL require_right(topic, asked_in, verb);
+    END IF;
+    SET topic_id = NULL, asked_in = NULL;
+    SELECT t.id, t.partitions, IF(t.restricted, t.namespace_id, NULL) INTO topic_id, topic_partitions, asked_in
     FROM topics AS t
     WHERE t.address_hash = UNHEX(SHA2(topic, 256))
     FOR UPDATE;
     IF topic_id IS NULL THEN
-        CALL refuse('PS002', CONCAT('there is no topic "', LEFT(topic, 100), '"'));
+        CALL refuse_topic(topic);
+    ELSEIF asked_in IS NOT NULL THEN
+        CALL require_right(topic, asked_in, verb);
     END IF;
 END;
 
 -- name: namespace_exists
--- Whether there is a namespace.
+-- Whether there is a namespace that the login may see.
 CREATE PROCEDURE namespace_exists(path LONGTEXT)
 READS SQL DATA
 BEGIN
-    DECLARE is_there BOOLEAN DEFAULT EXISTS (SELECT * FROM namespaces AS n WHERE n.path_hash = UNHEX(SHA2(path, 256)));
+    DECLARE is_there BOOLEAN;
+    SELECT COUNT(n.id) > 0 INTO is_there
+    FROM namespaces AS n
+    WHERE n.path_hash = UNHEX(SHA2(path, 256)) AND has_right(n.id, 'any');
     SELECT is_there AS namespace_exists;
 END;
 
 -- name: list_namespaces
--- All namespaces, parents first.
+-- All namespaces that the login may see, parents first.
 CREATE PROCEDURE list_namespaces()
 READS SQL DATA
 BEGIN
-    SELECT n.path, n.created_at FROM namespaces AS n ORDER BY CAST(n.path AS BINARY);
+    SELECT n.path, n.created_at FROM namespaces AS n WHERE has_right(n.id, 'any') ORDER BY CAST(n.path AS BINARY);
 END;
 
 -- name: list_topics
--- The topics at or below a namespace; all of them when it is empty.
+-- The topics at or below a namespace that the login may see; all of them when it is empty.
 CREATE PROCEDURE list_topics(namespace LONGTEXT)
 READS SQL DATA
 BEGIN
     SELECT t.address AS topic, t.partitions, t.created_at, t.strategy
     FROM topics AS t
-    WHERE CHAR_LENGTH(namespace) = 0 OR LEFT(t.address, CHAR_LENGTH(namespace) + 1) = CONCAT(namespace, '/')
+    WHERE (CHAR_LENGTH(namespace) = 0 OR LEFT(t.address, CHAR_LENGTH(namespace) + 1) = CONCAT(namespace, '/'))
+      AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
     ORDER BY CAST(t.address AS BINARY);
 END;
 
@@ -159,7 +176,7 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('set_retention()');
-    CALL lock_topic(topic, owner_id, topic_partitions);
+    CALL lock_topic(topic, 'operate', owner_id, topic_partitions);
     IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 1 THEN
         CALL refuse('PS006', CONCAT('retention of ', COALESCE(minimum_age_seconds, 'NULL'), ' seconds and ',
                                     COALESCE(copies, 'NULL'), ' copies'));
@@ -186,5 +203,6 @@ READS SQL DATA
 BEGIN
     SELECT t.address AS topic, r.minimum_age_seconds, r.copies, r.version, r.updated_at
     FROM retention_policies AS r JOIN topics AS t ON t.id = r.topic_id
+    WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
     ORDER BY CAST(t.address AS BINARY);
 END;

@@ -15,7 +15,7 @@ BEGIN
     CALL lock_names('create_namespace()', FALSE);
     CALL split_path(path, parent_path, own_name);
     IF CHAR_LENGTH(parent_path) > 0 THEN
-        CALL find_namespace(parent_path, parent);
+        CALL find_namespace(parent_path, 'operate', parent);
     END IF;
     INSERT IGNORE INTO namespaces (parent_id, name, path) VALUES (parent, own_name, path);
     IF ROW_COUNT() = 0 THEN
@@ -70,7 +70,7 @@ BEGIN
     CALL require_path(path, 'namespace', 3998);
     CALL require_name(new_name, 'namespace');
     CALL lock_names('rename_namespace()', TRUE);
-    CALL find_namespace(path, own);
+    CALL find_namespace(path, 'operate', own);
     CALL split_path(path, parent_path, own_name);
     SET new_path = CONCAT(LEFT(path, CHAR_LENGTH(path) - CHAR_LENGTH(own_name)), new_name);
     IF CAST(new_path AS BINARY) <> CAST(path AS BINARY) THEN
@@ -82,7 +82,7 @@ END;
 
 -- name: move_namespace
 -- Moves a namespace with all that is below it under another parent, or to the root ('' as the parent). Answers its new path.
--- Raises PS001, PS007, PS018, PS030 to PS035.
+-- The rights of the new place hold for it. Raises PS001, PS007, PS018, PS030 to PS035.
 CREATE PROCEDURE move_namespace(path LONGTEXT, new_parent LONGTEXT)
 BEGIN
     DECLARE own BIGINT;
@@ -98,9 +98,9 @@ BEGIN
         CALL require_path(new_parent, 'namespace', 3998);
     END IF;
     CALL lock_names('move_namespace()', TRUE);
-    CALL find_namespace(path, own);
+    CALL find_namespace(path, 'operate', own);
     IF CHAR_LENGTH(new_parent) > 0 THEN
-        CALL find_namespace(new_parent, parent);
+        CALL find_namespace(new_parent, 'operate', parent);
     END IF;
     IF LEFT(CONCAT(new_parent, '/'), CHAR_LENGTH(path) + 1) = CONCAT(path, '/') THEN
         CALL refuse('PS035', CONCAT('the namespace "', LEFT(path, 70), '" cannot be moved under itself'));
@@ -109,6 +109,7 @@ BEGIN
     SET new_path = IF(CHAR_LENGTH(new_parent) = 0, own_name, CONCAT(new_parent, '/', own_name));
     IF CAST(new_path AS BINARY) <> CAST(path AS BINARY) THEN
         CALL place_namespace(own, path, parent, own_name, new_path);
+        CALL refresh_restricted(own, new_path);
     END IF;
     SELECT new_path AS path;
 END;
@@ -127,7 +128,7 @@ BEGIN
     END;
     CALL require_path(path, 'namespace', 3998);
     CALL lock_names('delete_namespace()', TRUE);
-    CALL find_namespace(path, own);
+    CALL find_namespace(path, 'operate', own);
     SELECT COALESCE(JSON_ARRAYAGG(l.id), JSON_ARRAY()) INTO doomed
     FROM (
         SELECT t.id
@@ -143,6 +144,9 @@ BEGIN
     ELSEIF JSON_LENGTH(doomed) > 0 THEN
         CALL drop_topics(doomed, FALSE);
     END IF;
+    DELETE g
+    FROM namespaces AS n STRAIGHT_JOIN namespace_grants AS g ON g.namespace_id = n.id
+    WHERE n.id = own OR LEFT(n.path, CHAR_LENGTH(path) + 1) = CONCAT(path, '/');
     DELETE FROM namespaces WHERE id = own OR LEFT(namespaces.path, CHAR_LENGTH(path) + 1) = CONCAT(path, '/');
     SELECT JSON_LENGTH(doomed) AS topics;
 END;

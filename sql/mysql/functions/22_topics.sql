@@ -23,6 +23,7 @@ CREATE PROCEDURE create_topic(topic LONGTEXT, partitions INT, strategy VARCHAR(2
 BEGIN
     DECLARE parent_path, own_name LONGTEXT;
     DECLARE parent, created BIGINT;
+    DECLARE is_restricted BOOLEAN;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -36,9 +37,10 @@ BEGIN
     END IF;
     CALL lock_names('create_topic()', FALSE);
     CALL split_path(topic, parent_path, own_name);
-    CALL find_namespace(parent_path, parent);
-    INSERT IGNORE INTO topics (namespace_id, name, address, partitions, strategy)
-    VALUES (parent, own_name, topic, partitions, strategy);
+    CALL find_namespace(parent_path, 'operate', parent);
+    CALL find_restricted(parent, is_restricted);
+    INSERT IGNORE INTO topics (namespace_id, name, address, partitions, strategy, restricted)
+    VALUES (parent, own_name, topic, partitions, strategy, is_restricted);
     IF ROW_COUNT() = 0 THEN
         CALL refuse('PS007', CONCAT('there is already a topic "', LEFT(topic, 80), '"'));
     END IF;
@@ -53,13 +55,17 @@ END;
 CREATE PROCEDURE place_topic(own BIGINT, own_address LONGTEXT, parent BIGINT, new_address LONGTEXT)
 BEGIN
     DECLARE parent_path, new_name LONGTEXT;
+    DECLARE is_restricted BOOLEAN;
     IF CAST(new_address AS BINARY) <> CAST(own_address AS BINARY) THEN
         CALL require_address(new_address);
         IF EXISTS (SELECT * FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(new_address, 256))) THEN
             CALL refuse('PS007', CONCAT('there is already a topic "', LEFT(new_address, 80), '"'));
         END IF;
         CALL split_path(new_address, parent_path, new_name);
-        UPDATE topics AS t SET t.namespace_id = parent, t.name = new_name, t.address = new_address WHERE t.id = own;
+        CALL find_restricted(parent, is_restricted);
+        UPDATE topics AS t
+        SET t.namespace_id = parent, t.name = new_name, t.address = new_address, t.restricted = is_restricted
+        WHERE t.id = own;
     END IF;
     SELECT new_address AS topic;
 END;
@@ -80,14 +86,14 @@ BEGIN
     CALL require_address(topic);
     CALL require_name(new_name, 'topic');
     CALL lock_names('rename_topic()', TRUE);
-    CALL lock_topic(topic, own, topic_partitions);
+    CALL lock_topic(topic, 'operate', own, topic_partitions);
     CALL split_path(topic, parent_path, own_name);
-    CALL find_namespace(parent_path, parent);
+    CALL find_namespace(parent_path, 'operate', parent);
     CALL place_topic(own, topic, parent, CONCAT(parent_path, '/', new_name));
 END;
 
 -- name: move_topic
--- Moves a topic into another namespace; answers its new address. Raises PS001, PS002, PS003, PS007, PS018, PS030 to PS034.
+-- Moves a topic into another namespace, whose rights then hold for it; answers its new address. Raises PS001, PS002, PS003, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE move_topic(topic LONGTEXT, namespace LONGTEXT)
 BEGIN
     DECLARE own, parent BIGINT;
@@ -101,8 +107,8 @@ BEGIN
     CALL require_address(topic);
     CALL require_path(namespace, 'namespace', 3998);
     CALL lock_names('move_topic()', TRUE);
-    CALL lock_topic(topic, own, topic_partitions);
-    CALL find_namespace(namespace, parent);
+    CALL lock_topic(topic, 'operate', own, topic_partitions);
+    CALL find_namespace(namespace, 'operate', parent);
     CALL split_path(topic, parent_path, own_name);
     CALL place_topic(own, topic, parent, CONCAT(namespace, '/', own_name));
 END;
@@ -153,7 +159,7 @@ BEGIN
     CALL require_partition_count(partitions);
     CALL begin_call('resize_topic()');
     CALL require_read_committed('resize_topic()');
-    CALL lock_topic(topic, own, own_partitions);
+    CALL lock_topic(topic, 'operate', own, own_partitions);
     IF partitions < own_partitions THEN
         CALL refuse('PS005', CONCAT('topic "', LEFT(topic, 60), '" has ', own_partitions, ' partitions already, never fewer'));
     ELSEIF partitions > own_partitions THEN
@@ -203,7 +209,7 @@ BEGIN
         SELECT c.first_sequence + c.event_count - 1
         FROM chunks AS c
         WHERE c.partition_id = p.id
-        ORDER BY c.first_sequence DESC
+        ORDER BY c.partition_id DESC, c.first_sequence DESC
         LIMIT 1), 0);
     DELETE t FROM topics AS t JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = t.id;
 END;
@@ -223,6 +229,6 @@ BEGIN
     CALL require_address(topic);
     CALL begin_call('delete_topic()');
     CALL require_read_committed('delete_topic()');
-    CALL lock_topic(topic, own, topic_partitions);
+    CALL lock_topic(topic, 'operate', own, topic_partitions);
     CALL drop_topics(JSON_ARRAY(own), with_subscriptions);
 END;

@@ -1,7 +1,7 @@
 -- name: refuse_bad_event
 -- Raises what is wrong with the first bad event of a batch, if one is; the error names its place (from 0). One statement finds the
--- few that have to be looked at closely.
-CREATE PROCEDURE refuse_bad_event(events JSON, longest_delay DOUBLE)
+-- few that have to be looked at closely. Topics whose ids are in hidden (a JSON array) count as not there.
+CREATE PROCEDURE refuse_bad_event(events JSON, longest_delay DOUBLE, hidden JSON)
 READS SQL DATA
 BEGIN
     DECLARE at_place, topic_partitions, max_bytes, asked_partition INT;
@@ -21,7 +21,8 @@ BEGIN
             headers JSON PATH '$.headers', `partition` INT PATH '$.partition', not_before DATETIME(6) PATH '$.not_before',
             dedup_key LONGTEXT PATH '$.dedup_key'
         )) AS i
-        LEFT JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
+        LEFT JOIN topics AS t
+            ON t.address_hash = UNHEX(SHA2(i.topic, 256)) AND NOT JSON_CONTAINS(hidden, CAST(t.id AS CHAR))
         WHERE t.id IS NULL OR i.payload IS NULL OR FROM_BASE64(i.payload) IS NULL OR LENGTH(i.payload) > 1.3 * t.max_payload_bytes
            OR CHAR_LENGTH(i.`key`) > 255 OR CHAR_LENGTH(i.type) > 255 OR CHAR_LENGTH(i.content_type) > 255
            OR CHAR_LENGTH(i.dedup_key) > 255 OR i.`partition` < 0 OR i.`partition` >= t.partitions
@@ -50,15 +51,43 @@ BEGIN
     CLOSE suspects;
 END;
 
+-- name: look_at_topics
+-- Of the topics of a batch, the ids of those that have a limit of back pressure (NULL for none), and of those that the login may
+-- not publish to, as JSON arrays. Rights are asked for once for each topic, and only where one is restricted.
+CREATE PROCEDURE look_at_topics(events JSON, OUT limited JSON, OUT hidden JSON)
+READS SQL DATA
+BEGIN
+    DECLARE asked JSON;
+    SELECT JSON_ARRAYAGG(t.id) INTO asked
+    FROM topics AS t
+    WHERE (t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL OR t.restricted) AND t.address_hash IN (
+        SELECT UNHEX(SHA2(i.topic, 256)) FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic')) AS i);
+    SET limited = NULL, hidden = JSON_ARRAY();
+    IF asked IS NOT NULL THEN
+        SELECT JSON_ARRAYAGG(t.id) INTO limited
+        FROM JSON_TABLE(asked, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j JOIN topics AS t ON t.id = j.id
+        WHERE t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL;
+        SELECT COALESCE(JSON_ARRAYAGG(t.id), JSON_ARRAY()) INTO hidden
+        FROM JSON_TABLE(asked, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j JOIN topics AS t ON t.id = j.id
+        WHERE t.restricted AND NOT has_right(t.namespace_id, 'publish');
+    END IF;
+END;
+
 -- name: take_blocks
 -- Blocks of ids for that many events, packed as eight bytes each.
 CREATE PROCEDURE take_blocks(event_count INT, OUT blocks LONGBLOB)
 BEGIN
     DECLARE rest INT DEFAULT event_count;
+    DECLARE is_taken BOOLEAN DEFAULT FALSE;
+    -- By the sequencer, meanwhile (settle_block).
+    DECLARE CONTINUE HANDLER FOR 1062 SET is_taken = TRUE;
     SET blocks = '';
     WHILE rest > 0 DO
+        SET is_taken = FALSE;
         INSERT INTO pending (event_count) VALUES (LEAST(rest, 256));
-        SET blocks = CONCAT(blocks, UNHEX(LPAD(HEX(LAST_INSERT_ID()), 16, '0'))), rest = rest - 256;
+        IF NOT is_taken THEN
+            SET blocks = CONCAT(blocks, UNHEX(LPAD(HEX(LAST_INSERT_ID()), 16, '0'))), rest = rest - 256;
+        END IF;
     END WHILE;
 END;
 
@@ -68,7 +97,7 @@ END;
 -- of them, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022.
 CREATE PROCEDURE publish_batch(events JSON, strict BOOLEAN)
 BEGIN
-    DECLARE limited JSON;
+    DECLARE limited, hidden JSON;
     DECLARE all_events, topic_count INT DEFAULT JSON_LENGTH(events);
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     DECLARE turn, published BIGINT;
@@ -82,15 +111,12 @@ BEGIN
     END;
     CALL begin_call('publish_batch()');
     CALL find_setting('longest_delay_seconds', longest_delay);
-    CALL refuse_bad_event(events, longest_delay);
+    CALL look_at_topics(events, limited, hidden);
+    CALL refuse_bad_event(events, longest_delay, hidden);
     IF strict OR JSON_CONTAINS_PATH(events, 'one', '$[*].dedup_key') THEN
         CALL lock_events(events, strict);
         CALL claim_dedup_keys(events, duplicates);
     END IF;
-    SELECT JSON_ARRAYAGG(t.id) INTO limited
-    FROM topics AS t
-    WHERE (t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL) AND t.address_hash IN (
-        SELECT UNHEX(SHA2(i.topic, 256)) FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic')) AS i);
     CALL refuse_under_pressure(limited);
     CALL take_blocks(all_events, blocks);
     CALL take_turn(all_events + 1, turn);

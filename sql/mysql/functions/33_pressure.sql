@@ -10,7 +10,7 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('set_backpressure()');
-    CALL find_topic(topic, owner_id);
+    CALL find_topic_for(topic, 'operate', owner_id);
     IF max_events < 1 OR max_bytes < 1 THEN
         CALL refuse('PS006', CONCAT('limits of ', COALESCE(max_events, 'no'), ' events and ', COALESCE(max_bytes, 'no'), ' bytes'));
     END IF;

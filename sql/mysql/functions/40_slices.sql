@@ -1,38 +1,80 @@
--- name: droppable_slices
--- The partitions of events in which every event is logically gone: sequenced, behind the low sequence, and none delayed. What is
--- not committed yet is looked for when they are dropped, behind a lock that ends every publisher's transaction.
-CREATE PROCEDURE droppable_slices()
+-- name: slices
+-- The partitions of the insert-only tables, as the catalog has them: slices of ids, each from first_id to last_id.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW slices AS
+SELECT p.TABLE_NAME AS parent, p.PARTITION_NAME AS slice,
+       COALESCE(LAG(CAST(p.PARTITION_DESCRIPTION AS SIGNED)) OVER (
+           PARTITION BY p.TABLE_NAME ORDER BY p.PARTITION_ORDINAL_POSITION), 0) AS first_id,
+       CAST(p.PARTITION_DESCRIPTION AS SIGNED) - 1 AS last_id, p.TABLE_ROWS AS row_estimate
+FROM information_schema.PARTITIONS AS p
+WHERE p.TABLE_SCHEMA = DATABASE() AND p.PARTITION_NAME IS NOT NULL;
+
+-- name: slice_sources
+-- What the insert-only tables are cut by, and the highest that was given out as far as anybody can see.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW slice_sources AS
+SELECT 'events' AS parent, 256 * GREATEST((SELECT s.settled_block FROM sequencer AS s),
+                                          COALESCE((SELECT MAX(p.block) FROM pending AS p), 0)) AS used
+UNION ALL SELECT 'positions', COALESCE((SELECT MAX(p.id) FROM positions AS p), 0)
+UNION ALL SELECT 'lease_history', COALESCE((SELECT MAX(h.id) FROM lease_history AS h), 0)
+UNION ALL SELECT 'blocks', COALESCE((SELECT MAX(b.id) FROM blocks AS b), 0)
+UNION ALL SELECT 'relay_failures', COALESCE((SELECT MAX(b.id) FROM blocks AS b), 0);
+
+-- name: note_slice_rates
+-- Notes how fast each table takes ids: the most in an hour, halved for every week since. Asked more often, it does nothing.
+CREATE PROCEDURE note_slice_rates()
+BEGIN
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('note_slice_rates()');
+    INSERT IGNORE INTO slice_rates (parent, used, measured_at) SELECT s.parent, s.used, present FROM slice_sources AS s;
+    UPDATE slice_rates AS r JOIN slice_sources AS s ON s.parent = r.parent
+    SET r.peak_per_second = GREATEST(
+            (s.used - r.used) / TIMESTAMPDIFF(SECOND, r.measured_at, present),
+            r.peak_per_second * POW(0.5, TIMESTAMPDIFF(SECOND, r.measured_at, present) / 604800)),
+        r.used = s.used, r.measured_at = present
+    WHERE r.measured_at <= present - INTERVAL 1 HOUR;
+END;
+
+-- name: missing_slices
+-- The tables that need another slice: where it begins and where it ends (not included). Ids have to be ready for seven days at the
+-- peak rate, for a young table a fixed number, and never fewer than events have been given out. Slices are small at first, so that
+-- a young log can be cleaned early; then a part of what has to be ready, so that they stay few: every look-up asks each of them.
+-- Ids of events come in blocks of 256.
+CREATE PROCEDURE missing_slices()
 READS SQL DATA
 BEGIN
-    DECLARE settled BIGINT;
-    SELECT s.settled_block INTO settled FROM sequencer AS s;
-    SELECT s.slice, s.first_id, s.last_id
+    SELECT w.parent, w.end_id AS start_id,
+           w.end_id + IF(w.parent = 'events',
+               LEAST(GREATEST(2560000, w.spanned), GREATEST(2560000000, w.wanted DIV 4, w.spanned DIV 16)) DIV 256 * 256,
+               LEAST(GREATEST(100000, w.spanned * 4), GREATEST(10000000, w.wanted DIV 2, w.spanned DIV 4))) AS end_id
     FROM (
-        SELECT p.PARTITION_NAME AS slice, CAST(p.PARTITION_DESCRIPTION AS SIGNED) - 1 AS last_id,
-               COALESCE(LAG(CAST(p.PARTITION_DESCRIPTION AS SIGNED)) OVER (ORDER BY p.PARTITION_ORDINAL_POSITION), 0) AS first_id
-        FROM information_schema.PARTITIONS AS p
-        WHERE p.TABLE_SCHEMA = DATABASE() AND p.TABLE_NAME = 'events'
-    ) AS s
-    WHERE s.last_id < settled * 256
-      AND NOT EXISTS (SELECT * FROM pending AS w WHERE w.block * 256 <= s.last_id)
-      AND NOT EXISTS (SELECT * FROM delayed_events AS d WHERE d.id <= s.last_id AND d.id >= s.first_id)
-      AND NOT EXISTS (
-          SELECT *
-          FROM chunks AS c JOIN partitions AS p ON p.id = c.partition_id
-          WHERE c.first_id <= s.last_id AND c.last_id >= s.first_id AND c.first_sequence + c.event_count > p.low_sequence)
-    ORDER BY s.first_id;
+        SELECT s.parent, u.used, MAX(s.last_id) + 1 AS end_id, MAX(s.last_id) + 1 - MIN(s.first_id) AS spanned,
+               CAST(GREATEST(
+                   IF(s.parent = 'events', GREATEST(2560000000, LEAST(u.used, 256000000000)), 1000000),
+                   LEAST(COALESCE(MAX(r.peak_per_second), 0) * 604800, 1e15)) AS SIGNED) AS wanted
+        FROM slices AS s
+        JOIN slice_sources AS u ON u.parent = s.parent
+        LEFT JOIN slice_rates AS r ON r.parent = s.parent
+        GROUP BY s.parent, u.used
+    ) AS w
+    WHERE w.end_id - 1 - w.used < w.wanted
+    ORDER BY w.parent;
 END;
 
 -- name: slices_ready
--- How many ids the events can still take, and in how many partitions they stand.
+-- How many ids each insert-only table can still take, for how many days that is enough at the peak rate seen (NULL: none seen
+-- yet), and in how many slices it stands.
 CREATE PROCEDURE slices_ready()
 READS SQL DATA
 BEGIN
-    DECLARE ready, used BIGINT;
-    CALL find_ids_ready(ready);
-    SET used = GREATEST(
-        (SELECT s.settled_block FROM sequencer AS s), COALESCE((SELECT MAX(p.block) FROM pending AS p), 0)) * 256;
-    SELECT 'events' AS parent, used AS used, ready AS ready, NULL AS days, COUNT(*) AS slices
-    FROM information_schema.PARTITIONS AS p
-    WHERE p.TABLE_SCHEMA = DATABASE() AND p.TABLE_NAME = 'events';
+    SELECT s.parent, u.used AS used, MAX(s.last_id) - u.used AS ready,
+           (MAX(s.last_id) - u.used) / NULLIF(MAX(r.peak_per_second), 0) / 86400 AS days, COUNT(*) AS slices
+    FROM slices AS s
+    JOIN slice_sources AS u ON u.parent = s.parent
+    LEFT JOIN slice_rates AS r ON r.parent = s.parent
+    GROUP BY s.parent, u.used
+    ORDER BY s.parent;
 END;

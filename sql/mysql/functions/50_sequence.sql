@@ -1,19 +1,28 @@
 -- name: claim_blocks
 -- Locks what was published and committed up to the bound and puts it into the session's table claimed: blocks of together at
--- least wanted events, when there are so many; is_all says that nothing was left. It begins at the first block every time: what
--- committed late comes before all that began to publish after it. SKIP LOCKED passes by what is not committed yet. The bound is
--- what keeps the order: a scan that has passed an open A would else meet a B that began when A had ended, while it was still at work.
-CREATE PROCEDURE claim_blocks(bound BIGINT, wanted INT, OUT is_all BOOLEAN)
+-- least wanted events, when there are so many; is_all says that nothing was left. Every time it looks for the late blocks and then
+-- for all above the floor: what committed late comes before all that began to publish after it. SKIP LOCKED passes by what is not
+-- committed yet. The bound is what keeps the order: a scan that has passed an open A would else meet a B that began when A had
+-- ended, while it was still at work.
+CREATE PROCEDURE claim_blocks(bottom BIGINT, bound BIGINT, wanted INT, OUT is_all BOOLEAN)
 BEGIN
-    DECLARE reached BIGINT DEFAULT 0;
+    DECLARE reached BIGINT DEFAULT bottom;
     DECLARE found_blocks, all_blocks, all_events INT DEFAULT 0;
-    DECLARE step INT DEFAULT 1 + wanted DIV 256;
+    DECLARE step INT;
     CREATE TEMPORARY TABLE IF NOT EXISTS claimed (
         block BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, taken INT NOT NULL, used INT NOT NULL
     ) ENGINE = MEMORY;
     DELETE FROM claimed;
+    INSERT INTO claimed (block, event_count, taken, used)
+    SELECT STRAIGHT_JOIN p.block, p.event_count, p.taken, p.event_count - p.taken
+    FROM late_blocks AS l JOIN pending AS p FORCE INDEX (PRIMARY) ON p.block = l.block
+    ORDER BY l.block
+    LIMIT wanted
+    FOR UPDATE SKIP LOCKED;
+    SELECT COUNT(*), COALESCE(SUM(c.used), 0) INTO all_blocks, all_events FROM claimed AS c;
+    SET is_all = FALSE, step = 1 + GREATEST(wanted - all_events, 0) DIV 256;
     -- Blocks have 1 to 256 events: how many there are in those that were found says how many more are needed.
-    claim: LOOP
+    claim: WHILE all_events < wanted DO
         INSERT INTO claimed (block, event_count, taken, used)
         SELECT p.block, p.event_count, p.taken, p.event_count - p.taken
         FROM pending AS p
@@ -26,11 +35,8 @@ BEGIN
             LEAVE claim;
         END IF;
         SELECT MAX(c.block), COUNT(*), SUM(c.used) INTO reached, all_blocks, all_events FROM claimed AS c;
-        IF all_events >= wanted THEN
-            LEAVE claim;
-        END IF;
-        SET step = 1 + (wanted - all_events) DIV (all_events / all_blocks);
-    END LOOP;
+        SET step = 1 + GREATEST(wanted - all_events, 0) DIV (all_events / all_blocks);
+    END WHILE;
 END;
 
 -- name: cut_claimed
@@ -72,6 +78,17 @@ BEGIN
     LIMIT wanted;
 END;
 
+-- name: put_off
+-- Moves what is not due yet from the batch to delayed_events.
+CREATE PROCEDURE put_off(present DATETIME(6))
+BEGIN
+    IF EXISTS (SELECT * FROM batch AS b WHERE b.due > present) THEN
+        INSERT INTO delayed_events (due, id, partition_id)
+        SELECT b.due, b.id, b.partition_id FROM batch AS b WHERE b.due > present;
+        DELETE FROM batch WHERE due > present;
+    END IF;
+END;
+
 -- name: collect_claimed
 -- The second half: what was claimed.
 CREATE PROCEDURE collect_claimed(present DATETIME(6))
@@ -82,16 +99,13 @@ BEGIN
     JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.used)) AS UNSIGNED) AND l.n < c.used
     JOIN events AS e ON e.id = c.block * 256 + c.taken + l.n
     ORDER BY c.block, l.n;
-    IF EXISTS (SELECT * FROM batch AS b WHERE b.due > present) THEN
-        INSERT INTO delayed_events (due, id, partition_id)
-        SELECT b.due, b.id, b.partition_id FROM batch AS b WHERE b.due > present;
-        DELETE FROM batch WHERE due > present;
-    END IF;
+    CALL put_off(present);
 END;
 
 -- name: append_chunks
 -- Numbers the batch per partition and appends it to the index of the log in chunks of at most 1,000. What was published to a topic
--- that is gone is counted instead. Answers how many events got a sequence, and the partitions that grew.
+-- that is gone is counted instead. Answers how many events got a sequence, and the partitions that grew. The head of a partition,
+-- here and in every subquery like it, is ordered by the whole key: by less, MySQL reads all chunks of the partition and sorts them.
 CREATE PROCEDURE append_chunks(present DATETIME(6), OUT sequenced BIGINT, OUT grown LONGTEXT)
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
@@ -108,10 +122,11 @@ BEGIN
     DELETE FROM heads;
     INSERT INTO heads (partition_id, event_count, next_sequence, is_gone)
     SELECT t.partition_id, t.event_count, COALESCE((
-            SELECT c.first_sequence + c.event_count
+            -- An overflow beyond 10^18, the last sequence that can be read: nothing is numbered that nobody can fetch.
+            SELECT c.first_sequence + c.event_count + 8223372036854775807 - 8223372036854775807
             FROM chunks AS c
             WHERE c.partition_id = t.partition_id
-            ORDER BY c.first_sequence DESC
+            ORDER BY c.partition_id DESC, c.first_sequence DESC
             LIMIT 1), 1),
         EXISTS (SELECT * FROM deleted_topics AS d WHERE d.topic_id = t.partition_id DIV 65536)
     FROM (SELECT b.partition_id, COUNT(*) AS event_count FROM batch AS b GROUP BY b.partition_id) AS t;
@@ -150,6 +165,9 @@ BEGIN
     UPDATE claimed AS c STRAIGHT_JOIN pending AS p FORCE INDEX (PRIMARY) ON p.block = c.block
     SET p.taken = c.taken + c.used
     WHERE c.taken + c.used < c.event_count;
+    DELETE l
+    FROM claimed AS c STRAIGHT_JOIN late_blocks AS l FORCE INDEX (PRIMARY) ON l.block = c.block
+    WHERE c.taken + c.used = c.event_count;
     DELETE d
     FROM batch AS b STRAIGHT_JOIN delayed_events AS d FORCE INDEX (PRIMARY) ON d.due = b.due AND d.id = b.id
     WHERE b.due IS NOT NULL;
@@ -157,15 +175,16 @@ END;
 
 -- name: sequence
 -- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late commit
--- comes with the pass after it: each one begins at the first block, because what began to publish after a late commit must not
--- come before it. busy: somebody else is at it. more: call again at once. Raises PS006, PS018.
+-- comes with the pass after it: each one looks for all that was late, because what began to publish after a late commit must not
+-- come before it. After a restore, what that has left is repaired first. busy: somebody else is at it. more: call again at once.
+-- Raises PS006, PS018.
 CREATE PROCEDURE `sequence`(max_events INT)
 pass: BEGIN
     DECLARE wanted INT DEFAULT LEAST(max_events, 50000);
-    DECLARE present, due_done DATETIME(6);
-    DECLARE settled, bound, last_block, id_done, sequenced BIGINT DEFAULT 0;
+    DECLARE present, due_done, last_pass DATETIME(6);
+    DECLARE bottom, settled, bound, last_block, id_done, sequenced BIGINT DEFAULT 0;
     DECLARE from_delayed INT DEFAULT 0;
-    DECLARE is_all, is_cut, busy, more BOOLEAN DEFAULT FALSE;
+    DECLARE is_all, is_cut, busy, more, is_repair BOOLEAN DEFAULT FALSE;
     DECLARE grown LONGTEXT DEFAULT '[]';
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET busy = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -180,8 +199,8 @@ pass: BEGIN
     END IF;
     -- A read of its own, before anything is locked: what began to publish after it has a higher block.
     SELECT MAX(p.block) INTO bound FROM pending AS p WHERE p.block > (SELECT s.settled_block FROM sequencer AS s);
-    SELECT s.settled_block, s.delayed_due, s.delayed_id
-    INTO settled, due_done, id_done
+    SELECT s.floor_block, s.settled_block, s.delayed_due, s.delayed_id, s.passed_at
+    INTO bottom, settled, due_done, id_done, last_pass
     FROM sequencer AS s
     FOR UPDATE SKIP LOCKED;
     IF busy THEN
@@ -189,12 +208,18 @@ pass: BEGIN
         LEAVE pass;
     END IF;
     SET present = UTC_TIMESTAMP(6), bound = GREATEST(COALESCE(bound, 0), settled);
+    CALL enter_era(CONCAT_WS(' ', settled, due_done, id_done, last_pass), is_repair);
+    IF is_repair THEN
+        CALL repair_pass(wanted, present, due_done, id_done, sequenced, grown);
+        SELECT sequenced AS sequenced, TRUE AS more, busy AS busy, grown AS grown;
+        LEAVE pass;
+    END IF;
     CALL collect_batch(wanted, present, due_done, id_done);
     SELECT COUNT(*), COALESCE(MAX(b.due), due_done) INTO from_delayed, due_done FROM batch AS b;
     IF from_delayed > 0 THEN
         SELECT MAX(b.id) INTO id_done FROM batch AS b WHERE b.due = due_done;
     END IF;
-    CALL claim_blocks(bound, wanted - from_delayed, is_all);
+    CALL claim_blocks(bottom, bound, wanted - from_delayed, is_all);
     CALL cut_claimed(wanted - from_delayed, last_block, is_cut);
     SET more = is_cut OR NOT is_all OR from_delayed = wanted;
     CALL collect_claimed(present);
@@ -204,9 +229,14 @@ pass: BEGIN
     END IF;
     CALL append_chunks(present, sequenced, grown);
     CALL forget_claimed();
+    IF settled - bottom >= 1000 THEN
+        CALL raise_floor(settled, bottom);
+    END IF;
+    SET settled = GREATEST(settled, IF(is_cut OR NOT is_all, COALESCE(last_block, 0), bound)),
+        last_pass = IF(sequenced > 0, present, last_pass),
+        @penstock_state = IF(@penstock_state IS NULL, NULL, CONCAT_WS(' ', settled, due_done, id_done, last_pass));
     UPDATE sequencer
-    SET settled_block = GREATEST(settled, IF(is_cut OR NOT is_all, COALESCE(last_block, 0), bound)),
-        delayed_due = due_done, delayed_id = id_done, passed_at = IF(sequenced > 0, present, passed_at)
+    SET floor_block = bottom, settled_block = settled, delayed_due = due_done, delayed_id = id_done, passed_at = last_pass
     WHERE singleton;
     SELECT sequenced AS sequenced, more AS more, busy AS busy, grown AS grown;
 END;

@@ -1,49 +1,73 @@
 -- name: read_log
 -- The events of a partition from a sequence on, in order, and how many there are: one descent into the index of the log, then the
--- events by their ids. Answers them without history, which fetch adds; poll adds the partition.
+-- events by their ids, in one statement, because clean may merge chunks between two. Answers them without history, which fetch adds; poll adds the partition.
 CREATE PROCEDURE read_log(of_partition BIGINT, from_sequence BIGINT, max_events INT, as_poll BOOLEAN, OUT found INT)
 READS SQL DATA
 BEGIN
-    DECLARE first_chunk, present BIGINT DEFAULT 0;
-    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    SELECT c.first_sequence INTO first_chunk
-    FROM chunks AS c
-    WHERE c.partition_id = of_partition AND c.first_sequence <= from_sequence
-    ORDER BY c.first_sequence DESC
-    LIMIT 1;
+    DECLARE present BIGINT;
     SELECT MAX(h.history) INTO present FROM histories AS h;
+    -- Sequences and ids first, in a derived table (LIMIT keeps it one): what has to be sorted is narrow.
     IF as_poll THEN
-        SELECT STRAIGHT_JOIN c.partition_id, c.first_sequence + l.n AS sequence,
+        SELECT STRAIGHT_JOIN of_partition AS partition_id, i.sequence,
                LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
-               e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, c.sequenced_at
-        FROM chunks AS c
-        JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
-        JOIN events AS e ON e.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED)
-        WHERE c.partition_id = of_partition
-          AND c.first_sequence >= first_chunk AND c.first_sequence < from_sequence + max_events
-          AND c.first_sequence + l.n >= from_sequence AND c.first_sequence + l.n < from_sequence + max_events
-        ORDER BY c.first_sequence, l.n;
+               e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, i.sequenced_at
+        FROM (
+            SELECT STRAIGHT_JOIN c.first_sequence + l.n AS sequence,
+                   CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) AS id,
+                   IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL
+                      CAST(CONV(HEX(SUBSTR(c.sequenced_ats, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) MICROSECOND) AS sequenced_at
+            FROM chunks AS c
+            JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
+            WHERE c.partition_id = of_partition
+              AND c.first_sequence >= (
+                  SELECT MAX(f.first_sequence) FROM chunks AS f
+                  WHERE f.partition_id = of_partition AND f.first_sequence <= from_sequence)
+              AND c.first_sequence < from_sequence + max_events
+              AND c.first_sequence + l.n >= from_sequence AND c.first_sequence + l.n < from_sequence + max_events
+            LIMIT 100000
+        ) AS i
+        JOIN events AS e FORCE INDEX (PRIMARY) ON e.id = i.id
+        ORDER BY i.sequence;
     ELSE
-        SELECT STRAIGHT_JOIN c.first_sequence + l.n AS sequence,
+        SELECT STRAIGHT_JOIN i.sequence,
                LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
-               e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, c.sequenced_at, present AS history
-        FROM chunks AS c
-        JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
-        JOIN events AS e ON e.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED)
-        WHERE c.partition_id = of_partition
-          AND c.first_sequence >= first_chunk AND c.first_sequence < from_sequence + max_events
-          AND c.first_sequence + l.n >= from_sequence AND c.first_sequence + l.n < from_sequence + max_events
-        ORDER BY c.first_sequence, l.n;
+               e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, i.sequenced_at, present AS history
+        FROM (
+            SELECT STRAIGHT_JOIN c.first_sequence + l.n AS sequence,
+                   CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) AS id,
+                   IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL
+                      CAST(CONV(HEX(SUBSTR(c.sequenced_ats, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) MICROSECOND) AS sequenced_at
+            FROM chunks AS c
+            JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
+            WHERE c.partition_id = of_partition
+              AND c.first_sequence >= (
+                  SELECT MAX(f.first_sequence) FROM chunks AS f
+                  WHERE f.partition_id = of_partition AND f.first_sequence <= from_sequence)
+              AND c.first_sequence < from_sequence + max_events
+              AND c.first_sequence + l.n >= from_sequence AND c.first_sequence + l.n < from_sequence + max_events
+            LIMIT 100000
+        ) AS i
+        JOIN events AS e FORCE INDEX (PRIMARY) ON e.id = i.id
+        ORDER BY i.sequence;
     END IF;
     SET found = FOUND_ROWS();
 END;
 
 -- name: require_readable
--- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence.
+-- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a partition that
+-- is stopped (PS021).
 CREATE PROCEDURE require_readable(of_partition BIGINT, from_sequence BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE low BIGINT;
+    DECLARE stopped VARCHAR(200);
+    -- A stop that was reported while a history began is of the one before.
+    SELECT MAX(CONCAT(LEFT(s.source, 50), ' has seen sequence ', s.sequence)) INTO stopped
+    FROM stops AS s
+    WHERE s.partition_id = of_partition AND s.history >= (SELECT MAX(h.history) FROM histories AS h);
+    IF stopped IS NOT NULL THEN
+        CALL refuse('PS021', CONCAT('partition ', of_partition & 65535, ' is stopped: ', stopped, ', and the log is behind it'));
+    END IF;
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
     IF from_sequence < low THEN
         CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low));
@@ -65,7 +89,7 @@ END;
 
 -- name: fetch
 -- At most max_events events of a partition from a sequence on, never above the high watermark. Raises PS002, PS005,
--- PS006, PS016.
+-- PS006, PS016, PS021.
 CREATE PROCEDURE `fetch`(topic VARCHAR(4000), `partition` INT, from_sequence BIGINT, max_events INT)
 READS SQL DATA
 BEGIN
@@ -98,7 +122,7 @@ BEGIN
             SELECT c.first_sequence + c.event_count - 1
             FROM chunks AS c
             WHERE c.partition_id = p.id
-            ORDER BY c.first_sequence DESC
+            ORDER BY c.partition_id DESC, c.first_sequence DESC
             LIMIT 1), 0) AS high_watermark, present AS history
     FROM partitions AS p
     WHERE p.topic_id = owner_id

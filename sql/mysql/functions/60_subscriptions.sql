@@ -1,22 +1,50 @@
+-- name: refuse_subscription
+-- Says that there is no such subscription (PS013): in the same words whether it is missing or hidden.
+CREATE PROCEDURE refuse_subscription(subscription LONGTEXT)
+NO SQL
+BEGIN
+    CALL refuse('PS013', CONCAT('there is no subscription "', LEFT(COALESCE(subscription, ''), 80), '"'));
+END;
+
+-- name: look_at_subscription
+-- The id of a subscription, NULL when there is none; raises PS013 when it reads what the login may not consume.
+CREATE PROCEDURE look_at_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE given INT;
+    DECLARE is_hidden BOOLEAN;
+    SELECT MAX(s.id) INTO subscription_id FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256));
+    -- First whether there are rights at all: where there are none, a heartbeat does not pay for them.
+    SELECT COUNT(g.verb) INTO given FROM (SELECT n.verb FROM namespace_grants AS n LIMIT 1) AS g;
+    IF given > 0 THEN
+        SET is_hidden = reads_hidden(subscription_id);
+        IF is_hidden THEN
+            CALL refuse_subscription(subscription);
+        END IF;
+    END IF;
+END;
+
 -- name: find_subscription
--- The id of a subscription; raises PS013.
+-- The id of a subscription; raises PS013, also when it reads what the login may not consume.
 CREATE PROCEDURE find_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
 READS SQL DATA
 BEGIN
-    SELECT MAX(s.id) INTO subscription_id FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256));
+    CALL look_at_subscription(subscription, subscription_id);
     IF subscription_id IS NULL THEN
-        CALL refuse('PS013', CONCAT('there is no subscription "', LEFT(COALESCE(subscription, ''), 80), '"'));
+        CALL refuse_subscription(subscription);
     END IF;
 END;
 
 -- name: lock_subscription
--- Locks the row of a subscription, the first that everybody locks who changes its consumers and leases; raises PS013.
+-- Locks the row of a subscription, the first that everybody locks who changes its consumers and leases; raises PS013, before it
+-- locks one that is hidden.
 CREATE PROCEDURE lock_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
 BEGIN
+    CALL look_at_subscription(subscription, subscription_id);
     SET subscription_id = (
         SELECT s.id FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) FOR UPDATE);
     IF subscription_id IS NULL THEN
-        CALL refuse('PS013', CONCAT('there is no subscription "', LEFT(COALESCE(subscription, ''), 80), '"'));
+        CALL refuse_subscription(subscription);
     END IF;
 END;
 
@@ -98,12 +126,12 @@ END;
 
 -- name: subscribe
 -- Creates the subscription if need be and adds topics (a JSON array) to it; answers how many were new. Raises PS002, PS006,
--- PS012, PS016, PS018, PS030, PS031, PS033.
+-- PS007, PS012, PS016, PS018, PS030, PS031, PS033.
 CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start TEXT)
 BEGIN
     DECLARE owner_id, source_id BIGINT;
     DECLARE address VARCHAR(4000);
-    DECLARE added, known, topic_partitions INT DEFAULT 0;
+    DECLARE added, known, taken, topic_partitions INT DEFAULT 0;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE given CURSOR FOR
         SELECT DISTINCT g.address
@@ -121,6 +149,12 @@ BEGIN
     IF COALESCE(JSON_LENGTH(topics), 0) = 0 THEN
         CALL refuse('PS006', 'a subscription without a topic');
     END IF;
+    -- Before the row is locked: it may be another tenant's.
+    SELECT COUNT(s.id) INTO taken
+    FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND reads_hidden(s.id);
+    IF taken > 0 THEN
+        CALL refuse('PS007', CONCAT('there is already a subscription "', LEFT(subscription, 80), '"'));
+    END IF;
     INSERT INTO subscriptions (name) VALUES (subscription) ON DUPLICATE KEY UPDATE mode = mode;
     CALL lock_subscription(subscription, owner_id);
     OPEN given;
@@ -129,7 +163,7 @@ BEGIN
         IF done THEN
             LEAVE topic;
         END IF;
-        CALL lock_topic(COALESCE(address, ''), source_id, topic_partitions);
+        CALL lock_topic(COALESCE(address, ''), 'consume', source_id, topic_partitions);
         SELECT COUNT(*) INTO known
         FROM subscription_topics AS t WHERE t.subscription_id = owner_id AND t.topic_id = source_id;
         IF known = 0 THEN
@@ -200,16 +234,18 @@ BEGIN
         JOIN leases AS l ON l.subscription_id = s.id
         JOIN partitions AS p ON p.id = l.partition_id
         JOIN topics AS t ON t.id = p.topic_id
-        WHERE subscription IS NULL OR s.name_hash = UNHEX(SHA2(subscription, 256))
+        WHERE (subscription IS NULL OR s.name_hash = UNHEX(SHA2(subscription, 256)))
+          AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
         LIMIT 100000000  -- Keeps it from being merged into the query, which would call the functions for each mention.
     )
     SELECT a.name AS subscription, a.address AS topic, a.number AS `partition`, a.position, a.watermark AS high_watermark,
            a.watermark - a.position AS lag_events,
            IF(a.watermark > a.position, COALESCE(TIMESTAMPDIFF(MICROSECOND, (
-               SELECT c.sequenced_at
+               SELECT IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL CAST(CONV(HEX(
+                             SUBSTR(c.sequenced_ats, 8 * (a.position + 1 - c.first_sequence) + 1, 8)), 16, 10) AS SIGNED) MICROSECOND)
                FROM chunks AS c
                WHERE c.partition_id = a.id AND c.first_sequence <= a.position + 1
-               ORDER BY c.first_sequence DESC
+               ORDER BY c.partition_id DESC, c.first_sequence DESC
                LIMIT 1), present), 0), 0) / 1e6 AS lag_seconds,
            a.state, a.holder, a.lease_epoch
     FROM standing AS a

@@ -214,7 +214,7 @@ BEGIN
                    SELECT q.id
                    FROM positions AS q FORCE INDEX (positions_newest)
                    WHERE q.subscription_id = l.subscription_id AND q.partition_id = l.partition_id
-                   ORDER BY q.id DESC
+                   ORDER BY q.subscription_id DESC, q.partition_id DESC, q.id DESC
                    LIMIT 1) AS newest
         FROM leases AS l
         WHERE l.subscription_id = owner_id
@@ -346,6 +346,7 @@ BEGIN
     JOIN partitions AS p ON p.id = l.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.holder = consumer
+      AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
     ORDER BY p.id;
 END;
 

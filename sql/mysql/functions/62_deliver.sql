@@ -44,6 +44,9 @@ BEGIN
                                         ' was read, and the log ends at ', watermark));
         ELSEIF watermark >= from_sequence THEN
             CALL read_log(source, from_sequence, LEAST(wanted, watermark - from_sequence + 1), TRUE, found);
+            IF found < LEAST(wanted, watermark - from_sequence + 1) THEN
+                CALL refuse('PS016', CONCAT('events from sequence ', from_sequence, ' on were dropped while this transaction was open'));
+            END IF;
             SET wanted = wanted - found;
         END IF;
     END LOOP;
@@ -254,7 +257,7 @@ BEGIN
     CALL require_read_committed('seek()');
     CALL begin_call('seek()');
     CALL find_subscription(subscription, owner_id);
-    CALL lock_topic(topic, topic_id, partitions);
+    CALL lock_topic(topic, 'read', topic_id, partitions);
     CALL find_partition(topic, `partition`, source_id);
     SELECT l.lease_epoch, l.holder INTO held_epoch, held_by
     FROM leases AS l WHERE l.subscription_id = owner_id AND l.partition_id = source_id FOR UPDATE;
@@ -347,5 +350,5 @@ BEGIN
     JOIN lease_history AS taken
         ON taken.subscription_id = lost.subscription_id AND taken.partition_id = lost.partition_id
         AND taken.`change` = 'acquired' AND taken.lease_epoch = lost.lease_epoch + 1 AND taken.holder <> lost.holder
-    WHERE s.name_hash = UNHEX(SHA2(subscription, 256));
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND NOT reads_hidden(s.id);
 END;

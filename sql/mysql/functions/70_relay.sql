@@ -1,27 +1,15 @@
 -- name: logged_events
 -- The log as a table, for what needs other columns than read_log answers: first_sequence and event_count are the chunk's, and a
--- reader bounds first_sequence as well as the sequence, so that it descends into the index of the log.
+-- reader bounds first_sequence as well as the sequence, so that it descends into the index of the log; in the same statement it looks
+-- where it has to begin (SELECT MAX), because clean may merge chunks between two.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW logged_events AS
 SELECT c.partition_id, c.first_sequence, c.event_count, c.first_sequence + l.n AS sequence, e.event_id, e.`key`, e.type,
-       e.content_type, e.headers, e.payload, e.created_at, c.sequenced_at
+       e.content_type, e.headers, e.payload, e.created_at,
+       IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL
+         CAST(CONV(HEX(SUBSTR(c.sequenced_ats, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) MICROSECOND) AS sequenced_at
 FROM chunks AS c
 STRAIGHT_JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
 STRAIGHT_JOIN events AS e ON e.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED);
-
--- name: first_chunk
--- The first sequence of the chunk that holds a sequence; 0 when there is none.
-CREATE FUNCTION first_chunk(of_partition BIGINT, sequence BIGINT) RETURNS BIGINT
-READS SQL DATA
-BEGIN
-    DECLARE found BIGINT DEFAULT 0;
-    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    SELECT c.first_sequence INTO found
-    FROM chunks AS c
-    WHERE c.partition_id = of_partition AND c.first_sequence <= sequence
-    ORDER BY c.first_sequence DESC
-    LIMIT 1;
-    RETURN found;
-END;
 
 -- name: find_open_block
 -- The block of a partition that was written down and whose end is not committed yet; NULL when there is none.
@@ -45,13 +33,14 @@ END;
 CREATE PROCEDURE find_block_end(part_id BIGINT, start BIGINT, max_events INT, max_bytes BIGINT, OUT last BIGINT)
 READS SQL DATA
 BEGIN
-    DECLARE chunk BIGINT DEFAULT first_chunk(part_id, start);
     DECLARE wanted INT DEFAULT LEAST(GREATEST(COALESCE(max_events, 1), 1), 100000);
     SELECT MAX(r.sequence) INTO last
     FROM (
         SELECT e.sequence, SUM(LENGTH(e.payload)) OVER (ORDER BY e.sequence) AS bytes
         FROM logged_events AS e
-        WHERE e.partition_id = part_id AND e.first_sequence >= chunk AND e.first_sequence < start + wanted
+        WHERE e.partition_id = part_id AND e.first_sequence < start + wanted AND e.first_sequence >= (
+              SELECT MAX(f.first_sequence) FROM chunks AS f
+              WHERE f.partition_id = part_id AND f.first_sequence <= start)
           AND e.sequence >= start AND e.sequence < start + wanted
     ) AS r
     WHERE r.bytes <= max_bytes OR r.sequence = start;
@@ -60,7 +49,7 @@ END;
 -- name: open_block
 -- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next at most
 -- max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt counts from 1.
--- Raises PS010, PS013, PS016, PS018.
+-- Raises PS010, PS013, PS016, PS018, PS021.
 CREATE PROCEDURE open_block(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, max_events INT,
     max_bytes BIGINT
@@ -79,8 +68,9 @@ BEGIN
     SET start = current_position(owner_id, partition_id) + 1;
     CALL find_open_block(owner_id, partition_id, start, block);
     SET was_open = block IS NOT NULL;
+    -- Of a block that is open too: a partition that is stopped is not sent from.
+    CALL require_readable(partition_id, start);
     IF NOT was_open THEN
-        CALL require_readable(partition_id, start);
         CALL find_block_end(partition_id, start, max_events, max_bytes, last);
         IF last IS NOT NULL THEN
             INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch)
@@ -102,18 +92,20 @@ CREATE PROCEDURE read_block(
 )
 READS SQL DATA
 BEGIN
-    DECLARE chunk BIGINT DEFAULT first_chunk(partition_id, first_sequence);
     DECLARE present INT;
     DECLARE owner_id BIGINT;
     SELECT MAX(h.history) INTO present FROM histories AS h;
     SELECT MAX(s.id) INTO owner_id
     FROM subscriptions AS s JOIN leases AS l ON l.subscription_id = s.id
-    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.partition_id = partition_id;
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.partition_id = partition_id
+      AND NOT reads_hidden(s.id);
     SELECT e.sequence,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
            e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, e.sequenced_at
     FROM logged_events AS e
-    WHERE owner_id IS NOT NULL AND e.partition_id = partition_id AND e.first_sequence >= chunk
+    WHERE owner_id IS NOT NULL AND e.partition_id = partition_id AND e.first_sequence >= (
+          SELECT MAX(f.first_sequence) FROM chunks AS f
+          WHERE f.partition_id = partition_id AND f.first_sequence <= first_sequence)
       AND e.first_sequence <= last_sequence AND e.sequence BETWEEN first_sequence AND last_sequence
       AND NOT EXISTS (
         SELECT * FROM dead_letters AS d
@@ -154,7 +146,6 @@ CREATE PROCEDURE dead_letter(
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE present INT;
-    DECLARE chunk BIGINT DEFAULT first_chunk(partition_id, sequence);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         CALL undo_call();
@@ -170,7 +161,9 @@ BEGIN
     SELECT owner_id, e.partition_id, e.sequence, present, e.event_id, e.`key`, e.type, e.content_type, e.headers, e.payload,
            e.created_at, LEFT(reason, 2000)
     FROM logged_events AS e
-    WHERE e.partition_id = partition_id AND e.first_sequence = chunk AND e.sequence = sequence
+    WHERE e.partition_id = partition_id AND e.sequence = sequence AND e.first_sequence = (
+          SELECT MAX(f.first_sequence) FROM chunks AS f
+          WHERE f.partition_id = partition_id AND f.first_sequence <= sequence)
       AND NOT EXISTS (
         SELECT * FROM dead_letters AS d
         WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
@@ -189,7 +182,7 @@ BEGIN
     JOIN subscriptions AS s ON s.id = d.subscription_id
     JOIN partitions AS p ON p.id = d.partition_id
     JOIN topics AS t ON t.id = p.topic_id
-    WHERE s.name_hash = UNHEX(SHA2(subscription, 256))
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
     ORDER BY d.died_at DESC
     LIMIT max_rows;
 END;

@@ -26,7 +26,6 @@ READS SQL DATA
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     DECLARE expected BIGINT DEFAULT last_sequence - first_sequence + 1;
-    DECLARE chunk BIGINT DEFAULT first_chunk(part_id, first_sequence);
     DECLARE digests LONGBLOB;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -42,7 +41,9 @@ BEGIN
         ORDER BY e.sequence SEPARATOR ''), '')
     INTO event_count, digests
     FROM logged_events AS e
-    WHERE e.partition_id = part_id AND e.first_sequence >= chunk AND e.first_sequence <= last_sequence
+    WHERE e.partition_id = part_id AND e.first_sequence <= last_sequence AND e.first_sequence >= (
+          SELECT MAX(f.first_sequence) FROM chunks AS f
+          WHERE f.partition_id = part_id AND f.first_sequence <= first_sequence)
       AND e.sequence BETWEEN first_sequence AND last_sequence;
     SET SESSION group_concat_max_len = limit_before;
     IF LENGTH(digests) <> 32 * event_count THEN
@@ -57,11 +58,12 @@ END;
 CREATE PROCEDURE find_epoch_end(part_id BIGINT, start BIGINT, max_events INT, max_age_seconds DOUBLE, OUT last BIGINT)
 READS SQL DATA
 BEGIN
-    DECLARE chunk BIGINT DEFAULT first_chunk(part_id, start);
     DECLARE oldest DATETIME(6);
     SET last = LEAST(high_watermark(part_id), start + max_events - 1);
-    SELECT MAX(c.sequenced_at) INTO oldest
-    FROM chunks AS c WHERE c.partition_id = part_id AND c.first_sequence = chunk;
+    SELECT MAX(e.sequenced_at) INTO oldest
+    FROM logged_events AS e
+    WHERE e.partition_id = part_id AND e.sequence = start AND e.first_sequence = (
+        SELECT MAX(f.first_sequence) FROM chunks AS f WHERE f.partition_id = part_id AND f.first_sequence <= start);
     IF last < start OR (last < start + max_events - 1 AND NOT COALESCE(
             TIMESTAMPDIFF(MICROSECOND, oldest, UTC_TIMESTAMP(6)) >= max_age_seconds * 1000000, FALSE)) THEN
         SET last = NULL;
@@ -83,7 +85,7 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('seal()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL find_partition_for(topic, `partition`, 'operate', source_id);
     IF NOT COALESCE(max_events BETWEEN 1 AND 1000000, FALSE) THEN
         CALL refuse('PS006', CONCAT('log epochs of ', COALESCE(max_events, 'NULL'), ' events: use 1 to 1,000,000'));
     END IF;
@@ -152,7 +154,7 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('record_copy()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL find_partition_for(topic, `partition`, 'operate', source_id);
     SELECT e.event_count, e.checksum INTO sealed_count, sealed_checksum
     FROM log_epochs AS e WHERE e.partition_id = source_id AND e.log_epoch = log_epoch;
     IF sealed_count IS NULL THEN
@@ -180,7 +182,7 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('forget_copy()');
-    CALL find_partition(topic, `partition`, source_id);
+    CALL find_partition_for(topic, `partition`, 'operate', source_id);
     UPDATE epoch_copies AS c
     SET c.state = 'missing', c.detail = LEFT(reason, 2000), c.changed_at = UTC_TIMESTAMP(6)
     WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
@@ -290,7 +292,7 @@ BEGIN
     END;
     CALL require_read_committed('clean()');
     CALL begin_call('clean()');
-    CALL lock_topic(topic, source_id, partitions);
+    CALL lock_topic(topic, 'operate', source_id, partitions);
     CREATE TEMPORARY TABLE IF NOT EXISTS cleaned (
         number INT NOT NULL PRIMARY KEY, old_low_sequence BIGINT NOT NULL, reason VARCHAR(1000) NOT NULL
     ) ENGINE = MEMORY;

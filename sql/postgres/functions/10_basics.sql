@@ -200,11 +200,20 @@ END
 $$;
 
 -- name: require_partition
--- The id of a partition of a topic; raises PS002 or PS005.
+-- The id of a partition of a topic that the login may read; raises PS002 or PS005.
 CREATE OR REPLACE FUNCTION require_partition(topic text, partition integer) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN require_partition_for(topic, partition, 'read');
+END
+$$;
+
+-- name: require_partition_for
+-- The id of a partition of a topic in which the login holds a right; raises PS002 or PS005.
+CREATE OR REPLACE FUNCTION require_partition_for(topic text, partition integer, verb text) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    owner_id bigint := require_topic(topic);
+    owner_id bigint := require_topic_for(topic, verb);
     found_id bigint;
 BEGIN
     SELECT p.id INTO found_id FROM partitions AS p WHERE p.topic_id = owner_id AND p.number = partition;

@@ -4,7 +4,7 @@
 -- sorted order, so that two batches never wait for each other crosswise. The first look holds both tables until the caller's
 -- transaction ends, so no turn comes between it and the claim; it also keeps a duplicate from prolonging a key's life.
 CREATE OR REPLACE FUNCTION claim_dedup_keys(topics text[], dedup_keys text[], event_ids uuid[]) RETURNS uuid[]
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET enable_hashjoin = off AS $$
 DECLARE
     claimed integer[];
     originals uuid[];

@@ -12,25 +12,28 @@ LANGUAGE sql STABLE AS $$
     SELECT e.* FROM eras AS e ORDER BY e.era DESC LIMIT 1
 $$;
 
--- name: is_indexed
--- Whether the index of the log holds an event.
-CREATE OR REPLACE FUNCTION is_indexed(partition_id bigint, id bigint) RETURNS boolean
+-- name: is_placed
+-- Whether an event is where it belongs: in the index of the log, or among the delayed ones.
+CREATE OR REPLACE FUNCTION is_placed(partition_id bigint, id bigint, due_at timestamptz) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
         SELECT FROM chunks AS c
-        WHERE c.partition_id = is_indexed.partition_id AND is_indexed.id BETWEEN c.first_id AND c.last_id
-          AND is_indexed.id = ANY (c.event_ids))
+        WHERE c.partition_id = is_placed.partition_id AND is_placed.id BETWEEN c.first_id AND c.last_id
+          AND is_placed.id = ANY (c.event_ids))
+        OR EXISTS (
+        SELECT FROM delayed AS d
+        WHERE d.due = (extract(epoch FROM is_placed.due_at) * 1000000)::bigint AND d.id = is_placed.id)
 $$;
 
 -- name: straddles
 -- Whether an event with an id from before the era is one of the few that a transaction wrote which was open when the era
--- began. An older event whose number, of another cluster, only looks like it is in the index already.
-CREATE OR REPLACE FUNCTION straddles(tx xid8, partition_id bigint, id bigint) RETURNS boolean
+-- began. An older event whose number, of another cluster, only looks like it has its place already.
+CREATE OR REPLACE FUNCTION straddles(tx xid8, partition_id bigint, id bigint, due_at timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     present eras%ROWTYPE := current_era();
 BEGIN
-    RETURN tx < present.settled AND NOT pg_visible_in_snapshot(tx, present.base) AND NOT is_indexed(partition_id, id);
+    RETURN tx < present.settled AND NOT pg_visible_in_snapshot(tx, present.base) AND NOT is_placed(partition_id, id, due_at);
 END
 $$;
 
@@ -55,11 +58,12 @@ $$;
 
 -- name: open_era
 -- Begins a new era after a restore, with a tick that repairs: it works off, by the old numbers, what the last tick of the old era
--- had not come to. The order of the three looks matters: what has an id above the boundary was not committed in base,
+-- had not come to. If that was a repair, this one goes on with it, and with what its era has added. The order of the three looks matters: what has an id above the boundary was not committed in base,
 -- and what has one up to the boundary has a number below settled.
 CREATE OR REPLACE FUNCTION open_era(tick ticks) RETURNS ticks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
+    before eras%ROWTYPE := current_era();
     opened eras%ROWTYPE;
 BEGIN
     SELECT i.system_identifier, i.timeline INTO opened.system_identifier, opened.timeline FROM log_identity() AS i;
@@ -74,8 +78,14 @@ BEGIN
     INSERT INTO eras (era, system_identifier, timeline, boundary_id, base, settled)
     VALUES (opened.era, opened.system_identifier, opened.timeline, opened.boundary_id, opened.base, opened.settled);
     PERFORM open_history(format('era %s: another cluster or timeline, or an earlier state of this one', opened.era));
-    tick.done_id := CASE WHEN tick.complete THEN 0 ELSE tick.last_id END;
-    tick.base := CASE WHEN tick.complete THEN tick.target ELSE tick.base END;
+    IF tick.repair THEN
+        tick.repaired_id := GREATEST(tick.repaired_id, CASE WHEN tick.complete THEN before.boundary_id ELSE tick.last_id END);
+    ELSE
+        tick.done_id := CASE WHEN tick.complete THEN 0 ELSE tick.last_id END;
+        tick.base := CASE WHEN tick.complete THEN tick.target ELSE tick.base END;
+        tick.repair_era := opened.era;
+        tick.repaired_id := 0;
+    END IF;
     tick.era := opened.era;
     tick.repair := true;
     tick.complete := false;
@@ -87,16 +97,34 @@ END
 $$;
 
 -- name: repair_events
--- What the old era left, above last_id: events of before the boundary that its last tick did not count as committed, or had not
--- come to. The numbers of rows and of that tick's snapshots are of one cluster; those of today's may be another's.
-CREATE OR REPLACE FUNCTION repair_events(
-    base pg_snapshot, target pg_snapshot, done_id bigint, boundary_id bigint, last_id bigint
-) RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
+-- What eras that a restore has ended left, above the tick's last_id. First the events of the era in which the last tick of all ran
+-- that it did not count as committed, or had not come to. The numbers of rows and of that tick's snapshots are of one cluster;
+-- those of today's may be another's, as those of the eras before it, whose events have ids up to its boundary. Second, all that
+-- was published in the eras since: none of them came to a tick. Third, what straddles the beginning of one of these eras.
+CREATE OR REPLACE FUNCTION repair_events(tick ticks) RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off ROWS 1000 AS $$
+    WITH bounds AS MATERIALIZED (
+        SELECT (SELECT e.boundary_id FROM eras AS e WHERE e.era = (repair_events.tick).repair_era - 1) AS begun_id,
+               (SELECT e.boundary_id FROM eras AS e WHERE e.era = (repair_events.tick).repair_era) AS ended_id,
+               (SELECT e.boundary_id FROM eras AS e WHERE e.era = (repair_events.tick).era) AS last_id,
+               GREATEST((repair_events.tick).last_id, (repair_events.tick).repaired_id) AS after_id
+    )
     SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
-    WHERE (e.tx >= pg_snapshot_xmax(repair_events.base)
-           OR e.tx = ANY (ARRAY(SELECT pg_snapshot_xip(repair_events.base))))
-      AND NOT (pg_visible_in_snapshot(e.tx, repair_events.target) AND e.id <= repair_events.done_id)
-      AND e.id + 0 <= repair_events.boundary_id AND e.id + 0 > repair_events.last_id
+    WHERE (e.tx >= pg_snapshot_xmax((repair_events.tick).base)
+           OR e.tx = ANY (ARRAY(SELECT pg_snapshot_xip((repair_events.tick).base))))
+      AND NOT (pg_visible_in_snapshot(e.tx, (repair_events.tick).target) AND e.id <= (repair_events.tick).done_id)
+      AND e.id + 0 > (SELECT b.begun_id FROM bounds AS b) AND e.id + 0 <= (SELECT b.ended_id FROM bounds AS b)
+      AND e.id + 0 > (SELECT b.after_id FROM bounds AS b)
+    UNION
+    SELECT e.id, e.partition_id, e.due_at
+    FROM events AS e
+    WHERE e.id > (SELECT GREATEST(b.ended_id, b.after_id) FROM bounds AS b) AND e.id <= (SELECT b.last_id FROM bounds AS b)
+    UNION
+    SELECT e.id, e.partition_id, e.due_at
+    FROM eras AS o
+    JOIN events AS e ON e.tx >= pg_snapshot_xmin(o.base) AND e.tx < o.settled AND e.id + 0 <= o.boundary_id
+    WHERE o.era BETWEEN (repair_events.tick).repair_era - 1 AND (repair_events.tick).era - 1
+      AND NOT pg_visible_in_snapshot(e.tx, o.base)
+      AND e.id + 0 > (repair_events.tick).last_id AND NOT is_placed(e.partition_id, e.id, e.due_at)
 $$;

@@ -13,7 +13,7 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
       AND e.tx < pg_snapshot_xmax(fresh_events.target)
       AND pg_visible_in_snapshot(e.tx, fresh_events.target)
       AND e.id + 0 > fresh_events.last_id
-      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id))
+      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id, e.due_at))
     UNION ALL
     SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
@@ -22,7 +22,7 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
             FROM pg_snapshot_xip(fresh_events.base) AS x (tx)
             WHERE pg_visible_in_snapshot(x.tx, fresh_events.target)))
       AND e.id + 0 > fresh_events.last_id
-      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id))
+      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id, e.due_at))
 $$;
 
 -- name: tick_start
@@ -72,7 +72,7 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
     WHERE e.id > near_events.last_id AND e.id <= near_events.last_id + 10 * near_events.max_events::bigint
       AND near_events.last_id > 0
       AND pg_visible_in_snapshot(e.tx, near_events.target) AND NOT pg_visible_in_snapshot(e.tx, near_events.base)
-      AND (e.id > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id))
+      AND (e.id > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id, e.due_at))
     ORDER BY e.id
     LIMIT near_events.max_events
 $$;
@@ -108,8 +108,7 @@ SET plan_cache_mode = force_generic_plan AS $$
         LIMIT append_chunks.max_events
     ), repaired AS MATERIALIZED (
         SELECT r.id, r.partition_id, r.due_at
-        FROM repair_events(append_chunks.base, append_chunks.target, (append_chunks.tick).done_id,
-                           (SELECT a.boundary_id FROM current_era() AS a), (append_chunks.tick).last_id) AS r
+        FROM repair_events(append_chunks.tick) AS r
         WHERE (append_chunks.tick).repair
         ORDER BY r.id
         LIMIT append_chunks.max_events
@@ -181,7 +180,8 @@ SET plan_cache_mode = force_generic_plan AS $$
         WHERE d.topic_id = late.topic_id
     ), heads AS MATERIALIZED (
         SELECT g.partition_id, g.ids, g.size, g.mixed, COALESCE((
-            SELECT c.first_sequence + c.event_count
+            -- An overflow beyond 10^18, the last sequence that can be read: nothing is numbered that nobody can fetch.
+            SELECT c.first_sequence + c.event_count + 8223372036854775807 - 8223372036854775807
             FROM chunks AS c
             WHERE c.partition_id = g.partition_id
             ORDER BY c.first_sequence DESC
@@ -259,9 +259,10 @@ BEGIN
     END IF;
     -- Behind the last pass of a longer tick there may be a next tick: who works off what is there has to look.
     more := pass.seen = max_events OR pass.due_left OR NOT begun;
-    INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon, era, repair, done_id, due, due_id)
+    INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon, era, repair, done_id, due, due_id,
+                       repair_era, repaired_id)
     VALUES (tick.id + 1, tick.base, tick.target, pass.highest, pass.seen < max_events, tick.highest_id, tick.horizon,
-            tick.era, tick.repair, tick.done_id, pass.due, pass.due_id);
+            tick.era, tick.repair, tick.done_id, pass.due, pass.due_id, tick.repair_era, tick.repaired_id);
     sequenced := pass.sequenced;
     grown := pass.grown;
 END
@@ -307,6 +308,8 @@ BEGIN
     tick.target := committed_snapshot();
     tick.last_id := COALESCE(tick_start(tick.base, tick.target, max_events), 0);
     tick.repair := false;
+    tick.repair_era := 0;
+    tick.repaired_id := 0;
     RETURN tick;
 END
 $$;
@@ -340,7 +343,7 @@ BEGIN
     UNION ALL
     SELECT r.id, r.partition_id
     FROM tick AS t
-    CROSS JOIN LATERAL repair_events(t.base, t.target, t.done_id, (current_era()).boundary_id, t.last_id) AS r
+    CROSS JOIN LATERAL repair_events(t) AS r
     WHERE t.repair AND NOT t.complete
     LIMIT waiting_events.max_events;
 END

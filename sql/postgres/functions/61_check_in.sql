@@ -284,7 +284,7 @@ CREATE OR REPLACE FUNCTION check_in(subscription text, consumer text, session uu
 RETURNS TABLE (
     topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint, history integer
 )
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     now timestamptz;

@@ -16,6 +16,7 @@ $$;
 -- name: open_block
 -- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next at most
 -- max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt counts from 1.
+-- Raises PS010, PS013, PS016, PS018, PS021.
 CREATE OR REPLACE FUNCTION open_block(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, max_events integer, max_bytes bigint
 ) RETURNS TABLE (block_id bigint, first_sequence bigint, last_sequence bigint, reopened boolean, attempt integer)
@@ -30,9 +31,10 @@ BEGIN
     PERFORM hold_leases(owner, consumer, ARRAY[open_block.partition_id], ARRAY[open_block.lease_epoch]);
     SELECT * INTO block FROM open_block_of(owner.id, open_block.partition_id);
     was_open := block.id IS NOT NULL;
+    start := current_position(owner.id, open_block.partition_id) + 1;
+    -- Of a block that is open too: a partition that is stopped is not sent from.
+    PERFORM require_readable(open_block.partition_id, start);
     IF NOT was_open THEN
-        start := current_position(owner.id, open_block.partition_id) + 1;
-        PERFORM require_readable(open_block.partition_id, start);
         SELECT max(r.sequence) INTO last
         FROM (
             SELECT e.sequence, sum(octet_length(e.payload)) OVER (ORDER BY e.sequence) AS bytes

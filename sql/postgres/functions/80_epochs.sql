@@ -40,7 +40,7 @@ CREATE OR REPLACE FUNCTION seal(
 ) RETURNS TABLE (log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-    source_id bigint := require_partition(topic, partition);
+    source_id bigint := require_partition_for(topic, partition, 'operate');
     previous log_epochs%ROWTYPE;
     start bigint;
     last bigint;
@@ -126,7 +126,7 @@ CREATE OR REPLACE FUNCTION record_copy(
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-    source_id bigint := require_partition(topic, partition);
+    source_id bigint := require_partition_for(topic, partition, 'operate');
     sealed log_epochs%ROWTYPE := require_epoch(source_id, log_epoch);
 BEGIN
     IF (sealed.event_count, sealed.checksum) IS DISTINCT FROM (record_copy.event_count, record_copy.checksum) THEN
@@ -147,7 +147,7 @@ CREATE OR REPLACE FUNCTION forget_copy(topic text, partition integer, log_epoch 
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-    source_id bigint := require_partition(topic, partition);
+    source_id bigint := require_partition_for(topic, partition, 'operate');
 BEGIN
     UPDATE epoch_copies AS c
     SET state = 'missing', detail = left(forget_copy.reason, 2000), changed_at = clock_timestamp()
@@ -234,7 +234,7 @@ CREATE OR REPLACE FUNCTION clean(topic text)
 RETURNS TABLE (partition integer, old_low_sequence bigint, low_sequence bigint, reason text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-    source_id bigint := require_topic(topic);
+    source_id bigint := require_topic_for(topic, 'operate');
     part record;
 BEGIN
     PERFORM require_read_committed('clean()');

@@ -1,0 +1,164 @@
+-- name: needed_events
+-- The events that are readable, by the index of the log alone; first_id and last_id are the chunk's, for a range to look into.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW needed_events AS
+SELECT c.first_id, c.last_id, CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) AS id
+FROM partitions AS p
+STRAIGHT_JOIN chunks AS c ON c.partition_id = p.id AND c.first_sequence + c.event_count > p.low_sequence
+STRAIGHT_JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
+WHERE c.first_sequence + l.n >= p.low_sequence;
+
+-- name: find_settled_events
+-- No event with an id below the answer can still come, or waits for its sequence: all below the floor but the late blocks. None
+-- at all while a restore has left something to be repaired.
+CREATE PROCEDURE find_settled_events(OUT settled_id BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE is_torn BOOLEAN;
+    CALL find_needs_repair(is_torn);
+    SELECT IF(is_torn, 0, 1) * LEAST((s.floor_block + 1) * 256, COALESCE((SELECT MIN(l.block) * 256 FROM late_blocks AS l), 9223372036854775807))
+    INTO settled_id
+    FROM sequencer AS s;
+END;
+
+-- name: first_open_block
+-- The lowest id of a relay's block that is open; all behind it may be.
+CREATE FUNCTION first_open_block() RETURNS BIGINT
+READS SQL DATA
+BEGIN
+    DECLARE found BIGINT;
+    SELECT MIN(n.id) INTO found
+    FROM (
+        SELECT b.id, b.first_sequence, current_position(l.subscription_id, l.partition_id) AS position
+        FROM leases AS l JOIN blocks AS b ON b.id = (
+            SELECT o.id FROM blocks AS o FORCE INDEX (blocks_newest)
+            WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
+            ORDER BY o.subscription_id DESC, o.partition_id DESC, o.id DESC
+            LIMIT 1)
+        LIMIT 100000000  -- Keeps it from being merged into the query.
+    ) AS n
+    WHERE n.first_sequence = n.position + 1;
+    RETURN COALESCE(found, 9223372036854775807);
+END;
+
+-- name: newest_position
+-- The id of the newest row of the ledger for one partition of a subscription.
+CREATE FUNCTION newest_position(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
+READS SQL DATA
+BEGIN
+    DECLARE newest BIGINT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT p.id INTO newest
+    FROM positions AS p FORCE INDEX (positions_newest)
+    WHERE p.subscription_id = of_subscription AND p.partition_id = of_partition
+    ORDER BY p.id DESC
+    LIMIT 1;
+    RETURN newest;
+END;
+
+-- name: droppable_slices
+-- The slices that nobody needs, by what is committed: events that are all logically gone, positions behind the newest of each
+-- lease, blocks before the first that is open, leases of a week ago. Whoever drops a slice of a ledger asks again behind a lock that
+-- ends every transaction which has written to it: what is settled then only becomes less needed.
+CREATE PROCEDURE droppable_slices()
+READS SQL DATA
+BEGIN
+    DECLARE settled_id, first_position, first_block BIGINT;
+    CALL find_settled_events(settled_id);
+    SELECT COALESCE(MIN(newest_position(l.subscription_id, l.partition_id)), 9223372036854775807) INTO first_position
+    FROM leases AS l;
+    SET first_block = first_open_block();
+    SELECT s.parent, s.slice, s.first_id, s.last_id
+    FROM slices AS s JOIN slice_sources AS u ON u.parent = s.parent
+    WHERE s.last_id < u.used AND CASE s.parent
+        WHEN 'events' THEN s.last_id < settled_id
+            AND NOT EXISTS (SELECT * FROM delayed_events AS d WHERE d.id BETWEEN s.first_id AND s.last_id)
+            AND NOT EXISTS (
+                SELECT * FROM needed_events AS n
+                WHERE n.first_id <= s.last_id AND n.last_id >= s.first_id AND n.id BETWEEN s.first_id AND s.last_id)
+        WHEN 'positions' THEN s.last_id < first_position
+        WHEN 'lease_history' THEN NOT EXISTS (
+            SELECT * FROM lease_history AS h
+            WHERE h.id BETWEEN s.first_id AND s.last_id AND h.at > UTC_TIMESTAMP(6) - INTERVAL 7 DAY)
+        ELSE s.last_id < first_block
+    END
+    ORDER BY s.parent, s.first_id;
+END;
+
+-- name: sparse_slices
+-- The slices of events of which less than the share kept_share is still needed: what is needed can take the place of the whole.
+-- How many events a slice holds is the engine's estimate, which grows with every insert.
+CREATE PROCEDURE sparse_slices()
+READS SQL DATA
+BEGIN
+    DECLARE settled_id BIGINT;
+    DECLARE share DOUBLE;
+    CALL find_settled_events(settled_id);
+    CALL find_setting('kept_share', share);
+    /*!80000 SET @penstock_expiry = @@SESSION.information_schema_stats_expiry, @@SESSION.information_schema_stats_expiry = 0; */
+    SELECT f.slice, f.first_id, f.last_id
+    FROM (
+        SELECT s.slice, s.first_id, s.last_id, s.row_estimate, (
+                   SELECT COUNT(*) FROM needed_events AS n
+                   WHERE n.first_id <= s.last_id AND n.last_id >= s.first_id AND n.id BETWEEN s.first_id AND s.last_id
+               ) + (SELECT COUNT(*) FROM delayed_events AS d WHERE d.id BETWEEN s.first_id AND s.last_id) AS needed
+        FROM slices AS s
+        WHERE s.parent = 'events' AND s.last_id < settled_id
+    ) AS f
+    -- Not again, when what is there was kept.
+    WHERE f.needed BETWEEN 1 AND LEAST(share, 0.5) * f.row_estimate
+    ORDER BY f.first_id;
+    /*!80000 SET @@SESSION.information_schema_stats_expiry = @penstock_expiry; */
+END;
+
+-- name: carry_positions
+-- Writes positions whose newest row lies in a full slice anew, unchanged, so that the slice can go; answers how many. A lease that
+-- somebody holds locked is left to the next call: its position may be about to move. Not done while more would have to be
+-- carried than is thrown away. Raises PS018.
+CREATE PROCEDURE carry_positions(max_rows INT)
+carry: BEGIN
+    DECLARE first_full, last_full, stale, owner_id, part_id, newest BIGINT;
+    DECLARE carried INT DEFAULT 0;
+    DECLARE is_held, done BOOLEAN DEFAULT FALSE;
+    DECLARE old_ones CURSOR FOR
+        SELECT l.subscription_id, l.partition_id
+        FROM leases AS l
+        WHERE newest_position(l.subscription_id, l.partition_id) <= last_full
+        ORDER BY l.subscription_id, l.partition_id
+        LIMIT max_rows;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_read_committed('carry_positions()');
+    CALL begin_call('carry_positions()');
+    SELECT MIN(s.first_id), MAX(s.last_id) INTO first_full, last_full
+    FROM slices AS s
+    WHERE s.parent = 'positions' AND s.last_id < (SELECT MAX(p.id) FROM positions AS p);
+    SELECT COUNT(*) INTO stale FROM leases AS l WHERE newest_position(l.subscription_id, l.partition_id) <= last_full;
+    IF stale > (last_full - first_full + 1) / 2 OR last_full IS NULL THEN
+        SELECT 0 AS carried;
+        LEAVE carry;
+    END IF;
+    OPEN old_ones;
+    each_lease: LOOP
+        FETCH old_ones INTO owner_id, part_id;
+        IF done THEN
+            LEAVE each_lease;
+        END IF;
+        SELECT COUNT(*) INTO is_held
+        FROM leases AS l
+        WHERE l.subscription_id = owner_id AND l.partition_id = part_id
+        FOR UPDATE SKIP LOCKED;
+        -- Asked again behind the lock.
+        SET newest = newest_position(owner_id, part_id);
+        IF is_held AND newest <= last_full THEN
+            INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, at)
+            SELECT p.subscription_id, p.partition_id, p.position, p.lease_epoch, 'carried', p.at FROM positions AS p WHERE p.id = newest;
+            SET carried = carried + 1;
+        END IF;
+    END LOOP;
+    CLOSE old_ones;
+    SELECT carried AS carried;
+END;

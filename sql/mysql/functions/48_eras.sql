@@ -1,0 +1,140 @@
+-- name: find_log_identity
+-- Which server this is, and when log_mark was made (seconds since 1970). MySQL keeps the first in its data directory, so a copy of
+-- that has it too, and a replica has another one; the second is that of the CREATE TABLE. MariaDB knows a server only by the
+-- server_id that replicas must not share, but answers the time of the file, so that a copy of files is told apart as well.
+CREATE PROCEDURE find_log_identity(OUT server VARCHAR(200), OUT made BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE zone VARCHAR(64) DEFAULT @@SESSION.time_zone;
+    -- In a zone with summer time, one hour of the year stands for two.
+    SET SESSION time_zone = '+00:00';
+    SELECT COALESCE(MAX(UNIX_TIMESTAMP(t.CREATE_TIME)), 0) INTO made
+    FROM information_schema.TABLES AS t
+    WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = 'log_mark';
+    SET SESSION time_zone = zone;
+    SET server = /*!80000 @@GLOBAL.server_uuid */ /*M! @@GLOBAL.server_id */;
+END;
+
+-- name: find_highest_id
+-- The highest event id that anything in the log speaks of.
+CREATE PROCEDURE find_highest_id(OUT highest BIGINT)
+READS SQL DATA
+BEGIN
+    SELECT GREATEST(s.settled_block * 256 + 255, COALESCE((SELECT MAX(p.block) * 256 + 255 FROM pending AS p), 0),
+                    COALESCE((SELECT MAX(e.id) FROM events AS e), 0), COALESCE((SELECT MAX(c.last_id) FROM chunks AS c), 0))
+    INTO highest
+    FROM sequencer AS s;
+END;
+
+-- name: raise_counters
+-- After a restore: no id is given a second time, whatever became of the counters. A dump of the rows alone does not carry them, and
+-- pending is empty as a rule. A row with a number of its own raises a counter, for good, and is gone before anyone sees it.
+CREATE PROCEDURE raise_counters()
+BEGIN
+    DECLARE highest, gone_topic, last_topic, given BIGINT;
+    CALL find_highest_id(highest);
+    INSERT INTO pending (event_count) VALUES (1);
+    SET given = LAST_INSERT_ID();
+    DELETE FROM pending WHERE block = given;
+    IF given <= highest DIV 256 THEN
+        INSERT INTO pending (block, event_count) VALUES (highest DIV 256 + 1, 1);
+        DELETE FROM pending WHERE block = highest DIV 256 + 1;
+    END IF;
+    -- A topic with the id of a deleted one would have its events discarded.
+    SELECT MAX(d.topic_id) INTO gone_topic FROM deleted_topics AS d;
+    SELECT MAX(t.id) INTO last_topic FROM topics AS t;
+    IF gone_topic > COALESCE(last_topic, 0) THEN
+        INSERT INTO topics (id, namespace_id, name, address, partitions) VALUES (gone_topic, 0, '', '', 1);
+        DELETE FROM topics WHERE id = gone_topic;
+    END IF;
+END;
+
+-- name: find_doubtful
+-- The first id, of a log that was loaded from a dump, that has to be compared with the index: the lowest that waits, or of a day
+-- before the newest event. What a dump tears apart was in flight while it was made. oldest_at: nothing above it is older.
+CREATE PROCEDURE find_doubtful(boundary BIGINT, OUT first_id BIGINT, OUT oldest_at DATETIME(6))
+READS SQL DATA
+BEGIN
+    DECLARE low, middle, waiting BIGINT DEFAULT 0;
+    DECLARE high BIGINT DEFAULT boundary;
+    DECLARE here, since DATETIME(6);
+    SELECT MAX(n.created_at) - INTERVAL 1 DAY INTO since
+    FROM (SELECT e.created_at FROM events AS e ORDER BY e.id DESC LIMIT 1) AS n;
+    WHILE high - low > 256 DO
+        SET middle = (low + high) DIV 2;
+        SELECT MAX(n.created_at) INTO here
+        FROM (SELECT e.created_at FROM events AS e WHERE e.id >= middle ORDER BY e.id LIMIT 1) AS n;
+        IF COALESCE(here >= since, TRUE) THEN
+            SET high = middle;
+        ELSE
+            SET low = middle;
+        END IF;
+    END WHILE;
+    SELECT COALESCE(MIN(p.block) * 256, low) INTO waiting FROM pending AS p;
+    SET first_id = LEAST(low, waiting) DIV 256 * 256;
+    SELECT MIN(n.created_at) INTO here
+    FROM (SELECT e.created_at FROM events AS e WHERE e.id >= first_id ORDER BY e.id LIMIT 1) AS n;
+    -- The clock may have been put back a little between a publish and its sequence.
+    SET oldest_at = COALESCE(LEAST(here, since), '2000-01-02') - INTERVAL 1 HOUR;
+END;
+
+-- name: open_era
+-- Begins a new era after a restore, and with it a history. Where a dump was loaded, pending and the index of the log need not fit
+-- each other, and are compared. A replica or a copy of the files is as whole as the server was.
+CREATE PROCEDURE open_era(server VARCHAR(200), made BIGINT, is_loaded BOOLEAN)
+BEGIN
+    DECLARE boundary, first_id BIGINT;
+    DECLARE number, opened INT;
+    DECLARE oldest_at DATETIME(6) DEFAULT '2000-01-01';
+    CALL find_highest_id(boundary);
+    SET first_id = boundary + 1;
+    IF is_loaded THEN
+        CALL find_doubtful(boundary, first_id, oldest_at);
+        -- What the repair cannot lock is left to an ordinary pass, and that looks above the floor.
+        UPDATE sequencer SET floor_block = LEAST(floor_block, GREATEST(first_id DIV 256 - 1, 0)) WHERE singleton;
+    END IF;
+    SELECT MAX(e.era) + 1 INTO number FROM eras AS e;
+    INSERT INTO eras (era, server, made, boundary_id, repaired_id, oldest_at)
+    VALUES (number, server, made, boundary, first_id - 1, oldest_at);
+    CALL open_history(CONCAT('era ', number, ': another server, or one that a dump was loaded into'), opened);
+END;
+
+-- name: enter_era
+-- Opens the next era if the log is no longer where it was. state is the sequencer's row: while it is as this session has left it,
+-- nothing was restored under its feet, and the catalog, which is slow, is not asked. Answers whether a repair is under way.
+CREATE PROCEDURE enter_era(state VARCHAR(200), OUT is_repair BOOLEAN)
+BEGIN
+    DECLARE server_now, server_then VARCHAR(200);
+    DECLARE made_now, made_then BIGINT;
+    IF NOT COALESCE(state = @penstock_state, FALSE) THEN
+        SET @penstock_state = state;
+        CALL find_log_identity(server_now, made_now);
+        SELECT MAX(n.server), MAX(n.made) INTO server_then, made_then
+        FROM (SELECT e.server, e.made FROM eras AS e ORDER BY e.era DESC LIMIT 1) AS n;
+        IF server_then IS NULL THEN
+            INSERT INTO eras (era, server, made, boundary_id, repaired_id, oldest_at)
+            VALUES (1, server_now, made_now, 0, 0, '2000-01-01');
+        ELSEIF server_then <> server_now OR made_then <> made_now THEN
+            -- If this is rolled back, it has to be looked at again.
+            SET @penstock_state = NULL;
+            CALL open_era(server_now, made_now, made_then <> made_now);
+        END IF;
+    END IF;
+    SELECT COUNT(*) INTO is_repair
+    FROM (SELECT e.boundary_id, e.repaired_id FROM eras AS e ORDER BY e.era DESC LIMIT 1) AS n
+    WHERE n.repaired_id < n.boundary_id;
+END;
+
+-- name: find_needs_repair
+-- Whether events of before the last restore may lack their sequence though nothing waits: the era is new, or nobody has noticed yet
+-- that it has to begin.
+CREATE PROCEDURE find_needs_repair(OUT is_needed BOOLEAN)
+READS SQL DATA
+BEGIN
+    DECLARE server_now VARCHAR(200);
+    DECLARE made_now BIGINT;
+    CALL find_log_identity(server_now, made_now);
+    SELECT COUNT(*) INTO is_needed
+    FROM (SELECT e.* FROM eras AS e ORDER BY e.era DESC LIMIT 1) AS n
+    WHERE n.repaired_id < n.boundary_id OR n.server <> server_now OR n.made <> made_now;
+END;

@@ -1,0 +1,103 @@
+-- name: claim_doubtful
+-- Locks what waits of a range of ids and puts it into claimed: the repair takes it out of pending, whether it was sequenced or not.
+-- What is locked already belongs to a publisher that is open, and waits for an ordinary pass.
+CREATE PROCEDURE claim_doubtful(after_id BIGINT, last_id BIGINT)
+BEGIN
+    CREATE TEMPORARY TABLE IF NOT EXISTS claimed (
+        block BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, taken INT NOT NULL, used INT NOT NULL
+    ) ENGINE = MEMORY;
+    DELETE FROM claimed;
+    INSERT INTO claimed (block, event_count, taken, used)
+    SELECT p.block, p.event_count, p.taken, p.event_count - p.taken
+    FROM pending AS p
+    WHERE p.block > after_id DIV 256 AND p.block <= last_id DIV 256
+    FOR UPDATE SKIP LOCKED;
+END;
+
+-- name: look_at_events
+-- Puts the events of a range of ids into the session's table looked, and their partitions into looked_partitions. Read behind the
+-- claim: who commits in between keeps his row in pending, and is left to it. from_sequence is that of the first chunk that can
+-- hold one of them. What retention has taken out of the index had an id up to gone_id.
+CREATE PROCEDURE look_at_events(after_id BIGINT, last_id BIGINT, oldest_at DATETIME(6))
+BEGIN
+    CREATE TEMPORARY TABLE IF NOT EXISTS looked (
+        id BIGINT NOT NULL PRIMARY KEY, partition_id BIGINT NOT NULL, due_at DATETIME(6), was_waiting BOOLEAN NOT NULL,
+        is_known BOOLEAN NOT NULL
+    ) ENGINE = MEMORY;
+    CREATE TEMPORARY TABLE IF NOT EXISTS looked_partitions (
+        partition_id BIGINT NOT NULL PRIMARY KEY, from_sequence BIGINT NOT NULL, gone_id BIGINT NOT NULL
+    ) ENGINE = MEMORY;
+    DELETE FROM looked;
+    DELETE FROM looked_partitions;
+    INSERT INTO looked (id, partition_id, due_at, was_waiting, is_known)
+    SELECT e.id, e.partition_id, e.due_at, c.block IS NOT NULL, FALSE
+    FROM events AS e
+    LEFT JOIN claimed AS c ON c.block = e.id DIV 256
+    LEFT JOIN pending AS p ON p.block = e.id DIV 256
+    WHERE e.id > after_id AND e.id <= last_id AND (p.block IS NULL OR c.block IS NOT NULL);
+    INSERT INTO looked_partitions (partition_id, from_sequence, gone_id)
+    SELECT k.partition_id, COALESCE((
+            SELECT c.first_sequence FROM chunks AS c
+            WHERE c.partition_id = k.partition_id AND c.sequenced_at < oldest_at
+            ORDER BY c.first_sequence DESC
+            LIMIT 1), 0), COALESCE((
+            SELECT IF(c.first_sequence > 1, c.last_id, 0) FROM chunks AS c
+            WHERE c.partition_id = k.partition_id
+            ORDER BY c.first_sequence
+            LIMIT 1), 0)
+    FROM (SELECT DISTINCT l.partition_id FROM looked AS l) AS k;
+END;
+
+-- name: mark_known
+-- Which of the looked at events are where they belong: in the index of the log, among the delayed ones that are still to come, or
+-- gone with their topic or by retention. What is delayed and has its sequence already, or was passed over, is taken from there.
+CREATE PROCEDURE mark_known(after_id BIGINT, last_id BIGINT, due_done DATETIME(6), id_done BIGINT)
+BEGIN
+    UPDATE looked_partitions AS o
+    STRAIGHT_JOIN chunks AS c ON c.partition_id = o.partition_id AND c.first_sequence >= o.from_sequence
+    STRAIGHT_JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
+    STRAIGHT_JOIN looked AS k ON k.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED)
+    SET k.is_known = TRUE
+    WHERE c.last_id > after_id AND c.first_id <= last_id;
+    DELETE d
+    FROM looked AS k STRAIGHT_JOIN delayed_events AS d FORCE INDEX (PRIMARY) ON d.due = k.due_at AND d.id = k.id
+    WHERE k.is_known OR d.due < due_done OR (d.due = due_done AND d.id <= id_done);
+    UPDATE looked AS k STRAIGHT_JOIN delayed_events AS d FORCE INDEX (PRIMARY) ON d.due = k.due_at AND d.id = k.id
+    SET k.is_known = TRUE
+    WHERE NOT k.is_known;
+    UPDATE looked AS k JOIN deleted_topics AS d ON d.topic_id = k.partition_id DIV 65536
+    SET k.is_known = TRUE
+    WHERE NOT k.was_waiting;
+    UPDATE looked AS k JOIN looked_partitions AS o ON o.partition_id = k.partition_id
+    SET k.is_known = TRUE
+    WHERE NOT k.was_waiting AND k.id <= o.gone_id;
+END;
+
+-- name: repair_pass
+-- One pass of the repair that follows a dump: the next events of before the era, in id order, get their sequences if they have none,
+-- and nothing waits twice. Whether they stood in pending does not count.
+CREATE PROCEDURE repair_pass(
+    max_events INT, present DATETIME(6), due_done DATETIME(6), id_done BIGINT, OUT sequenced BIGINT, OUT grown LONGTEXT
+)
+BEGIN
+    DECLARE number INT;
+    DECLARE after_id, boundary, reached, found BIGINT;
+    DECLARE oldest DATETIME(6);
+    SELECT e.era, e.repaired_id, e.boundary_id, e.oldest_at INTO number, after_id, boundary, oldest
+    FROM eras AS e ORDER BY e.era DESC LIMIT 1;
+    SELECT MAX(w.id), COUNT(*) INTO reached, found
+    FROM (
+        SELECT e.id FROM events AS e WHERE e.id > after_id AND e.id <= boundary ORDER BY e.id LIMIT max_events
+    ) AS w;
+    SET reached = IF(found < max_events, boundary, reached);
+    CALL claim_doubtful(after_id, reached);
+    CALL look_at_events(after_id, reached, oldest);
+    CALL mark_known(after_id, reached, due_done, id_done);
+    CALL collect_batch(0, present, due_done, id_done);
+    INSERT INTO batch (id, partition_id, due)
+    SELECT k.id, k.partition_id, IF(k.due_at > present, k.due_at, NULL) FROM looked AS k WHERE NOT k.is_known ORDER BY k.id;
+    CALL put_off(present);
+    CALL append_chunks(present, sequenced, grown);
+    DELETE p FROM claimed AS c STRAIGHT_JOIN pending AS p FORCE INDEX (PRIMARY) ON p.block = c.block;
+    UPDATE eras SET repaired_id = reached WHERE era = number;
+END;

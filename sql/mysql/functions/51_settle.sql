@@ -1,0 +1,96 @@
+-- name: settle_block
+-- Decides whether a block that the log does not hold can still come. If somebody holds it, or it has just been committed, it is
+-- noted as late. If nobody has it, its publisher rolled back, or has its number and not yet its row: so the sequencer takes the
+-- number itself, with no events, and that publisher meets a duplicate key and takes another.
+CREATE PROCEDURE settle_block(of_block BIGINT)
+BEGIN
+    DECLARE found INT;
+    DECLARE is_open BOOLEAN DEFAULT FALSE;
+    -- A row that is locked, in the words of either engine.
+    DECLARE CONTINUE HANDLER FOR 1205, 3572 SET is_open = TRUE;
+    SELECT MAX(p.event_count) INTO found
+    FROM pending AS p FORCE INDEX (PRIMARY)
+    WHERE p.block = of_block
+    FOR UPDATE /*!80000 NOWAIT */;
+    IF NOT is_open AND found IS NULL THEN
+        INSERT INTO pending (block, event_count) VALUES (of_block, 0);
+    END IF;
+    IF is_open OR found > 0 THEN
+        INSERT IGNORE INTO late_blocks (block) VALUES (of_block);
+    ELSE
+        DELETE FROM late_blocks WHERE block = of_block;
+    END IF;
+END;
+
+-- name: raise_floor
+-- Raises the floor as far as the first 1,000 blocks reach that the log does not hold, each of which is then settled by itself: below
+-- the floor nothing can come but the late blocks, so that no pass steps over what was published long ago. Deleted rows stay in
+-- the index as long as anybody has an old read view. A block is in the log when its first event is committed and it is not
+-- pending: one statement looks at both. Called by whoever holds the sequencer's row.
+CREATE PROCEDURE raise_floor(reached BIGINT, INOUT bottom BIGINT)
+raise: BEGIN
+    DECLARE of_block BIGINT;
+    DECLARE unknown INT;
+    DECLARE wait_before INT DEFAULT @@SESSION.innodb_lock_wait_timeout;
+    DECLARE is_done BOOLEAN DEFAULT FALSE;
+    DECLARE doubtful CURSOR FOR SELECT u.block FROM unsettled AS u ORDER BY u.block;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION innodb_lock_wait_timeout = wait_before;
+        RESIGNAL;
+    END;
+    IF @@GLOBAL.innodb_rollback_on_timeout THEN
+        -- A lock that is not had would take back the whole pass: then everything is looked at every time.
+        LEAVE raise;
+    END IF;
+    CREATE TEMPORARY TABLE IF NOT EXISTS unsettled (block BIGINT NOT NULL PRIMARY KEY) ENGINE = MEMORY;
+    DELETE FROM unsettled;
+    SET reached = LEAST(reached, bottom + 50000);
+    INSERT INTO unsettled (block)
+    SELECT STRAIGHT_JOIN bottom + 1 + n.n
+    FROM numbers AS n
+    LEFT JOIN events AS e FORCE INDEX (PRIMARY) ON e.id = (bottom + 1 + n.n) * 256
+    LEFT JOIN pending AS p FORCE INDEX (PRIMARY) ON p.block = bottom + 1 + n.n
+    WHERE n.n < reached - bottom AND (e.id IS NULL OR p.block IS NOT NULL)
+    ORDER BY n.n
+    LIMIT 1000;
+    SELECT COUNT(*), COALESCE(MAX(u.block), 0) INTO unknown, of_block FROM unsettled AS u;
+    SET bottom = IF(unknown = 1000, of_block, reached);
+    INSERT IGNORE INTO unsettled (block) SELECT l.block FROM late_blocks AS l ORDER BY l.block LIMIT 1000;
+    -- For MariaDB, which has NOWAIT outside of procedures only, this is it; elsewhere it is the least that can be said.
+    SET SESSION innodb_lock_wait_timeout = /*!80000 1 */ /*M! 0 */;
+    OPEN doubtful;
+    settle: LOOP
+        FETCH doubtful INTO of_block;
+        IF is_done THEN
+            LEAVE settle;
+        END IF;
+        CALL settle_block(of_block);
+    END LOOP;
+    CLOSE doubtful;
+    SET SESSION innodb_lock_wait_timeout = wait_before;
+END;
+
+-- name: settle_blocks
+-- Raises the floor as far as it goes, for clean: a pass does so only now and then. Answers whether somebody else sequences.
+-- Raises PS018.
+CREATE PROCEDURE settle_blocks()
+settle: BEGIN
+    DECLARE bottom, settled BIGINT;
+    DECLARE busy BOOLEAN DEFAULT FALSE;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET busy = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_read_committed('settle_blocks()');
+    CALL begin_call('settle_blocks()');
+    SELECT s.floor_block, s.settled_block INTO bottom, settled FROM sequencer AS s FOR UPDATE SKIP LOCKED;
+    IF NOT busy THEN
+        CALL raise_floor(settled, bottom);
+        UPDATE sequencer SET floor_block = bottom WHERE singleton;
+    END IF;
+    SELECT busy AS busy;
+END;

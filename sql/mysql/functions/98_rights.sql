@@ -1,0 +1,127 @@
+-- name: function_roles
+-- Which of the roles may call which procedure; one that is not named is the owner's alone. The operator may call all of them.
+-- The list is PostgreSQL's, with what only these engines have: a name that is not there is passed over.
+CREATE PROCEDURE function_roles()
+NO SQL
+BEGIN
+    SELECT f.name AS `function`, JSON_ARRAYAGG(g.role) AS roles
+    FROM (
+        SELECT 'publisher' AS role, '
+            publish publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces namespace_exists list_topics
+            current_history applied_migrations setting' AS functions
+        UNION ALL SELECT 'consumer', '
+            subscribe configure_subscription unsubscribe join check_in heartbeat poll commit release leave held_leases
+            position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure dead_letter
+            dead_letters_of report_position fetch high_watermarks list_namespaces namespace_exists list_topics
+            describe_topic current_history applied_migrations setting lift_limit'
+        UNION ALL SELECT 'reader', '
+            list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag take_overs
+            rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of unsequenced log_status
+            sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of low_sequences'
+        UNION ALL SELECT 'installer', '
+            install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of ensure_slices
+            slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks current_history
+            applied_migrations note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions'
+        UNION ALL SELECT 'operator', '
+            publish publish_batch prepare_bulk publish_bulk topic_lookup create_namespace rename_namespace move_namespace
+            delete_namespace list_namespaces namespace_exists create_topic rename_topic move_topic resize_topic delete_topic
+            list_topics describe_topic grant_namespace revoke_namespace grants_of sequence announce fetch high_watermarks
+            unsequenced subscribe configure_subscription unsubscribe join check_in heartbeat poll commit release leave
+            held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
+            dead_letter dead_letters_of sweep seal log_epochs_of record_copy copies_of missing_copies forget_copy clean
+            keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks set_retention
+            retention_of ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting
+            setting settings_of set_backpressure measure_pressure turn_dedup reconcile report_position restore_status
+            histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members
+            refresh_roles lift_limit low_sequences note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions'
+    ) AS g
+    JOIN JSON_TABLE(
+        CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),
+        '$[*]' COLUMNS (name VARCHAR(64) PATH '$')
+    ) AS f
+    GROUP BY f.name
+    ORDER BY f.name;
+END;
+
+-- name: install_rights
+-- Records the roles installer, publisher, consumer, operator and reader (with the schema's name before them): from now on the
+-- operator and the installer pass the walls, and procedures that are made anew are granted to all of them. The grants themselves
+-- commit, so no procedure makes them: penstock rights install does, and penstock rights print writes them. Raises PS006 when a
+-- role is missing or can log in, PS018.
+CREATE PROCEDURE install_rights()
+BEGIN
+    DECLARE missing, strong VARCHAR(80);
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('install_rights()');
+    CALL find_bad_roles(missing, strong);
+    IF missing IS NOT NULL THEN
+        CALL refuse('PS006', CONCAT('there is no role "', missing, '"'));
+    ELSEIF strong IS NOT NULL THEN
+        CALL refuse('PS006', CONCAT('the role "', strong, '" can log in, or is more than a role'));
+    END IF;
+    REPLACE INTO installed_roles (kind, name, installed_by)
+    SELECT k.kind, CONCAT(DATABASE(), '_', k.kind), USER()
+    FROM JSON_TABLE(
+        '["consumer", "installer", "operator", "publisher", "reader"]', '$[*]' COLUMNS (kind VARCHAR(20) PATH '$')
+    ) AS k;
+END;
+
+-- name: find_bad_roles
+-- Of the five roles one that is not there, and one that is a user who can log in.
+CREATE PROCEDURE find_bad_roles(OUT missing VARCHAR(80), OUT strong VARCHAR(80))
+READS SQL DATA
+BEGIN
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SET missing = NULL, strong = NULL;
+    -- No MIN: MariaDB refuses one over its view of users.
+    SELECT CONCAT(DATABASE(), '_', k.kind) INTO missing
+    FROM JSON_TABLE(
+        '["consumer", "installer", "operator", "publisher", "reader"]', '$[*]' COLUMNS (kind VARCHAR(20) PATH '$')
+    ) AS k
+    WHERE CONCAT(DATABASE(), '_', k.kind) NOT IN (SELECT u.User FROM mysql.user AS u WHERE u.Host = /*!80000 '%' */ /*M! '' */)
+    ORDER BY k.kind
+    LIMIT 1;
+    SELECT CONCAT(DATABASE(), '_', k.kind) INTO strong
+    FROM JSON_TABLE(
+        '["consumer", "installer", "operator", "publisher", "reader"]', '$[*]' COLUMNS (kind VARCHAR(20) PATH '$')
+    ) AS k
+    JOIN mysql.user AS u ON u.User = CONCAT(DATABASE(), '_', k.kind) AND u.Host = /*!80000 '%' */ /*M! '' */
+    WHERE u./*!80000 account_locked */ /*M! is_role */ <> 'Y'
+    ORDER BY k.kind
+    LIMIT 1;
+END;
+
+-- name: role_members
+-- The roles that were installed, and who is in each, as a JSON array of names.
+CREATE PROCEDURE role_members()
+READS SQL DATA
+BEGIN
+    SELECT r.name AS role, COALESCE((
+        /*!80000 SELECT JSON_ARRAYAGG(e.TO_USER) FROM mysql.role_edges AS e WHERE e.FROM_USER = r.name */
+        /*M! SELECT JSON_ARRAYAGG(e.member) FROM role_edges AS e WHERE e.role = r.name */
+        ), '[]') AS members
+    FROM installed_roles AS r
+    ORDER BY r.name;
+END;
+
+-- name: refresh_roles
+-- Looks who is in which role, which MariaDB cannot be asked inside a transaction. To be called in one of its own, after roles were
+-- granted or revoked, or users dropped, by hand. On MySQL nothing has to be done. Raises PS018.
+CREATE PROCEDURE refresh_roles()
+BEGIN
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('refresh_roles()');
+    /*M!
+    DELETE FROM role_edges;
+    INSERT INTO role_edges (member, is_role, role)
+    SELECT DISTINCT e.User, e.Host = '', e.Role FROM mysql.roles_mapping AS e;
+    */
+END;
