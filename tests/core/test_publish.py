@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from tests.core.doors import NAMES, Door, open_door
 
 TOPIC = "bank/accounts"
 MIB = 1_048_576
+PUBLISH = sys.modules["penstock.publish"]  # penstock.publish is the function
 
 
 @pytest.fixture(autouse=True)
@@ -250,6 +252,41 @@ def test_bulk_twice_in_one_transaction_publishes_each_event_once(
     assert penstock.publish_bulk(door.connection, []) == 0
     door.commit()
     assert [row[5] for row in events(connection)] == [b"%d" % i for i in range(3000)]
+
+
+def test_bulk_in_chunks_is_one_publication(
+    door: Door, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: the savepoint round all chunks; what Python refuses late, or the database does."""
+    monkeypatch.setattr(PUBLISH, "_CHUNK_EVENTS", 2)
+    good = [Message(TOPIC, b"%d" % i) for i in range(5)]
+    with pytest.raises(InvalidArgument, match=r"event 5: .*key"):
+        penstock.publish_bulk(door.connection, [*good, Message(TOPIC, b"x", key="k" * 256)])
+    connection.execute("UPDATE penstock.topics SET max_payload_bytes = 1")  # behind its back
+    with pytest.raises(PayloadTooLarge):
+        penstock.publish_bulk(door.connection, [*good, Message(TOPIC, b"xx"), *good])
+    assert penstock.publish_bulk(door.connection, good) == 5
+    door.commit()
+    assert [row[5] for row in events(connection)] == [b"%d" % i for i in range(5)]
+
+
+def test_bulk_closes_a_chunk_that_is_large(
+    connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: _CHUNK_BYTES, or large payloads would all lie in memory."""
+    copied: list[int] = []
+
+    def copy(driver: Any, chunk: list[Any]) -> None:
+        copied.append(len(chunk))
+        original(driver, chunk)
+
+    original = PUBLISH._copy
+    monkeypatch.setattr(PUBLISH, "_copy", copy)
+    monkeypatch.setattr(PUBLISH, "_CHUNK_BYTES", 20)
+    with connection.transaction():
+        messages = (Message(TOPIC, b"0123456789%d" % number) for number in range(5))
+        assert penstock.publish_bulk(connection, messages) == 5
+    assert copied == [2, 2, 1]
 
 
 def test_bulk_outside_a_transaction_is_refused(connection: psycopg.Connection[Any]) -> None:
