@@ -24,7 +24,11 @@ BURST = 3 * PASS
 NEWEST_FIRST = {
     "postgres": [
         ("append_chunks", "ORDER BY f.id\n        LIMIT", "ORDER BY f.id DESC\n        LIMIT"),
-        ("append_chunks", "max(f.id) AS highest", "(append_chunks.tick).last_id AS highest"),
+        (
+            "append_chunks",
+            "COALESCE(r.highest, (append_chunks.tick).last_id)",
+            "(append_chunks.tick).last_id",
+        ),
     ],
     "mysql": [("claim_blocks", "ORDER BY p.block", "ORDER BY p.block DESC")],
 }
