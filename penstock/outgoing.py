@@ -41,9 +41,8 @@ def row(message: Message) -> Row:
     return _row(message, message.event_id or uuid7(), tracing.context_headers())
 
 
-def rows(messages: Iterable[Message]) -> Iterator[Row]:
-    """Many events, in order; an error names the place of the event that it is about."""
-    place = 0
+def rows(messages: Iterable[Message], place: int = 0) -> Iterator[Row]:
+    """Many events, in order; an error names the place of the event, the first being ``place``."""
     source = iter(messages)
     while chunk := list(islice(source, _CHUNK)):
         context = tracing.context_headers()

@@ -111,48 +111,83 @@ def publish_bulk(connection: Any, messages: Iterable[Message]) -> int:
     # On the caller's connection: this begins its transaction, also for SQLAlchemy, whose commit
     # would otherwise not know that there is something to commit.
     require_installed(connection)
-    published = 0
     with database.typed_errors(), driver.transaction(), ThreadPoolExecutor(1) as server:
         database.call(driver, "prepare_bulk")
-        stored: Future[int] | None = None
-        for chunk in _chunks(driver, known_topics(connection), messages):
-            published += stored.result() if stored else 0
-            _copy(driver, chunk)
-            # The next chunk is checked and packed while the server stores this one.
-            stored = server.submit(_store, driver)
-        published += stored.result() if stored else 0
-    return published
+        return _Bulk(driver, known_topics(connection), server).publish(messages)
 
 
-def _store(driver: Connection) -> int:
-    return int(database.call(driver, "publish_bulk")[0][0])
+class _Bulk:
+    """Chunk by chunk: while the server stores one, the next is checked and packed."""
+
+    def __init__(self, driver: Connection, known: KnownTopics, server: ThreadPoolExecutor) -> None:
+        self._driver = driver
+        self._known = known
+        self._server = server
+        self._storing: Future[int] | None = None
+        self._published = 0
+
+    def publish(self, messages: Iterable[Message]) -> int:
+        source = iter(messages)
+        place = 0
+        while drawn := self._drawn(source):
+            if place:
+                self._storing = self._server.submit(self._store)
+            packed = list(self._packed(drawn, place))
+            place += len(drawn)
+            self._stored()
+            self._copy(packed)
+        self._storing = self._server.submit(self._store)
+        return self._stored()
+
+    def _drawn(self, source: Iterator[Message]) -> list[Message]:
+        """The next messages, drawn while nothing is under way: a generator may use the connection.
+
+        The savepoint ends those that the generator has left open; it could else roll back to one
+        in which a chunk was stored.
+        """
+        with self._driver.transaction():
+            return list(_chunk(source))
+
+    def _copy(self, rows: list[tuple[Any, ...]]) -> None:
+        with self._driver.cursor() as cursor, cursor.copy(_COPY) as copy:
+            copy.set_types(_COPY_TYPES)
+            for row in rows:
+                copy.write_row(row)
+
+    def _packed(self, drawn: list[Message], first: int) -> Iterator[tuple[Any, ...]]:
+        for place, row in enumerate(outgoing.rows(drawn, first), first):
+            placed = self._known.placed(row)
+            if placed is None:
+                self._stored()  # what it refused is said before what is asked now
+                try:
+                    placed = run(self._driver, self._known.asked_for(row))
+                except PenstockError as error:
+                    raise outgoing.at(place, error) from None
+            yield _copied(place, placed)
+
+    def _store(self) -> int:
+        return int(database.call(self._driver, "publish_bulk")[0][0])
+
+    def _stored(self) -> int:
+        """Waits for the chunk that is being stored; answers how many events all of them had."""
+        if self._storing is not None:
+            self._published += self._storing.result()
+            self._storing = None
+        return self._published
 
 
-def _chunks(
-    driver: Connection, known: KnownTopics, messages: Iterable[Message]
-) -> Iterator[list[tuple[Any, ...]]]:
-    """The rows to copy, checked; topics are looked up here, because no COPY allows it meanwhile."""
-    chunk: list[tuple[Any, ...]] = []
+def _chunk(source: Iterator[Message]) -> Iterator[Message]:
     size = 0
-    for place, row in enumerate(outgoing.rows(messages)):
-        try:
-            placed = known.placed(row) or run(driver, known.asked_for(row))
-        except PenstockError as error:
-            raise outgoing.at(place, error) from None
-        chunk.append(_copied(place, placed))
-        size += len(row.payload)
-        if len(chunk) == _CHUNK_EVENTS or size >= _CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+    for number, message in enumerate(source, 1):
+        yield message
+        size += _size(getattr(message, "payload", None))
+        if number == _CHUNK_EVENTS or size >= _CHUNK_BYTES:
+            return
 
 
-def _copy(driver: Connection, chunk: list[tuple[Any, ...]]) -> None:
-    with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
-        copy.set_types(_COPY_TYPES)
-        for row in chunk:
-            copy.write_row(row)
+def _size(payload: Any) -> int:
+    """What is not bytes is refused when it is packed."""
+    return len(payload) if isinstance(payload, bytes | bytearray | memoryview) else 0
 
 
 def _copied(place: int, row: Row) -> tuple[Any, ...]:

@@ -26,8 +26,8 @@ BY_HIGHEST_ID = {
     "mysql": [
         (
             "claim_blocks",
-            "WHERE p.block > reached",
-            "WHERE p.block > GREATEST(reached, (SELECT s.settled_block FROM sequencer AS s))",
+            "WHERE p.block > bottom",
+            "WHERE p.block > GREATEST(bottom, (SELECT s.settled_block FROM sequencer AS s))",
         )
     ],
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import database, log
-from tests.contract.databases import MySQLDatabase
+from tests.contract.databases import MySQLDatabase, routines
 from tests.contract.kit import count, open_transaction, sql
 from tests.log.kit import drain, put, read, texts, topic, wait_until
 
@@ -19,9 +19,14 @@ _WAIT = f"DO GET_LOCK('{_GATE}', 20); DO RELEASE_LOCK('{_GATE}'); "
 
 
 @contextmanager
-def _stopped(db: MySQLDatabase, function: str, place: str) -> Iterator[Any]:
-    """A pass that waits in front of ``place``; goes on, or is killed, when the block ends."""
-    db.without_guard(function, place, _WAIT + place)
+def _stopped(
+    db: MySQLDatabase, function: str, place: str, mutant: str | None = None
+) -> Iterator[Any]:
+    """A pass that waits in front of ``place``, or in what stands there instead.
+
+    It goes on, or is killed, when the block ends.
+    """
+    db.without_guard(function, place, mutant or _WAIT + place)
     holder, sequencer = db.connect(), db.connect()
     sql(holder, f"DO GET_LOCK('{_GATE}', 1)")
     failures: list[BaseException] = []
@@ -43,34 +48,58 @@ def _stopped(db: MySQLDatabase, function: str, place: str) -> Iterator[Any]:
     assert not thread.is_alive()
 
 
-def _claim_around_a_commit(db: MySQLDatabase) -> list[str]:
-    """The log, when A commits and B begins while a claim has passed A and not yet reached B."""
+def _claim_around_a_commit(db: MySQLDatabase, place: str, mutant: str | None = None) -> list[str]:
+    """The log, when A commits and B begins while a claim is at work."""
     own = db.connect()
     topic(own)
     with open_transaction(db) as first:
-        put(first, "A")
+        put(first, "A1")
         put(own, "X")
-        with _stopped(
-            db, "claim_blocks", "SET step = 1 + GREATEST(wanted - all_events, 0) DIV (all_events"
-        ):
+        put(first, "A2")
+        put(own, "Y")
+        with _stopped(db, "claim_blocks", place, mutant):
             first.commit()
             put(own, "B")
     drain(own)
-    return texts(own)
+    found = texts(own)
+    assert sorted(found) == ["A1", "A2", "B", "X", "Y"]
+    return found
 
 
-def test_a_claim_does_not_reach_what_began_after_it(mysql_db: MySQLDatabase) -> None:
-    """S6. Guard: the bound, the highest block that was visible before the claim began."""
-    found = _claim_around_a_commit(mysql_db)
-    assert found.index("A") < found.index("B")
-    assert sorted(found) == ["A", "B", "X"]
+def test_a_claim_sees_one_moment(mysql_db: MySQLDatabase) -> None:
+    """S6. Guard: a claim is one statement, so it sees all of a transaction or nothing of it."""
+    found = _claim_around_a_commit(
+        mysql_db, "INSERT INTO claimed (block, event_count, taken, used)"
+    )
+    assert found.index("A1") < found.index("A2") < found.index("B")
 
 
-def test_without_its_bound_a_claim_reorders(mysql_db: MySQLDatabase) -> None:
-    """Mutant: claims whatever it meets."""
-    mysql_db.without_guard("sequence", "GREATEST(COALESCE(bound, 0), settled)", "1000000000")
-    found = _claim_around_a_commit(mysql_db)
-    assert found.index("B") < found.index("A")
+def test_a_claim_in_steps_reorders(mysql_db: MySQLDatabase) -> None:
+    """Mutant: two statements, the second of which looks behind what the first has found."""
+    present = routines()["claim_blocks"]
+    snapshot = present[present.index("DELETE FROM claimed;") : present.index("SELECT COUNT(*)")]
+    find = (
+        "INSERT INTO claimed (block, event_count, taken, used)"
+        " SELECT p.block, p.event_count, p.taken, p.event_count - p.taken FROM pending AS p"
+        " WHERE p.block > @reached AND p.block <= bound ORDER BY p.block LIMIT "
+    )
+    steps = (
+        f"DELETE FROM claimed; SET @reached = bottom; {find} 1;"
+        f" SELECT MAX(c.block) INTO @reached FROM claimed AS c; {_WAIT} {find} 100; "
+    )
+    found = _claim_around_a_commit(mysql_db, snapshot, steps)
+    assert found.index("A2") < found.index("A1")
+
+
+def test_a_number_that_the_sequencer_has_taken_stops_no_pass(mysql_db: MySQLDatabase) -> None:
+    """Guard: claim_blocks leaves out blocks without events, which lie above a lowered floor."""
+    own = mysql_db.connect()
+    topic(own)
+    put(own, "1")
+    mysql_db.run("INSERT INTO penstock.pending (event_count) VALUES (0)")
+    put(own, "2")
+    drain(own)
+    assert texts(own) == ["1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ops.restore import histories, reconcile, report_position, restore_status
-from penstock import database, log, stream
+from penstock import database, log, names, stream
 from penstock.cli import main
 from penstock.errors import InvalidArgument, InvalidPartition, LogBehind, StaleLease, TopicNotFound
 from penstock.history import Seen, require_log
@@ -187,6 +187,17 @@ def test_a_report_of_a_later_history_stops_too(db: ContractDatabase) -> None:
     assert not _report(own, 0, 2).stopped
     more(own, events=2, start=11)
     assert [each.sequence for each in log.fetch(own, STREAM, 0, 11)] == [11, 12]
+
+
+def test_a_topic_that_was_made_anew_is_not_behind_the_old_one(db: ContractDatabase) -> None:
+    """Guard: create_topic opens a history for a name that was deleted; sinks know it by name."""
+    own = db.connect()
+    filled(own)
+    names.delete_topic(own, STREAM, with_subscriptions=True)
+    names.create_topic(own, STREAM, 1)
+    assert [each.history for each in histories(own)] == [1, 2]
+    assert _report(own, 10).stopped is False
+    assert restore_status(own) == []
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,45 @@ def test_bulk_in_chunks_is_one_publication(
     assert [row[5] for row in events(connection)] == [b"%d" % i for i in range(5)]
 
 
+def test_bulk_from_a_generator_that_uses_its_connection(
+    connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: messages are drawn while nothing is being stored, or its rollback would take that."""
+    monkeypatch.setattr(PUBLISH, "_CHUNK_EVENTS", 3)
+    connection.execute("ALTER TABLE ledger ADD PRIMARY KEY (id)")
+
+    def messages() -> Iterator[Message]:
+        for number in [*range(7), *range(5), 7, 3]:
+            try:
+                with connection.transaction():
+                    connection.execute("INSERT INTO ledger VALUES (%s)", (number,))
+            except psycopg.errors.UniqueViolation:
+                continue
+            yield Message(TOPIC, b"%d" % number)
+
+    with connection.transaction():
+        assert penstock.publish_bulk(connection, messages()) == 8
+    assert connection.execute("SELECT count(*) FROM ledger").fetchall() == [(8,)]
+    assert [row[5] for row in events(connection)] == [b"%d" % i for i in range(8)]
+
+
+def test_bulk_refuses_a_generator_that_leaves_a_savepoint_open(
+    connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: the savepoint round the drawing; a chunk stored inside theirs would go with it."""
+    monkeypatch.setattr(PUBLISH, "_CHUNK_EVENTS", 1)
+
+    def messages() -> Iterator[Message]:
+        connection.execute("SAVEPOINT theirs")
+        yield Message(TOPIC, b"1")
+        yield Message(TOPIC, b"2")
+        connection.execute("ROLLBACK TO SAVEPOINT theirs")
+
+    with pytest.raises(psycopg.errors.InvalidSavepointSpecification), connection.transaction():
+        penstock.publish_bulk(connection, messages())
+    assert events(connection) == []
+
+
 def test_bulk_closes_a_chunk_that_is_large(
     connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,42 +1,34 @@
 -- name: claim_blocks
--- Locks what was published and committed up to the bound and puts it into the session's table claimed: blocks of together at
--- least wanted events, when there are so many; is_all says that nothing was left. Every time it looks for the late blocks and then
--- for all above the floor: what committed late comes before all that began to publish after it. SKIP LOCKED passes by what is not
--- committed yet. The bound is what keeps the order: a scan that has passed an open A would else meet a B that began when A had
--- ended, while it was still at work.
+-- Puts what was published and committed up to the bound into the session's table claimed: the late blocks and those above the
+-- floor, in order; blocks of together at least wanted events, when there are so many; is_all says that nothing was left. One
+-- statement, because it sees one moment: of a transaction it sees all blocks or none, and with a block everything that had been
+-- committed when its transaction began. Several statements, or a scan that passes by locked rows, meet the second block of a
+-- transaction whose first they have passed. A block holds an event at least, so wanted blocks are enough; what has none is a
+-- number that settle_block has taken. The caller holds the sequencer's row, so nobody else takes them.
 CREATE PROCEDURE claim_blocks(bottom BIGINT, bound BIGINT, wanted INT, OUT is_all BOOLEAN)
 BEGIN
-    DECLARE reached BIGINT DEFAULT bottom;
-    DECLARE found_blocks, all_blocks, all_events INT DEFAULT 0;
-    DECLARE step INT;
     CREATE TEMPORARY TABLE IF NOT EXISTS claimed (
         block BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, taken INT NOT NULL, used INT NOT NULL
     ) ENGINE = MEMORY;
     DELETE FROM claimed;
     INSERT INTO claimed (block, event_count, taken, used)
-    SELECT STRAIGHT_JOIN p.block, p.event_count, p.taken, p.event_count - p.taken
-    FROM late_blocks AS l JOIN pending AS p FORCE INDEX (PRIMARY) ON p.block = l.block
-    ORDER BY l.block
-    LIMIT wanted
-    FOR UPDATE SKIP LOCKED;
-    SELECT COUNT(*), COALESCE(SUM(c.used), 0) INTO all_blocks, all_events FROM claimed AS c;
-    SET is_all = FALSE, step = 1 + GREATEST(wanted - all_events, 0) DIV 256;
-    -- Blocks have 1 to 256 events: how many there are in those that were found says how many more are needed.
-    claim: WHILE all_events < wanted DO
-        INSERT INTO claimed (block, event_count, taken, used)
-        SELECT p.block, p.event_count, p.taken, p.event_count - p.taken
-        FROM pending AS p
-        WHERE p.block > reached AND p.block <= bound
-        ORDER BY p.block
-        LIMIT step
-        FOR UPDATE SKIP LOCKED;
-        SET found_blocks = ROW_COUNT(), is_all = found_blocks < step;
-        IF is_all THEN
-            LEAVE claim;
-        END IF;
-        SELECT MAX(c.block), COUNT(*), SUM(c.used) INTO reached, all_blocks, all_events FROM claimed AS c;
-        SET step = 1 + GREATEST(wanted - all_events, 0) DIV (all_events / all_blocks);
-    END WHILE;
+    SELECT w.block, w.event_count, w.taken, w.event_count - w.taken
+    FROM (
+        (SELECT STRAIGHT_JOIN p.block, p.event_count, p.taken
+         FROM late_blocks AS l JOIN pending AS p FORCE INDEX (PRIMARY) ON p.block = l.block
+         WHERE l.block <= bottom AND p.event_count > 0
+         ORDER BY l.block
+         LIMIT wanted)
+        UNION ALL
+        (SELECT p.block, p.event_count, p.taken
+         FROM pending AS p FORCE INDEX (PRIMARY)
+         WHERE p.block > bottom AND p.block <= bound AND p.event_count > 0
+         ORDER BY p.block
+         LIMIT wanted)
+    ) AS w
+    ORDER BY w.block
+    LIMIT wanted;
+    SELECT COUNT(*) < wanted INTO is_all FROM claimed AS c;
 END;
 
 -- name: cut_claimed
