@@ -315,12 +315,12 @@ def test_bulk_closes_a_chunk_that_is_large(
     """Guard: _CHUNK_BYTES, or large payloads would all lie in memory."""
     copied: list[int] = []
 
-    def copy(driver: Any, chunk: list[Any]) -> None:
+    def copy(bulk: Any, chunk: list[Any]) -> None:
         copied.append(len(chunk))
-        original(driver, chunk)
+        original(bulk, chunk)
 
-    original = PUBLISH._copy
-    monkeypatch.setattr(PUBLISH, "_copy", copy)
+    original = PUBLISH._Bulk._copy
+    monkeypatch.setattr(PUBLISH._Bulk, "_copy", copy)
     monkeypatch.setattr(PUBLISH, "_CHUNK_BYTES", 20)
     with connection.transaction():
         messages = (Message(TOPIC, b"0123456789%d" % number) for number in range(5))
