@@ -30,7 +30,13 @@ NEWEST_FIRST = {
             "(append_chunks.tick).last_id",
         ),
     ],
-    "mysql": [("claim_blocks", "ORDER BY p.block", "ORDER BY p.block DESC")],
+    "mysql": [
+        (
+            "claim_blocks",
+            "ORDER BY p.block\n         LIMIT wanted",
+            "ORDER BY p.block DESC\n         LIMIT 1",
+        )
+    ],
 }
 
 

@@ -108,7 +108,10 @@ def _passed_by(db: MySQLDatabase) -> list[str]:
     db.run(LOADED)
     with open_transaction(db) as other:
         database.execute(other, "SELECT * FROM penstock.pending FOR UPDATE")
-        drain(db.connect(), 3)
+        own = db.connect()
+        log.sequence(own, 3)
+        while db.run("SELECT 1 FROM penstock.eras WHERE repaired_id < boundary_id"):
+            log.sequence(own, 3)
     return _found(db)
 
 
