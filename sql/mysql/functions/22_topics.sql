@@ -24,7 +24,7 @@ CREATE PROCEDURE create_topic(topic LONGTEXT, partitions INT, strategy VARCHAR(2
 BEGIN
     DECLARE parent_path, own_name LONGTEXT;
     DECLARE parent, created BIGINT;
-    DECLARE is_restricted BOOLEAN;
+    DECLARE is_restricted, locked BOOLEAN;
     DECLARE opened INT;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -50,7 +50,7 @@ BEGIN
     CALL add_partitions(created, 0, partitions);
     IF EXISTS (SELECT * FROM deleted_topics AS d WHERE CAST(d.address AS BINARY) = CAST(topic AS BINARY)) THEN
         -- Sinks and consumers know topics by name: what they have seen of the old one is not of this.
-        SELECT s.singleton INTO is_restricted FROM sequencer AS s FOR UPDATE;
+        SELECT s.singleton INTO locked FROM sequencer AS s FOR UPDATE;
         CALL open_history(CONCAT('topic "', LEFT(topic, 500), '" was made anew'), opened);
     END IF;
     DO LAST_INSERT_ID(id_before);

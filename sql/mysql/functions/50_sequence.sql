@@ -189,7 +189,7 @@ pass: BEGIN
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
         CALL refuse('PS006', CONCAT('a pass of ', COALESCE(max_events, 'NULL'), ' events: use 1 to 1,000,000'));
     END IF;
-    -- A read of its own, before anything is locked: what began to publish after it has a higher block.
+    -- Up to where this pass looks: so far all is settled behind it, but what is late. The order comes from claim_blocks.
     SELECT MAX(p.block) INTO bound FROM pending AS p WHERE p.block > (SELECT s.settled_block FROM sequencer AS s);
     SELECT s.floor_block, s.settled_block, s.delayed_due, s.delayed_id, s.passed_at
     INTO bottom, settled, due_done, id_done, last_pass
