@@ -137,7 +137,7 @@ class _Work:
             first_sequence=opened.first_sequence,
             last_sequence=opened.last_sequence,
         )
-        events = (Event.from_row(lease.topic, lease.partition, (*r, lease.history)) for r in rows)
+        events = Event.from_rows(lease.topic, lease.partition, lease.history, rows)
         return Block(
             relay=self.member.subscription,
             topic=lease.topic,

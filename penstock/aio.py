@@ -72,7 +72,7 @@ async def fetch(
     validation.topic(topic)
     binds = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
     rows = await _run(await _door(connection), asked("fetch", topic=topic, **binds))
-    return [Event.from_row(topic, partition, row) for row in rows]
+    return Event.from_rows(topic, partition, rows[0][-1], rows) if rows else []
 
 
 class _Door:

@@ -84,7 +84,7 @@ def fetch(
         from_sequence=from_sequence,
         max_events=max_events,
     )
-    return [Event.from_row(topic, partition, row) for row in rows]
+    return Event.from_rows(topic, partition, rows[0][-1], rows) if rows else []
 
 
 def high_watermarks(connection: Any, topic: str) -> dict[int, int]:

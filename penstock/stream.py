@@ -8,6 +8,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from penstock import database, history, validation
@@ -136,12 +138,12 @@ def poll(
         max_events=max_events,
     )
     by_id = {lease.partition_id: lease for lease in leases}
-    found: dict[int, list[Event]] = {}
-    for partition_id, *row in rows:
+    polled = []
+    for partition_id, found in groupby(rows, key=itemgetter(0)):
         lease = by_id[partition_id]
-        event = Event.from_row(lease.topic, lease.partition, (*row, lease.history))
-        found.setdefault(partition_id, []).append(event)
-    return [(by_id[partition_id], events) for partition_id, events in found.items()]
+        events = (row[1:] for row in found)
+        polled.append((lease, Event.from_rows(lease.topic, lease.partition, lease.history, events)))
+    return polled
 
 
 def commit(

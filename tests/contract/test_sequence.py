@@ -168,7 +168,7 @@ MUTANTS = {
         ),
     },
     "disorders": {
-        "postgres": ("append_chunks", "AS id ORDER BY id", "AS id ORDER BY id DESC"),
+        "postgres": ("append_chunks", "ORDER BY b.due, b.id", "ORDER BY random()"),
         "mysql": ("collect_claimed", "ORDER BY c.block, l.n", "ORDER BY RAND()"),
     },
     "shows too much": {

@@ -142,14 +142,14 @@ def test_a_block_that_cannot_be_read_is_counted(
     log: Chaos, scripted: Scripted, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.publish(50)
-    read, faults = Event.from_row, [ValueError("cannot be decoded"), RecursionError("too deep")]
+    read, faults = Event.from_rows, [ValueError("cannot be decoded"), RecursionError("too deep")]
 
-    def from_row(*row: Any) -> Event:
+    def from_rows(*given: Any) -> list[Event]:
         if faults:
             raise faults.pop()
-        return read(*row)
+        return read(*given)
 
-    monkeypatch.setattr(Event, "from_row", from_row)
+    monkeypatch.setattr(Event, "from_rows", from_rows)
     relay = Relay(database_url, SUBSCRIPTION, scripted, backoff=FAST)
     result = relay.run_for(30)
     assert (result.events, result.failures, result.drained) == (50, 2, True)

@@ -142,10 +142,11 @@ SET plan_cache_mode = force_generic_plan AS $$
                     WHEN append_chunks.now_due < (append_chunks.tick).due THEN (append_chunks.tick).due_id
                     ELSE 9223372036854775807 END AS due_id,
                full_pass.due_left,
-               full_pass.ripe_events > 0 OR full_pass.with_due > 0 AS is_mixed
+               full_pass.ripe_events > 0 OR full_pass.with_due > 0 OR full_pass.seen < 32 * full_pass.partitions AS by_sort
         FROM (
-            SELECT d.ripe_events, r.with_due, d.ripe_events = r.due_events AS due_left
-            FROM room AS r, (SELECT count(*) AS ripe_events FROM ripe) AS d
+            SELECT d.ripe_events, r.with_due, r.seen, g.partitions, d.ripe_events = r.due_events AS due_left
+            FROM room AS r, (SELECT count(*) AS ripe_events FROM ripe) AS d,
+                (SELECT count(*) AS partitions FROM (SELECT FROM fresh AS f GROUP BY f.partition_id) AS p) AS g
         ) AS full_pass
     ), put_off AS (
         INSERT INTO delayed (due, id, partition_id)
@@ -160,19 +161,19 @@ SET plan_cache_mode = force_generic_plan AS $$
         UNION ALL
         SELECT r.id, r.partition_id, r.due FROM ripe AS r
     ), groups AS MATERIALIZED (
-        -- Grouped by a hash, then sorted partition by partition: a third of the cost of one sort of all rows. Where no event has a
-        -- time to wait for, ids are all that there is to sort by.
+        -- Grouped by a hash, then sorted partition by partition: a third of the cost of one sort of all rows, where partitions have
+        -- many events each. Where no event has a time to wait for, ids are all that there is to sort by.
         SELECT g.partition_id, ARRAY(SELECT unnest(g.ids) AS id ORDER BY id) AS ids, g.size, false AS mixed
         FROM (
             SELECT f.partition_id, array_agg(f.id) AS ids, count(*)::integer AS size
             FROM fresh AS f
-            WHERE NOT (SELECT t.is_mixed FROM taken AS t)
+            WHERE NOT (SELECT t.by_sort FROM taken AS t)
             GROUP BY f.partition_id
         ) AS g
         UNION ALL
         SELECT b.partition_id, array_agg(b.id ORDER BY b.due, b.id), count(*)::integer, max(b.due) > 0
         FROM batch AS b
-        WHERE (SELECT t.is_mixed FROM taken AS t)
+        WHERE (SELECT t.by_sort FROM taken AS t)
         GROUP BY b.partition_id
     ), discarded AS (
         UPDATE deleted_topics AS d SET discarded = d.discarded + late.size
@@ -184,14 +185,15 @@ SET plan_cache_mode = force_generic_plan AS $$
             SELECT c.first_sequence + c.event_count + 8223372036854775807 - 8223372036854775807
             FROM chunks AS c
             WHERE c.partition_id = g.partition_id
+              -- Leaves out the slices that are ready and still empty.
+              AND c.chunk_id <= (SELECT s.last_value FROM chunks_id AS s)
             ORDER BY c.first_sequence DESC
             LIMIT 1), 1) AS next_sequence
         FROM groups AS g
         WHERE NOT EXISTS (SELECT FROM deleted_topics AS d WHERE d.topic_id = g.partition_id >> 16)
     ), pieces AS (
-        SELECT h.partition_id, h.mixed, h.next_sequence + place.n AS first_sequence,
-               h.ids[place.n + 1:place.n + 1000] AS ids
-        FROM heads AS h CROSS JOIN LATERAL generate_series(0, h.size - 1, 1000) AS place (n)
+        SELECT h.partition_id, h.mixed, h.next_sequence + h.n AS first_sequence, h.ids[h.n + 1:h.n + 1000] AS ids
+        FROM (SELECT a.*, generate_series(0, a.size - 1, 1000) AS n FROM heads AS a) AS h
     ), appended AS (
         INSERT INTO chunks (partition_id, first_sequence, event_count, first_id, last_id, event_ids, sequenced_at)
         SELECT p.partition_id, p.first_sequence, cardinality(p.ids),

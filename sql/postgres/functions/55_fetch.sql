@@ -13,35 +13,40 @@ $$;
 -- name: read_log
 -- The events of a partition from a sequence on, in order: one descent into each slice of the index of the log, then the
 -- events by their ids, all in one walk of the primary key of each slice that they lie in. What was kept of a slice is read
--- only where the slice is gone.
+-- only where the slice is gone. Without settings of its own, it becomes a part of the query that calls it, which has to switch
+-- sequential scans off.
 CREATE OR REPLACE FUNCTION read_log(partition_id bigint, from_sequence bigint, max_events integer)
 RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
     created_at timestamptz, sequenced_at timestamptz
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_nestloop = off SET enable_mergejoin = off SET jit = off
-SET plan_cache_mode = force_generic_plan ROWS 500 AS $$
-BEGIN
-    RETURN QUERY
+LANGUAGE sql STABLE ROWS 500 AS $$
     WITH place AS MATERIALIZED (
-        SELECT c.first_sequence + i.n - 1 AS sequence, i.id, COALESCE(i.at, c.sequenced_at) AS sequenced_at
-        FROM chunks AS c
-        CROSS JOIN LATERAL unnest(c.event_ids, c.sequenced_ats) WITH ORDINALITY AS i (id, at, n)
-        WHERE c.partition_id = read_log.partition_id
-          AND c.first_sequence >= COALESCE((
-              SELECT b.first_sequence
-              FROM chunks AS b
-              WHERE b.partition_id = read_log.partition_id AND b.first_sequence <= read_log.from_sequence
-              ORDER BY b.first_sequence DESC
-              LIMIT 1), 0)
-          AND c.first_sequence < read_log.from_sequence + read_log.max_events
-          AND c.first_sequence + i.n - 1 >= read_log.from_sequence
-          AND c.first_sequence + i.n - 1 < read_log.from_sequence + read_log.max_events
+        -- Side by side in a SELECT they are taken element by element, in FROM each would be written to a table first.
+        SELECT generate_series(part.lowest, part.highest) AS sequence,
+               unnest(part.event_ids[part.lowest - part.before:part.highest - part.before]) AS id,
+               unnest(part.sequenced_ats[part.lowest - part.before:part.highest - part.before]) AS at,
+               part.sequenced_at
+        FROM (
+            SELECT c.event_ids, c.sequenced_ats, c.sequenced_at, c.first_sequence - 1 AS before,
+                   GREATEST(c.first_sequence, read_log.from_sequence) AS lowest,
+                   LEAST(c.first_sequence + c.event_count, read_log.from_sequence + read_log.max_events) - 1 AS highest
+            FROM chunks AS c
+            WHERE c.partition_id = read_log.partition_id
+              AND c.first_sequence >= COALESCE((
+                  SELECT b.first_sequence
+                  FROM chunks AS b
+                  WHERE b.partition_id = read_log.partition_id AND b.first_sequence <= read_log.from_sequence
+                  ORDER BY b.first_sequence DESC
+                  LIMIT 1), 0)
+              AND c.first_sequence + c.event_count > read_log.from_sequence
+              AND c.first_sequence < read_log.from_sequence + read_log.max_events
+        ) AS part
     ), bounds AS MATERIALIZED (
         SELECT min(a.id) AS lowest, max(a.id) AS highest, array_agg(a.id) AS ids FROM place AS a
     )
-    SELECT p.sequence, e.event_id, e.key, e.type, e.content_type, e.headers, e.payload, e.created_at, p.sequenced_at
+    SELECT p.sequence, e.event_id, e.key, e.type, e.content_type, e.headers, e.payload, e.created_at,
+           COALESCE(p.at, p.sequenced_at)
     FROM place AS p
     JOIN (
         SELECT s.id, s.event_id, s.key, s.type, s.content_type, s.headers, s.payload, s.created_at
@@ -56,8 +61,7 @@ BEGIN
           AND k.id >= (SELECT b.lowest FROM bounds AS b) AND k.id <= (SELECT b.highest FROM bounds AS b)
           AND (SELECT o.id FROM events AS o WHERE o.id = k.id) IS NULL
     ) AS e ON e.id = p.id
-    ORDER BY p.sequence;
-END
+    ORDER BY p.sequence
 $$;
 
 -- name: sequenced_at_of
@@ -107,7 +111,8 @@ CREATE OR REPLACE FUNCTION "fetch"(
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
     created_at timestamptz, sequenced_at timestamptz, history integer
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     source bigint := require_partition(topic, partition);
     present integer := current_history();

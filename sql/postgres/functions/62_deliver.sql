@@ -9,7 +9,8 @@ CREATE OR REPLACE FUNCTION poll(
     partition_id bigint, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb,
     payload bytea, created_at timestamptz, sequenced_at timestamptz
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     source record;

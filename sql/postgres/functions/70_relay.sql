@@ -20,7 +20,8 @@ $$;
 CREATE OR REPLACE FUNCTION open_block(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, max_events integer, max_bytes bigint
 ) RETURNS TABLE (block_id bigint, first_sequence bigint, last_sequence bigint, reopened boolean, attempt integer)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     block blocks%ROWTYPE;
@@ -62,7 +63,8 @@ RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
     created_at timestamptz, sequenced_at timestamptz
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off AS $$
     SELECT r.*
     FROM read_log(read_block.partition_id, read_block.first_sequence,
                   (read_block.last_sequence - read_block.first_sequence + 1)::integer) AS r
@@ -104,7 +106,8 @@ $$;
 CREATE OR REPLACE FUNCTION dead_letter(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, reason text
 ) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
 BEGIN

@@ -23,7 +23,8 @@ $$;
 CREATE OR REPLACE FUNCTION range_checksum(
     partition_id bigint, first_sequence bigint, last_sequence bigint, OUT event_count bigint, OUT checksum text
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off AS $$
     SELECT count(*), encode(sha256(COALESCE(string_agg(
         event_digest(r.sequence, r.event_id, r.key, r.type, r.content_type, r.headers, r.payload, r.created_at),
         ''::bytea ORDER BY r.sequence), ''::bytea)), 'hex')
