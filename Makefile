@@ -43,9 +43,9 @@ demo: $(READY) ## A bank publishes, consumers follow, one is killed: then all ba
 	@$(JAVA) exec $(BIN)/python -m tools.demo $(ARGS)
 
 .PHONY: test
-test: $(READY) ## The tests; ARGS="-k name" chooses, ARGS=-v names each
+test: $(READY) ## The tests, in two processes; ARGS="-k name" chooses, ARGS=-v names each, ARGS="-n 0" is one process
 	@$(SERVERS_OPTIONAL)
-	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m "not long" $(ARGS)
+	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m "not long" -n auto --dist worksteal $(ARGS)
 
 .PHONY: test-long
 test-long: $(READY) ## The tests with 100,000 events and ten kills, and what else is too long for every day; then the matrix

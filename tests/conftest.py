@@ -1,7 +1,8 @@
 """Servers and databases for all tests.
 
-A server is started once per test process; every test gets a database of its own, cloned from a
-migrated template.  :mod:`tests.servers` says which environment variables choose other servers.
+A server is started once per test process, and `make test` has two of them; every test gets a
+database of its own, cloned from a migrated template.  :mod:`tests.servers` says which environment
+variables choose other servers.
 """
 
 from __future__ import annotations
@@ -114,6 +115,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not long" in config.option.markexpr and memory.has_room():
         memory.folder().mkdir(exist_ok=True)
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory.folder()))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto`` is two; one where a server is given, whose schema and roles all would share."""
+    return 0 if servers.given_ones() else 2
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -1,7 +1,7 @@
 """The database servers that tests run on: given ones, else our own, by environment variables.
 
 - ``PENSTOCK_TEST_POSTGRES_URL``, ``PENSTOCK_TEST_MYSQL_URL``, ``PENSTOCK_TEST_MARIADB_URL``: a
-  superuser's URL of a server that is there already;
+  superuser's URL of a server that is there already (the tests then run in one process);
 - ``PENSTOCK_TEST_POSTGRES_MAJOR=14`` to ``17``, ``PENSTOCK_TEST_MARIADB_VERSION=10.11``: another
   version of our own one;
 - ``PENSTOCK_TEST_DATABASES=postgres,mysql``: only these; tests of the others are skipped.
@@ -88,10 +88,15 @@ def chosen() -> tuple[str, ...]:
     return tuple(named) or DATABASES
 
 
+def given_ones() -> list[str]:
+    """The databases whose server is not our own."""
+    return [each for each in DATABASES if _given(each)]
+
+
 def postgres(folder: Path) -> Iterator[PostgresServer]:
     """The PostgreSQL of this run, until the generator is closed."""
     _only_when_chosen("postgres")
-    given = os.environ.get("PENSTOCK_TEST_POSTGRES_URL")
+    given = _given("postgres")
     if given:
         yield PostgresServer(given)
         return

@@ -49,13 +49,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a clean environment with the wheel and the extras postgres and cli."""
     home = tmp_path_factory.mktemp("clean")
-    venv.create(home, with_pip=True)
+    venv.create(home)
     python = home / "bin" / "python"
     constraints = home / "constraints.txt"
     constraints.write_text(pins())
     run(
-        str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-        "-c", str(constraints), f"{wheel}[postgres,cli]",
+        sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile",
+        "--disable-pip-version-check", "-c", str(constraints), f"{wheel}[postgres,cli]",
     )  # fmt: skip
     return python
 

@@ -1,0 +1,35 @@
+"""What a run could not test is the very last that it says, though other processes ran the tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: There is no such server to be had.
+MISSING = {"PENSTOCK_TEST_POSTGRES_URL": "", "PENSTOCK_TEST_POSTGRES_MAJOR": "13"}
+
+
+@pytest.mark.parametrize(
+    ("ci", "code", "last"),
+    [
+        ("", 0, "NOT TESTED, because missing: PostgreSQL (PostgreSQL 13 is not"),
+        ("1", 1, "1 error in"),
+    ],
+    ids=["elsewhere", "on CI"],
+)
+def test_a_missing_server_is_a_named_gap_and_on_ci_an_error(
+    tmp_path: Path, ci: str, code: int, last: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "1", "-o", f"cache_dir={tmp_path / 'cache'}",
+         f"--basetemp={tmp_path / 'run'}", "tests/test_readme.py", "-k", "quickstart_delivers"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, **MISSING, "CI": ci},
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    assert last in done.stdout.splitlines()[-1]
