@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -16,7 +18,10 @@ PASS_EVENTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Sequenced:
-    """What a round of passes did; ``busy``: another sequencer was at work."""
+    """What a round of passes did.
+
+    ``busy``: another sequencer was at work, or the database ended a pass for somebody else's sake.
+    """
 
     events: int
     passes: int
@@ -33,8 +38,10 @@ def sequence_round(
     """
     events = passes = 0
     while passes < max_passes:
-        result = log.sequence(connection, max_events)
-        if result.busy:
+        result = None
+        with unless_locked("a pass"):
+            result = log.sequence(connection, max_events)
+        if result is None or result.busy:
             return Sequenced(events, passes, busy=True)
         if result.sequenced:
             _wake(connection, result.grown)
@@ -59,8 +66,11 @@ def keep_up(connection: database.Connection) -> Upkeep:
 
     Neither waits for long, and what could not be locked is done the next time.
     """
-    added = log.ensure_slices(connection)
-    turned = database.call(connection, "turn_dedup")[0][0]
+    added, turned = 0, False
+    with unless_locked("more storage"):
+        added = log.ensure_slices(connection)
+    with unless_locked("forgetting dedup keys"):
+        turned = database.call(connection, "turn_dedup")[0][0]
     idle = database.call(connection, "setting", name="sequencer_idle_seconds")[0][0]
     return Upkeep(added, bool(turned), float(idle))
 
@@ -71,6 +81,20 @@ def sequence(url: str, *, max_events: int = PASS_EVENTS, max_passes: int = 1000)
         added = keep_up(connection).slices_added
         done = sequence_round(connection, max_events=max_events, max_passes=max_passes)
     return Sequenced(done.events, done.passes, done.busy, added)
+
+
+@contextmanager
+def unless_locked(what: str) -> Iterator[None]:
+    """Around work that comes again: a lock that is not had, or a deadlock, ends it for this time.
+
+    The sequencer must not die of what others do at the same moment.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not database.is_contention(error):
+            raise
+        logger.warning("%s is left for the next time: %s", what, error)
 
 
 def _wake(connection: database.Connection, grown: tuple[int, ...]) -> None:

@@ -14,9 +14,9 @@ import pytest
 from penstock import database, log
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction, sql
-from tests.log.kit import drain, put, texts, topic, wait_until
+from tests.contract.mysql_kit import GATE, WAIT, wait_for_gate
+from tests.log.kit import drain, put, texts, topic
 
-_GATE = "penstock test gate"
 _OTHER = "tests/other"
 #: The floor is raised behind this many blocks: for tests with few of them.
 _EAGER = ("sequence", "settled - bottom >= 1000", "settled - bottom >= 1")
@@ -174,20 +174,19 @@ def _number_without_a_row(db: MySQLDatabase) -> list[str]:
         f"IF payload <> 'slow' OR @slow THEN {insert} ELSE"
         " SAVEPOINT before_number; SET @slow = TRUE;"
         f" {insert} SET turn = LAST_INSERT_ID(); ROLLBACK TO SAVEPOINT before_number;"
-        f" DO GET_LOCK('{_GATE}', 20); DO RELEASE_LOCK('{_GATE}');"
+        f" {WAIT}"
         " INSERT INTO pending (block, event_count) VALUES (turn, 1);"
         " DO LAST_INSERT_ID(turn); END IF;",
     )
     holder, slow = db.connect(), db.connect()
-    sql(holder, f"DO GET_LOCK('{_GATE}', 1)")
+    sql(holder, f"DO GET_LOCK('{GATE}', 1)")
     thread = threading.Thread(target=put, args=(slow, "slow"), kwargs={"key": "k"})
     thread.start()
-    waiting = "SELECT 1 FROM information_schema.PROCESSLIST WHERE STATE LIKE '%%lock%%' AND ID = "
-    wait_until(lambda: db.run(f"{waiting}{slow.thread_id()}"), "the publisher has its number")  # type: ignore[attr-defined]  # PyMySQL's
+    wait_for_gate(db, slow)
     for number in range(3):
         put(own, str(number))
         drain(own)
-    sql(holder, f"DO RELEASE_LOCK('{_GATE}')")
+    sql(holder, f"DO RELEASE_LOCK('{GATE}')")
     thread.join(20)
     assert not thread.is_alive()
     drain(own)
