@@ -38,10 +38,8 @@ def sequence_round(
     """
     events = passes = 0
     while passes < max_passes:
-        result = None
-        with unless_locked("a pass"):
-            result = log.sequence(connection, max_events)
-        if result is None or result.busy:
+        result = _pass(connection, max_events)
+        if result.busy:
             return Sequenced(events, passes, busy=True)
         if result.sequenced:
             _wake(connection, result.grown)
@@ -50,6 +48,14 @@ def sequence_round(
         if not result.more:
             break
     return Sequenced(events, passes, busy=False)
+
+
+def _pass(connection: database.Connection, max_events: int) -> log.SequenceResult:
+    """One pass; the next round makes up for one that was ended."""
+    result = log.SequenceResult(sequenced=0, more=True, busy=True, grown=())
+    with unless_locked("a pass"):
+        result = log.sequence(connection, max_events)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
