@@ -71,8 +71,11 @@ class SequencerWorker:
                     upkeep_due = self.turned + UPKEEP_EVERY_SECONDS
                 done = sequence_round(connection, max_passes=PASSES_BETWEEN_MEASURES)
                 if self.turned >= measure_due:
-                    with unless_locked("measuring what waits"):
-                        database.call(connection, "measure_pressure")
+                    unless_locked(
+                        "measuring what waits",
+                        lambda: bool(database.call(connection, "measure_pressure")),
+                        otherwise=False,
+                    )
                     measure_due = self.turned + MEASURE_EVERY_SECONDS
                 self.events += done.events
                 self.passes += done.passes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import psycopg
 
@@ -13,7 +13,12 @@ from penstock import database, log
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 PASS_EVENTS = 10_000
+
+#: What a pass answers that the database has ended.
+_ENDED = log.SequenceResult(sequenced=0, more=True, busy=True, grown=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ def sequence_round(
     """
     events = passes = 0
     while passes < max_passes:
-        result = _pass(connection, max_events)
+        result = unless_locked("a pass", lambda: log.sequence(connection, max_events), _ENDED)
         if result.busy:
             return Sequenced(events, passes, busy=True)
         if result.sequenced:
@@ -48,14 +53,6 @@ def sequence_round(
         if not result.more:
             break
     return Sequenced(events, passes, busy=False)
-
-
-def _pass(connection: database.Connection, max_events: int) -> log.SequenceResult:
-    """One pass; the next round makes up for one that was ended."""
-    result = log.SequenceResult(sequenced=0, more=True, busy=True, grown=())
-    with unless_locked("a pass"):
-        result = log.sequence(connection, max_events)
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +69,10 @@ def keep_up(connection: database.Connection) -> Upkeep:
 
     Neither waits for long, and what could not be locked is done the next time.
     """
-    added, turned = 0, False
-    with unless_locked("more storage"):
-        added = log.ensure_slices(connection)
-    with unless_locked("forgetting dedup keys"):
-        turned = database.call(connection, "turn_dedup")[0][0]
+    added = unless_locked("more storage", lambda: log.ensure_slices(connection), 0)
+    turned = unless_locked(
+        "forgetting dedup keys", lambda: database.call(connection, "turn_dedup")[0][0], False
+    )
     idle = database.call(connection, "setting", name="sequencer_idle_seconds")[0][0]
     return Upkeep(added, bool(turned), float(idle))
 
@@ -89,18 +85,18 @@ def sequence(url: str, *, max_events: int = PASS_EVENTS, max_passes: int = 1000)
     return Sequenced(done.events, done.passes, done.busy, added)
 
 
-@contextmanager
-def unless_locked(what: str) -> Iterator[None]:
-    """Around work that comes again: a lock that is not had, or a deadlock, ends it for this time.
+def unless_locked(what: str, work: Callable[[], T], otherwise: T) -> T:
+    """Do what comes again in any case; a lock that is not had, or a deadlock, ends it for now.
 
     The sequencer must not die of what others do at the same moment.
     """
     try:
-        yield
+        return work()
     except Exception as error:
         if not database.is_contention(error):
             raise
         logger.warning("%s is left for the next time: %s", what, error)
+        return otherwise
 
 
 def _wake(connection: database.Connection, grown: tuple[int, ...]) -> None:

@@ -10,7 +10,8 @@ import pymysql
 import pytest
 
 from ops.sequence import sequence_round
-from penstock import database, log, names
+from penstock import Message, database, log, names
+from penstock.publish import publish_batch
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.contract.mysql_kit import stopped
@@ -150,3 +151,32 @@ def test_without_it_the_sequencer_dies(mysql_db: MySQLDatabase) -> None:
     error = _deadlocked(mysql_db, log.sequence).exception()
     assert isinstance(error, pymysql.err.OperationalError)
     assert error.args[0] == 1213
+
+
+def _names_beside_a_batch(db: MySQLDatabase) -> None:
+    """Names change while a batch is open, published at the engines' own isolation."""
+    own = db.connect()
+    topic(own)
+    with open_transaction(db) as publisher:
+        publisher.rollback()
+        sql(publisher, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        publish_batch(publisher, [Message(TOPIC, b"1"), Message(TOPIC, b"2")])
+        sql(own, "SET SESSION innodb_lock_wait_timeout = 1")
+        names.create_topic(own, "tests/other", 1)
+        names.delete_topic(own, TOPIC)
+
+
+def test_a_batch_locks_no_topic(mysql_db: MySQLDatabase) -> None:
+    """F23. Guard: partitions are selected before the events are inserted."""
+    _names_beside_a_batch(mysql_db)
+
+
+def test_a_batch_that_reads_topics_in_its_insert_does(mysql_db: MySQLDatabase) -> None:
+    """Mutant: INSERT .. SELECT from topics, which locks them at REPEATABLE READ."""
+    mysql_db.without_guard(
+        "publish_batch",
+        ")) AS i\n    WHERE JSON_LENGTH",
+        ")) AS i CROSS JOIN (SELECT COUNT(*) FROM topics) AS t WHERE JSON_LENGTH",
+    )
+    with pytest.raises(pymysql.err.OperationalError):
+        _names_beside_a_batch(mysql_db)
