@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ops.relay import Relay
-from ops.sequence import keep_up, sequence_round
+from ops.sequence import keep_up, sequence_round, unless_locked
 from ops.sinks.base import Sink
 from ops.sweep import sweep
 from penstock import database
@@ -71,7 +71,11 @@ class SequencerWorker:
                     upkeep_due = self.turned + UPKEEP_EVERY_SECONDS
                 done = sequence_round(connection, max_passes=PASSES_BETWEEN_MEASURES)
                 if self.turned >= measure_due:
-                    database.call(connection, "measure_pressure")
+                    unless_locked(
+                        "measuring what waits",
+                        lambda: bool(database.call(connection, "measure_pressure")),
+                        otherwise=False,
+                    )
                     measure_due = self.turned + MEASURE_EVERY_SECONDS
                 self.events += done.events
                 self.passes += done.passes

@@ -27,9 +27,7 @@ def _clean(connection: Any) -> list[SliceDrop]:
         pass
     done = [_drop(connection, *row) for row in call(connection, "droppable_slices")]
     done += [_keep(connection, *row) for row in call(connection, "sparse_slices")]
-    gone = [each.last_id for each in done if each.parent == "events" and not each.detail]
-    if gone:
-        mysql_slices.forget_numbers(connection, max(gone))
+    mysql_slices.forget_numbers(connection)
     for (partition_id,) in call(connection, "mergeable_partitions"):
         while call(connection, "merge_chunks", partition_id=partition_id)[0][0]:
             pass

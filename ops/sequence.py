@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import psycopg
 
@@ -11,12 +13,20 @@ from penstock import database, log
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 PASS_EVENTS = 10_000
+
+#: What a pass answers that the database has ended.
+_ENDED = log.SequenceResult(sequenced=0, more=True, busy=True, grown=())
 
 
 @dataclass(frozen=True, slots=True)
 class Sequenced:
-    """What a round of passes did; ``busy``: another sequencer was at work."""
+    """What a round of passes did.
+
+    ``busy``: another sequencer was at work, or the database ended a pass for somebody else's sake.
+    """
 
     events: int
     passes: int
@@ -33,7 +43,7 @@ def sequence_round(
     """
     events = passes = 0
     while passes < max_passes:
-        result = log.sequence(connection, max_events)
+        result = unless_locked("a pass", lambda: log.sequence(connection, max_events), _ENDED)
         if result.busy:
             return Sequenced(events, passes, busy=True)
         if result.sequenced:
@@ -59,8 +69,10 @@ def keep_up(connection: database.Connection) -> Upkeep:
 
     Neither waits for long, and what could not be locked is done the next time.
     """
-    added = log.ensure_slices(connection)
-    turned = database.call(connection, "turn_dedup")[0][0]
+    added = unless_locked("more storage", lambda: log.ensure_slices(connection), 0)
+    turned = unless_locked(
+        "forgetting dedup keys", lambda: database.call(connection, "turn_dedup")[0][0], False
+    )
     idle = database.call(connection, "setting", name="sequencer_idle_seconds")[0][0]
     return Upkeep(added, bool(turned), float(idle))
 
@@ -71,6 +83,20 @@ def sequence(url: str, *, max_events: int = PASS_EVENTS, max_passes: int = 1000)
         added = keep_up(connection).slices_added
         done = sequence_round(connection, max_events=max_events, max_passes=max_passes)
     return Sequenced(done.events, done.passes, done.busy, added)
+
+
+def unless_locked(what: str, work: Callable[[], T], otherwise: T) -> T:
+    """Do what comes again in any case; a lock that is not had, or a deadlock, ends it for now.
+
+    The sequencer must not die of what others do at the same moment.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if not database.is_contention(error):
+            raise
+        logger.warning("%s is left for the next time: %s", what, error)
+        return otherwise
 
 
 def _wake(connection: database.Connection, grown: tuple[int, ...]) -> None:

@@ -38,6 +38,8 @@ _CONNECTION_LOST = frozenset(
     {0, 1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031}
 )
 _CLIENT_ERRORS = range(2000, 2100)
+#: Deadlocks, and locks that were not had in time.
+_CONTENTION = frozenset({"40P01", "55P03", 1205, 1213})
 
 
 def connect(
@@ -159,3 +161,11 @@ def is_unavailable(error: BaseException) -> bool:
         return number in _CONNECTION_LOST or number in _CLIENT_ERRORS
     inner = driver_error(error)
     return type(inner).__name__ in {"OperationalError", "InterfaceError"} and not state
+
+
+def is_contention(error: BaseException) -> bool:
+    """Whether a driver error says that another transaction was in the way: it may pass next time.
+
+    The database has rolled back at least the statement; a deadlock, the whole transaction.
+    """
+    return (errno_of(error) or sqlstate_of(error)) in _CONTENTION

@@ -47,6 +47,16 @@ TRANSACTION_CONTROL = re.compile(
     re.IGNORECASE,
 )
 
+#: Where a statement of a procedure begins, behind its label, declarations and blocks.
+_BEGINS = re.compile(r";|\b(?:BEGIN|THEN|ELSE|DO|LOOP)\b", re.IGNORECASE)
+#: At READ COMMITTED, too, a query in these locks what it reads to the end of the transaction.
+_LOCKING = re.compile(
+    r"\s*(IF|ELSEIF|WHILE|SET|CALL|RETURN|DECLARE\b.*\bDEFAULT)\b.*\(\s*SELECT\b"
+    r"(?!.*\bFROM\s+JSON_TABLE\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_LOCKS_ON_PURPOSE = re.compile(r"\bFOR\s+UPDATE\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)
+
 _NOISE = re.compile(r"/\*[!M]*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`", re.DOTALL)
 _GROUP_CONCAT = re.compile(r"\bGROUP_CONCAT\s*\(", re.IGNORECASE)
 
@@ -61,8 +71,20 @@ def check(path: Path, text: str) -> Iterator[str]:
         for found in TRANSACTION_CONTROL.finditer(code):
             words = " ".join(found[0].split())
             yield f"{path}:{_line(code, found.start())}: {words}: no control of the transaction"
+        for line in _hidden_locks(code):
+            yield f"{path}:{line}: a query that is not SELECT .. INTO locks what it reads"
         if _GROUP_CONCAT.search(code) and "group_concat_max_len" not in code:
             yield f"{path}:1: GROUP_CONCAT without its limit set cuts off in silence"
+
+
+def _hidden_locks(code: str) -> Iterator[int]:
+    """The lines of statements that lock by a query which does not say so."""
+    begin = 0
+    for end in (*(found.end() for found in _BEGINS.finditer(code)), len(code)):
+        statement = code[begin:end]
+        if _LOCKING.match(statement) and not _LOCKS_ON_PURPOSE.search(statement):
+            yield _line(code, begin + len(statement) - len(statement.lstrip()))
+        begin = end
 
 
 def _line(text: str, place: int) -> int:

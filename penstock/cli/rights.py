@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from penstock import config, database, rights
 from penstock.cli.namespaces import done
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
+from penstock.cli.transactions import own_transaction
 
 app = typer.Typer(help="Say who may do what, and where.", no_args_is_help=True)
 
@@ -27,18 +27,10 @@ Namespace = Annotated[
 ]
 
 
-def _whole(connection: Any) -> AbstractContextManager[Any]:
-    """One transaction; none on MySQL and MariaDB, where each GRANT commits."""
-    if database.dialect_of(connection) == "mysql":
-        return nullcontext()
-    transaction: AbstractContextManager[Any] = connection.transaction()
-    return transaction
-
-
 @app.command()
 def install(output: Output = Format.table) -> None:
     """Create the roles that are missing, and give each the functions that it may call."""
-    with database.connect() as connection, _whole(connection):
+    with own_transaction(with_grants=True) as connection:
         created = rights.install(connection)
     done(f"created {', '.join(created) or 'nothing'}; all roles have their functions", output)
 
@@ -67,7 +59,7 @@ def grant(
     login: Login, right: Right, namespace: Namespace = None, output: Output = Format.table
 ) -> None:
     """Give a login a role, or a right in a namespace: the others then find nothing there."""
-    with database.connect() as connection, _whole(connection):
+    with own_transaction(with_grants=True) as connection:
         if namespace is None:
             rights.add_member(connection, right, login)
         else:
@@ -87,7 +79,7 @@ def revoke(
     output: Output = Format.table,
 ) -> None:
     """Take a role, or a right in a namespace, from a login."""
-    with database.connect() as connection, _whole(connection):
+    with own_transaction(with_grants=True) as connection:
         if namespace is None:
             rights.remove_member(connection, right, login)
         else:

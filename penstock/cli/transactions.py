@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def own_transaction() -> Iterator[Connection]:
-    """A connection in a transaction that commits at the end, on every engine."""
-    with database.connect() as connection, work.of_connection(connection).transaction(connection):
-        yield connection
+def own_transaction(*, with_grants: bool = False) -> Iterator[Connection]:
+    """A connection in a transaction that commits at the end, on every engine.
+
+    With grants there is none on MySQL and MariaDB, where each GRANT commits.
+    """
+    with database.connect() as connection:
+        if with_grants and database.dialect_of(connection) == "mysql":
+            yield connection
+            return
+        with work.of_connection(connection).transaction(connection):
+            yield connection

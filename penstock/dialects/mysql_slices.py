@@ -18,6 +18,9 @@ from penstock.errors import errno_of
 #: Blocks of ids of events, as publish takes them.
 BLOCK = 256
 
+#: Fewer numbers without events are left in `pending`: each is 30 bytes.
+FEW_NUMBERS = 1_000
+
 _LOCK_WAIT_TIMEOUT = 1205
 _NO_PROCESS_RIGHT = 1227
 _NO_RIGHT_TO_ALTER = 1142
@@ -85,25 +88,42 @@ def keep(connection: Any, name: str, first_id: int, last_id: int) -> str:
         database.execute(connection, f"DROP TABLE {rest}")
 
 
-def forget_numbers(connection: Any, last_id: int) -> bool:
-    """Forget the numbers that the sequencer took below an id; False when that has to wait.
+def forget_numbers(connection: Any) -> bool:
+    """Forget the numbers that the sequencer took from publishers which rolled back.
 
-    Behind the lock no publisher is left that has only its number.
+    False when that has to wait.  Below the floor nobody looks for them, and behind the lock no
+    publisher is left that has only its number.
     """
-    schema = config.schema_name()
-    with _short_waits(connection):
-        if not _locked(connection, f"LOCK TABLES `{schema}`.pending WRITE"):
+    pending = f"`{config.schema_name()}`.pending"
+    while floor := _floor_above_numbers(connection):
+        if _has_old_transaction(connection):
             return False
-        try:
-            database.execute(
-                connection,
-                f"DELETE FROM `{schema}`.pending WHERE block <= %(block)s AND event_count = 0"
-                " LIMIT 10000",
-                {"block": last_id // BLOCK},
-            )
-        finally:
-            database.execute(connection, "UNLOCK TABLES")
+        with _short_waits(connection):
+            if not _locked(connection, f"LOCK TABLES {pending} WRITE"):
+                return False
+            try:
+                database.execute(
+                    connection,
+                    f"DELETE FROM {pending} WHERE block <= %(floor)s AND event_count = 0"
+                    " LIMIT 10000",
+                    {"floor": floor},
+                )
+            finally:
+                database.execute(connection, "UNLOCK TABLES")
     return True
+
+
+def _floor_above_numbers(connection: Any) -> int | None:
+    """The floor of the sequencer; None when too few numbers below it are worth the lock."""
+    schema = config.schema_name()
+    ((numbers, floor),) = database.execute(
+        connection,
+        "SELECT COUNT(*), MAX(n.floor_block) FROM ("
+        f"SELECT s.floor_block FROM `{schema}`.sequencer AS s JOIN `{schema}`.pending AS p"
+        " ON p.block <= s.floor_block WHERE p.event_count = 0 LIMIT %(few)s) AS n",
+        {"few": FEW_NUMBERS},
+    )
+    return int(floor) if numbers >= FEW_NUMBERS else None
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def _explained(
     word = "EXPLAIN FORMAT=TRADITIONAL" if traditional else "EXPLAIN"
     for statement in _statements(text, values):
         tables = {alias or table: table for table, alias in _ALIAS.findall(statement)}
-        tables |= {"c": "chunks", "l": "places"} if "logged_events" in statement else {}
+        tables |= {"c": "chunks", "l": "places"} if "logged_" in statement else {}
         for row in database.execute(connection, f"{word} {statement.replace('%', '%%')}"):
             kind, name = row[1:3]
             how, key = (row[4], row[6]) if traditional else (row[3], row[5])
@@ -142,7 +142,7 @@ def accesses(past: Seeded, texts: dict[str, str]) -> list[Access]:
     database.execute(own, "USE penstock")
     partition = str(past.leases[0].partition_id)
     ids = ("of_partition", "part_id", "source", "partition_id")
-    values = dict.fromkeys(ids, partition) | {"owner_id": str(subscription), "bound": "1000000000"}
+    values = dict.fromkeys(ids, partition) | {"owner_id": str(subscription)}
     found = [
         access
         for name, text in texts.items()

@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 import statistics
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from ops.clean_mysql import drop_slices
 from penstock import database, log
+from penstock.dialects import mysql_slices
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction, sql
-from tests.log.kit import drain, put, texts, topic, wait_until
+from tests.contract.mysql_kit import GATE, WAIT, wait_for_gate
+from tests.log.kit import drain, put, texts, topic
 
-_GATE = "penstock test gate"
 _OTHER = "tests/other"
 #: The floor is raised behind this many blocks: for tests with few of them.
 _EAGER = ("sequence", "settled - bottom >= 1000", "settled - bottom >= 1")
@@ -117,6 +119,40 @@ def _pages(db: MySQLDatabase) -> int:
     return int(value)
 
 
+def _pages_of_a_turn(db: MySQLDatabase) -> int:
+    """How many pages a look for old dedup keys asks for; 20,000 were forgotten under a view."""
+    own = db.connect()
+    with _held_view(db):
+        sql(
+            own,
+            "INSERT INTO penstock.dedup_keys (topic_id, dedup_key, event_id, at)"
+            " SELECT 1, n, '', '2001-01-01' + INTERVAL n SECOND FROM penstock.numbers"
+            " WHERE n < 20000",
+        )
+        for _ in range(2):
+            assert database.call(own, "turn_dedup") == [(True,)]
+        assert count(db, "dedup_keys") == 0
+        found = []
+        for _ in range(9):
+            before = _pages(db)
+            assert database.call(own, "turn_dedup") == [(False,)]
+            found.append(_pages(db) - before)
+    return min(found)  # the server is at work beside it
+
+
+def test_dedup_keys_are_not_stepped_over_again(mysql_db: MySQLDatabase) -> None:
+    """R6. Guard: a session looks for old dedup keys from where it has come to."""
+    assert _pages_of_a_turn(mysql_db) <= 40
+
+
+def test_from_the_beginning_they_are(mysql_db: MySQLDatabase) -> None:
+    """Mutant: each time from the beginning."""
+    mysql_db.without_guard(
+        "turn_dedup", "COALESCE(@penstock_forgotten, '2000-01-01')", "'2000-01-01'"
+    )
+    assert _pages_of_a_turn(mysql_db) > 60
+
+
 def _late_below_the_floor(db: MySQLDatabase) -> list[str]:
     """The log, when a transaction commits that the floor was raised above."""
     db.without_guard(*_EAGER)
@@ -163,7 +199,9 @@ def test_the_number_of_a_rolled_back_publisher_is_settled(mysql_db: MySQLDatabas
     assert texts(own) == list("012345")
 
 
-def _number_without_a_row(db: MySQLDatabase) -> list[str]:
+def _number_without_a_row(
+    db: MySQLDatabase, meanwhile: Callable[[], object] = lambda: None
+) -> list[str]:
     """The log, when a publisher stops between getting its number and writing its row."""
     db.without_guard(*_EAGER)
     own = _log(db)
@@ -174,20 +212,20 @@ def _number_without_a_row(db: MySQLDatabase) -> list[str]:
         f"IF payload <> 'slow' OR @slow THEN {insert} ELSE"
         " SAVEPOINT before_number; SET @slow = TRUE;"
         f" {insert} SET turn = LAST_INSERT_ID(); ROLLBACK TO SAVEPOINT before_number;"
-        f" DO GET_LOCK('{_GATE}', 20); DO RELEASE_LOCK('{_GATE}');"
+        f" {WAIT}"
         " INSERT INTO pending (block, event_count) VALUES (turn, 1);"
         " DO LAST_INSERT_ID(turn); END IF;",
     )
     holder, slow = db.connect(), db.connect()
-    sql(holder, f"DO GET_LOCK('{_GATE}', 1)")
+    sql(holder, f"DO GET_LOCK('{GATE}', 1)")
     thread = threading.Thread(target=put, args=(slow, "slow"), kwargs={"key": "k"})
     thread.start()
-    waiting = "SELECT 1 FROM information_schema.PROCESSLIST WHERE STATE LIKE '%%lock%%' AND ID = "
-    wait_until(lambda: db.run(f"{waiting}{slow.thread_id()}"), "the publisher has its number")  # type: ignore[attr-defined]  # PyMySQL's
+    wait_for_gate(db, slow)
     for number in range(3):
         put(own, str(number))
         drain(own)
-    sql(holder, f"DO RELEASE_LOCK('{_GATE}')")
+    meanwhile()
+    sql(holder, f"DO RELEASE_LOCK('{GATE}')")
     thread.join(20)
     assert not thread.is_alive()
     drain(own)
@@ -205,6 +243,49 @@ def test_without_that_its_event_is_lost(mysql_db: MySQLDatabase) -> None:
         "settle_block", "INSERT INTO pending (block, event_count) VALUES (of_block, 0);", "DO 0;"
     )
     assert _number_without_a_row(mysql_db) == ["0", "1", "2"]
+
+
+def test_numbers_that_were_rolled_back_do_not_pile_up(mysql_db: MySQLDatabase) -> None:
+    """Guard: clean forgets those below the floor, whether or not slices of events go."""
+    own = _log(mysql_db)
+    with open_transaction(mysql_db) as undone:
+        sql(
+            undone,
+            "INSERT INTO penstock.pending (event_count)"
+            " SELECT 1 FROM penstock.numbers WHERE n < 1100",
+        )
+    put(own, "1")
+    drain(own)
+    for _ in range(2):
+        database.call(own, "settle_blocks")
+    assert count(mysql_db, "pending") >= 1100
+    drop_slices(mysql_db.url)
+    assert count(mysql_db, "pending") == 0
+    put(own, "2")
+    drain(own)
+    assert texts(own) == ["1", "2"]
+
+
+def _number_forgotten(db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The log, when numbers are to be forgotten while a publisher has only its number."""
+    monkeypatch.setattr(mysql_slices, "FEW_NUMBERS", 1)
+    return _number_without_a_row(db, lambda: mysql_slices.forget_numbers(db.connect()))
+
+
+def test_a_number_is_not_forgotten_before_its_publisher_ends(
+    mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2. Guard: the lock that forget_numbers waits for."""
+    assert _number_forgotten(mysql_db, monkeypatch) == ["0", "1", "2", "slow"]
+
+
+def test_forgotten_without_the_lock_its_event_is_lost(
+    mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the numbers go while somebody may have one of them."""
+    monkeypatch.setattr(mysql_slices, "_has_old_transaction", lambda connection: False)
+    monkeypatch.setattr(mysql_slices, "_locked", lambda connection, statement: True)
+    assert _number_forgotten(mysql_db, monkeypatch) == ["0", "1", "2"]
 
 
 class _Model:

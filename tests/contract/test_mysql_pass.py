@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import pytest
 
 from penstock import database, log
 from tests.contract.databases import MySQLDatabase, routines
 from tests.contract.kit import count, open_transaction, sql
+from tests.contract.mysql_kit import WAIT, stopped
 from tests.log.kit import drain, put, read, texts, topic, wait_until
-
-_GATE = "penstock test gate"
-_WAIT = f"DO GET_LOCK('{_GATE}', 20); DO RELEASE_LOCK('{_GATE}'); "
-
-
-@contextmanager
-def _stopped(
-    db: MySQLDatabase, function: str, place: str, mutant: str | None = None
-) -> Iterator[Any]:
-    """A pass that waits in front of ``place``, or in what stands there instead.
-
-    It goes on, or is killed, when the block ends.
-    """
-    db.without_guard(function, place, mutant or _WAIT + place)
-    holder, sequencer = db.connect(), db.connect()
-    sql(holder, f"DO GET_LOCK('{_GATE}', 1)")
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            log.sequence(sequencer, 100)
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    waiting = "SELECT 1 FROM information_schema.PROCESSLIST WHERE STATE LIKE '%%lock%%' AND ID = "
-    number = sequencer.thread_id()  # type: ignore[attr-defined]  # PyMySQL's
-    wait_until(lambda: db.run(f"{waiting}{number}"), "the pass waits at the gate")
-    yield sequencer
-    sql(holder, f"DO RELEASE_LOCK('{_GATE}')")
-    thread.join(30)
-    assert not thread.is_alive()
 
 
 def _claim_around_a_commit(db: MySQLDatabase, place: str, mutant: str | None = None) -> list[str]:
@@ -57,7 +20,7 @@ def _claim_around_a_commit(db: MySQLDatabase, place: str, mutant: str | None = N
         put(own, "X")
         put(first, "A2")
         put(own, "Y")
-        with _stopped(db, "claim_blocks", place, mutant):
+        with stopped(db, "claim_blocks", place, mutant):
             first.commit()
             put(own, "B")
     drain(own)
@@ -74,21 +37,34 @@ def test_a_claim_sees_one_moment(mysql_db: MySQLDatabase) -> None:
     assert found.index("A1") < found.index("A2") < found.index("B")
 
 
-def test_a_claim_in_steps_reorders(mysql_db: MySQLDatabase) -> None:
-    """Mutant: two statements, the second of which looks behind what the first has found."""
+def _claim_by_a_locking_scan(db: MySQLDatabase, bound: str) -> list[str]:
+    """The same with a scan that passes by locked rows, stopped behind the first that it has."""
     present = routines()["claim_blocks"]
     snapshot = present[present.index("DELETE FROM claimed;") : present.index("SELECT COUNT(*)")]
     find = (
         "INSERT INTO claimed (block, event_count, taken, used)"
-        " SELECT p.block, p.event_count, p.taken, p.event_count - p.taken FROM pending AS p"
-        " WHERE p.block > @reached AND p.block <= bound ORDER BY p.block LIMIT "
+        " SELECT p.block, p.event_count, p.taken, p.event_count - p.taken"
+        " FROM pending AS p FORCE INDEX (PRIMARY)"
+        f" WHERE p.block > @reached {bound} ORDER BY p.block LIMIT %s FOR UPDATE SKIP LOCKED;"
     )
-    steps = (
-        f"DELETE FROM claimed; SET @reached = bottom; {find} 1;"
-        f" SELECT MAX(c.block) INTO @reached FROM claimed AS c; {_WAIT} {find} 100; "
+    scan = (
+        "DELETE FROM claimed; SET @reached = bottom;"
+        " SELECT MAX(p.block) INTO @bound FROM pending AS p;"
+        f" {find % 1} SELECT MAX(c.block) INTO @reached FROM claimed AS c; {WAIT} {find % 100} "
     )
-    found = _claim_around_a_commit(mysql_db, snapshot, steps)
-    assert found.index("A2") < found.index("A1")
+    return _claim_around_a_commit(db, snapshot, scan)
+
+
+def test_a_claim_without_its_bound_reorders_transactions(mysql_db: MySQLDatabase) -> None:
+    """Mutant: a locking scan. It passes A1, which is open, and meets B, which began behind it."""
+    found = _claim_by_a_locking_scan(mysql_db, "")
+    assert found.index("B") < found.index("A1")
+
+
+def test_a_claim_with_its_bound_reorders_a_transaction(mysql_db: MySQLDatabase) -> None:
+    """Mutant: the same up to the highest block that was seen before: A2 still comes before A1."""
+    found = _claim_by_a_locking_scan(mysql_db, "AND p.block <= @bound")
+    assert found.index("A2") < found.index("A1") < found.index("B")
 
 
 def test_a_number_that_the_sequencer_has_taken_stops_no_pass(mysql_db: MySQLDatabase) -> None:
@@ -109,7 +85,7 @@ def test_a_number_that_the_sequencer_has_taken_stops_no_pass(mysql_db: MySQLData
         ("sequence", "CALL append_chunks(present"),
         ("sequence", "CALL forget_claimed();"),
         ("sequence", "UPDATE sequencer\n"),
-        ("append_chunks", "UPDATE deleted_topics AS d"),
+        ("append_chunks", "UPDATE (\n"),
     ],
 )
 def test_a_pass_that_is_killed_leaves_nothing(
@@ -120,8 +96,8 @@ def test_a_pass_that_is_killed_leaves_nothing(
     topic(own)
     for number in range(5):
         put(own, str(number))
-    with _stopped(mysql_db, function, place) as sequencer:
-        sql(own, f"KILL {sequencer.thread_id()}")
+    with stopped(mysql_db, function, place) as a_pass:
+        sql(own, f"KILL {a_pass.connection.thread_id()}")
     wait_until(lambda: not log.sequence(own, 1).busy, "the dead sequencer's lock is gone")
     drain(own)
     assert texts(own) == list(map(str, range(5)))

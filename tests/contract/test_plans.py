@@ -185,7 +185,10 @@ def test_analysed(past: Seeded, name: str) -> None:
 
 
 def test_clean_reads_the_index_of_the_log_and_no_event(past: Seeded) -> None:
-    """Looking for what can go is no part of the hot path: chunks and leases, a few times each."""
+    """Looking for what can go is no part of the hot path: chunks and leases, a few times each.
+
+    On MySQL and MariaDB once more for each slice of events; other tests have left some.
+    """
     db, own = past.db, past.db.connect(autocommit=False)
     statement = "CALL penstock.droppable_slices()"
     if past.is_postgres:
@@ -196,7 +199,10 @@ def test_clean_reads_the_index_of_the_log_and_no_event(past: Seeded) -> None:
     own.rollback()
     ((chunks,),) = db.run("SELECT COUNT(*) FROM penstock.chunks")
     ((leases,),) = db.run("SELECT COUNT(*) FROM penstock.leases")
-    assert reads.rows <= 6 * (chunks + leases)
+    times = 6
+    if not past.is_postgres:
+        times += db.run("SELECT COUNT(*) FROM penstock.slices WHERE parent = 'events'")[0][0]
+    assert reads.rows <= times * (chunks + leases)
     assert not [name for name in (*reads.indexes, *reads.scanned) if name.startswith("events_pkey")]
     assert "events" not in reads.scanned
 

@@ -46,6 +46,21 @@ def test_a_procedure_leaves_the_transaction_alone(code: str) -> None:
     assert len(faults(f"CREATE PROCEDURE p()\nBEGIN\n    {code}\nEND")) == 1
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "IF EXISTS (SELECT * FROM t) THEN",
+        "SET a = 1 + (SELECT MAX(b) FROM t);",
+        "DECLARE a INT DEFAULT (SELECT 1 FROM t);",
+        "CALL p((SELECT a FROM t));",
+    ],
+)
+def test_a_query_that_locks_without_saying_so_is_found(code: str) -> None:
+    assert len(faults(f"CREATE PROCEDURE p()\nBEGIN\n    {code}\nEND")) == 1
+    assert faults(code.replace(" FROM t", " FROM t FOR UPDATE")) == []
+    assert faults("UPDATE t SET a = (SELECT 1 FROM u); SELECT (SELECT 1) INTO a;") == []
+
+
 def test_comments_strings_and_names_are_no_code() -> None:
     code = "-- RETURNING\nSELECT 'COMMIT it''s ->>', `commit` FROM t; ROLLBACK TO SAVEPOINT a;"
     assert faults(code) == []

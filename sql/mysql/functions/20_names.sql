@@ -59,14 +59,14 @@ BEGIN
 END;
 
 -- name: lock_names
--- Opens a change of names. What rewrites paths or removes is alone, and needs READ COMMITTED (PS018); what only adds a name
+-- Opens a change of names, which needs READ COMMITTED (PS018). What rewrites paths or removes is alone; what only adds a name
 -- shares the tree. This lock comes before those of topics, and those before the sequencer's: no two changes deadlock.
 CREATE PROCEDURE lock_names(what VARCHAR(100), alone BOOLEAN)
 BEGIN
     DECLARE locked BOOLEAN;
+    CALL require_read_committed(what);
     CALL begin_call(what);
     IF alone THEN
-        CALL require_read_committed(what);
         SELECT t.singleton INTO locked FROM name_tree AS t FOR UPDATE;
     ELSE
         SELECT t.singleton INTO locked FROM name_tree AS t LOCK IN SHARE MODE;

@@ -32,7 +32,9 @@ CREATE PROCEDURE place_namespace(own BIGINT, own_path LONGTEXT, parent BIGINT, n
 BEGIN
     DECLARE rest INT DEFAULT CHAR_LENGTH(own_path) + 1;
     DECLARE longest INT;
-    IF EXISTS (SELECT * FROM namespaces AS n WHERE n.path_hash = UNHEX(SHA2(new_path, 256))) THEN
+    DECLARE is_taken BOOLEAN;
+    SELECT COUNT(*) INTO is_taken FROM namespaces AS n WHERE n.path_hash = UNHEX(SHA2(new_path, 256));
+    IF is_taken THEN
         CALL refuse('PS007', CONCAT('there is already a namespace "', LEFT(new_path, 80), '"'));
     END IF;
     -- A namespace takes two characters more than its path: the shortest topic has to fit below it.

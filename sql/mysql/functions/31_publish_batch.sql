@@ -91,6 +91,34 @@ BEGIN
     END WHILE;
 END;
 
+-- name: find_partitions
+-- The partition of each event of a batch, in order, eight bytes each. Selected before the events are written: at REPEATABLE READ, the
+-- engines' default, INSERT .. SELECT locks what it reads, and publishers lock no topic. Raises PS002 when a topic is gone meanwhile.
+CREATE PROCEDURE find_partitions(events JSON, turn BIGINT, OUT found LONGBLOB)
+READS SQL DATA
+BEGIN
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
+    SET SESSION group_concat_max_len = GREATEST(1024, 8 * JSON_LENGTH(events));
+    SELECT GROUP_CONCAT(UNHEX(LPAD(HEX(t.id * 65536 + COALESCE(
+               i.`partition`,
+               IF(t.strategy = 'round_robin', NULL, MOD(CRC32(i.`key`), t.partitions)),
+               MOD(turn + i.place, t.partitions))), 16, '0')) ORDER BY i.place SEPARATOR '')
+    INTO found
+    FROM JSON_TABLE(events, '$[*]' COLUMNS (
+        place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', `key` VARCHAR(255) PATH '$.key', `partition` INT PATH '$.partition'
+    )) AS i
+    JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256));
+    SET SESSION group_concat_max_len = limit_before;
+    IF COALESCE(LENGTH(found), 0) <> 8 * JSON_LENGTH(events) THEN
+        CALL refuse('PS002', 'a topic of the batch was deleted or renamed meanwhile');
+    END IF;
+END;
+
 -- name: publish_batch
 -- Publishes many events, a JSON array of objects named as the arguments of publish, with the payload in base64, in array order.
 -- Answers how many, and the places (from 0) of duplicates with the ids of the earlier events. An event that is wrong refuses all
@@ -102,7 +130,7 @@ BEGIN
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     DECLARE turn, published BIGINT;
     DECLARE longest_delay DOUBLE;
-    DECLARE blocks LONGBLOB;
+    DECLARE blocks, partition_ids LONGBLOB;
     DECLARE duplicates JSON DEFAULT JSON_OBJECT();
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -120,12 +148,10 @@ BEGIN
     CALL refuse_under_pressure(limited);
     CALL take_blocks(all_events, blocks);
     CALL take_turn(all_events + 1, turn);
+    CALL find_partitions(events, turn, partition_ids);
     INSERT INTO events (id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at, due_at)
     SELECT CAST(CONV(HEX(SUBSTR(blocks, 8 * ((i.place - 1) DIV 256) + 1, 8)), 16, 10) AS SIGNED) * 256 + MOD(i.place - 1, 256),
-           t.id * 65536 + COALESCE(
-               i.`partition`,
-               IF(t.strategy = 'round_robin', NULL, MOD(CRC32(i.`key`), t.partitions)),
-               MOD(turn + i.place, t.partitions)),
+           CAST(CONV(HEX(SUBSTR(partition_ids, 8 * i.place - 7, 8)), 16, 10) AS SIGNED),
            UNHEX(COALESCE(REPLACE(i.event_id, '-', ''), CONCAT(
                LPAD(HEX(FLOOR(1000 * UNIX_TIMESTAMP(SYSDATE(6)))), 12, '0'), '7', LEFT(HEX(RANDOM_BYTES(2)), 3),
                SUBSTR('89AB', 1 + FLOOR(4 * RAND()), 1), LEFT(HEX(RANDOM_BYTES(8)), 15)))),
@@ -133,11 +159,10 @@ BEGIN
            IF(JSON_TYPE(i.headers) = 'STRING', JSON_UNQUOTE(i.headers), NULLIF(i.headers, 'null')), FROM_BASE64(i.payload),
            UTC_TIMESTAMP(6), IF(i.not_before > UTC_TIMESTAMP(6), i.not_before, NULL)
     FROM JSON_TABLE(events, '$[*]' COLUMNS (
-        place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', payload LONGTEXT PATH '$.payload', `key` VARCHAR(255) PATH '$.key',
-        type VARCHAR(255) PATH '$.type', content_type VARCHAR(255) PATH '$.content_type', headers JSON PATH '$.headers',
-        event_id CHAR(36) PATH '$.event_id', `partition` INT PATH '$.partition', not_before DATETIME(6) PATH '$.not_before'
+        place FOR ORDINALITY, payload LONGTEXT PATH '$.payload', `key` VARCHAR(255) PATH '$.key', type VARCHAR(255) PATH '$.type',
+        content_type VARCHAR(255) PATH '$.content_type', headers JSON PATH '$.headers', event_id CHAR(36) PATH '$.event_id',
+        not_before DATETIME(6) PATH '$.not_before'
     )) AS i
-    JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
     WHERE JSON_LENGTH(duplicates) = 0 OR JSON_EXTRACT(duplicates, CONCAT('$."', i.place - 1, '"')) IS NULL;
     SET published = ROW_COUNT();
     DO LAST_INSERT_ID(id_before);

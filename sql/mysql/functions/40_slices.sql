@@ -29,13 +29,16 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('note_slice_rates()');
-    INSERT IGNORE INTO slice_rates (parent, used, measured_at) SELECT s.parent, s.used, present FROM slice_sources AS s;
-    UPDATE slice_rates AS r JOIN slice_sources AS s ON s.parent = r.parent
-    SET r.peak_per_second = GREATEST(
-            (s.used - r.used) / TIMESTAMPDIFF(SECOND, r.measured_at, present),
-            r.peak_per_second * POW(0.5, TIMESTAMPDIFF(SECOND, r.measured_at, present) / 604800)),
-        r.used = s.used, r.measured_at = present
-    WHERE r.measured_at <= present - INTERVAL 1 HOUR;
+    -- INSERT .. SELECT, because an UPDATE with a join locks what it reads: it would wait for every open publisher. It assigns in
+    -- this order, and each assignment sees those before it.
+    INSERT INTO slice_rates (parent, used, measured_at)
+    SELECT s.parent, s.used, present FROM slice_sources AS s
+    ON DUPLICATE KEY UPDATE
+        peak_per_second = IF(measured_at > present - INTERVAL 1 HOUR, peak_per_second, GREATEST(
+            (VALUES(used) - slice_rates.used) / TIMESTAMPDIFF(SECOND, measured_at, present),
+            peak_per_second * POW(0.5, TIMESTAMPDIFF(SECOND, measured_at, present) / 604800))),
+        used = IF(measured_at > present - INTERVAL 1 HOUR, slice_rates.used, VALUES(used)),
+        measured_at = IF(measured_at > present - INTERVAL 1 HOUR, measured_at, present);
 END;
 
 -- name: missing_slices

@@ -1,12 +1,3 @@
--- name: needed_events
--- The events that are readable, by the index of the log alone; first_id and last_id are the chunk's, for a range to look into.
-CREATE OR REPLACE SQL SECURITY INVOKER VIEW needed_events AS
-SELECT c.first_id, c.last_id, CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) AS id
-FROM partitions AS p
-STRAIGHT_JOIN chunks AS c ON c.partition_id = p.id AND c.first_sequence + c.event_count > p.low_sequence
-STRAIGHT_JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
-WHERE c.first_sequence + l.n >= p.low_sequence;
-
 -- name: find_settled_events
 -- No event with an id below the answer can still come, or waits for its sequence: all below the floor but the late blocks. None
 -- at all while a restore has left something to be repaired.
@@ -40,20 +31,16 @@ BEGIN
     RETURN COALESCE(found, 9223372036854775807);
 END;
 
--- name: newest_position
--- The id of the newest row of the ledger for one partition of a subscription.
-CREATE FUNCTION newest_position(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
-READS SQL DATA
-BEGIN
-    DECLARE newest BIGINT;
-    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    SELECT p.id INTO newest
-    FROM positions AS p FORCE INDEX (positions_newest)
-    WHERE p.subscription_id = of_subscription AND p.partition_id = of_partition
-    ORDER BY p.id DESC
-    LIMIT 1;
-    RETURN newest;
-END;
+-- name: newest_positions
+-- Of each lease, the id of its newest row of the ledger.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW newest_positions AS
+SELECT l.subscription_id, l.partition_id, (
+           SELECT p.id
+           FROM positions AS p FORCE INDEX (positions_newest)
+           WHERE p.subscription_id = l.subscription_id AND p.partition_id = l.partition_id
+           ORDER BY p.subscription_id DESC, p.partition_id DESC, p.id DESC
+           LIMIT 1) AS id
+FROM leases AS l;
 
 -- name: droppable_slices
 -- The slices that nobody needs, by what is committed: events that are all logically gone, positions behind the newest of each
@@ -64,8 +51,7 @@ READS SQL DATA
 BEGIN
     DECLARE settled_id, first_position, first_block BIGINT;
     CALL find_settled_events(settled_id);
-    SELECT COALESCE(MIN(newest_position(l.subscription_id, l.partition_id)), 9223372036854775807) INTO first_position
-    FROM leases AS l;
+    SELECT COALESCE(MIN(n.id), 9223372036854775807) INTO first_position FROM newest_positions AS n;
     SET first_block = first_open_block();
     SELECT s.parent, s.slice, s.first_id, s.last_id
     FROM slices AS s JOIN slice_sources AS u ON u.parent = s.parent
@@ -120,10 +106,10 @@ carry: BEGIN
     DECLARE carried INT DEFAULT 0;
     DECLARE is_held, done BOOLEAN DEFAULT FALSE;
     DECLARE old_ones CURSOR FOR
-        SELECT l.subscription_id, l.partition_id
-        FROM leases AS l
-        WHERE newest_position(l.subscription_id, l.partition_id) <= last_full
-        ORDER BY l.subscription_id, l.partition_id
+        SELECT n.subscription_id, n.partition_id
+        FROM newest_positions AS n
+        WHERE n.id <= last_full
+        ORDER BY n.subscription_id, n.partition_id
         LIMIT max_rows;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -136,7 +122,7 @@ carry: BEGIN
     SELECT MIN(s.first_id), MAX(s.last_id) INTO first_full, last_full
     FROM slices AS s
     WHERE s.parent = 'positions' AND s.last_id < (SELECT MAX(p.id) FROM positions AS p);
-    SELECT COUNT(*) INTO stale FROM leases AS l WHERE newest_position(l.subscription_id, l.partition_id) <= last_full;
+    SELECT COUNT(*) INTO stale FROM newest_positions AS n WHERE n.id <= last_full;
     IF stale > (last_full - first_full + 1) / 2 OR last_full IS NULL THEN
         SELECT 0 AS carried;
         LEAVE carry;
@@ -152,7 +138,7 @@ carry: BEGIN
         WHERE l.subscription_id = owner_id AND l.partition_id = part_id
         FOR UPDATE SKIP LOCKED;
         -- Asked again behind the lock.
-        SET newest = newest_position(owner_id, part_id);
+        SELECT MAX(n.id) INTO newest FROM newest_positions AS n WHERE n.subscription_id = owner_id AND n.partition_id = part_id;
         IF is_held AND newest <= last_full THEN
             INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, at)
             SELECT p.subscription_id, p.partition_id, p.position, p.lease_epoch, 'carried', p.at FROM positions AS p WHERE p.id = newest;

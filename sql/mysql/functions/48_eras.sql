@@ -70,7 +70,7 @@ BEGIN
             SET low = middle;
         END IF;
     END WHILE;
-    SELECT COALESCE(MIN(p.block) * 256, low) INTO waiting FROM pending AS p;
+    SELECT COALESCE(MIN(p.block) * 256, low) INTO waiting FROM pending AS p WHERE p.event_count > 0;
     SET first_id = LEAST(low, waiting) DIV 256 * 256;
     SELECT MIN(n.created_at) INTO here
     FROM (SELECT e.created_at FROM events AS e WHERE e.id >= first_id ORDER BY e.id LIMIT 1) AS n;

@@ -1,11 +1,12 @@
 -- name: claim_blocks
--- Puts what was published and committed up to the bound into the session's table claimed: the late blocks and those above the
--- floor, in order; blocks of together at least wanted events, when there are so many; is_all says that nothing was left. One
--- statement, because it sees one moment: of a transaction it sees all blocks or none, and with a block everything that had been
--- committed when its transaction began. Several statements, or a scan that passes by locked rows, meet the second block of a
--- transaction whose first they have passed. A block holds an event at least, so wanted blocks are enough; what has none is a
--- number that settle_block has taken. The caller holds the sequencer's row, so nobody else takes them.
-CREATE PROCEDURE claim_blocks(bottom BIGINT, bound BIGINT, wanted INT, OUT is_all BOOLEAN)
+-- Puts what was published and committed into the session's table claimed: the late blocks and those above the floor, in order;
+-- blocks of together at least wanted events, when there are so many; is_all says that nothing was left. One consistent read,
+-- because it sees one moment: of a transaction it sees all blocks or none, and with a block everything that had been
+-- committed when its transaction began. This is what makes the order of the log. Several statements, or a scan that passes by locked
+-- rows, meet the second block of a transaction whose first they have passed. A block holds an event at least, so wanted blocks are
+-- enough; what has none is a number that settle_block has taken. The caller holds the sequencer's row: what an earlier pass has
+-- claimed is gone, and nobody else takes these.
+CREATE PROCEDURE claim_blocks(bottom BIGINT, wanted INT, OUT is_all BOOLEAN)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS claimed (
         block BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, taken INT NOT NULL, used INT NOT NULL
@@ -22,7 +23,7 @@ BEGIN
         UNION ALL
         (SELECT p.block, p.event_count, p.taken
          FROM pending AS p FORCE INDEX (PRIMARY)
-         WHERE p.block > bottom AND p.block <= bound AND p.event_count > 0
+         WHERE p.block > bottom AND p.event_count > 0
          ORDER BY p.block
          LIMIT wanted)
     ) AS w
@@ -33,7 +34,7 @@ END;
 
 -- name: cut_claimed
 -- Leaves exactly wanted events in claimed, by taking less of the last block and nothing of what lies behind it. Answers the last
--- block of which everything was taken, and whether something was left.
+-- block of which everything was taken (0 for none), and whether something was left.
 CREATE PROCEDURE cut_claimed(wanted INT, OUT last_block BIGINT, OUT is_cut BOOLEAN)
 BEGIN
     DECLARE cut_block, all_before BIGINT;
@@ -50,7 +51,7 @@ BEGIN
         UPDATE claimed SET used = wanted - all_before WHERE block = cut_block;
         DELETE FROM claimed WHERE used = 0;
     END IF;
-    SELECT MAX(c.block) INTO last_block FROM claimed AS c WHERE c.taken + c.used = c.event_count;
+    SELECT COALESCE(MAX(c.block), 0) INTO last_block FROM claimed AS c WHERE c.taken + c.used = c.event_count;
 END;
 
 -- name: collect_batch
@@ -74,7 +75,9 @@ END;
 -- Moves what is not due yet from the batch to delayed_events.
 CREATE PROCEDURE put_off(present DATETIME(6))
 BEGIN
-    IF EXISTS (SELECT * FROM batch AS b WHERE b.due > present) THEN
+    DECLARE early BIGINT;
+    SELECT COUNT(*) INTO early FROM batch AS b WHERE b.due > present;
+    IF early > 0 THEN
         INSERT INTO delayed_events (due, id, partition_id)
         SELECT b.due, b.id, b.partition_id FROM batch AS b WHERE b.due > present;
         DELETE FROM batch WHERE due > present;
@@ -132,13 +135,14 @@ BEGIN
         WHERE NOT h.is_gone
     ) AS r
     GROUP BY r.partition_id, r.place DIV 1000;
-    UPDATE deleted_topics AS d
-    JOIN (
+    -- In this order and by the key: a scan of deleted_topics would lock all of them.
+    UPDATE (
         SELECT h.partition_id DIV 65536 AS topic_id, SUM(h.event_count) AS event_count
         FROM heads AS h
         WHERE h.is_gone
         GROUP BY h.partition_id DIV 65536
-    ) AS g ON g.topic_id = d.topic_id
+    ) AS g
+    STRAIGHT_JOIN deleted_topics AS d FORCE INDEX (PRIMARY) ON d.topic_id = g.topic_id
     SET d.discarded = d.discarded + g.event_count;
     SELECT COALESCE(SUM(h.event_count), 0), COALESCE(JSON_ARRAYAGG(h.partition_id), '[]') INTO sequenced, grown
     FROM heads AS h
@@ -174,8 +178,8 @@ CREATE PROCEDURE `sequence`(max_events INT)
 pass: BEGIN
     DECLARE wanted INT DEFAULT LEAST(max_events, 50000);
     DECLARE present, due_done, last_pass DATETIME(6);
-    DECLARE bottom, settled, bound, last_block, id_done, sequenced BIGINT DEFAULT 0;
-    DECLARE from_delayed INT DEFAULT 0;
+    DECLARE bottom, settled, last_block, id_done, sequenced BIGINT DEFAULT 0;
+    DECLARE from_delayed, blocks INT DEFAULT 0;
     DECLARE is_all, is_cut, busy, more, is_repair BOOLEAN DEFAULT FALSE;
     DECLARE grown LONGTEXT DEFAULT '[]';
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET busy = TRUE;
@@ -189,8 +193,6 @@ pass: BEGIN
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
         CALL refuse('PS006', CONCAT('a pass of ', COALESCE(max_events, 'NULL'), ' events: use 1 to 1,000,000'));
     END IF;
-    -- Up to where this pass looks: so far all is settled behind it, but what is late. The order comes from claim_blocks.
-    SELECT MAX(p.block) INTO bound FROM pending AS p WHERE p.block > (SELECT s.settled_block FROM sequencer AS s);
     SELECT s.floor_block, s.settled_block, s.delayed_due, s.delayed_id, s.passed_at
     INTO bottom, settled, due_done, id_done, last_pass
     FROM sequencer AS s
@@ -199,7 +201,7 @@ pass: BEGIN
         SELECT 0 AS sequenced, more AS more, busy AS busy, grown AS grown;
         LEAVE pass;
     END IF;
-    SET present = UTC_TIMESTAMP(6), bound = GREATEST(COALESCE(bound, 0), settled);
+    SET present = UTC_TIMESTAMP(6);
     CALL enter_era(CONCAT_WS(' ', settled, due_done, id_done, last_pass), is_repair);
     IF is_repair THEN
         CALL repair_pass(wanted, present, due_done, id_done, sequenced, grown);
@@ -211,11 +213,12 @@ pass: BEGIN
     IF from_delayed > 0 THEN
         SELECT MAX(b.id) INTO id_done FROM batch AS b WHERE b.due = due_done;
     END IF;
-    CALL claim_blocks(bottom, bound, wanted - from_delayed, is_all);
+    CALL claim_blocks(bottom, wanted - from_delayed, is_all);
     CALL cut_claimed(wanted - from_delayed, last_block, is_cut);
     SET more = is_cut OR NOT is_all OR from_delayed = wanted;
     CALL collect_claimed(present);
-    IF NOT EXISTS (SELECT * FROM claimed AS c) AND from_delayed = 0 AND bound = settled THEN
+    SELECT COUNT(*) INTO blocks FROM claimed AS c;
+    IF blocks = 0 AND from_delayed = 0 THEN
         SELECT 0 AS sequenced, more AS more, busy AS busy, grown AS grown;
         LEAVE pass;
     END IF;
@@ -224,7 +227,7 @@ pass: BEGIN
     IF settled - bottom >= 1000 THEN
         CALL raise_floor(settled, bottom);
     END IF;
-    SET settled = GREATEST(settled, IF(is_cut OR NOT is_all, COALESCE(last_block, 0), bound)),
+    SET settled = GREATEST(settled, last_block),
         last_pass = IF(sequenced > 0, present, last_pass),
         @penstock_state = IF(@penstock_state IS NULL, NULL, CONCAT_WS(' ', settled, due_done, id_done, last_pass));
     UPDATE sequencer

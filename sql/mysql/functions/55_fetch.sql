@@ -1,6 +1,7 @@
 -- name: read_log
 -- The events of a partition from a sequence on, in order, and how many there are: one descent into the index of the log, then the
--- events by their ids, in one statement, because clean may merge chunks between two. Answers them without history, which fetch adds; poll adds the partition.
+-- events by their ids, in one statement, because clean may merge chunks between two. As poll answers them, with the partition, or as
+-- fetch does, with the history.
 CREATE PROCEDURE read_log(of_partition BIGINT, from_sequence BIGINT, max_events INT, as_poll BOOLEAN, OUT found INT)
 READS SQL DATA
 BEGIN
@@ -12,18 +13,14 @@ BEGIN
                LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
                e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, i.sequenced_at
         FROM (
-            SELECT STRAIGHT_JOIN c.first_sequence + l.n AS sequence,
-                   CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) AS id,
-                   IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL
-                      CAST(CONV(HEX(SUBSTR(c.sequenced_ats, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) MICROSECOND) AS sequenced_at
-            FROM chunks AS c
-            JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
-            WHERE c.partition_id = of_partition
-              AND c.first_sequence >= (
+            SELECT n.sequence, n.id, n.sequenced_at
+            FROM logged_ids AS n
+            WHERE n.partition_id = of_partition
+              AND n.first_sequence >= (
                   SELECT MAX(f.first_sequence) FROM chunks AS f
                   WHERE f.partition_id = of_partition AND f.first_sequence <= from_sequence)
-              AND c.first_sequence < from_sequence + max_events
-              AND c.first_sequence + l.n >= from_sequence AND c.first_sequence + l.n < from_sequence + max_events
+              AND n.first_sequence < from_sequence + max_events
+              AND n.sequence >= from_sequence AND n.sequence < from_sequence + max_events
             LIMIT 100000
         ) AS i
         JOIN events AS e FORCE INDEX (PRIMARY) ON e.id = i.id
@@ -33,18 +30,14 @@ BEGIN
                LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
                e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, i.sequenced_at, present AS history
         FROM (
-            SELECT STRAIGHT_JOIN c.first_sequence + l.n AS sequence,
-                   CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) AS id,
-                   IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL
-                      CAST(CONV(HEX(SUBSTR(c.sequenced_ats, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) MICROSECOND) AS sequenced_at
-            FROM chunks AS c
-            JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
-            WHERE c.partition_id = of_partition
-              AND c.first_sequence >= (
+            SELECT n.sequence, n.id, n.sequenced_at
+            FROM logged_ids AS n
+            WHERE n.partition_id = of_partition
+              AND n.first_sequence >= (
                   SELECT MAX(f.first_sequence) FROM chunks AS f
                   WHERE f.partition_id = of_partition AND f.first_sequence <= from_sequence)
-              AND c.first_sequence < from_sequence + max_events
-              AND c.first_sequence + l.n >= from_sequence AND c.first_sequence + l.n < from_sequence + max_events
+              AND n.first_sequence < from_sequence + max_events
+              AND n.sequence >= from_sequence AND n.sequence < from_sequence + max_events
             LIMIT 100000
         ) AS i
         JOIN events AS e FORCE INDEX (PRIMARY) ON e.id = i.id

@@ -1,16 +1,3 @@
--- name: logged_events
--- The log as a table, for what needs other columns than read_log answers: first_sequence and event_count are the chunk's, and a
--- reader bounds first_sequence as well as the sequence, so that it descends into the index of the log; in the same statement it looks
--- where it has to begin (SELECT MAX), because clean may merge chunks between two.
-CREATE OR REPLACE SQL SECURITY INVOKER VIEW logged_events AS
-SELECT c.partition_id, c.first_sequence, c.event_count, c.first_sequence + l.n AS sequence, e.event_id, e.`key`, e.type,
-       e.content_type, e.headers, e.payload, e.created_at,
-       IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL
-         CAST(CONV(HEX(SUBSTR(c.sequenced_ats, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) MICROSECOND) AS sequenced_at
-FROM chunks AS c
-STRAIGHT_JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count
-STRAIGHT_JOIN events AS e ON e.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED);
-
 -- name: find_open_block
 -- The block of a partition that was written down and whose end is not committed yet; NULL when there is none.
 CREATE PROCEDURE find_open_block(owner_id BIGINT, part_id BIGINT, start BIGINT, OUT block BIGINT)

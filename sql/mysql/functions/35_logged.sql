@@ -1,0 +1,26 @@
+-- name: logged_ids
+-- The index of the log, taken apart: a row for each sequence, with the id of its event. first_sequence, event_count, first_id and
+-- last_id are the chunk's. A reader bounds first_sequence as well as the sequence, so that it descends into the index; in the same
+-- statement it looks where it has to begin (SELECT MAX), because clean may merge chunks between two.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW logged_ids AS
+SELECT c.partition_id, c.first_sequence, c.event_count, c.first_id, c.last_id, c.first_sequence + l.n AS sequence,
+       CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) AS id,
+       IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL
+         CAST(CONV(HEX(SUBSTR(c.sequenced_ats, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) MICROSECOND) AS sequenced_at
+FROM chunks AS c
+STRAIGHT_JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNSIGNED) AND l.n < c.event_count;
+
+-- name: logged_events
+-- The log as a table, for what needs other columns than read_log answers; to be read as logged_ids is.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW logged_events AS
+SELECT i.partition_id, i.first_sequence, i.event_count, i.sequence, e.event_id, e.`key`, e.type, e.content_type, e.headers,
+       e.payload, e.created_at, i.sequenced_at
+FROM logged_ids AS i STRAIGHT_JOIN events AS e ON e.id = i.id;
+
+-- name: needed_events
+-- The events that are readable, by the index of the log alone.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW needed_events AS
+SELECT i.first_id, i.last_id, i.id
+FROM partitions AS p
+STRAIGHT_JOIN logged_ids AS i ON i.partition_id = p.id AND i.first_sequence + i.event_count > p.low_sequence
+WHERE i.sequence >= p.low_sequence;
