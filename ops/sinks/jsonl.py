@@ -1,7 +1,7 @@
 """CloudEvents JSON Lines in files, exactly once over kills, pauses and power failures.
 
-One file per topic (by the name that it is known as), partition and history.  Three facts make it exact, without a lock that a
-paused process could hold:
+One file per topic (the name that it is known as for good), partition and history.  Three facts make
+it exact, without a lock that a paused process could hold:
 
 * an event's line is a function of the event alone (`ops.cloudevents.to_json`), so a line has one
   place in the file and one content;

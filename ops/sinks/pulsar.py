@@ -7,8 +7,9 @@ broker keeps or drops whole:
 
 * no timer and no limit of the client cuts a batch; only a block above `BATCH_BYTES` is cut, always
   at the same places, and then each piece is kept or dropped whole;
-* the producer's name holds relay, topic (by the name that it is known as, not by its address),
-  partition and history, so the broker knows a successor by it, and a restored log, whose sequences begin anew, is not taken for the old one;
+* the producer's name holds relay, topic (the name that it is known as for good), partition and
+  history, so the broker knows a successor by it, and neither a restored log, whose sequences begin
+  anew, nor another topic of the same address is taken for the old one;
 * producers are exclusive with fencing: the successor of a paused relay takes over at once
   (measured: 0.03 s; a shared name waits 5 s until the broker finds the old connection dead), and
   what the paused one sends later is refused, even after the broker has forgotten its sequence ids
