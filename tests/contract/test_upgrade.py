@@ -1,4 +1,4 @@
-"""An installation in which sinks knew topics by their address: what it has sent goes on as it was."""
+"""Sinks knew topics by their address: what an installation of then has sent goes on as it was."""
 
 from __future__ import annotations
 
