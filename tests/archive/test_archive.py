@@ -78,7 +78,7 @@ def test_commit_metadata(spark: SparkSession, log: Log, target: Target) -> None:
     assert commits[first.checksum]["first_sequence"] == "1"
     assert commits[first.checksum]["last_sequence"] == str(first.last_sequence)
     assert commits[first.checksum]["event_count"] == str(first.event_count)
-    assert table.transaction_version(f"{log.topic}/0@local") == 1
+    assert table.transaction_version(f"{log.known_as}/0@local") == 1
 
 
 def test_repeating_is_a_no_op(spark: SparkSession, log: Log, target: Target) -> None:
