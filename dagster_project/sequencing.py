@@ -38,7 +38,7 @@ def build(catalogue: Catalogue) -> dg.Definitions:
 def watermarks_version(ranges: Sequence[PartitionRange]) -> dg.DataVersion:
     """What changes when a log grows: history and high watermark of each partition."""
     return dg.DataVersion(
-        ",".join(f"{each.partition}:{each.history}.{each.high_watermark}" for each in ranges)
+        ",".join(f"{each.partition_id}:{each.history}.{each.high_watermark}" for each in ranges)
     )
 
 

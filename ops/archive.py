@@ -23,6 +23,7 @@ from ops.targets import Target
 from penstock.database import call, connect
 from penstock.errors import EpochError, NoDiskSpace
 from penstock.history import Seen, require_log
+from penstock.names import describe_topic
 from penstock.records import LogEpoch
 
 if TYPE_CHECKING:
@@ -70,26 +71,30 @@ def archive_epochs(
 
 def require_archived(url: str, topic: str, target: Target) -> None:
     """LogBehind when the log does not reach what the target holds of it: one call for each run."""
-    seen: dict[int, Seen] = {}
-    for (partition, _), entries in committed_epochs(open_table(target, topic)).items():
-        for entry in entries:
-            place = Seen(entry.last_sequence, entry.history)
-            seen[partition] = max(seen.get(partition, place), place, key=_place)
-    if seen:
-        with connect(url) as connection:
-            require_log(connection, topic, seen, f"the archive {target.name}")
+    with connect(url) as connection:
+        found = describe_topic(connection, topic)
+        seen: dict[int, Seen] = {}
+        for (partition, _), entries in committed_epochs(open_table(target, found.known_as)).items():
+            own = (found.topic_id << 16) | partition
+            for entry in entries:
+                place = Seen(entry.last_sequence, entry.history)
+                seen[own] = max(seen.get(own, place), place, key=_place)
+        require_log(connection, seen, f"the archive {target.name}")
 
 
 def _place(seen: Seen) -> tuple[int, int]:
     return seen.history, seen.sequence
 
 
-def read_archive(spark: SparkSession, target: Target, topic: str) -> DataFrame:
-    """The archived events of a topic: the files that the Delta log names, and no others."""
-    root = target.table_path(topic)
+def read_archive(spark: SparkSession, target: Target, known_as: str) -> DataFrame:
+    """The archived events of a topic: the files that the Delta log names, and no others.
+
+    ``known_as`` is what `describe_topic` answers; no database is needed.
+    """
+    root = target.table_path(known_as)
     files = [
         str(root / entry.path)
-        for entries in committed_epochs(open_table(target, topic)).values()
+        for entries in committed_epochs(open_table(target, known_as)).values()
         for entry in entries
     ]
     if not files:
@@ -111,7 +116,7 @@ def verify_copies(
         for epoch in _choose(url, topic, epochs)
         if epochs is not None or target.name in epoch.targets
     ]
-    committed = committed_epochs(open_table(target, topic))
+    committed = _committed(target, chosen)
     readings = read_copies(spark, [_copy_plan(target, each, committed) for each in chosen])
     return [readings[key_of(epoch)] for epoch in chosen]
 
@@ -125,7 +130,7 @@ def verify_copy(
 
 def location(target: Target, epoch: LogEpoch) -> str:
     """Where a log epoch lies on a target, for the record of its copy."""
-    folder = target.table_path(epoch.topic)
+    folder = target.table_path(epoch.known_as)
     return (folder / f"partition={epoch.partition}" / f"log_epoch={epoch.log_epoch}").as_uri()
 
 
@@ -145,24 +150,23 @@ def bring_copies(
     """
     if not epochs:
         return []
-    topic = epochs[0].topic
-    committed = committed_epochs(create_table(target, topic))
+    committed = committed_epochs(create_table(target, epochs[0].known_as))
     missing = [epoch for epoch in epochs if key_of(epoch) not in committed]
-    _write(spark, url, topic, target, _plans(spark, url, missing, sources))
-    committed = committed_epochs(open_table(target, topic))
+    _write(spark, url, epochs[0], target, _plans(spark, url, missing, sources))
+    committed = _committed(target, epochs)
     readings = _read_back(spark, target, epochs, committed)
     written = {key_of(epoch) for epoch in missing}
     damaged = [epoch for epoch in epochs if readings[key_of(epoch)].damage]
     if repair and damaged:
-        _refuse_other_logs(target, topic, readings)
+        _refuse_other_logs(target, epochs[0].topic, readings)
         plans = [
             dataclasses.replace(
                 plan, replaces=tuple(entry.path for entry in committed.get(plan.key, []))
             )
             for plan in _plans(spark, url, damaged, sources)
         ]
-        _write(spark, url, topic, target, plans)
-        committed = committed_epochs(open_table(target, topic))
+        _write(spark, url, epochs[0], target, plans)
+        committed = _committed(target, epochs)
         readings |= _read_back(spark, target, damaged, committed)
         written |= {key_of(epoch) for epoch in damaged}
     return _record(url, target, epochs, readings, written)
@@ -195,9 +199,14 @@ def _plan(epoch: LogEpoch, files: Sequence[str] = ()) -> EpochPlan:
 
 
 def _copy_plan(target: Target, epoch: LogEpoch, committed: Committed) -> EpochPlan:
-    root = target.table_path(epoch.topic)
+    root = target.table_path(epoch.known_as)
     entries = committed.get(key_of(epoch), [])
     return _plan(epoch, [str(root / entry.path) for entry in entries])
+
+
+def _committed(target: Target, epochs: Sequence[LogEpoch]) -> Committed:
+    """What the target's table holds of the topic that the log epochs are of."""
+    return committed_epochs(open_table(target, epochs[0].known_as)) if epochs else {}
 
 
 def _read_back(
@@ -218,19 +227,19 @@ def _plans(
     topic = epochs[0].topic
     with connect(url) as connection:
         ranges = call(connection, "high_watermarks", topic=topic)
-    low = {partition: sequence for partition, sequence, _, _ in ranges}
+    low = {partition: sequence for partition, sequence, *_ in ranges}
     kept = [each for each in epochs if each.first_sequence >= low[each.partition]]
     dropped = [each for each in epochs if each not in kept]
     plans = [_plan(each) for each in kept]
     plans += [_plan_from_copy(spark, each, sources) for each in dropped]
-    history = max(history for _, _, _, history in ranges)
+    history = max(history for *_, history, _ in ranges)
     return [dataclasses.replace(plan, history=history) for plan in plans]
 
 
 def _plan_from_copy(spark: SparkSession, epoch: LogEpoch, sources: Sequence[Target]) -> EpochPlan:
     for source in sources:
         if source.name in epoch.targets:
-            committed = committed_epochs(open_table(source, epoch.topic))
+            committed = _committed(source, [epoch])
             plan = _copy_plan(source, epoch, committed)
             if not read_copies(spark, [plan])[plan.key].damage:
                 return plan
@@ -241,17 +250,22 @@ def _plan_from_copy(spark: SparkSession, epoch: LogEpoch, sources: Sequence[Targ
 
 
 def _write(
-    spark: SparkSession, url: str, topic: str, target: Target, plans: list[EpochPlan]
+    spark: SparkSession, url: str, of: LogEpoch, target: Target, plans: list[EpochPlan]
 ) -> None:
-    """One Spark job: read the log epochs, write their files, commit each one that is as epoch."""
+    """One Spark job: read the log epochs, write their files, commit each one that is as epoch.
+
+    ``of`` is any log epoch of the topic.
+    """
     if not plans:
         return
     register(spark, EpochSource, ArchiveSink)
     text = dump_plans(plans)
-    frame = spark.read.format(EpochSource.name()).options(url=url, topic=topic, plans=text).load()
+    frame = (
+        spark.read.format(EpochSource.name()).options(url=url, topic=of.topic, plans=text).load()
+    )
     try:
         frame.write.format(ArchiveSink.name()).mode("append").options(
-            target=target.name, uri=target.uri, topic=topic, plans=text
+            target=target.name, uri=target.uri, known_as=of.known_as, plans=text
         ).save()
     except Exception as error:
         if "No space left on device" in str(error):
@@ -303,7 +317,7 @@ def _refuse_other_logs(target: Target, topic: str, readings: dict[EpochKey, Copy
     others = sorted(key for key, reading in readings.items() if reading.other_log)
     if others:
         raise EpochError(
-            f"{target.name} holds the archive of another log under the name of {topic}: "
+            f"{target.name} holds another log's archive of {topic}: "
             f"(partition, log epoch) {others}",
             hint="give this installation an archive target of its own, or move the old one away",
         )

@@ -1,5 +1,7 @@
 """The archive's table: one Delta table per topic and target, written through delta-rs, no JAR.
 
+A table has the name that its topic is known as, which no other topic ever gets.
+
 A log epoch is in the archive when the Delta log says so.  Files that no commit names, which a
 killed run leaves behind, are not part of it, whatever lies in the folder.
 """
@@ -54,31 +56,31 @@ class WrittenFile:
 Committed = dict[tuple[int, int], list[ArchiveFile]]
 
 
-def open_table(target: Target, topic: str) -> DeltaTable | None:
+def open_table(target: Target, known_as: str) -> DeltaTable | None:
     """The topic's table on the target, or None when nothing was ever archived there."""
-    path = target.table_path(topic)
+    path = target.table_path(known_as)
     if not DeltaTable.is_deltatable(str(path)):
         return None
     table = DeltaTable(str(path))
-    if table.metadata().name != topic:
+    if table.metadata().name != known_as:
         raise ConfigurationError(
-            f"{path} holds the archive of {table.metadata().name!r}, not of {topic!r}",
+            f"{path} holds the archive of {table.metadata().name!r}, not of {known_as!r}",
             hint="give every installation its own archive target",
         )
     return table
 
 
-def create_table(target: Target, topic: str) -> DeltaTable:
+def create_table(target: Target, known_as: str) -> DeltaTable:
     """The topic's table on the target, made when it is not there; several may try at once."""
-    table = open_table(target, topic)
+    table = open_table(target, known_as)
     if table is None:
-        _create(target.table_path(topic), topic)
-        table = open_table(target, topic)
+        _create(target.table_path(known_as), known_as)
+        table = open_table(target, known_as)
     assert table is not None
     return table
 
 
-def _create(path: Path, topic: str) -> None:
+def _create(path: Path, known_as: str) -> None:
     """Make the first commit of a table, or find that another run has made it.
 
     Of two writers that create one table at once, delta-rs commits both, one after the other, each
@@ -93,7 +95,7 @@ def _create(path: Path, topic: str) -> None:
             TABLE_SCHEMA,
             mode="error",
             partition_by=list(PARTITION_COLUMNS),
-            name=topic,
+            name=known_as,
             configuration=_CONFIGURATION,
         )
         first = f"{table.version():020d}.json"
@@ -123,7 +125,7 @@ def committed_epochs(table: DeltaTable | None) -> Committed:
     return found
 
 
-def commit_epoch(target: Target, topic: str, plan: EpochPlan, file: WrittenFile) -> bool:
+def commit_epoch(target: Target, known_as: str, plan: EpochPlan, file: WrittenFile) -> bool:
     """Make the file one log epoch of the table, in one transaction; False when another run did.
 
     Every commit carries an app transaction of its partition, so that of two commits that
@@ -132,32 +134,32 @@ def commit_epoch(target: Target, topic: str, plan: EpochPlan, file: WrittenFile)
     of an older one must stay possible after newer ones.
     """
     for _ in range(_COMMIT_ATTEMPTS):
-        table = create_table(target, topic)
+        table = create_table(target, known_as)
         present = tuple(entry.path for entry in committed_epochs(table).get(plan.key, []))
         if sorted(present) != sorted(plan.replaces):
             return False
         before = table.version()
         try:
-            _commit(table, f"{topic}/{plan.partition}@{target.name}", plan, file)
+            _commit(table, f"{known_as}/{plan.partition}@{target.name}", plan, file)
         except CommitFailedError:
             _back_off()
             continue
-        _make_log_durable(target.table_path(topic), since=before)
+        _make_log_durable(target.table_path(known_as), since=before)
         return True
     raise EpochError(
-        f"log epoch {plan.log_epoch} of {topic}/{plan.partition} could not be committed to "
+        f"log epoch {plan.log_epoch} of {known_as}/{plan.partition} could not be committed to "
         f"{target.name}: other runs were faster {_COMMIT_ATTEMPTS} times",
     )
 
 
-def discard(target: Target, topic: str, file: WrittenFile) -> None:
+def discard(target: Target, known_as: str, file: WrittenFile) -> None:
     """Remove a file that will not be committed."""
-    (target.table_path(topic) / file.path).unlink(missing_ok=True)
+    (target.table_path(known_as) / file.path).unlink(missing_ok=True)
 
 
-def remove_leftovers(target: Target, topic: str, retention_hours: int = 168) -> list[str]:
+def remove_leftovers(target: Target, known_as: str, retention_hours: int = 168) -> list[str]:
     """Remove files of killed runs and replaced copies that are older than the given hours."""
-    table = open_table(target, topic)
+    table = open_table(target, known_as)
     if table is None:
         return []
     return table.vacuum(

@@ -63,7 +63,7 @@ class WrittenEpochs(WriterCommitMessage):
 
 
 class ArchiveSink(DataSource):
-    """``df.write.format("penstock_archive")`` with the options target, uri, topic and plans."""
+    """``df.write.format("penstock_archive")`` with the options target, uri, known_as and plans."""
 
     @classmethod
     def name(cls) -> str:
@@ -77,23 +77,23 @@ class ArchiveSink(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> ArchiveWriter:
         """The writer into the target that the options name."""
         target = Target(self.options["target"], self.options["uri"])
-        return ArchiveWriter(target, self.options["topic"], load_plans(self.options["plans"]))
+        return ArchiveWriter(target, self.options["known_as"], load_plans(self.options["plans"]))
 
 
 class ArchiveWriter(DataSourceArrowWriter):
     """Writes log epochs and commits those that are what was sealed."""
 
-    def __init__(self, target: Target, topic: str, plans: list[EpochPlan]) -> None:
+    def __init__(self, target: Target, known_as: str, plans: list[EpochPlan]) -> None:
         """Take what the tasks and the driver need; nothing is opened here."""
         self._target = target
-        self._topic = topic
+        self._known_as = known_as
         self._plans = {plan.key: plan for plan in plans}
 
     def write(  # type: ignore[override] # Spark's own base class narrows it in the same way
         self, iterator: Iterator[pa.RecordBatch]
     ) -> WrittenEpochs:
         """In a task: one file for each log epoch of the input, complete and on the disk."""
-        folder = self._target.table_path(self._topic)
+        folder = self._target.table_path(self._known_as)
         epochs = [
             _write_file(folder, key, (batch for _, batch in group))
             for key, group in groupby(_by_epoch(iterator), key=lambda each: each[0])
@@ -105,14 +105,14 @@ class ArchiveWriter(DataSourceArrowWriter):
         for epoch in _epochs(messages):
             plan = self._plans[epoch.key]
             if not (
-                epoch.equals(plan) and commit_epoch(self._target, self._topic, plan, epoch.file)
+                epoch.equals(plan) and commit_epoch(self._target, self._known_as, plan, epoch.file)
             ):
-                discard(self._target, self._topic, epoch.file)
+                discard(self._target, self._known_as, epoch.file)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: remove what the tasks that succeeded have written."""
         for epoch in _epochs(messages):
-            discard(self._target, self._topic, epoch.file)
+            discard(self._target, self._known_as, epoch.file)
 
 
 def _epochs(messages: list[WriterCommitMessage | None]) -> Iterator[WrittenEpoch]:

@@ -16,6 +16,7 @@ from ops.archive import (
 from ops.archive_table import committed_epochs, open_table
 from ops.seal import forget_copy, key_of, log_epochs, missing_copies
 from penstock.database import connect
+from penstock.names import describe_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,10 +64,11 @@ def audit_files(url: str, topic: str, target: Target) -> list[ForgottenCopy]:
 
     Cheap enough for a sensor; what it forgets, :func:`backfill` makes again.
     """
-    root = target.table_path(topic)
-    committed = committed_epochs(open_table(target, topic))
     found: list[ForgottenCopy] = []
     with connect(url) as connection:
+        known_as = describe_topic(connection, topic).known_as
+        root = target.table_path(known_as)
+        committed = committed_epochs(open_table(target, known_as))
         for epoch in log_epochs(connection, topic):
             if target.name not in epoch.targets:
                 continue

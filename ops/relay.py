@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ops.relay_block import DEFAULT_BACKOFF, Backoff, BlockResult, relay_once
 from ops.sinks.base import Sink
 from penstock import database, names, stream
-from penstock.errors import PenstockError, StaleLease
+from penstock.errors import PenstockError, StaleLease, TopicNotFound
 from penstock.history import require_log
 from penstock.lease_loop import LeaseLoop
 from penstock.records import Lease
@@ -88,15 +88,18 @@ class Relay(LeaseLoop):
         self.dead_letters = 0
         self._backoff = backoff
         self._proven: dict[str, int] = {}
+        self._known_as: dict[int, str] = {}
         self._compared: dict[int, int] = {}
         self._compared_on: Connection | None = None
 
     def preflight(self, connection: Any, topics: list[str]) -> None:
         """Prove that the sink can take these topics; SinkMisconfigured says what to set."""
         for topic in topics:
-            partitions = len(names.describe_topic(connection, topic).partitions)
+            found = names.describe_topic(connection, topic)
+            partitions = len(found.partitions)
             self.sink.preflight(topic, partitions)
             self._proven[topic] = partitions
+            self._known_as[found.topic_id] = found.known_as
 
     def run_for(self, max_seconds: float) -> RelayResult:
         """Work off what is there, for about so long; a failing sink is tried again meanwhile."""
@@ -134,9 +137,8 @@ class Relay(LeaseLoop):
 
     def _relay(self, connection: Connection, lease: Lease) -> int:
         try:
-            if lease.partition >= self._proven.get(lease.topic, 0):
-                self.preflight(connection, [lease.topic])
-            self._compare(connection, lease)
+            known_as = self._prove(connection, lease)
+            self._compare(connection, lease, known_as)
             result = relay_once(connection, self.keeper.member, lease, self.sink, self._backoff)
         except StaleLease as error:
             self.stale(lease, error)
@@ -152,7 +154,17 @@ class Relay(LeaseLoop):
             return 0
         return self._settled(lease, result)
 
-    def _compare(self, connection: Connection, lease: Lease) -> None:
+    def _prove(self, connection: Connection, lease: Lease) -> str:
+        """Once for each topic and address; answers the name that the sink knows the topic by."""
+        topic_id = lease.partition_id >> 16
+        if lease.partition >= self._proven.get(lease.topic, 0) or topic_id not in self._known_as:
+            self.preflight(connection, [lease.topic])
+        if topic_id not in self._known_as:
+            self.keeper.check_in_soon()
+            raise TopicNotFound(f'"{lease.topic}" has become another topic\'s address')
+        return self._known_as[topic_id]
+
+    def _compare(self, connection: Connection, lease: Lease, known_as: str) -> None:
         """Once for each lease and connection: the log must reach what the sink holds."""
         if connection is not self._compared_on:
             self._compared_on = connection
@@ -160,10 +172,10 @@ class Relay(LeaseLoop):
         if self._compared.get(lease.partition_id) == lease.lease_epoch:
             return
         relay = self.keeper.member.subscription
-        seen = self.sink.seen(relay, lease.topic, lease.partition)
+        seen = self.sink.seen(relay, lease.topic, known_as, lease.partition)
         if seen is not None:
             source = f'{self.sink.name} of the relay "{relay}"'
-            require_log(connection, lease.topic, {lease.partition: seen}, source)
+            require_log(connection, {lease.partition_id: seen}, source, relay)
         self._compared[lease.partition_id] = lease.lease_epoch
 
     def _settled(self, lease: Lease, result: BlockResult) -> int:

@@ -107,6 +107,8 @@ class _Opened:
     last_sequence: int
     reopened: bool
     attempt: int
+    topic: str
+    known_as: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,11 @@ class _Work:
             first_sequence=opened.first_sequence,
             last_sequence=opened.last_sequence,
         )
-        events = Event.from_rows(lease.topic, lease.partition, lease.history, rows)
+        events = Event.from_rows(opened.topic, lease.partition, lease.history, rows)
         return Block(
             relay=self.member.subscription,
-            topic=lease.topic,
+            topic=opened.topic,
+            known_as=opened.known_as,
             partition=lease.partition,
             history=lease.history,
             lease_epoch=lease.lease_epoch,

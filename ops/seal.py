@@ -77,4 +77,5 @@ def key_of(epoch: LogEpoch) -> EpochKey:
 
 
 def _log_epoch(topic: str, row: tuple[Any, ...]) -> LogEpoch:
-    return dataclasses.replace(LogEpoch(topic, *row), targets=tuple(row[-1] or ()))
+    found = LogEpoch(topic, *row)
+    return dataclasses.replace(found, targets=tuple(found.targets or ()))

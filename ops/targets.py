@@ -43,10 +43,10 @@ class Target:
         path = unquote(parsed.path) if parsed.scheme == "file" else self.uri
         return Path(path).expanduser().resolve()
 
-    def table_path(self, topic: str) -> Path:
+    def table_path(self, known_as: str) -> Path:
         """The directory of a topic's table: readable, safe on every file system, never shared."""
-        slug = re.sub(r"[^a-z0-9]+", "-", topic.lower()).strip("-")[:_SLUG_LENGTH]
-        digest = hashlib.sha256(topic.encode()).hexdigest()[:8]
+        slug = re.sub(r"[^a-z0-9]+", "-", known_as.lower()).strip("-")[:_SLUG_LENGTH]
+        digest = hashlib.sha256(known_as.encode()).hexdigest()[:8]
         return self.root / f"{slug}-{digest}"
 
 

@@ -2,7 +2,10 @@
 
 A copy of the whole database looks like itself from inside.  Whoever keeps positions elsewhere, a
 sink, an archive or a client, reports them before going on: one that lies beyond the log stops its
-partition until the restore is reconciled.
+partition until the restore is reconciled, for all readers where the login may operate the topic,
+else for the subscription that the report is made for.
+
+A position is one of a partition, by its id: the address of its topic may become another's.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.database import call
-from penstock.errors import LogBehind
+from penstock.errors import LogBehind, TopicNotFound
 from penstock.records import Lease
 
 
@@ -34,61 +37,79 @@ class Report:
 
 
 def report_position(
-    connection: Any, topic: str, partition: int, sequence: int, *, history: int, source: str
+    connection: Any,
+    partition_id: int,
+    sequence: int,
+    *,
+    history: int,
+    source: str,
+    subscription: str | None = None,
 ) -> Report:
-    """Tell the log what a sink, an archive or a client has seen of a partition."""
+    """Tell the log what a sink, an archive or a client has seen of a partition.
+
+    TopicNotFound when it is gone, or when the login may not operate its topic and the subscription
+    does not read it.
+    """
+    seen = {partition_id: Seen(sequence, history)}
+    return report_positions(connection, seen, source, subscription)[partition_id]
+
+
+def report_positions(
+    connection: Any, seen: Mapping[int, Seen], source: str, subscription: str | None = None
+) -> dict[int, Report]:
+    """The same for several partitions, by their ids, in one call."""
+    found = _reports(connection, seen, source, subscription)
+    missing = sorted(seen.keys() - found.keys())
+    if missing:
+        raise TopicNotFound(
+            f"there is no partition with the id {missing[0]}",
+            hint="its topic is gone; or this login may not operate it: then name a subscription "
+            "of its that the report is made for",
+        )
+    return found
+
+
+def require_log(
+    connection: Any, seen: Mapping[int, Seen], source: str, subscription: str | None = None
+) -> None:
+    """Report what was seen; LogBehind when the log does not reach it, and is stopped."""
+    _refuse_stopped(seen, report_positions(connection, seen, source, subscription), source)
+
+
+def require_leases(connection: Any, known: Iterable[Lease], source: str, subscription: str) -> None:
+    """The same for the positions of leases.  What is no longer read, or gone, does not count."""
+    seen = {lease.partition_id: Seen(lease.position, lease.history) for lease in known}
+    _refuse_stopped(seen, _reports(connection, seen, source, subscription), source)
+
+
+def _reports(
+    connection: Any, seen: Mapping[int, Seen], source: str, subscription: str | None
+) -> dict[int, Report]:
+    if not seen:
+        return {}
     rows = call(
         connection,
-        "report_position",
-        topic=topic,
-        partition=partition,
-        sequence=sequence,
-        history=history,
+        "report_positions",
+        partition_ids=list(seen),
+        sequences=[place.sequence for place in seen.values()],
+        histories=[place.history for place in seen.values()],
         source=source,
+        subscription=subscription,
     )
-    return Report(*rows[0])
+    return {partition_id: Report(bool(row[0]), *row[1:]) for partition_id, *row in rows}
 
 
-def require_log(connection: Any, topic: str, seen: Mapping[int, Seen], source: str) -> None:
-    """Report what was seen of a topic's partitions; LogBehind when the log does not reach it.
-
-    One call, and one more for each partition that is behind: that one is stopped for everybody.
-    """
-    beyond = seen if len(seen) == 1 else _beyond(connection, topic, seen)
-    behind = []
-    for partition, place in sorted(beyond.items()):
-        report = report_position(
-            connection, topic, partition, place.sequence, history=place.history, source=source
-        )
-        if report.stopped:
-            behind.append(
-                f"partition {partition} ends at {report.high_watermark} in history "
-                f"{report.history}, not at {place.sequence} in history {place.history}"
-            )
+def _refuse_stopped(seen: Mapping[int, Seen], reports: Mapping[int, Report], source: str) -> None:
+    behind = [
+        f"partition {partition_id & 65535} of topic {partition_id >> 16} ends at "
+        f"{report.high_watermark} in history {report.history}, not at "
+        f"{seen[partition_id].sequence} in history {seen[partition_id].history}"
+        for partition_id, report in sorted(reports.items())
+        if report.stopped
+    ]
     if behind:
         raise LogBehind(
-            f"the log of {topic} is behind what {source} has seen: {'; '.join(behind)}",
+            f"the log is behind what {source} has seen: {'; '.join(behind)}",
             hint="a restore lost commits: look at `penstock restore status`, then open the next "
             "history by `penstock restore reconcile`",
         )
-
-
-def require_leases(connection: Any, known: Iterable[Lease], source: str) -> None:
-    """The same for the positions of leases."""
-    topics: dict[str, dict[int, Seen]] = {}
-    for lease in known:
-        topics.setdefault(lease.topic, {})[lease.partition] = Seen(lease.position, lease.history)
-    for topic, seen in topics.items():
-        require_log(connection, topic, seen, source)
-
-
-def _beyond(connection: Any, topic: str, seen: Mapping[int, Seen]) -> dict[int, Seen]:
-    if not seen:
-        return {}
-    rows = call(connection, "high_watermarks", topic=topic)
-    ends = {partition: (history, watermark) for partition, _, watermark, history in rows}
-    return {
-        partition: place
-        for partition, place in seen.items()
-        if (place.history, place.sequence) > ends.get(partition, (0, 0))
-    }

@@ -188,7 +188,8 @@ class LeaseKeeper:
         connection = self._connect()
         try:
             source = f'consumer "{self.consumer}"'
-            history.require_leases(connection, self._known.values(), source)
+            known = self._known.values()
+            history.require_leases(connection, known, source, self._subscription)
         except BaseException:
             connection.close()
             raise

@@ -90,7 +90,7 @@ def fetch(
 def high_watermarks(connection: Any, topic: str) -> dict[int, int]:
     """The last sequence of every partition."""
     rows = database.call(connection, "high_watermarks", topic=topic)
-    return {partition: watermark for partition, _, watermark, _ in rows}
+    return {partition: watermark for partition, _, watermark, *_ in rows}
 
 
 def status(connection: Any) -> LogStatus:

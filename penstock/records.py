@@ -221,7 +221,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class LogEpoch:
-    """A sealed range of sequences of one partition; archived, verified and dropped as one."""
+    """A sealed range of sequences of one partition; archived, verified and dropped as one.
+
+    Archives know the topic by ``known_as`` (see `TopicDescription`).
+    """
 
     topic: str
     partition: int
@@ -233,6 +236,7 @@ class LogEpoch:
     sealed_at: datetime | None = None
     dropped_at: datetime | None = None
     targets: tuple[str, ...] = ()
+    known_as: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +259,16 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """What of a partition can be fetched: from ``low_sequence`` to ``high_watermark``."""
+    """What of a partition can be fetched: from ``low_sequence`` to ``high_watermark``.
+
+    ``partition_id`` is its own for good, whatever becomes of the topic's address.
+    """
 
     partition: int
     low_sequence: int
     high_watermark: int
     history: int
+    partition_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +276,8 @@ class TopicDescription:
     """A topic with the range of each partition, and what is set for it.
 
     ``max_unsequenced_events`` and ``max_unsequenced_bytes`` are the limits of back pressure, None
-    for no limit; ``subscriptions`` counts who reads it.
+    for no limit; ``subscriptions`` counts who reads it.  ``known_as`` is the name by which sinks
+    and archives know the topic, whatever becomes of its address.
     """
 
     topic: str
@@ -280,6 +289,8 @@ class TopicDescription:
     restricted: bool
     subscriptions: int
     created_at: datetime
+    topic_id: int
+    known_as: str
 
 
 def as_uuid(value: Any) -> uuid.UUID:

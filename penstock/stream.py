@@ -96,11 +96,12 @@ def join(
     """Become a member.  DuplicateSession when the id is already running.
 
     ``known`` are leases of an earlier membership, with the positions that were reached: LogBehind,
-    and the partition is stopped, when the log has been restored to before one of them.
+    and the partition is stopped, when the log has been restored to before one of them.  Those of
+    topics that are gone do not count.
     """
     validation.name(subscription, "subscription")
     validation.name(consumer, "consumer")
-    history.require_leases(connection, known, f'consumer "{consumer}"')
+    history.require_leases(connection, known, f'consumer "{consumer}"', subscription)
     session = uuid.uuid4()
     heartbeat, lease, _ = database.call(
         connection,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock import config, database, log
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.records import Event
 
 _FIRST_PAUSE = 0.05
@@ -30,14 +30,16 @@ def tail(
     transaction.
     """
     done: dict[int, int] | None = None
+    followed: set[int] = set()
     waiting = _Waiting(connection, max_idle_seconds) if follow else None
     while True:
         ranges = database.call(connection, "high_watermarks", topic=topic)
         if done is None:
-            done = {partition: _before(start, low, high) for partition, low, high, _ in ranges}
+            done = {partition: _before(start, low, high) for partition, low, high, *_ in ranges}
+        followed = _still_there(topic, followed, {row[-1] for row in ranges})
         grown = {
             partition: high
-            for partition, low, high, _ in ranges
+            for partition, low, high, *_ in ranges
             # A partition that a resize has added is read from its beginning.
             if done.setdefault(partition, low - 1) < high
         }
@@ -45,6 +47,16 @@ def tail(
         if waiting is None:
             return
         waiting.pause(idle=not grown)
+
+
+def _still_there(topic: str, followed: set[int], present: set[int]) -> set[int]:
+    """The ids of the partitions; a resize adds some, and never does one go."""
+    if not followed <= present:
+        raise TopicNotFound(
+            f'the topic that was followed is no longer "{topic}"',
+            hint="it was deleted, renamed or moved, and another topic has its name",
+        )
+    return present
 
 
 def _before(start: str | int, low: int, high: int) -> int:

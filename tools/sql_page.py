@@ -40,7 +40,7 @@ FAMILIES = {
     "clean keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks "
     "swap_chunks",
     "operate": "set_retention retention_of ensure_slices slices_ready log_status sequence_gaps "
-    "current_history histories_of report_position restore_status reconcile "
+    "current_history histories_of report_positions restore_status reconcile "
     "applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "
     "storage_shortage broken_slices",
 }

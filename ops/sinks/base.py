@@ -37,10 +37,15 @@ class EventRefused(SinkError):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One recorded range of one partition, with its events; the dead-lettered ones are left out."""
+    """One recorded range of one partition, with its events; the dead-lettered ones are left out.
+
+    ``topic`` is the address that the topic had when the range was recorded: a repeated block is the
+    very same.  ``known_as`` is the topic's name for good: what was sent is known by it.
+    """
 
     relay: str
     topic: str
+    known_as: str
     partition: int
     history: int
     lease_epoch: int
@@ -71,9 +76,10 @@ class Sink(Protocol):
     def preflight(self, topic: str, partitions: int) -> None:
         """Prove that nothing will be lost or doubled; SinkMisconfigured says what to set."""
 
-    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
         """The last event that the sink holds of a relay's partition; None when it cannot tell.
 
+        ``topic`` is the address, ``known_as`` the name for good, as in a block.
         A log that does not reach it was restored to an earlier state.
         """
 

@@ -1,7 +1,7 @@
 """CloudEvents JSON Lines in files, exactly once over kills, pauses and power failures.
 
-One file per topic, partition and history.  Three facts make it exact, without a lock that a
-paused process could hold:
+One file per topic (the name that it is known as for good), partition and history.  Three facts make
+it exact, without a lock that a paused process could hold:
 
 * an event's line is a function of the event alone (`ops.cloudevents.to_json`), so a line has one
   place in the file and one content;
@@ -60,9 +60,9 @@ class JsonlSink:
         self.directory = Path(directory)
         self._ends: dict[Path, _End] = {}
 
-    def path(self, topic: str, partition: int, history: int = 1) -> Path:
+    def path(self, known_as: str, partition: int, history: int = 1) -> Path:
         """The file of a partition; after a restore that lost events, of its new history."""
-        return self.directory / file_name(topic, partition, history)
+        return self.directory / file_name(known_as, partition, history)
 
     def preflight(self, topic: str, partitions: int) -> None:
         """The directory can be made and written."""
@@ -79,16 +79,16 @@ class JsonlSink:
                 hint="give the relay the right to write there",
             )
 
-    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
         """The last whole line of the newest history."""
-        first = file_name(topic, partition)
+        first = file_name(known_as, partition)
         stem = first.removesuffix(".jsonl")
         try:
             names = os.listdir(self.directory) if self.directory.is_dir() else []
             histories = [1] if first in names else []
             histories += [int(found) for name in names if (found := _history(name, stem))]
             for history in sorted(histories, reverse=True):
-                sequence = _last_sequence(self.path(topic, partition, history))
+                sequence = _last_sequence(self.path(known_as, partition, history))
                 if sequence is not None:
                     return Seen(sequence, history)
         except OSError as error:
@@ -100,7 +100,7 @@ class JsonlSink:
         if not block.events:
             return
         lines = b"".join(line + b"\n" for line in encoded(block.events, to_json))
-        path = self.path(block.topic, block.partition, block.history)
+        path = self.path(block.known_as, block.partition, block.history)
         try:
             self._store(path, block, lines)
         except OSError as error:
@@ -151,11 +151,11 @@ class JsonlSink:
         return end_before(file, block.first_sequence)
 
 
-def file_name(topic: str, partition: int, history: int = 1) -> str:
+def file_name(known_as: str, partition: int, history: int = 1) -> str:
     """A name that no topic can leave the directory with, and that fits every file system."""
-    stem = quote(topic, safe="")
+    stem = quote(known_as, safe="")
     if len(stem) > _LONGEST_STEM:
-        digest = hashlib.sha256(topic.encode()).hexdigest()[:32]
+        digest = hashlib.sha256(known_as.encode()).hexdigest()[:32]
         stem = f"{stem[:_LONGEST_STEM]}~{digest}"
     first = f"{stem}.{partition}"
     return f"{first}.jsonl" if history == 1 else file_name_of(first, str(history))

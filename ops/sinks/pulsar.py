@@ -7,8 +7,9 @@ broker keeps or drops whole:
 
 * no timer and no limit of the client cuts a batch; only a block above `BATCH_BYTES` is cut, always
   at the same places, and then each piece is kept or dropped whole;
-* the producer's name holds relay, topic, partition and history, so the broker knows a successor by
-  it, and a restored log, whose sequences begin anew, is not taken for the old one;
+* the producer's name holds relay, topic (the name that it is known as for good), partition and
+  history, so the broker knows a successor by it, and neither a restored log, whose sequences begin
+  anew, nor another topic of the same address is taken for the old one;
 * producers are exclusive with fencing: the successor of a paused relay takes over at once
   (measured: 0.03 s; a shared name waits 5 s until the broker finds the old connection dead), and
   what the paused one sends later is refused, even after the broker has forgotten its sequence ids
@@ -44,7 +45,7 @@ BATCH_BYTES = 4 << 20
 
 _ENVELOPE_BYTES = 10_240  # what the protocol takes of the broker's limit
 _OPERATION_SECONDS = 15
-_Key = tuple[str, str, int, int]
+_Key = tuple[str, str, str, int, int]
 
 
 class PulsarSink:
@@ -100,23 +101,23 @@ class PulsarSink:
             raise _deduplication_off(target)
         self._limit = self._admin.max_message_bytes() - _ENVELOPE_BYTES
 
-    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
         """The partition's last message, when this relay has sent it."""
         try:
             stored = last_stored(self._connected(), self._target(topic, partition))
         except pulsar.PulsarException as error:
             raise _translated(error) from error
-        if stored is None or (stored.relay, stored.source) != (relay, source(topic)):
+        if stored is None or (stored.relay, stored.known_as) != (relay, known_as):
             return None
         return Seen(stored.sequence, stored.history)
 
     def send_block(self, block: Block) -> None:
         """Send what of the block Pulsar does not hold yet, and wait until it does."""
-        messages = list(encoded(block.events, lambda event: Message.of(event, block.relay)))
+        messages = list(encoded(block.events, lambda event: Message.of(event, block)))
         self._refuse_large(messages)
         if not messages:
             return
-        key = (block.relay, block.topic, block.partition, block.history)
+        key = (block.relay, block.topic, block.known_as, block.partition, block.history)
         try:
             channel = self._channel(key, block)
             after = self._held(channel, block, messages)
@@ -245,7 +246,9 @@ def _present(channel: PulsarChannel, block: Block) -> Stored | None:
     stored = channel.stored()
     if stored is None:
         return None
-    if (stored.relay, stored.source) != (block.relay, source(block.topic)):
+    if (stored.relay, stored.known_as) != (block.relay, block.known_as):
+        if (stored.relay, stored.source) == (block.relay, source(block.topic)):
+            return None  # of a topic that had the address before this one
         raise SinkMisconfigured(
             f"{channel.target} carries the events of {stored.source}, by the relay {stored.relay}",
             hint="give each relay and topic a Pulsar topic of its own",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import pulsar
 
@@ -16,6 +17,7 @@ from ops.sinks.base import Block, SinkUnavailable
 from penstock.records import Event
 
 RELAY_PROPERTY = "penstock_relay"
+TOPIC_PROPERTY = "penstock_topic"
 #: More than a block can have (the database's own bound).
 MOST_EVENTS = 100_000
 READ_SECONDS = 15
@@ -36,9 +38,12 @@ class Message:
     size: int
 
     @classmethod
-    def of(cls, event: Event, relay: str) -> Message:
-        """The event as it is sent."""
-        properties = to_properties(event) | {RELAY_PROPERTY: relay}
+    def of(cls, event: Event, block: Block) -> Message:
+        """The event as it is sent in a block."""
+        properties = to_properties(event) | {
+            RELAY_PROPERTY: block.relay,
+            TOPIC_PROPERTY: block.known_as,
+        }
         return cls(event, properties, wire_size(event, properties))
 
 
@@ -47,7 +52,9 @@ class Stored:
     """What the last message of a Pulsar partition says about itself."""
 
     relay: str
+    #: The address of the event's topic when it was sent, as a CloudEvents source.
     source: str
+    known_as: str
     history: int
     sequence: int
     event_id: str
@@ -193,6 +200,8 @@ def last_stored(client: Any, target: str) -> Stored | None:
     return Stored(
         found[RELAY_PROPERTY],
         found["ce_source"],
+        # A message from before topics were known by a name of their own: by its address.
+        found.get(TOPIC_PROPERTY) or unquote(found["ce_source"]).removeprefix("/"),
         int(found["ce_penstockhistory"]),
         int(found["ce_sequence"]),
         found["ce_id"],
@@ -201,7 +210,7 @@ def last_stored(client: Any, target: str) -> Stored | None:
 
 def producer_name(block: Block) -> str:
     """By this name the broker knows what it has already got from a relay."""
-    return f"penstock/{block.relay}/{block.topic}/{block.partition}/{block.history}"
+    return f"penstock/{block.relay}/{block.known_as}/{block.partition}/{block.history}"
 
 
 def wire_size(event: Event, properties: Mapping[str, str]) -> int:

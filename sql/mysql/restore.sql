@@ -12,6 +12,6 @@ CALL penstock.histories_of()
 -- Opens the next history.
 CALL penstock.reconcile(%(reason)s)
 
--- name: report_position
--- What somebody outside has seen of a partition.
-CALL penstock.report_position(%(topic)s, %(partition)s, %(sequence)s, %(history)s, %(source)s)
+-- name: report_positions
+-- What somebody outside has seen of some partitions.
+CALL penstock.report_positions(%(partition_ids)s, %(sequences)s, %(histories)s, %(source)s, %(subscription)s)

@@ -33,4 +33,4 @@ FROM penstock.fetch(%(topic)s, %(partition)s::integer, %(from_sequence)s::bigint
 
 -- name: high_watermarks
 -- The readable range of every partition of a topic.
-SELECT partition, low_sequence, high_watermark, history FROM penstock.high_watermarks(%(topic)s)
+SELECT partition, low_sequence, high_watermark, history, partition_id FROM penstock.high_watermarks(%(topic)s)

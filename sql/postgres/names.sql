@@ -50,7 +50,7 @@ SELECT topic, partitions, created_at, strategy FROM penstock.list_topics(%(names
 -- What is set for a topic, and how many subscriptions read it.
 SELECT
     partitions, strategy, max_payload_bytes, max_unsequenced_events, max_unsequenced_bytes, restricted,
-    subscriptions, created_at
+    subscriptions, created_at, topic_id, known_as
 FROM penstock.describe_topic(%(topic)s)
 
 -- name: grant_namespace

@@ -1,6 +1,6 @@
 -- name: open_block
 -- Writes down what is about to be sent, or finds what was written down and is still open.
-SELECT block_id, first_sequence, last_sequence, reopened, attempt
+SELECT block_id, first_sequence, last_sequence, repeated, attempt, topic, known_as
 FROM penstock.open_block(
     %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint,
     %(max_events)s::integer, %(max_bytes)s::bigint

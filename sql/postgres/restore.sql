@@ -10,8 +10,8 @@ SELECT history, reason, opened_at FROM penstock.histories_of()
 -- Opens the next history.
 SELECT penstock.reconcile(%(reason)s)
 
--- name: report_position
--- What somebody outside has seen of a partition.
-SELECT stopped, high_watermark, present_history
-FROM penstock.report_position(
-    %(topic)s, %(partition)s::integer, %(sequence)s::bigint, %(history)s::integer, %(source)s)
+-- name: report_positions
+-- What somebody outside has seen of some partitions.
+SELECT partition_id, stopped, high_watermark, present_history
+FROM penstock.report_positions(
+    %(partition_ids)s::bigint[], %(sequences)s::bigint[], %(histories)s::integer[], %(source)s, %(subscription)s)

@@ -13,6 +13,7 @@ from ops.archive import read_archive
 from ops.archive_table import committed_epochs, open_table
 from ops.seal import seal
 from ops.targets import Target
+from penstock.names import describe_topic
 from penstock.records import LogEpoch
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ class Log:
     connection: psycopg.Connection[tuple[Any, ...]]
     url: str
     topic: str
+
+    @property
+    def known_as(self) -> str:
+        """The name of its tables."""
+        return describe_topic(self.connection, self.topic).known_as
 
     def publish_odd(self) -> None:
         """One event of every odd shape into every partition, and their sequences."""
@@ -111,12 +117,12 @@ def create_topic(connection: psycopg.Connection[Any], topic: str, partitions: in
 
 def archived_rows(spark: SparkSession, target: Target, log: Log) -> list[Row]:
     """Every event of the archive, without the number of its log epoch, in order."""
-    table = read_archive(spark, target, log.topic).drop("log_epoch").toArrow()
+    table = read_archive(spark, target, log.known_as).drop("log_epoch").toArrow()
     rows = [tuple(row.values()) for row in table.to_pylist()]
     return sorted(rows, key=lambda row: (row[0], row[1]))
 
 
 def only_file(target: Target, log: Log, epoch: tuple[int, int]) -> Path:
     """The one file of a log epoch."""
-    (entry,) = committed_epochs(open_table(target, log.topic))[epoch]
-    return target.table_path(log.topic) / entry.path
+    (entry,) = committed_epochs(open_table(target, log.known_as))[epoch]
+    return target.table_path(log.known_as) / entry.path

@@ -63,7 +63,7 @@ def vars_of(writer: ArchiveWriter) -> dict[str, Any]:
     """The arguments that a writer was made with."""
     return {
         "target": writer._target,
-        "topic": writer._topic,
+        "known_as": writer._known_as,
         "plans": list(writer._plans.values()),
     }
 

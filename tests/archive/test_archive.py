@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def versions(target: Target, log: Log) -> int:
     """The version of the archive's table."""
-    table = open_table(target, log.topic)
+    table = open_table(target, log.known_as)
     assert table is not None
     return table.version()
 
@@ -52,7 +52,7 @@ def test_archive_is_the_log(spark: SparkSession, log: Log, target: Target) -> No
     assert [reading.damage for reading in verify_copies(spark, log.url, log.topic, target)] == [
         ""
     ] * len(sealed)
-    archived = read_archive(spark, target, log.topic).toArrow()
+    archived = read_archive(spark, target, log.known_as).toArrow()
     for epoch in sealed:
         chosen = (pc.field("partition") == epoch.partition) & (
             pc.field("log_epoch") == epoch.log_epoch
@@ -71,14 +71,14 @@ def test_commit_metadata(spark: SparkSession, log: Log, target: Target) -> None:
 
     archive_epochs(spark, log.url, log.topic, target)
 
-    table = open_table(target, log.topic)
+    table = open_table(target, log.known_as)
     assert table is not None
     commits = {entry["checksum"]: entry for entry in table.history() if "checksum" in entry}
     assert commits.keys() == {first.checksum, second.checksum}
     assert commits[first.checksum]["first_sequence"] == "1"
     assert commits[first.checksum]["last_sequence"] == str(first.last_sequence)
     assert commits[first.checksum]["event_count"] == str(first.event_count)
-    assert table.transaction_version(f"{log.topic}/0@local") == 1
+    assert table.transaction_version(f"{log.known_as}/0@local") == 1
 
 
 def test_repeating_is_a_no_op(spark: SparkSession, log: Log, target: Target) -> None:
@@ -168,7 +168,7 @@ def test_a_changed_event_is_not_archived(spark: SparkSession, log: Log, target: 
     with pytest.raises(EpochError, match=r"log epoch 1 of .*/1: the table does not hold it"):
         archive_epochs(spark, log.url, log.topic, target)
 
-    committed = committed_epochs(open_table(target, log.topic))
+    committed = committed_epochs(open_table(target, log.known_as))
     assert committed.keys() == {(0, 1)}
     assert len(list(target.root.rglob("*.parquet"))) == 1
     assert [epoch.targets for epoch in log_epochs(log.connection, log.topic)] == [("local",), ()]

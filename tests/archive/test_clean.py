@@ -304,4 +304,4 @@ def test_after_the_drop_the_archive_answers(
 
     only_file(target, log, (0, 1)).unlink()
     assert len(backfill(spark, log.url, log.topic, target, sources=[second])) == 1
-    assert read_archive(spark, target, log.topic).count() == len(rows)
+    assert read_archive(spark, target, log.known_as).count() == len(rows)

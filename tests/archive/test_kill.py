@@ -80,8 +80,8 @@ def test_kill(
     with stalled_run(place, log, target, target.root.with_name("reached")):
         assert len(list(target.root.rglob("*.parquet"))) == len(sealed)
 
-    table = committed_epochs(open_table(target, log.topic))
-    archived = read_archive(spark, target, log.topic).select("partition", "log_epoch").distinct()
+    table = committed_epochs(open_table(target, log.known_as))
+    archived = read_archive(spark, target, log.known_as).select("partition", "log_epoch").distinct()
     assert table.keys() == {tuple(row) for row in archived.collect()} == committed
     assert all(not epoch.targets for epoch in log_epochs(log.connection, log.topic))
 

@@ -8,10 +8,11 @@ import psycopg
 import pytest
 
 from ops import archive, backfill
-from ops.archive import archive_epochs, require_archived
+from ops.archive import archive_epochs, read_archive, require_archived
 from ops.archive_table import committed_epochs, open_table
 from ops.restore import reconcile, restore_status
 from ops.targets import Target
+from penstock import names
 from penstock.errors import EpochError, LogBehind
 from tests.archive.logs import TOPIC, Log, create_topic
 from tests.support import PostgresServer
@@ -51,11 +52,11 @@ def copy(
 
 def test_it_stops(spark: SparkSession, copy: str, target: Target) -> None:
     """Guards: require_archived, of archive and of backfill; the history in the Delta log."""
-    before = committed_epochs(open_table(target, TOPIC))
+    before = committed_epochs(open_table(target, f"{TOPIC}//1"))
     for run in (archive_epochs, backfill.backfill):
         with pytest.raises(LogBehind, match="the archive local"):
             run(spark, copy, TOPIC, target)
-    assert committed_epochs(open_table(target, TOPIC)) == before
+    assert committed_epochs(open_table(target, f"{TOPIC}//1")) == before
     with psycopg.connect(copy, autocommit=True) as connection:
         found = restore_status(connection)
         assert [(each.partition, each.sequence, each.history) for each in found] == [
@@ -75,4 +76,28 @@ def test_without_it_nobody_is_stopped(
     with pytest.raises(EpochError):
         archive_epochs(spark, copy, TOPIC, target)
     with psycopg.connect(copy, autocommit=True) as connection:
+        assert restore_status(connection) == []
+
+
+def test_a_topic_made_anew_has_a_table_of_its_own(
+    spark: SparkSession, database_url: str, target: Target
+) -> None:
+    """Guards: known_as names the table; a rename changes nothing of what lies there."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        create_topic(connection, TOPIC, partitions=2)
+        log = Log(connection, database_url, TOPIC)
+        log.publish_many(40)
+        log.seal()
+        archive_epochs(spark, database_url, TOPIC, target)
+        renamed = names.rename_topic(connection, TOPIC, "renamed")
+        assert archive_epochs(spark, database_url, renamed, target)[0].written is False
+        assert backfill.audit_files(database_url, renamed, target) == []
+        names.create_topic(connection, TOPIC, 2)
+        other = Log(connection, database_url, TOPIC)
+        other.publish_many(10)
+        other.seal()
+        assert all(copy.written for copy in archive_epochs(spark, database_url, TOPIC, target))
+        first = Log(connection, database_url, renamed)
+        assert read_archive(spark, target, first.known_as).count() == 40
+        assert read_archive(spark, target, other.known_as).count() == 10
         assert restore_status(connection) == []

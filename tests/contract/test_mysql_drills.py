@@ -24,7 +24,7 @@ from penstock.records import Lease, Message
 from penstock.stream import Membership
 from tests.contract.databases import MySQLDatabase
 from tests.doctor.mysql_client import client
-from tests.log.kit import TOPIC, drain, texts, topic, wait_until
+from tests.log.kit import TOPIC, drain, part, texts, topic, wait_until
 from tests.servers import MySQLTestServer, chosen
 from tests.support import missing
 from tools.debian import DebianUnavailable, through_own_loader, unpack
@@ -189,7 +189,10 @@ def test_a_dump_into_another_server(engine: str, tmp_path: Path) -> None:
                 stream.poll(connection, member, [_at(lease, 34)])
             assert _go_on(connection, member, seen) == 55
             _judge(connection, seen, [*OLD, *WAITING, *OTHER])
-            assert report_position(connection, TOPIC, 0, 34, history=1, source="x").history == 2
+            assert (
+                report_position(connection, part(connection), 34, history=1, source="x").history
+                == 2
+            )
 
 
 @pytest.mark.parametrize("engine", [pytest.param("mysql", marks=pytest.mark.long), "mariadb"])
@@ -211,7 +214,7 @@ def test_a_copy_of_the_data_folder(engine: str, tmp_path: Path) -> None:
         assert lease.position == 29
         assert [each.history for each in histories(connection)] == [1]
     with _running(engine, tmp_path / "copy") as server, _connected(server) as connection:
-        report = report_position(connection, TOPIC, 0, 29, history=1, source="sink")
+        report = report_position(connection, part(connection), 29, history=1, source="sink")
         assert report.stopped
         with pytest.raises(LogBehind):
             stream.poll(connection, member, [lease])

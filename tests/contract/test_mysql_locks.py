@@ -14,46 +14,9 @@ from penstock import Message, database, log, names
 from penstock.publish import publish_batch
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import open_transaction, sql
-from tests.contract.mysql_kit import stopped
-from tests.log.kit import TOPIC, drain, put, texts, topic
+from tests.log.kit import TOPIC, put, texts, topic
 
 _DISCARD = "UPDATE (\n        SELECT h.partition_id"
-
-
-def _made_anew_beside_a_pass(db: MySQLDatabase) -> list[BaseException]:
-    """What fails when a pass discards events of a topic that is being made anew."""
-    own, maker = db.connect(), db.connect()
-    topic(own)
-    with open_transaction(db) as late, ThreadPoolExecutor(1) as pool:
-        put(late, "late")
-        names.delete_topic(own, TOPIC)
-        late.commit()
-        with stopped(db, "append_chunks", _DISCARD) as a_pass:
-            made = pool.submit(names.create_topic, maker, TOPIC, 1)
-            db.wait_until_blocked(maker)
-        error = made.exception()
-    return [*a_pass.failures, *([error] if error else [])]
-
-
-def test_a_topic_made_anew_stops_no_pass(mysql_db: MySQLDatabase) -> None:
-    """F5, F12. Guard: who waits for the sequencer's row has locked nothing that a pass takes."""
-    assert _made_anew_beside_a_pass(mysql_db) == []
-    own = mysql_db.connect()
-    put(own, "new")
-    drain(own)
-    assert texts(own) == ["new"]
-
-
-def test_a_question_in_if_deadlocks_with_it(mysql_db: MySQLDatabase) -> None:
-    """Mutant: IF EXISTS locks the row of the deleted topic, which the pass counts in."""
-    mysql_db.without_guard(
-        "create_topic",
-        "IF was_deleted THEN",
-        "IF EXISTS (SELECT * FROM deleted_topics AS d"
-        " WHERE CAST(d.address AS BINARY) = CAST(topic AS BINARY)) THEN",
-    )
-    (error,) = _made_anew_beside_a_pass(mysql_db)
-    assert database.is_contention(error)
 
 
 def _pass_beside_a_locked_row(db: MySQLDatabase) -> None:

@@ -51,9 +51,9 @@ class Scripted:
         """As the sink."""
         self.sink.preflight(topic, partitions)
 
-    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
         """As the sink."""
-        return self.sink.seen(relay, topic, partition)
+        return self.sink.seen(relay, topic, known_as, partition)
 
     def send_block(self, block: Block) -> None:
         """Raise what is next, refuse what is poison, else as the sink."""
@@ -71,8 +71,8 @@ class Scripted:
 
     def written(self, partition: int = 0) -> list[tuple[int, int]]:
         """Sequence and number of every event, in the order of the file."""
-        path = self.sink.path(STREAM, partition)
-        lines = path.read_bytes().splitlines() if path.exists() else []
+        files = self.sink.directory.glob(f"*.{partition}.jsonl")
+        lines = [line for file in files for line in file.read_bytes().splitlines()]
         found = [json.loads(line) for line in lines]
         return [(int(f["sequence"]), int(base64.b64decode(f["data_base64"]))) for f in found]
 
@@ -102,7 +102,7 @@ def _open(
         max_events=max_events,
         max_bytes=max_bytes,
     )
-    return row[1:]
+    return row[1:5]
 
 
 def _taken_over_block(db: ContractDatabase) -> list[tuple[Any, ...]]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ops.restore import histories, reconcile, report_position, restore_status
-from penstock import database, log, names, stream
+from penstock import database, log, stream
 from penstock.cli import main
-from penstock.errors import InvalidArgument, InvalidPartition, LogBehind, StaleLease, TopicNotFound
+from penstock.errors import InvalidArgument, LogBehind, StaleLease, TopicNotFound
 from penstock.history import Seen, require_log
 from penstock.lease_keeper import LeaseKeeper
 from tests.contract.databases import ContractDatabase
-from tests.contract.kit import kill
+from tests.contract.kit import kill, open_transaction, sql
 from tests.contract.stream_kit import Guard, without
-from tests.log.kit import wait_until
+from tests.log.kit import part, put, wait_until
 from tests.stream.kit import (
     STREAM,
     SUBSCRIPTION,
@@ -48,10 +49,45 @@ OLD_LEASES: Guard = {
 }
 
 
-def _report(
-    connection: Any, sequence: int | None, history: int | None = 1, by: str = "sink"
-) -> Any:
-    return report_position(connection, STREAM, 0, sequence, history=history, source=by)  # type: ignore[arg-type]
+def _report(connection: Any, sequence: Any, history: Any = 1, by: str = "sink") -> Any:
+    own = part(connection, name=STREAM)
+    return report_position(connection, own, sequence, history=history, source=by)
+
+
+SEQUENCER_FIRST: Guard = {
+    "postgres": (
+        "reconcile",
+        "PERFORM FROM leases AS l ORDER BY l.subscription_id, l.partition_id FOR UPDATE;",
+        "",
+    ),
+    "mysql": ("reconcile", "FROM leases AS l ORDER BY", "FROM leases AS l WHERE FALSE ORDER BY"),
+}
+
+
+def _pass_beside_a_reconcile_that_waits(db: ContractDatabase) -> bool:
+    """Whether the log goes on while a consumer is inside a transaction and a reconcile waits."""
+    own, waiting = db.connect(), db.connect()
+    filled(own)
+    with open_transaction(db) as consumer, ThreadPoolExecutor(1) as pool:
+        sql(consumer, "SELECT * FROM penstock.leases FOR UPDATE")
+        opened = pool.submit(reconcile, waiting, "restored from yesterday")
+        db.wait_until_blocked(waiting)
+        put(own, "x", name=STREAM)
+        goes_on = not log.sequence(own).busy
+        consumer.rollback()
+        assert opened.result() == 2
+    return goes_on
+
+
+def test_a_reconcile_that_waits_holds_up_no_pass(db: ContractDatabase) -> None:
+    """Guard: leases are locked before the sequencer, in the order of every deletion."""
+    assert _pass_beside_a_reconcile_that_waits(db)
+
+
+def test_the_sequencer_first_holds_the_log_up(db: ContractDatabase) -> None:
+    """Mutant: the leases are locked when the sequencer is held."""
+    without(db, SEQUENCER_FIRST)
+    assert not _pass_beside_a_reconcile_that_waits(db)
 
 
 def test_a_position_beyond_the_log_stops_the_partition(db: ContractDatabase) -> None:
@@ -189,17 +225,6 @@ def test_a_report_of_a_later_history_stops_too(db: ContractDatabase) -> None:
     assert [each.sequence for each in log.fetch(own, STREAM, 0, 11)] == [11, 12]
 
 
-def test_a_topic_that_was_made_anew_is_not_behind_the_old_one(db: ContractDatabase) -> None:
-    """Guard: create_topic opens a history for a name that was deleted; sinks know it by name."""
-    own = db.connect()
-    filled(own)
-    names.delete_topic(own, STREAM, with_subscriptions=True)
-    names.create_topic(own, STREAM, 1)
-    assert [each.history for each in histories(own)] == [1, 2]
-    assert _report(own, 10).stopped is False
-    assert restore_status(own) == []
-
-
 @pytest.mark.parametrize(
     ("sequence", "history", "source"),
     [(-1, 1, "x"), (None, 1, "x"), (1, 0, "x"), (1, None, "x"), (1, 1, ""), (1, 1, None)],
@@ -218,10 +243,9 @@ def test_reports_name_a_partition_that_there_is(db: ContractDatabase) -> None:
     """Typed errors, as everywhere."""
     own = db.connect()
     filled(own, events=1)
-    with pytest.raises(InvalidPartition):
-        report_position(own, STREAM, 1, 1, history=1, source="x")
-    with pytest.raises(TopicNotFound):
-        report_position(own, "no/such", 0, 1, history=1, source="x")
+    for gone in (part(own, name=STREAM) + 1, 9 << 16, 0, 2**62):
+        with pytest.raises(TopicNotFound):
+            report_position(own, gone, 1, history=1, source="x")
 
 
 def test_the_commands(
@@ -312,19 +336,20 @@ def test_without_it_it_goes_on_in_a_log_that_is_behind(
 
 
 def test_many_positions_are_one_call(db: ContractDatabase) -> None:
-    """Guard: only what lies beyond is reported one by one; unknown partitions are refused."""
+    """Guard: each place is compared with its own partition; unknown partitions are refused."""
     own = db.connect()
     filled(own, partitions=3)
-    seen = {0: Seen(10, 1), 1: Seen(11, 1), 2: Seen(3, 2)}
+    first = part(own, name=STREAM)
+    seen = {first: Seen(10, 1), first + 1: Seen(11, 1), first + 2: Seen(3, 2)}
     with pytest.raises(LogBehind) as behind:
-        require_log(own, STREAM, seen, "x")
+        require_log(own, seen, "x")
     assert "partition 0 " not in str(behind.value)
     assert [each.partition for each in restore_status(own)] == [1, 2]
     assert reconcile(own, "a test") == 2
-    require_log(own, STREAM, seen, "x")
-    require_log(own, STREAM, {}, "x")
-    with pytest.raises(InvalidPartition):
-        require_log(own, STREAM, {0: Seen(1, 1), 7: Seen(1, 1)}, "x")
+    require_log(own, seen, "x")
+    require_log(own, {}, "x")
+    with pytest.raises(TopicNotFound):
+        require_log(own, {first: Seen(1, 1), first + 7: Seen(1, 1)}, "x")
 
 
 def test_a_reconcile_needs_a_reason(db: ContractDatabase) -> None:

@@ -92,7 +92,7 @@ relay_failure           c . o . .
 release                 c . o . .
 rename_namespace        . . o . .
 rename_topic            . . o . .
-report_position         c . o . .
+report_positions        c . o . .
 resize_topic            . . o . .
 restore_status          . . o . .
 retention_of            . . o . r

@@ -17,6 +17,7 @@ from penstock import migrate
 from penstock.doctor import Limits, Severity, doctor
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import ROOT, TOPIC, Connection, Run, begin, only
+from tests.log.kit import part
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -194,7 +195,7 @@ def test_a_slice_that_took_rows_with_it(server: EmbeddedPostgres) -> None:
 
 
 def test_a_partition_that_is_stopped_after_a_restore(url: str, admin: Connection, run: Run) -> None:
-    report_position(admin, TOPIC, 0, 1_000, history=1, source="the archive")
+    report_position(admin, part(admin, name=TOPIC), 1_000, history=1, source="the archive")
     found = only(doctor(url))
     assert (found.check, found.severity) == ("restore", Severity.ERROR)
     assert f"the archive has seen sequence 1000 of {TOPIC} partition 0" in found.what

@@ -23,6 +23,7 @@ from penstock.history import report_position
 from tests import servers
 from tests.doctor.kit import ROOT, TOPIC, only
 from tests.doctor.mysql_client import on_the_path
+from tests.log.kit import part
 from tests.support import missing
 from tools.servers import DURABLE, MARIADB, MYSQL, MySQLServer
 
@@ -210,7 +211,9 @@ def test_too_little_storage(shop: Shop) -> None:
 
 def test_a_partition_that_is_stopped_after_a_restore(shop: Shop) -> None:
     with penstock.connect(shop.url) as connection:
-        report_position(connection, TOPIC, 0, 1_000, history=1, source="the archive")
+        report_position(
+            connection, part(connection, name=TOPIC), 1_000, history=1, source="the archive"
+        )
     found = only(doctor(shop.url))
     assert (found.check, found.severity) == ("restore", Severity.ERROR)
     assert f"the archive has seen sequence 1000 of {TOPIC} partition 0" in found.what

@@ -24,6 +24,16 @@ def topic(connection: Connection, partitions: int = 1, name: str = TOPIC) -> str
     return name
 
 
+def part(connection: Connection, number: int = 0, name: str = TOPIC) -> int:
+    """The id of a partition of a topic."""
+    return names.describe_topic(connection, name).partitions[number].partition_id
+
+
+def known_as(connection: Connection, name: str = TOPIC) -> str:
+    """The name by which sinks and archives know a topic."""
+    return names.describe_topic(connection, name).known_as
+
+
 def put(connection: Connection, text: str, *, key: str | None = None, name: str = TOPIC) -> None:
     """Publish one event."""
     publish(connection, name, text.encode(), key=key)

@@ -25,7 +25,17 @@ from penstock.stream import Membership
 from resources.embedded import EmbeddedPostgres
 from resources.system_user import give_to_server_user
 from tests.guards import without_guard
-from tests.log.kit import TOPIC, Connection, drain, open_transaction, put, texts, topic, value
+from tests.log.kit import (
+    TOPIC,
+    Connection,
+    drain,
+    open_transaction,
+    part,
+    put,
+    texts,
+    topic,
+    value,
+)
 from tests.log.storage import many
 from tests.support import FAST_SETTINGS, missing
 
@@ -207,7 +217,7 @@ def test_a_point_in_time_on_another_timeline(
         assert _read_all(connection, member, leases, seen) == 110
         assert _two_payloads(seen) == {}
         assert len(seen) == 160
-        report = report_position(connection, TOPIC, 0, 100, history=1, source="sink")
+        report = report_position(connection, part(connection), 100, history=1, source="sink")
         assert (report.stopped, report.history) == (False, 2)
         assert log.gaps(connection, TOPIC) == []
 
@@ -239,9 +249,10 @@ def test_a_copy_of_the_volume_is_seen_from_outside(
         psycopg.connect(server.url(), autocommit=True) as connection,
     ):
         assert (
-            report_position(connection, TOPIC, 0, 50, history=1, source="archive").stopped is False
+            report_position(connection, part(connection), 50, history=1, source="archive").stopped
+            is False
         )
-        assert report_position(connection, TOPIC, 0, 100, history=1, source="sink").stopped
+        assert report_position(connection, part(connection), 100, history=1, source="sink").stopped
         _other_events(connection, 60)
         assert value(connection, "SELECT count(*) FROM penstock.eras") == 1
         with pytest.raises(LogBehind, match="sink has seen sequence 100"):
@@ -269,7 +280,7 @@ def test_without_the_stop_a_sequence_stands_for_two_events(
         psycopg.connect(server.url(), autocommit=True) as connection,
     ):
         without_guard(connection, "require_readable", "IF found_row.seen IS NOT NULL", "IF false")
-        report_position(connection, TOPIC, 0, 100, history=1, source="sink")
+        report_position(connection, part(connection), 100, history=1, source="sink")
         _other_events(connection, 60)
         _read_all(connection, member, [_at(lease, 50)], seen)
         assert set(_two_payloads(seen)) == {(1, sequence) for sequence in range(51, 101)}
@@ -315,9 +326,9 @@ def test_without_it_they_stay_beyond(connection: Connection) -> None:
 def test_a_report_of_a_later_history_stops_too(connection: Connection) -> None:
     """A database from before a reconcile: the reporter knows better."""
     topic(connection)
-    assert report_position(connection, TOPIC, 0, 0, history=2, source="client").stopped
+    assert report_position(connection, part(connection), 0, history=2, source="client").stopped
     assert reconcile(connection, "once") == 2
-    assert not report_position(connection, TOPIC, 0, 0, history=2, source="client").stopped
+    assert not report_position(connection, part(connection), 0, history=2, source="client").stopped
 
 
 @pytest.mark.parametrize(
@@ -329,7 +340,7 @@ def test_wrong_reports_are_typed_errors(
 ) -> None:
     """Guard: report_position looks at its arguments."""
     with pytest.raises(InvalidArgument):
-        report_position(log_of_one, TOPIC, 0, sequence, history=history, source=source)
+        report_position(log_of_one, part(log_of_one), sequence, history=history, source=source)
 
 
 def test_a_reconcile_needs_a_reason(log_of_one: Connection) -> None:

@@ -35,7 +35,7 @@ def fill(connection: Connection, count: int = 4) -> None:
 
 def written(folder: Path) -> list[str]:
     """The whole lines of a relay's files."""
-    paths = [JsonlSink(folder).path(TOPIC, partition) for partition in range(2)]
+    paths = [JsonlSink(folder).path(f"{TOPIC}//1", partition) for partition in range(2)]
     return [line for path in paths if path.exists() for line in path.read_text().splitlines()]
 
 

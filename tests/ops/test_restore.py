@@ -11,6 +11,7 @@ from ops.health import health
 from ops.policy_file import Policies
 from ops.restore import report_position
 from penstock.cli.main import EXIT_NO
+from tests.log.kit import part
 from tests.ops.conftest import TOPIC, Run
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -21,7 +22,7 @@ def test_status_says_no_while_something_lies_beyond_the_log(
 ) -> None:
     """Exit code 0 when all is well, 1 when a partition is stopped, 0 again after reconcile."""
     assert run("restore", "status").code == 0
-    report_position(connection, TOPIC, 1, 7, history=1, source="sink")
+    report_position(connection, part(connection, 1, TOPIC), 7, history=1, source="sink")
     found = run("restore", "status", "--output", "json")
     assert found.code == EXIT_NO
     assert '"sequence": 7' in found.out

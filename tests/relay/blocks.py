@@ -40,6 +40,7 @@ def block(first: int, last: int, *, reopened: bool = False, **changes: Any) -> B
     given: dict[str, Any] = {
         "relay": "to-the-sink",
         "topic": TOPIC,
+        "known_as": changes.get("topic", TOPIC),
         "partition": 0,
         "history": 1,
         "lease_epoch": 1,

@@ -39,9 +39,9 @@ class CrashingSink:
         """As the sink."""
         self._sink.preflight(topic, partitions)
 
-    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
         """As the sink."""
-        return self._sink.seen(relay, topic, partition)
+        return self._sink.seen(relay, topic, known_as, partition)
 
     def send_block(self, block: Block) -> None:
         """As the sink, up to the third block."""

@@ -38,7 +38,7 @@ def log(connection: Connection, database_url: str, tmp_path: Path) -> Iterator[C
 
 def written(log: Chaos, partition: int) -> list[tuple[int, bytes]]:
     """Sequence and payload of every line, in the order of the file."""
-    path = JsonlSink(log.sink.removeprefix("jsonl:")).path(TOPIC, partition)
+    path = JsonlSink(log.sink.removeprefix("jsonl:")).path(f"{TOPIC}//1", partition)
     lines = path.read_bytes().splitlines() if path.exists() else []
     found = [json.loads(line) for line in lines]
     return [(int(one["sequence"]), base64.b64decode(one["data_base64"])) for one in found]
@@ -98,9 +98,9 @@ class Scripted:
         """As the sink."""
         self.sink.preflight(topic, partitions)
 
-    def seen(self, relay: str, topic: str, partition: int) -> Seen | None:
+    def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
         """As the sink."""
-        return self.sink.seen(relay, topic, partition)
+        return self.sink.seen(relay, topic, known_as, partition)
 
     def send_block(self, block: Block) -> None:
         """Raise what is next, refuse what is poison, else as the sink."""

@@ -30,6 +30,7 @@ from tests.support import PostgresServer
 FAST = Backoff(base_seconds=0.01, max_seconds=0.05)
 SUBSCRIPTION = "to-the-sink"
 TOPIC = "bank/restored"
+KNOWN_AS = f"{TOPIC}//1"
 
 Clone = Callable[[str], str]
 
@@ -75,7 +76,7 @@ def _earlier_state(url: str, clone: Clone, sink: Sink, name: str = TOPIC) -> str
 
 
 def _lines(sink: JsonlSink, history: int = 1) -> list[int]:
-    lines = sink.path(TOPIC, 0, history).read_bytes().splitlines()
+    lines = sink.path(KNOWN_AS, 0, history).read_bytes().splitlines()
     return [int(json.loads(line)["sequence"]) for line in lines]
 
 
@@ -138,11 +139,11 @@ def test_pulsar_is_ahead_of_the_log(
 def test_what_a_file_sink_has_seen(tmp_path: Path) -> None:
     """The last whole line of the newest history; torn lines and strange names do not count."""
     sink = JsonlSink(tmp_path / "out")
-    assert sink.seen("any", TOPIC, 0) is None
+    assert sink.seen("any", "a/b", TOPIC, 0) is None
     (tmp_path / "out").mkdir()
     path = sink.path(TOPIC, 0)
     path.write_bytes(b"")
-    assert sink.seen("any", TOPIC, 0) is None
+    assert sink.seen("any", "a/b", TOPIC, 0) is None
     long = json.dumps({"sequence": "12", "data": "x" * 200_000}).encode()
     path.write_bytes(b'{"sequence": "11"}\n' + long + b'\n{"sequence": "13')
     assert _seen(sink) == (12, 1)
@@ -155,6 +156,6 @@ def test_what_a_file_sink_has_seen(tmp_path: Path) -> None:
 
 
 def _seen(sink: JsonlSink) -> Any:
-    found = sink.seen("any", TOPIC, 0)
+    found = sink.seen("any", "a/b", TOPIC, 0)
     assert found is not None
     return found.sequence, found.history

@@ -131,11 +131,14 @@ def _balances() -> tuple[dict[int, int], int]:
 
     from ops.archive import read_archive
     from ops.policy_file import load
+    from penstock import config, database, names
     from resources.spark import SparkResource
 
     spark = SparkResource().session()
     told = f.from_json(f.col("payload").cast("string"), "account long, delta long")
-    events = read_archive(spark, load().target(TARGET), TOPIC).select(told.alias("told"))
+    with database.connect(config.database_url()) as connection:
+        known_as = names.describe_topic(connection, TOPIC).known_as
+    events = read_archive(spark, load().target(TARGET), known_as).select(told.alias("told"))
     rows = events.groupBy("told.account").agg(f.sum("told.delta"), f.count("*")).collect()
     return {row[0]: row[1] for row in rows if row[1]}, sum(row[2] for row in rows)
 

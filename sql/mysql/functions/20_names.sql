@@ -151,14 +151,16 @@ BEGIN
 END;
 
 -- name: describe_topic
--- What is set for a topic, and how many subscriptions read it. Raises PS002.
+-- What is set for a topic, and how many subscriptions read it. known_as: the name by which sinks and archives know it, whatever
+-- becomes of its address; never given twice. Raises PS002.
 CREATE PROCEDURE describe_topic(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
     DECLARE own_id BIGINT;
     CALL find_topic(topic, own_id);
     SELECT t.partitions, t.strategy, t.max_payload_bytes, t.max_unsequenced_events, t.max_unsequenced_bytes, t.restricted,
-           (SELECT COUNT(*) FROM subscription_topics AS s WHERE s.topic_id = t.id) AS subscriptions, t.created_at
+           (SELECT COUNT(*) FROM subscription_topics AS s WHERE s.topic_id = t.id) AS subscriptions, t.created_at,
+           t.id AS topic_id, t.known_as
     FROM topics AS t
     WHERE t.id = own_id;
 END;

@@ -48,8 +48,8 @@ END;
 
 -- name: require_readable
 -- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a partition that
--- is stopped (PS021).
-CREATE PROCEDURE require_readable(of_partition BIGINT, from_sequence BIGINT)
+-- is stopped (PS021) for all, or for the subscription.
+CREATE PROCEDURE require_readable(of_partition BIGINT, from_sequence BIGINT, of_subscription BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE low BIGINT;
@@ -57,7 +57,8 @@ BEGIN
     -- A stop that was reported while a history began is of the one before.
     SELECT MAX(CONCAT(LEFT(s.source, 50), ' has seen sequence ', s.sequence)) INTO stopped
     FROM stops AS s
-    WHERE s.partition_id = of_partition AND s.history >= (SELECT MAX(h.history) FROM histories AS h);
+    WHERE s.partition_id = of_partition AND s.subscription_id IN (0, of_subscription)
+      AND s.history >= (SELECT MAX(h.history) FROM histories AS h);
     IF stopped IS NOT NULL THEN
         CALL refuse('PS021', CONCAT('partition ', of_partition & 65535, ' is stopped: ', stopped, ', and the log is behind it'));
     END IF;
@@ -94,7 +95,7 @@ BEGIN
         CALL refuse('PS006', CONCAT('a fetch of ', COALESCE(max_events, 'NULL'), ' events from sequence ',
                                     COALESCE(from_sequence, 'NULL')));
     END IF;
-    CALL require_readable(source, from_sequence);
+    CALL require_readable(source, from_sequence, 0);
     CALL find_high_watermark(source, watermark);
     CALL read_log(source, from_sequence, LEAST(max_events, GREATEST(watermark - from_sequence + 1, 0)), FALSE, found);
     IF found < LEAST(max_events, watermark - from_sequence + 1) THEN
@@ -103,7 +104,8 @@ BEGIN
 END;
 
 -- name: high_watermarks
--- The readable range of every partition of a topic.
+-- The readable range of every partition of a topic. A position is kept with partition_id: the topic may get another address, and
+-- another topic this one.
 CREATE PROCEDURE high_watermarks(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
@@ -116,7 +118,7 @@ BEGIN
             FROM chunks AS c
             WHERE c.partition_id = p.id
             ORDER BY c.partition_id DESC, c.first_sequence DESC
-            LIMIT 1), 0) AS high_watermark, present AS history
+            LIMIT 1), 0) AS high_watermark, present AS history, p.id AS partition_id
     FROM partitions AS p
     WHERE p.topic_id = owner_id
     ORDER BY p.number;

@@ -91,7 +91,7 @@ BEGIN
         SET wanted = high_watermark(of_partition);
     ELSEIF start REGEXP '^[1-9][0-9]{0,17}$' THEN
         SET wanted = CAST(start AS SIGNED) - 1;
-        CALL require_readable(of_partition, wanted + 1);
+        CALL require_readable(of_partition, wanted + 1, 0);
         IF wanted > high_watermark(of_partition) THEN
             CALL refuse('PS012', CONCAT('sequence ', start, ' is beyond the high watermark'));
         END IF;
@@ -217,6 +217,7 @@ BEGIN
     DELETE c FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE l FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE t FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
+    DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;
     DELETE s FROM subscriptions AS s WHERE s.id = owner_id;
 END;
 

@@ -36,7 +36,7 @@ BEGIN
         IF done OR wanted = 0 THEN
             LEAVE lease;
         END IF;
-        CALL require_readable(source, from_sequence);
+        CALL require_readable(source, from_sequence, owner_id);
         SET watermark = high_watermark(source);
         IF watermark < from_sequence - 1 THEN
             -- Whoever waited for the log to come by would never see what it holds instead by then.

@@ -53,6 +53,7 @@ END;
 CREATE PROCEDURE reconcile(reason TEXT)
 BEGIN
     DECLARE opened INT;
+    DECLARE leased BIGINT;
     DECLARE locked BOOLEAN;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -64,43 +65,108 @@ BEGIN
     IF COALESCE(TRIM(reason), '') = '' THEN
         CALL refuse('PS006', 'a history without a reason: say what was restored, and from when');
     END IF;
+    -- The sequencer last, as a deletion does: the log waits for no consumer that is inside a transaction.
+    SELECT COUNT(*) INTO leased FROM (SELECT l.partition_id FROM leases AS l ORDER BY l.subscription_id, l.partition_id FOR UPDATE) AS held;
     SELECT s.singleton INTO locked FROM sequencer AS s FOR UPDATE;
     CALL open_history(reason, opened);
     SELECT opened AS reconcile;
 END;
 
--- name: report_position
--- What somebody outside of the database has seen of a partition: a sink, an archive, a registry, a client. If that lies beyond the
--- log of the same history, a restore lost commits, and nobody reads the partition until it is reconciled. Answers whether it
--- is stopped, where the log ends, and its present history: who comes with another one has to look where to go on.
--- Raises PS002, PS005, PS006, PS018.
-CREATE PROCEDURE report_position(topic VARCHAR(4000), `partition` INT, sequence BIGINT, history INT, source TEXT)
+-- name: stop_partition
+-- Stops a partition for a subscription, or for all (0); of several reports the furthest counts.
+CREATE PROCEDURE stop_partition(part_id BIGINT, owner_id BIGINT, seen BIGINT, seen_history INT, source TEXT)
 BEGIN
-    DECLARE source_id, watermark, known_sequence BIGINT;
-    DECLARE present, known_history INT;
-    DECLARE stopped BOOLEAN DEFAULT FALSE;
+    DECLARE known_sequence BIGINT;
+    DECLARE known_history INT;
+    SELECT MAX(s.sequence), MAX(s.history) INTO known_sequence, known_history
+    FROM stops AS s WHERE s.partition_id = part_id AND s.subscription_id = owner_id;
+    IF known_history IS NULL OR seen_history > known_history OR seen > known_sequence THEN
+        REPLACE INTO stops (partition_id, subscription_id, sequence, history, source)
+        VALUES (part_id, owner_id, seen, seen_history, LEFT(source, 500));
+    END IF;
+END;
+
+-- name: stop_reported
+-- What report_positions does with each partition: a stop is for all where the login may operate the topic.
+CREATE PROCEDURE stop_reported(
+    partition_ids JSON, sequences JSON, seen_histories JSON, owner_id BIGINT, present INT, source TEXT, OUT known JSON
+)
+BEGIN
+    DECLARE part_id, seen, of_namespace BIGINT;
+    DECLARE seen_history, leased INT;
+    DECLARE is_restricted, may_operate BOOLEAN;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE given CURSOR FOR
+        SELECT p.id, g.sequence, h.history, t.restricted, t.namespace_id
+        FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS i
+        JOIN JSON_TABLE(sequences, '$[*]' COLUMNS (place FOR ORDINALITY, sequence BIGINT PATH '$')) AS g ON g.place = i.place
+        JOIN JSON_TABLE(seen_histories, '$[*]' COLUMNS (place FOR ORDINALITY, history INT PATH '$')) AS h ON h.place = i.place
+        JOIN partitions AS p ON p.id = i.id
+        JOIN topics AS t ON t.id = p.topic_id
+        ORDER BY p.id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    SET known = JSON_ARRAY();
+    OPEN given;
+    part: LOOP
+        FETCH given INTO part_id, seen, seen_history, is_restricted, of_namespace;
+        IF done THEN
+            LEAVE part;
+        END IF;
+        SET may_operate = NOT is_restricted;
+        IF is_restricted THEN
+            SET may_operate = has_right(of_namespace, 'operate');
+        END IF;
+        SELECT COUNT(*) INTO leased FROM leases AS l WHERE l.subscription_id = owner_id AND l.partition_id = part_id;
+        IF may_operate OR leased > 0 THEN
+            SET known = JSON_ARRAY_APPEND(known, '$', part_id);
+            IF seen_history > present OR (seen_history = present AND seen > high_watermark(part_id)) THEN
+                CALL stop_partition(part_id, IF(may_operate, 0, owner_id), seen, seen_history, source);
+            END IF;
+        END IF;
+    END LOOP;
+    CLOSE given;
+END;
+
+-- name: report_positions
+-- What somebody outside of the database has seen of some partitions (JSON arrays): a sink, an archive, a registry, a client. If one
+-- lies beyond the log of the same history, a restore lost commits, and the partition is stopped until it is reconciled: for all readers
+-- where the login may operate the topic, else for the subscription (or NULL) that it reports for. Answers of each partition whether
+-- it is stopped, where the log ends, and its present history: who comes with another one has to look where to go on. No row of a
+-- partition that is gone, or that the login may not operate and the subscription does not read. Raises PS006, PS013, PS018.
+CREATE PROCEDURE report_positions(
+    partition_ids JSON, sequences JSON, histories JSON, source TEXT, subscription LONGTEXT
+)
+BEGIN
+    DECLARE owner_id BIGINT DEFAULT 0;
+    DECLARE present, given, wrong INT;
+    DECLARE known JSON;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('report_position()');
-    CALL begin_call('report_position()');
-    CALL find_partition(topic, `partition`, source_id);
-    IF NOT COALESCE(sequence >= 0 AND history >= 1 AND source <> '', FALSE) THEN
-        CALL refuse('PS006', CONCAT('position ', COALESCE(sequence, 'NULL'), ' of history ', COALESCE(history, 'NULL'),
-                                    ', seen by "', COALESCE(LEFT(source, 50), ''), '"'));
+    CALL require_read_committed('report_positions()');
+    CALL begin_call('report_positions()');
+    SET given = COALESCE(JSON_LENGTH(partition_ids), 0);
+    SELECT COUNT(*) INTO wrong
+    FROM JSON_TABLE(JSON_MERGE_PRESERVE(partition_ids, sequences, histories), '$[*]' COLUMNS (
+        place FOR ORDINALITY, number BIGINT PATH '$')) AS g
+    WHERE g.number IS NULL OR g.number < 0 OR (g.place > 2 * given AND g.number < 1);
+    IF COALESCE(wrong > 0 OR source = '' OR JSON_LENGTH(sequences) <> given OR JSON_LENGTH(histories) <> given, TRUE) THEN
+        CALL refuse('PS006', CONCAT('positions ', COALESCE(LEFT(sequences, 30), 'NULL'), ' of histories ',
+                                    COALESCE(LEFT(histories, 30), 'NULL'), ', seen by "', COALESCE(LEFT(source, 30), ''), '"'));
     END IF;
-    SET watermark = high_watermark(source_id);
+    IF subscription IS NOT NULL THEN
+        CALL find_subscription(subscription, owner_id);
+    END IF;
     SELECT MAX(h.history) INTO present FROM histories AS h;
-    IF history > present OR (history = present AND sequence > watermark) THEN
-        SELECT MAX(s.sequence), MAX(s.history) INTO known_sequence, known_history FROM stops AS s WHERE s.partition_id = source_id;
-        IF known_history IS NULL OR history > known_history OR sequence > known_sequence THEN
-            REPLACE INTO stops (partition_id, sequence, history, source) VALUES (source_id, sequence, history, LEFT(source, 500));
-        END IF;
-    END IF;
-    SELECT COUNT(*) INTO stopped FROM stops AS s WHERE s.partition_id = source_id AND s.history >= present;
-    SELECT stopped AS stopped, watermark AS high_watermark, present AS present_history;
+    CALL stop_reported(partition_ids, sequences, histories, owner_id, present, source, known);
+    SELECT p.id AS partition_id, EXISTS (
+               SELECT * FROM stops AS s
+               WHERE s.partition_id = p.id AND s.subscription_id IN (0, owner_id) AND s.history >= present) AS stopped,
+           high_watermark(p.id) AS high_watermark, present AS present_history
+    FROM JSON_TABLE(known, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j JOIN partitions AS p ON p.id = j.id
+    ORDER BY p.id;
 END;
 
 -- name: restore_status
@@ -113,8 +179,10 @@ BEGIN
     SELECT t.address AS topic, p.number AS `partition`, b.watermark AS high_watermark, b.sequence, b.history, b.source,
            b.reported_at
     FROM (
-        SELECT s.partition_id, s.sequence, s.history, s.source, s.reported_at, high_watermark(s.partition_id) AS watermark
-        FROM stops AS s
+        SELECT s.partition_id, s.sequence, s.history,
+               CONCAT(s.source, COALESCE(CONCAT(' (stops "', o.name, '" alone)'), '')) AS source, s.reported_at,
+               high_watermark(s.partition_id) AS watermark
+        FROM stops AS s LEFT JOIN subscriptions AS o ON o.id = s.subscription_id
         WHERE s.history >= present
         UNION ALL
         SELECT l.partition_id, current_position(l.subscription_id, l.partition_id), present,

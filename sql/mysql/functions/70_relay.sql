@@ -35,8 +35,9 @@ END;
 
 -- name: open_block
 -- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next at most
--- max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt counts from 1.
--- Raises PS010, PS013, PS016, PS018, PS021.
+-- max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt counts from 1; topic
+-- is the address when it was written down, known_as the name that sinks know the topic by. Raises PS010, PS013, PS016, PS018,
+-- PS021.
 CREATE PROCEDURE open_block(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, max_events INT,
     max_bytes BIGINT
@@ -56,18 +57,21 @@ BEGIN
     CALL find_open_block(owner_id, partition_id, start, block);
     SET was_open = block IS NOT NULL;
     -- Of a block that is open too: a partition that is stopped is not sent from.
-    CALL require_readable(partition_id, start);
+    CALL require_readable(partition_id, start, owner_id);
     IF NOT was_open THEN
         CALL find_block_end(partition_id, start, max_events, max_bytes, last);
         IF last IS NOT NULL THEN
-            INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch)
-            VALUES (owner_id, partition_id, start, last, lease_epoch);
+            INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch, topic)
+            SELECT owner_id, p.id, start, last, lease_epoch, t.address
+            FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
+            WHERE p.id = partition_id;
             SET block = LAST_INSERT_ID();
         END IF;
     END IF;
-    SELECT b.id AS block_id, b.first_sequence, b.last_sequence, was_open AS reopened,
-           1 + (SELECT COUNT(*) FROM relay_failures AS f WHERE f.block_id = b.id) AS attempt
-    FROM blocks AS b
+    SELECT b.id AS block_id, b.first_sequence, b.last_sequence, was_open AS repeated,
+           1 + (SELECT COUNT(*) FROM relay_failures AS f WHERE f.block_id = b.id) AS attempt, b.topic,
+           t.known_as
+    FROM blocks AS b JOIN partitions AS p ON p.id = b.partition_id JOIN topics AS t ON t.id = p.topic_id
     WHERE b.id = block;
 END;
 

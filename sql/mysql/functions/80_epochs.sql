@@ -104,7 +104,8 @@ BEGIN
 END;
 
 -- name: log_epochs_of
--- The sealed log epochs of a topic, with the targets that hold a verified copy, as a JSON array. Raises PS002.
+-- The sealed log epochs of a topic, with the targets that hold a verified copy, as a JSON array; known_as: see describe_topic. Raises
+-- PS002.
 CREATE PROCEDURE log_epochs_of(topic LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -113,8 +114,9 @@ BEGIN
     SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
            e.dropped_at, COALESCE((
                SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
-               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'), '[]') AS targets
-    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id
+               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'), '[]') AS targets,
+           t.known_as
+    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
     WHERE p.topic_id = source_id
     ORDER BY p.number, e.log_epoch;
 END;
@@ -129,8 +131,9 @@ BEGIN
     SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
            e.dropped_at, COALESCE((
                SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
-               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'), '[]') AS targets
-    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id
+               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'), '[]') AS targets,
+           t.known_as
+    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
     WHERE p.topic_id = source_id
       AND NOT EXISTS (
         SELECT * FROM epoch_copies AS c

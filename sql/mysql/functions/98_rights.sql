@@ -12,7 +12,7 @@ BEGIN
         UNION ALL SELECT 'consumer', '
             subscribe configure_subscription unsubscribe join check_in heartbeat poll commit release leave held_leases
             position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure dead_letter
-            dead_letters_of report_position fetch high_watermarks list_namespaces namespace_exists list_topics
+            dead_letters_of report_positions fetch high_watermarks list_namespaces namespace_exists list_topics
             describe_topic current_history applied_migrations setting lift_limit'
         UNION ALL SELECT 'reader', '
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag take_overs
@@ -31,7 +31,7 @@ BEGIN
             dead_letter dead_letters_of sweep seal log_epochs_of record_copy copies_of missing_copies forget_copy clean
             keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks set_retention
             retention_of ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting
-            setting settings_of set_backpressure measure_pressure turn_dedup reconcile report_position restore_status
+            setting settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status
             histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members
             refresh_roles lift_limit low_sequences note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions'
     ) AS g

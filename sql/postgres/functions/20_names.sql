@@ -79,11 +79,13 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: describe_topic
--- What is set for a topic, and how many subscriptions read it. Raises PS002.
+-- What is set for a topic, and how many subscriptions read it. known_as: the name by which sinks and archives know it, whatever
+-- becomes of its address; never given twice. Raises PS002.
 CREATE OR REPLACE FUNCTION describe_topic(topic text)
 RETURNS TABLE (
     partitions integer, strategy text, max_payload_bytes integer, max_unsequenced_events bigint,
-    max_unsequenced_bytes bigint, restricted boolean, subscriptions bigint, created_at timestamptz
+    max_unsequenced_bytes bigint, restricted boolean, subscriptions bigint, created_at timestamptz, topic_id bigint,
+    known_as text
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -91,7 +93,8 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT t.partitions, t.strategy, t.max_payload_bytes, t.max_unsequenced_events, t.max_unsequenced_bytes,
-           t.restricted, (SELECT count(*) FROM subscription_topics AS s WHERE s.topic_id = t.id), t.created_at
+           t.restricted, (SELECT count(*) FROM subscription_topics AS s WHERE s.topic_id = t.id), t.created_at, t.id,
+           t.known_as
     FROM topics AS t
     WHERE t.id = own_id;
 END

@@ -36,7 +36,6 @@ $$;
 
 -- name: create_topic
 -- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition gets one.
--- The name of a topic that was deleted opens a history.
 -- Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION create_topic(topic text, partitions integer DEFAULT 1, strategy text DEFAULT 'crc32')
 RETURNS bigint
@@ -58,12 +57,9 @@ BEGIN
     IF created IS NULL THEN
         PERFORM refuse_taken('topic', topic);
     END IF;
+    -- No address has an empty name in its path, so no topic of before is known as this.
+    UPDATE topics AS t SET known_as = t.address || '//' || t.id WHERE t.id = created;
     PERFORM add_partitions(created, 0, partitions);
-    IF EXISTS (SELECT FROM deleted_topics AS d WHERE d.address = create_topic.topic) THEN
-        -- Sinks and consumers know topics by name: what they have seen of the old one is not of this.
-        PERFORM FROM sequencer FOR UPDATE;
-        PERFORM open_history(format('topic "%s" was made anew', left(topic, 500)));
-    END IF;
     RETURN created;
 END
 $$;

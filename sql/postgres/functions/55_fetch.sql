@@ -81,15 +81,18 @@ $$;
 
 -- name: require_readable
 -- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a partition that
--- is stopped (PS021).
-CREATE OR REPLACE FUNCTION require_readable(partition_id bigint, from_sequence bigint) RETURNS void
+-- is stopped (PS021) for all, or for the subscription.
+CREATE OR REPLACE FUNCTION require_readable(partition_id bigint, from_sequence bigint, subscription_id bigint) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found_row record;
 BEGIN
     SELECT p.low_sequence AS low, s.sequence AS seen, s.source, s.history INTO found_row
-    FROM partitions AS p LEFT JOIN stops AS s ON s.partition_id = p.id
-    WHERE p.id = require_readable.partition_id;
+    FROM partitions AS p
+    LEFT JOIN stops AS s ON s.partition_id = p.id AND s.subscription_id IN (0, require_readable.subscription_id)
+    WHERE p.id = require_readable.partition_id
+    ORDER BY s.history DESC NULLS LAST
+    LIMIT 1;
     -- A stop that was reported while a history began is of the one before.
     IF found_row.seen IS NOT NULL AND found_row.history >= current_history() THEN
         PERFORM refuse('PS021', format('partition %s is stopped: %s has seen sequence %s, and the log is behind it',
@@ -123,7 +126,7 @@ BEGIN
         PERFORM refuse('PS006', format('a fetch of %s events from sequence %s', max_events, from_sequence),
                        'Sequences start at 1; fetch 1 to 100,000 events at a time.');
     END IF;
-    PERFORM require_readable(source, from_sequence);
+    PERFORM require_readable(source, from_sequence, 0);
     RETURN QUERY
     SELECT r.*, present FROM read_log(source, "fetch".from_sequence, "fetch".max_events) AS r;
     GET DIAGNOSTICS found_rows = ROW_COUNT;
@@ -137,13 +140,14 @@ END
 $$;
 
 -- name: high_watermarks
--- The readable range of every partition of a topic.
+-- The readable range of every partition of a topic. A position is kept with partition_id: the topic may get another address, and
+-- another topic this one.
 CREATE OR REPLACE FUNCTION high_watermarks(topic text)
-RETURNS TABLE (partition integer, low_sequence bigint, high_watermark bigint, history integer)
+RETURNS TABLE (partition integer, low_sequence bigint, high_watermark bigint, history integer, partition_id bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN QUERY
-    SELECT p.number, p.low_sequence, high_watermark(p.id), current_history()
+    SELECT p.number, p.low_sequence, high_watermark(p.id), current_history(), p.id
     FROM partitions AS p
     WHERE p.topic_id = require_topic(high_watermarks.topic)
     ORDER BY p.number;

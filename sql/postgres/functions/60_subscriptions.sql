@@ -36,7 +36,7 @@ BEGIN
     ELSIF start = 'latest' THEN
         RETURN high_watermark(partition_id);
     ELSIF start ~ '^[1-9][0-9]{0,17}$' THEN
-        PERFORM require_readable(partition_id, start::bigint);
+        PERFORM require_readable(partition_id, start::bigint, 0);
         IF start::bigint > high_watermark(partition_id) + 1 THEN
             PERFORM refuse('PS012', format('sequence %s is beyond the high watermark', start),
                            'Start at or before the next sequence, or at "latest".');
@@ -125,6 +125,7 @@ BEGIN
     DELETE FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
+    DELETE FROM stops AS s WHERE s.subscription_id = owner_id;
     DELETE FROM subscriptions AS s WHERE s.id = owner_id;
 END
 $$;

@@ -29,7 +29,7 @@ BEGIN
             ON c.subscription_id = owner.id AND c.id = consumer AND c.deadline > clock_timestamp()
         ORDER BY given.place
     LOOP
-        PERFORM require_readable(source.id, source.from_sequence);
+        PERFORM require_readable(source.id, source.from_sequence, owner.id);
         watermark := high_watermark(source.id);
         IF watermark < source.from_sequence - 1 THEN
             -- Whoever waited for the log to come by would never see what it holds instead by then.

@@ -15,11 +15,14 @@ $$;
 
 -- name: open_block
 -- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next at most
--- max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt counts from 1.
--- Raises PS010, PS013, PS016, PS018, PS021.
+-- max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt counts from 1; topic
+-- is the address when it was written down, known_as the name that sinks know the topic by. Raises PS010, PS013, PS016, PS018,
+-- PS021.
 CREATE OR REPLACE FUNCTION open_block(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, max_events integer, max_bytes bigint
-) RETURNS TABLE (block_id bigint, first_sequence bigint, last_sequence bigint, reopened boolean, attempt integer)
+) RETURNS TABLE (
+    block_id bigint, first_sequence bigint, last_sequence bigint, repeated boolean, attempt integer, topic text, known_as text
+)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -34,7 +37,7 @@ BEGIN
     was_open := block.id IS NOT NULL;
     start := current_position(owner.id, open_block.partition_id) + 1;
     -- Of a block that is open too: a partition that is stopped is not sent from.
-    PERFORM require_readable(open_block.partition_id, start);
+    PERFORM require_readable(open_block.partition_id, start, owner.id);
     IF NOT was_open THEN
         SELECT max(r.sequence) INTO last
         FROM (
@@ -45,13 +48,18 @@ BEGIN
         IF last IS NULL THEN
             RETURN;
         END IF;
-        INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch)
-        VALUES (owner.id, open_block.partition_id, start, last, open_block.lease_epoch)
+        INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch, topic)
+        SELECT owner.id, p.id, start, last, open_block.lease_epoch, t.address
+        FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
+        WHERE p.id = open_block.partition_id
         RETURNING * INTO block;
     END IF;
     RETURN QUERY
     SELECT block.id, block.first_sequence, block.last_sequence, was_open, 1 + (
-        SELECT count(*) FROM relay_failures AS f WHERE f.block_id = block.id)::integer;
+        SELECT count(*) FROM relay_failures AS f WHERE f.block_id = block.id)::integer, block.topic,
+        t.known_as
+    FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
+    WHERE p.id = block.partition_id;
 END
 $$;
 

@@ -71,11 +71,11 @@ END
 $$;
 
 -- name: log_epochs_of
--- The sealed log epochs of a topic, with the targets that hold a verified copy.
+-- The sealed log epochs of a topic, with the targets that hold a verified copy; known_as: see describe_topic.
 CREATE OR REPLACE FUNCTION log_epochs_of(topic text)
 RETURNS TABLE (
     partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text,
-    sealed_at timestamptz, dropped_at timestamptz, targets text[]
+    sealed_at timestamptz, dropped_at timestamptz, targets text[], known_as text
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -84,8 +84,8 @@ BEGIN
            e.dropped_at, ARRAY(
                SELECT c.target FROM epoch_copies AS c
                WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'
-               ORDER BY c.target)
-    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id
+               ORDER BY c.target), t.known_as
+    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
     WHERE p.topic_id = require_topic(log_epochs_of.topic)
     ORDER BY p.number, e.log_epoch;
 END
@@ -96,7 +96,7 @@ $$;
 CREATE OR REPLACE FUNCTION missing_copies(topic text, target text)
 RETURNS TABLE (
     partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text,
-    sealed_at timestamptz, dropped_at timestamptz, targets text[]
+    sealed_at timestamptz, dropped_at timestamptz, targets text[], known_as text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT e.* FROM log_epochs_of(missing_copies.topic) AS e WHERE missing_copies.target <> ALL (e.targets)
