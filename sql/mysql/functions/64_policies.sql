@@ -121,12 +121,14 @@ BEGIN
     END WHILE;
 END;
 
--- name: refuse_scope
--- Says that nothing can have a policy that is called so (PS006).
-CREATE PROCEDURE refuse_scope(scope LONGTEXT)
+-- name: require_policy_scope
+-- Checks what a policy is for; raises PS006.
+CREATE PROCEDURE require_policy_scope(of_scope LONGTEXT)
 NO SQL
 BEGIN
-    CALL refuse('PS006', CONCAT('a policy for a "', COALESCE(LEFT(scope, 60), ''), '", not for global or a name'));
+    IF NOT COALESCE(CAST(of_scope AS BINARY) IN ('global', 'namespace', 'topic', 'subscription'), FALSE) THEN
+        CALL refuse('PS006', CONCAT('a policy for a "', COALESCE(LEFT(of_scope, 60), ''), '", not for global or a name'));
+    END IF;
 END;
 
 -- name: lock_topics
@@ -176,10 +178,11 @@ END;
 -- name: lock_policy_scope
 -- The id of what a policy is set for, locked so that nothing that inherits from it is added or moved meanwhile: like every change of
 -- names, the tree, the topics, then the subscription. Raises PS001, PS002, PS006, PS013.
-CREATE PROCEDURE lock_policy_scope(of_scope VARCHAR(100), of_name LONGTEXT, OUT scope_id BIGINT)
+CREATE PROCEDURE lock_policy_scope(of_scope LONGTEXT, of_name LONGTEXT, OUT scope_id BIGINT)
 BEGIN
     DECLARE topic_partitions INT;
     DECLARE may_all BOOLEAN;
+    CALL require_policy_scope(of_scope);
     CASE of_scope
         WHEN 'topic' THEN CALL lock_topic(of_name, 'operate', scope_id, topic_partitions);
         WHEN 'subscription' THEN CALL lock_subscription(of_name, scope_id);
@@ -195,15 +198,15 @@ BEGIN
             CALL lock_names('set_policy()', TRUE);
             SET scope_id = 0;
             CALL lock_topics_below(0);
-        ELSE CALL refuse_scope(of_scope);
     END CASE;
 END;
 
 -- name: find_policy_scope
 -- The id of what a policy is read of. Raises PS001, PS002, PS006, PS013.
-CREATE PROCEDURE find_policy_scope(of_scope VARCHAR(100), of_name LONGTEXT, OUT scope_id BIGINT)
+CREATE PROCEDURE find_policy_scope(of_scope LONGTEXT, of_name LONGTEXT, OUT scope_id BIGINT)
 READS SQL DATA
 BEGIN
+    CALL require_policy_scope(of_scope);
     CASE of_scope
         WHEN 'global' THEN SET scope_id = 0;
         WHEN 'topic' THEN CALL find_topic(LEFT(of_name, 4000), scope_id);
@@ -215,7 +218,6 @@ BEGIN
             IF scope_id IS NULL THEN
                 CALL refuse('PS001', CONCAT('there is no namespace "', COALESCE(LEFT(of_name, 80), ''), '"'));
             END IF;
-        ELSE CALL refuse_scope(of_scope);
     END CASE;
 END;
 
@@ -366,7 +368,7 @@ BEGIN
     CALL require_policy_settings(kind, settings);
     CALL require_origin(origin);
     CALL require_read_committed('set_policy()');
-    CALL lock_policy_scope(LEFT(scope, 100), name, of_id);
+    CALL lock_policy_scope(scope, name, of_id);
     CALL store_policy(scope, of_id, kind, settings, origin, new_version);
     SELECT new_version AS version;
 END;
@@ -386,7 +388,7 @@ READS SQL DATA
 BEGIN
     DECLARE of_id BIGINT;
     DECLARE found LONGTEXT;
-    CALL find_policy_scope(LEFT(scope, 100), name, of_id);
+    CALL find_policy_scope(scope, name, of_id);
     CALL find_policies(scope, of_id, found);
     SELECT f.kind, f.setting, f.value, f.source, policy_scope_name(f.source, f.source_id) AS source_name, f.version, f.origin
     FROM JSON_TABLE(found, '$[*]' COLUMNS (
@@ -403,7 +405,7 @@ CREATE PROCEDURE policy_history(kind LONGTEXT, scope LONGTEXT, name LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE of_id BIGINT;
-    CALL find_policy_scope(LEFT(scope, 100), name, of_id);
+    CALL find_policy_scope(scope, name, of_id);
     CALL require_policy_kind(kind);
     SELECT v.version, v.settings, v.origin, v.updated_at, v.updated_by
     FROM policy_versions AS v

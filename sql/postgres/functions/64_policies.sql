@@ -113,7 +113,10 @@ BEGIN
     ELSIF scope = 'subscription' THEN
         found_id := (require_subscription(name)).id;
         PERFORM FROM subscriptions AS s WHERE s.id = found_id FOR NO KEY UPDATE;
-        RETURN (require_subscription(name)).id;
+        IF NOT FOUND THEN  -- It was deleted while this waited for it.
+            RETURN lock_policy_scope(scope, name);
+        END IF;
+        RETURN found_id;
     ELSIF scope = 'namespace' THEN
         PERFORM lock_names('set_policy()', true);
         found_id := (require_namespace(name, 'operate')).id;
