@@ -344,10 +344,12 @@ END;
 -- Removes the policies of what is deleted (a JSON array of ids), with their history.
 CREATE PROCEDURE forget_policies(of_scope VARCHAR(20), ids JSON)
 BEGIN
-    DELETE p FROM policies AS p JOIN JSON_TABLE(ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = p.scope_id
-    WHERE p.scope = of_scope;
-    DELETE v FROM policy_versions AS v JOIN JSON_TABLE(ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = v.scope_id
-    WHERE v.scope = of_scope;
+    DELETE p
+    FROM JSON_TABLE(ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    STRAIGHT_JOIN policies AS p FORCE INDEX (PRIMARY) ON p.scope = of_scope AND p.scope_id = j.id;
+    DELETE v
+    FROM JSON_TABLE(ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    STRAIGHT_JOIN policy_versions AS v FORCE INDEX (PRIMARY) ON v.scope = of_scope AND v.scope_id = j.id;
 END;
 
 -- name: set_policy
