@@ -20,7 +20,7 @@ from dagster_project.common import (
 )
 from dagster_project.naming import POLICIES, epoch_name, epoch_of, topic_key
 from ops.clean import clean, drop_slices
-from ops.policy import drift
+from ops.policy import topic_drift
 from ops.policy_file import Policies, TopicPolicy
 from ops.seal import key_of
 from penstock.errors import RetentionRefused
@@ -189,7 +189,7 @@ def require_policy(connection: Any, policies: Policies, topic: str) -> None:
     A relay that is written down but has no subscription yet holds back nothing: it would lose
     whatever is removed before it starts.
     """
-    differences = drift(connection, policies, topic)
+    differences = topic_drift(connection, policies, topic)
     if differences:
         first = differences[0]
         raise RetentionRefused(

@@ -16,7 +16,7 @@ from ops.sweep import sweep
 from penstock.doctor import Finding, Severity
 from resources.database import DatabaseResource
 
-_DRIFT_COLUMNS = ("topic", "setting", "the file says", "the database has")
+_DRIFT_COLUMNS = ("of", "setting", "the file says", "the database has", "set by")
 
 
 def build(catalogue: Catalogue) -> dg.Definitions:
@@ -43,8 +43,9 @@ def run_sweep(database: DatabaseResource) -> dg.MaterializeResult[None]:
 def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
     """Brings the database in line with the policy file, which is the truth.
 
-    Sets retention and creates the subscriptions of relays.  What only the database knows is left
-    alone and shown by the check `policy_drift`.
+    Sets retention and the policies of heartbeats, leases, metrics and retries, and creates the
+    subscriptions of relays.  What a hand has set that the file does not name is left alone and
+    shown by the check `policy_drift`.
     """
     with database.connect() as connection:
         changed = apply(connection, load())
@@ -104,5 +105,7 @@ def _report(findings: Sequence[Finding]) -> dg.MarkdownMetadataValue:
     return table(("severity", "what", "finding", "mended by"), rows)
 
 
-def _drift_rows(found: Sequence[Drift]) -> list[tuple[str, str, str, str]]:
-    return [(each.topic, each.setting, each.wanted, each.found) for each in found]
+def _drift_rows(found: Sequence[Drift]) -> list[tuple[str, str, str, str, str]]:
+    return [
+        (each.subject, each.setting, each.wanted, each.found, each.origin or "") for each in found
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ops.policy import NONE, drift
+from ops.policy import HAND, NONE, Drift, drift
 from ops.policy_file import Policies
 from ops.relay import dead_letters
 from ops.restore import restore_status
@@ -154,14 +154,20 @@ def _copies(connection: Any, policies: Policies) -> Iterator[Finding]:
 
 def _policies(connection: Any, policies: Policies) -> Iterator[Finding]:
     for each in drift(connection, policies):
-        by_hand = each.wanted == NONE
+        by_hand = each.origin == HAND
         yield warning(
-            each.topic,
+            each.name or each.subject,
             f"{each.setting}: the policy file says {each.wanted}, the database has {each.found}"
             + (" (set by hand)" if by_hand else ""),
             run_job("policies")
             if each.mendable
-            else f"write it into the policy file under topics.{each.topic}"
-            if by_hand
-            else f"penstock topic create {each.topic}",
+            else f"write it into the policy file under {_place(each)}"
+            if each.wanted == NONE
+            else f"penstock {each.scope} create {each.name}"
+            + (" --topic ..." if each.scope == "subscription" else ""),
         )
+
+
+def _place(drifted: Drift) -> str:
+    """Where the policy file would say it."""
+    return f"{drifted.scope}s.{drifted.name}" if drifted.name else drifted.scope

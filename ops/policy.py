@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ops.policy_file import Policies, RelayPolicy, RetentionPolicy
-from penstock import names, stream
+from penstock import names, policies, stream
 from penstock.database import call
 
 #: What stands for a setting that is not there.
 NONE = "none"
+HAND = "hand"
 NO_TOPIC = "the topic does not exist yet"
 
 
@@ -19,14 +21,22 @@ class Drift:
     """A difference: what the file says, and what the database has.
 
     ``mendable`` says whether :func:`apply` can remove it: it cannot create a topic, and it takes
-    back no policy that only the database knows.
+    back nothing that a hand has set and the file does not name.  ``origin`` is who has set what the
+    database has, 'file' or 'hand'.
     """
 
-    topic: str
+    name: str
     setting: str
     wanted: str
     found: str
     mendable: bool = True
+    scope: str = "topic"
+    origin: str | None = None
+
+    @property
+    def subject(self) -> str:
+        """What it is about, in words."""
+        return f"{self.scope} {self.name}" if self.name else "everything"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,7 @@ class RetentionInForce:
     copies: int
     version: int
     updated_at: Any
+    origin: str
 
 
 def retention_in_force(connection: Any) -> dict[str, RetentionInForce]:
@@ -45,63 +56,127 @@ def retention_in_force(connection: Any) -> dict[str, RetentionInForce]:
     return {row[0]: RetentionInForce(*row) for row in call(connection, "retention_of")}
 
 
-def drift(connection: Any, policies: Policies, topic: str | None = None) -> list[Drift]:
-    """Where the database differs from the file, for one topic or for all; changes nothing."""
+def drift(connection: Any, wanted: Policies) -> list[Drift]:
+    """Where the database differs from the file; changes nothing."""
+    return [*_keeping(connection, wanted), *_settings(connection, wanted)]
+
+
+def topic_drift(connection: Any, wanted: Policies, topic: str) -> list[Drift]:
+    """The same of what decides about the removal of a topic's events."""
+    return [each for each in _keeping(connection, wanted) if each.name == topic]
+
+
+def apply(connection: Any, wanted: Policies) -> list[Drift]:
+    """Remove every difference that can be removed; answers what it changed."""
+    changed = [each for each in _keeping(connection, wanted) if each.mendable]
+    for each in changed:
+        _keep(connection, wanted, each)
+    # Only now: a relay's subscription may just have been made.
+    settings = [each for each in _settings(connection, wanted) if each.mendable]
+    for each in settings:
+        policies.set_policy(
+            connection,
+            each.setting,
+            wanted.settings.get((each.scope, each.name, each.setting), {}),
+            scope=each.scope,
+            name=each.name,
+            origin="file",
+        )
+    return changed + settings
+
+
+def _keep(connection: Any, wanted: Policies, each: Drift) -> None:
+    if each.setting != "retention":
+        stream.subscribe(connection, each.wanted, [each.name], start="earliest")
+        return
+    retention = wanted.of_topic(each.name).retention
+    assert retention is not None
+    call(
+        connection,
+        "set_retention",
+        topic=each.name,
+        minimum_age_seconds=retention.minimum_age_seconds,
+        copies=retention.copies,
+        origin="file",
+    )
+
+
+def _keeping(connection: Any, wanted: Policies) -> list[Drift]:
+    """Retention, and the relays that hold events back."""
     existing = {each.address for each in names.list_topics(connection)}
-    found = [*_retention(connection, policies), *_relays(connection, policies)]
+    found = [*_retention(connection, wanted), *_relays(connection, wanted)]
     return [
         each
-        if each.topic in existing
-        else Drift(each.topic, each.setting, each.wanted, NO_TOPIC, mendable=False)
+        if each.name in existing
+        else Drift(each.name, each.setting, each.wanted, NO_TOPIC, mendable=False)
         for each in found
-        if topic in {None, each.topic}
     ]
 
 
-def apply(connection: Any, policies: Policies) -> list[Drift]:
-    """Remove every difference that can be removed; answers what it changed."""
-    changed = [each for each in drift(connection, policies) if each.mendable]
-    for each in changed:
-        if each.setting == "retention":
-            wanted = policies.of_topic(each.topic).retention
-            assert wanted is not None
-            call(
-                connection,
-                "set_retention",
-                topic=each.topic,
-                minimum_age_seconds=wanted.minimum_age_seconds,
-                copies=wanted.copies,
-            )
-        else:
-            stream.subscribe(connection, each.wanted, [each.topic], start="earliest")
-    return changed
-
-
-def _retention(connection: Any, policies: Policies) -> list[Drift]:
+def _retention(connection: Any, wanted: Policies) -> list[Drift]:
     in_force = retention_in_force(connection)
     found = []
-    for topic in sorted({*policies.topics, *in_force}):
-        wanted, present = policies.of_topic(topic).retention, in_force.get(topic)
-        if _words(wanted) != _words(present):
-            drifted = Drift(topic, "retention", _words(wanted), _words(present), wanted is not None)
-            found.append(drifted)
+    for topic in sorted({*wanted.topics, *in_force}):
+        said, present = wanted.of_topic(topic).retention, in_force.get(topic)
+        if _words(said) != _words(present):
+            origin = present.origin if present else None
+            words = (_words(said), _words(present), said is not None)
+            found.append(Drift(topic, "retention", *words, origin=origin))
     return found
 
 
-def _relays(connection: Any, policies: Policies) -> list[Drift]:
+def _relays(connection: Any, wanted: Policies) -> list[Drift]:
     """Relays whose subscription is missing: until it exists it holds back no event."""
-    if not policies.relays:
+    if not wanted.relays:
         return []
     present = {(each.subscription, each.topic) for each in stream.lag(connection)}
     return [
         Drift(relay.topic, f"relay {relay.name}", relay.subscription, NONE)
-        for relay in policies.relays.values()
+        for relay in wanted.relays.values()
         if not _is_subscribed(relay, present)
     ]
 
 
 def _is_subscribed(relay: RelayPolicy, present: set[tuple[str, str]]) -> bool:
     return (relay.subscription, relay.topic) in present
+
+
+def _settings(connection: Any, wanted: Policies) -> Iterator[Drift]:
+    """Policies of heartbeats, leases, metrics and retries."""
+    in_force = {(p.scope, p.name, p.kind): p for p in policies.list_policies(connection)}
+    differing = [
+        key
+        for key in sorted({*wanted.settings, *in_force})
+        if wanted.settings.get(key) != (in_force[key].settings if key in in_force else None)
+    ]
+    existing = {
+        scope: _EXISTING[scope](connection)
+        for scope in {scope for scope, _, _ in differing} & _EXISTING.keys()
+    }
+    for scope, name, kind in differing:
+        said = wanted.settings.get((scope, name, kind))
+        present = in_force.get((scope, name, kind))
+        if scope in existing and name not in existing[scope]:
+            found, mendable = f"the {scope} does not exist yet", False
+        else:
+            found = _listed(present.settings if present else None)
+            # What a file has set and does not name any more goes; what a hand has set stays.
+            mendable = said is not None or (present is not None and present.origin != HAND)
+        origin = present.origin if present else None
+        yield Drift(name, kind, _listed(said), found, mendable, scope, origin)
+
+
+_EXISTING: dict[str, Callable[[Any], set[str]]] = {
+    "namespace": lambda own: {each.path for each in names.list_namespaces(own)},
+    "topic": lambda own: {each.address for each in names.list_topics(own)},
+    "subscription": lambda own: {each.subscription for each in stream.lag(own)},
+}
+
+
+def _listed(settings: Mapping[str, Any] | None) -> str:
+    if settings is None:
+        return NONE
+    return ", ".join(f"{name} {settings[name]}" for name in sorted(settings))
 
 
 def _words(policy: RetentionPolicy | RetentionInForce | None) -> str:

@@ -1,4 +1,4 @@
-"""The policy file: what is kept, sealed, archived and relayed, read and checked.
+"""The policy file: what is kept, sealed, archived, relayed and set, read and checked.
 
 Every fault is a ConfigurationError that names the place in the file; nothing is guessed, and a
 setting that is not known is refused, because a misspelt retention would otherwise keep everything
@@ -18,14 +18,17 @@ import yaml
 
 from ops.seal import MAX_EVENTS
 from ops.targets import Target
-from penstock import validation
-from penstock.errors import ConfigurationError, InvalidName
+from penstock import policies, validation
+from penstock.errors import ConfigurationError, InvalidArgument, InvalidName
 
 VARIABLE = "PENSTOCK_POLICIES"
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,12})\s*([smhd])")
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
+_OF_TOPICS = ("owner", "seal", "archive", "retention")
+#: What each entry of a section is, whose policies it may set.
+_SECTIONS = {"namespaces": "namespace", "topics": "topic", "subscriptions": "subscription"}
 _OWNER = re.compile(r"team:[A-Za-z0-9_.-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
@@ -84,6 +87,8 @@ class Policies:
     relays: dict[str, RelayPolicy] = field(default_factory=dict)
     targets: dict[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    #: What the policies set, by scope, name and kind.
+    settings: dict[tuple[str, str, str], dict[str, float | str]] = field(default_factory=dict)
 
     def of_topic(self, topic: str) -> TopicPolicy:
         """The policy of a topic; one that the file does not name is only kept."""
@@ -168,7 +173,8 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def _policies(content: Any, folder: Path) -> Policies:
-    top = _section(content, "the file", ("targets", "topics", "relays", "limits"))
+    known = ("targets", "topics", "relays", "limits", "global", "namespaces", "subscriptions")
+    top = _section(content, "the file", known)
     targets = {
         name: _text(uri, f"targets.{name}") for name, uri in _entries(top, "targets").items()
     }
@@ -179,13 +185,39 @@ def _policies(content: Any, folder: Path) -> Policies:
     relays = {name: _relay(name, value) for name, value in _entries(top, "relays").items()}
     _check_targets(topics.values(), targets)
     _check_subscriptions(relays.values())
-    return Policies(folder, topics, relays, targets, _limits(top.get("limits") or {}))
+    limits = _limits(top.get("limits") or {})
+    return Policies(folder, topics, relays, targets, limits, _settings(top))
+
+
+def _settings(top: Mapping[str, Any]) -> dict[tuple[str, str, str], dict[str, float | str]]:
+    """Every policy that the file sets, for everything or in an entry of a section."""
+    found = {}
+    entries = [("global", "", "global", top.get("global"))]
+    for section, scope in _SECTIONS.items():
+        for name, value in _entries(top, section).items():
+            where = f"{section}.{name}"
+            _name(name, scope, where)
+            entries.append((scope, name, where, value))
+    for scope, name, where, value in entries:
+        known = (*policies.SETTINGS, *(_OF_TOPICS if scope == "topic" else ()))
+        given = _section(value or {}, where, known)
+        for kind in policies.SETTINGS:
+            if given.get(kind):
+                found[scope, name, kind] = _checked(kind, given[kind], f"{where}.{kind}")
+    return found
+
+
+def _checked(kind: str, settings: Any, where: str) -> dict[str, float | str]:
+    try:
+        return policies.check(kind, settings)
+    except InvalidArgument as error:
+        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def _topic(name: str, value: Any) -> TopicPolicy:
     where = f"topics.{name}"
-    _name(name, where)
-    given = _section(value or {}, where, ("owner", "seal", "archive", "retention"))
+    _name(name, "topic", where)
+    given = _section(value or {}, where, (*_OF_TOPICS, *policies.SETTINGS))
     owner = given.get("owner")
     if owner is not None and not _OWNER.fullmatch(_text(owner, f"{where}.owner")):
         raise ConfigurationError(
@@ -233,7 +265,7 @@ def _relay(name: str, value: Any) -> RelayPolicy:
         if required not in given:
             raise ConfigurationError(f"{where} has no {required}", hint="give topic and sink")
     topic = _text(given["topic"], f"{where}.topic")
-    _name(topic, f"{where}.topic")
+    _name(topic, "topic", f"{where}.topic")
     subscription = _text(given.get("subscription", name), f"{where}.subscription")
     return RelayPolicy(name, topic, subscription, _text(given["sink"], f"{where}.sink"))
 
@@ -296,9 +328,12 @@ def _section(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
     return value
 
 
-def _name(topic: str, where: str) -> None:
+def _name(name: str, scope: str, where: str) -> None:
     try:
-        validation.topic(topic)
+        if scope == "subscription":
+            validation.name(name, scope)
+        else:
+            (validation.topic if scope == "topic" else validation.namespace)(name)
     except InvalidName as error:
         raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
 

@@ -39,7 +39,8 @@ FAMILIES = {
     "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
     "clean keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks "
     "swap_chunks",
-    "operate": "set_retention retention_of ensure_slices slices_ready log_status sequence_gaps "
+    "operate": "set_retention retention_of set_policy clear_policy policy_of policy_history "
+    "list_policies subscription_policy ensure_slices slices_ready log_status sequence_gaps "
     "current_history histories_of report_positions restore_status reconcile "
     "applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "
     "storage_shortage broken_slices",

@@ -1,6 +1,6 @@
 -- name: set_retention
 -- How long events of a topic are kept at least, and in how many verified copies; answers the policy's version.
-CALL penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s)
+CALL penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s, %(origin)s)
 
 -- name: retention_of
 -- The retention policies that are in force.

@@ -105,9 +105,8 @@ def _record(connection: Any, epoch: LogEpoch, target: str = "local", **changes: 
 
 
 def _keep(connection: Any, *, seconds: int = 0, copies: int = 1) -> None:
-    database.call(
-        connection, "set_retention", topic=STREAM, minimum_age_seconds=seconds, copies=copies
-    )
+    given = {"minimum_age_seconds": seconds, "copies": copies, "origin": "hand"}
+    database.call(connection, "set_retention", topic=STREAM, **given)
 
 
 def _clean(connection: Any) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import database, log, rights, stream, topic_cache
+from penstock import database, log, policies, rights, stream, topic_cache
 from penstock.errors import (
     AlreadyExists,
     InUse,
@@ -24,6 +24,7 @@ from penstock.errors import (
     sqlstate_of,
 )
 from tests.contract.databases import ContractDatabase
+from tests.contract.stream_kit import Guard, without
 from tests.contract.tenants import (
     OPEN,
     OURS,
@@ -69,6 +70,19 @@ def _held(name: str, /, **binds: Any) -> Call:
     )
 
 
+def _policy(scope: str) -> dict[str, Call]:
+    settings = {"max_attempts": 3}
+    return {
+        "set_policy": lambda own, name: policies.set_policy(
+            own, "retry", settings, scope=scope, name=name
+        ),
+        "policy_of": lambda own, name: policies.policy_of(own, scope=scope, name=name),
+        "policy_history": lambda own, name: policies.policy_history(
+            own, "retry", scope=scope, name=name
+        ),
+    }
+
+
 _EVENT: dict[str, Any] = dict.fromkeys(
     ("key", "type", "content_type", "headers", "event_id", "partition", "not_before", "dedup_key")
 )
@@ -93,7 +107,7 @@ BY_TOPIC: dict[str, Call] = {
     "move_topic": lambda own, topic: penstock.move_topic(own, topic, "open"),
     "resize_topic": lambda own, topic: penstock.resize_topic(own, topic, 4),
     "delete_topic": lambda own, topic: penstock.delete_topic(own, topic, with_subscriptions=True),
-    "set_retention": _topic("set_retention", minimum_age_seconds=0, copies=1),
+    "set_retention": _topic("set_retention", minimum_age_seconds=0, copies=1, origin="hand"),
     "set_backpressure": _topic("set_backpressure", max_events=1, max_bytes=None),
     "seal": _topic("seal", partition=0, max_events=10, max_age_seconds=0),
     "clean": _topic("clean"),
@@ -103,6 +117,7 @@ BY_TOPIC: dict[str, Call] = {
     "missing_copies": _topic("missing_copies", target="t"),
     "record_copy": _topic("record_copy", location="l", event_count=1, checksum="c", **_COPY),
     "forget_copy": _topic("forget_copy", reason="lost", **_COPY),
+    **_policy("topic"),
 }
 
 #: Calls that name a namespace.
@@ -120,6 +135,7 @@ BY_NAMESPACE: dict[str, Call] = {
     "revoke_namespace": lambda own, path: penstock.revoke_namespace(
         own, path, _somebody(own), "read"
     ),
+    **_policy("namespace"),
 }
 
 #: Calls that name a subscription.
@@ -133,6 +149,8 @@ BY_SUBSCRIPTION: dict[str, Call] = {
     "leave": lambda own, name: stream.leave(own, _member(name)),
     "position": lambda own, name: stream.position(own, name, OPEN),
     "seek": lambda own, name: stream.seek(own, name, OPEN, 0, "latest"),
+    **_policy("subscription"),
+    "subscription_policy": policies.subscription_policy,
     "configure_subscription": lambda own, name: stream.configure_subscription(own, name),
     "unsubscribe": lambda own, name: stream.unsubscribe(own, name),
     "open_block": _held("open_block", max_events=1, max_bytes=1, **_BLOCK),
@@ -212,6 +230,7 @@ def _learned(own: Any, partition_id: int) -> set[str]:
         stream.lag(own),
         stream.lag(own, "theirs"),
         rights.grants_of(own),
+        policies.list_policies(own),
         database.call(own, "retention_of"),
         database.execute(own, call.format("penstock.held_leases('theirs', 'one')")),
         database.call(own, "dead_letters_of", subscription="theirs", max_rows=10),
@@ -229,7 +248,10 @@ def _learned(own: Any, partition_id: int) -> set[str]:
 
 def test_lists_do_not_tell_of_the_others(tenants: Tenants, us: str, they: str) -> None:
     """Guard: has_right in each list; read_block reads what the subscription does."""
-    _topic("set_retention", minimum_age_seconds=0, copies=1)(tenants.owner, THEIRS)
+    _topic("set_retention", minimum_age_seconds=0, copies=1, origin="hand")(tenants.owner, THEIRS)
+    _policy("topic")["set_policy"](tenants.owner, THEIRS)
+    _policy("namespace")["set_policy"](tenants.owner, "theirs")
+    _policy("subscription")["set_policy"](tenants.owner, "theirs")
     member = stream.join(tenants.owner, "theirs", "one")
     (lease,) = stream.check_in(tenants.owner, member)
     partition_id = lease.partition_id
@@ -311,7 +333,7 @@ def _may(call: Call, own: Any, verb: str) -> bool:
 
 
 #: What changes how a log is kept, so that a right to read it is not enough.
-KEEPING = ("seal", "clean", "record_copy", "forget_copy", "set_retention", "set_backpressure")
+KEEPING = (*READ_KEEPS, "set_retention", "set_backpressure", "set_policy")
 
 
 def test_who_may_read_a_log_may_not_keep_it(
@@ -429,6 +451,31 @@ def test_who_passes_all_walls(tenants: Tenants, us: str, they: str) -> None:
     for kinds in ("consumer", "publisher consumer reader installer"):
         with as_login(tenants, tenants.login(kinds)) as outsider, pytest.raises(TopicNotFound):
             penstock.fetch(outsider, THEIRS, 0, 1)
+
+
+#: Without it every tenant that may set policies at all sets them for everybody.
+FOR_EVERYBODY: Guard = {
+    "postgres": ("lock_policy_scope", "IF NOT passes_walls('operate') THEN", "IF false THEN"),
+    "mysql": ("lock_policy_scope", "IF NOT may_all THEN", "IF FALSE THEN"),
+}
+
+
+def test_a_policy_for_everything_is_the_operators_own(
+    db: ContractDatabase, tenants: Tenants, us: str
+) -> None:
+    """Guard: passes_walls in lock_policy_scope."""
+    call = _policy("global")["set_policy"]
+    with as_login(tenants, us) as own:
+        with pytest.raises(InvalidArgument, match="all namespaces"):
+            call(own, "")
+        assert _policy("namespace")["set_policy"](own, "ours") == 1
+        assert _policy("global")["policy_of"](own, "")
+    with as_login(tenants, tenants.login("operator")) as operator:
+        assert call(operator, "") == 1
+        assert policies.clear_policy(operator, "retry") == 2
+    without(db, FOR_EVERYBODY)
+    with as_login(tenants, us) as own:
+        assert call(own, "") == 3
 
 
 def test_members_of_a_role_hold_its_rights(tenants: Tenants, us: str) -> None:

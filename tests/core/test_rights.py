@@ -34,6 +34,7 @@ broken_slices           . . o . .
 carry_positions         . i o . .
 check_in                c . o . .
 clean                   . . o . .
+clear_policy            . . o . .
 commit                  c . o . .
 condemn_slices          . i o . .
 configure_subscription  c . o . .
@@ -63,6 +64,7 @@ keep_events             . i o . .
 leave                   c . o . .
 lift_limit              c . o . .
 list_namespaces         c . o p r
+list_policies           . . o . r
 list_topics             c . o p r
 log_epochs_of           . . o . r
 log_status              . . o . r
@@ -77,6 +79,8 @@ move_topic              . . o . .
 namespace_exists        c . o p r
 note_slice_rates        . i o . .
 open_block              c . o . .
+policy_history          . . o . r
+policy_of               c . o . r
 poll                    c . o . .
 position                c . o . r
 prepare_bulk            . . o p .
@@ -104,6 +108,7 @@ sequence                . . o . .
 sequence_gaps           . . o . r
 sequencer_state         . . o . .
 set_backpressure        . . o . .
+set_policy              . . o . .
 set_retention           . . o . .
 set_setting             . . o . .
 setting                 c . o p r
@@ -116,6 +121,7 @@ sparse_slices           . i o . .
 storage_shortage        . . o . .
 subscribe               c . o . .
 subscription_lag        c . o . r
+subscription_policy     c . o . .
 swap_chunks             . i o . .
 sweep                   . . o . .
 take_overs              c . o . r

@@ -15,6 +15,7 @@ from ops.policy import NO_TOPIC, Drift
 from ops.policy_file import Policies
 from ops.seal import seal
 from ops.sequence import sequence
+from penstock import policies as in_force
 from penstock import stream
 from penstock.database import call
 from penstock.doctor import Finding, Severity
@@ -71,7 +72,8 @@ def test_apply_removes_the_drift_and_is_idempotent(
     assert policy.apply(connection, policies) == wanted
     assert policy.drift(connection, policies) == []
     assert policy.apply(connection, policies) == []
-    assert policy.retention_in_force(connection)[orders].version == 1
+    retention = policy.retention_in_force(connection)[orders]
+    assert (retention.version, retention.origin) == (1, "file")
     assert {each.subscription for each in stream.lag(connection)} == {"files"}
 
 
@@ -81,15 +83,73 @@ def test_what_was_set_by_hand_is_shown_and_only_the_file_s_topics_are_mended(
     penstock.create_topic(connection, "shop/other", 1)
     policy.apply(connection, policies)
     for topic in (orders, "shop/other"):
-        call(connection, "set_retention", topic=topic, minimum_age_seconds=0, copies=3)
-    by_hand = Drift("shop/other", "retention", "none", "0 s, 3 copies", mendable=False)
+        call(
+            connection, "set_retention", topic=topic, minimum_age_seconds=0, copies=3, origin="hand"
+        )
+    by_hand = Drift(
+        "shop/other", "retention", "none", "0 s, 3 copies", mendable=False, origin="hand"
+    )
     assert policy.drift(connection, policies) == [
-        Drift(orders, "retention", "3600 s, 1 copies", "0 s, 3 copies"),
+        Drift(orders, "retention", "3600 s, 1 copies", "0 s, 3 copies", origin="hand"),
         by_hand,
     ]
-    assert policy.drift(connection, policies, "shop/other") == [by_hand]
+    assert policy.topic_drift(connection, policies, "shop/other") == [by_hand]
     policy.apply(connection, policies)
     assert policy.drift(connection, policies) == [by_hand]
+
+
+SETTINGS = """
+global: {heartbeat: {target_qps: 5}}
+namespaces: {shop: {retry: {max_attempts: 4, exhausted: park_key}}}
+topics: {shop/orders: {lease: {max_consumers: 8}}}
+relays: {files: {topic: shop/orders, sink: "jsonl:out"}}
+subscriptions: {files: {heartbeat: {heartbeat_seconds: 1, lease_seconds: 5}}}
+"""
+
+
+def test_settings_are_applied_as_versions_of_the_file(
+    connection: Connection, tmp_path: Path, orders: str
+) -> None:
+    """Also of the subscription that the same file makes; what leaves the file is taken back."""
+    wanted = policy_file.parse(SETTINGS, tmp_path / "policies.yaml")
+    assert [each.found for each in policy.drift(connection, wanted)] == [
+        "none", "none", "none", "the subscription does not exist yet", "none",
+    ]  # fmt: skip
+    assert len(policy.apply(connection, wanted)) == 5
+    assert (policy.drift(connection, wanted), policy.apply(connection, wanted)) == ([], [])
+    found = in_force.subscription_policy(connection, "files")
+    assert (found.target_qps, found.max_attempts, found.exhausted) == (5, 4, "park_key")
+    assert (found.max_consumers, found.heartbeat_seconds, found.lease_seconds) == (8, 1, 5)
+    less = policy_file.parse(SETTINGS.replace("max_attempts: 4, ", ""), tmp_path / "policies.yaml")
+    (changed,) = policy.apply(connection, less)
+    assert (changed.subject, changed.setting, changed.origin) == ("namespace shop", "retry", "file")
+    none = policy_file.parse("", tmp_path / "policies.yaml")
+    assert len(policy.apply(connection, none)) == 4
+    assert in_force.list_policies(connection) == []
+    history = in_force.policy_history(connection, "retry", scope="namespace", name="shop")
+    assert [(each.version, each.origin) for each in history] == [
+        (1, "file"), (2, "file"), (3, "file"),
+    ]  # fmt: skip
+
+
+def test_settings_of_a_hand_are_marked_and_kept_unless_the_file_names_them(
+    connection: Connection, tmp_path: Path, orders: str
+) -> None:
+    """Guard: the origin. Without it the file would take back what it has never set."""
+    wanted = policy_file.parse("namespaces: {shop: {retry: {jitter: 0.5}}}", tmp_path / "p.yaml")
+    stream.subscribe(connection, "readers", [orders])
+    stream.configure_subscription(connection, "readers", lease_seconds=60)
+    in_force.set_policy(connection, "retry", {"max_attempts": 2}, scope="namespace", name="shop")
+    over, alone = policy.drift(connection, wanted)
+    assert (over.subject, over.mendable, over.origin) == ("namespace shop", True, "hand")
+    assert (alone.subject, alone.mendable, alone.origin) == ("subscription readers", False, "hand")
+    assert alone.found == "heartbeat_seconds 3, lease_seconds 60, release_seconds 10"
+    assert policy.apply(connection, wanted) == [over]
+    assert policy.drift(connection, wanted) == [alone]
+    assert policy.topic_drift(connection, wanted, orders) == []
+    findings = by_subject(health(connection, wanted))
+    assert "(set by hand)" in findings["readers"][0].what
+    assert findings["readers"][0].command.endswith("under subscriptions.readers")
 
 
 def by_subject(findings: list[Finding]) -> dict[str, list[Finding]]:

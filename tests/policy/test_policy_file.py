@@ -20,9 +20,13 @@ topics:
     archive: [near, far]
     retention: {minimum_age: 7d, copies: 2}
   shop/Zürich:
+  shop/retried: {retry: {jitter: 0}}
 relays:
   files: {topic: shop/orders, sink: jsonl:out}
   broker: {topic: shop/orders, subscription: to-pulsar, sink: "${SINK}"}
+global: {heartbeat: {heartbeat_seconds: 0.5, lease_seconds: 5}, metrics: {}}
+namespaces: {shop/eu: {retry: {max_attempts: 3, exhausted: park_key}}}
+subscriptions: {billing: {lease: {max_consumers: 16}}, unset: }
 limits: {unsequenced: 5s, relay_lag: 2m, consumer_lag: 90}
 """
 
@@ -43,10 +47,17 @@ def test_everything_that_a_file_may_say() -> None:
             RetentionPolicy(604_800, 2),
         ),
         "shop/Zürich": TopicPolicy("shop/Zürich"),
+        "shop/retried": TopicPolicy("shop/retried"),
     }
     assert found.relays["broker"] == RelayPolicy("broker", "shop/orders", "to-pulsar", "${SINK}")
     assert found.relays["files"].subscription == "files"
     assert found.limits == Limits(5, 120, 90)
+    assert found.settings == {
+        ("global", "", "heartbeat"): {"heartbeat_seconds": 0.5, "lease_seconds": 5},
+        ("namespace", "shop/eu", "retry"): {"max_attempts": 3, "exhausted": "park_key"},
+        ("topic", "shop/retried", "retry"): {"jitter": 0},
+        ("subscription", "billing", "lease"): {"max_consumers": 16},
+    }
 
 
 def test_what_is_not_said_keeps_everything() -> None:
@@ -98,6 +109,18 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
             "the relays r and s have the subscription 'r' both",
         ),
         ("targets: {x: 's3://bucket'}", "the archive target x has the scheme 's3'"),
+        ("global: {retention: {}}", "global has the unknown setting 'retention'"),
+        ("global: {retry: {tries: 3}}", "global.retry: the policy retry has no setting 'tries'"),
+        ("namespaces: {a//b: {}}", "namespaces.a//b: "),
+        ("namespaces: {a: {retry: {jitter: 2}}}", "namespaces.a.retry: jitter cannot be 2. use a"),
+        ("namespaces: {a: {owner: team:x}}", "namespaces.a has the unknown setting 'owner'"),
+        (
+            "topics: {a/b: {heartbeat: {heartbeat_seconds: 3, lease_seconds: 8}}}",
+            "topics.a/b.heartbeat: heartbeat_seconds 3 with lease_seconds 8. lease_seconds is at",
+        ),
+        ("topics: {a/b: {retry: {max_attempts: .nan}}}", "max_attempts cannot be nan"),
+        ("subscriptions: {s: {lease: 5}}", "subscriptions.s.lease: the settings of the policy"),
+        ("subscriptions: {'': {}}", "subscriptions is ''"),
         ("limits: {lag: 5s}", "limits has the unknown setting 'lag'"),
         ("topics: {a/b: {}}\ntopics: {c/d: {}}", "in line 2: the key 'topics' stands twice"),
         ("topics: {a/b: {}, a/b: {}}", "the key 'a/b' stands twice"),

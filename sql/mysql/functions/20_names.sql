@@ -166,9 +166,9 @@ BEGIN
 END;
 
 -- name: set_retention
--- States how long events of a topic are kept and in how many verified copies they must exist before they go. Raises PS002, PS006,
--- PS018.
-CREATE PROCEDURE set_retention(topic VARCHAR(4000), minimum_age_seconds BIGINT, copies INT)
+-- States how long events of a topic are kept and in how many verified copies they must exist before they go. origin says whether a
+-- 'file' or a 'hand' sets it. Answers the policy's version. Raises PS002, PS006, PS018.
+CREATE PROCEDURE set_retention(topic VARCHAR(4000), minimum_age_seconds BIGINT, copies INT, origin LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE topic_partitions INT;
@@ -183,17 +183,18 @@ BEGIN
         CALL refuse('PS006', CONCAT('retention of ', COALESCE(minimum_age_seconds, 'NULL'), ' seconds and ',
                                     COALESCE(copies, 'NULL'), ' copies'));
     END IF;
+    CALL require_origin(origin);
     IF NOT EXISTS (
         SELECT *
         FROM retention_policies AS r
         WHERE r.topic_id = owner_id AND r.minimum_age_seconds = minimum_age_seconds AND r.copies = copies
         LOCK IN SHARE MODE
     ) THEN
-        INSERT INTO retention_policies (topic_id, minimum_age_seconds, copies, version, updated_by)
-        VALUES (owner_id, minimum_age_seconds, copies, 1, USER())
+        INSERT INTO retention_policies (topic_id, minimum_age_seconds, copies, version, origin, updated_by)
+        VALUES (owner_id, minimum_age_seconds, copies, 1, origin, USER())
         ON DUPLICATE KEY UPDATE
             minimum_age_seconds = VALUES(minimum_age_seconds), copies = VALUES(copies), version = version + 1,
-            updated_at = UTC_TIMESTAMP(6), updated_by = VALUES(updated_by);
+            origin = VALUES(origin), updated_at = UTC_TIMESTAMP(6), updated_by = VALUES(updated_by);
     END IF;
     SELECT r.version FROM retention_policies AS r WHERE r.topic_id = owner_id;
 END;
@@ -203,7 +204,7 @@ END;
 CREATE PROCEDURE retention_of()
 READS SQL DATA
 BEGIN
-    SELECT t.address AS topic, r.minimum_age_seconds, r.copies, r.version, r.updated_at
+    SELECT t.address AS topic, r.minimum_age_seconds, r.copies, r.version, r.updated_at, r.origin
     FROM retention_policies AS r JOIN topics AS t ON t.id = r.topic_id
     WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
     ORDER BY CAST(t.address AS BINARY);

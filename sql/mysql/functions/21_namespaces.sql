@@ -112,6 +112,7 @@ BEGIN
     IF CAST(new_path AS BINARY) <> CAST(path AS BINARY) THEN
         CALL place_namespace(own, path, parent, own_name, new_path);
         CALL refresh_restricted(own, new_path);
+        CALL refresh_policies('namespace', own);
     END IF;
     SELECT new_path AS path;
 END;
@@ -146,6 +147,11 @@ BEGIN
     ELSEIF JSON_LENGTH(doomed) > 0 THEN
         CALL drop_topics(doomed, FALSE);
     END IF;
+    DELETE p, v
+    FROM namespaces AS n
+    STRAIGHT_JOIN policies AS p ON p.scope = 'namespace' AND p.scope_id = n.id
+    STRAIGHT_JOIN policy_versions AS v ON v.scope = 'namespace' AND v.scope_id = n.id
+    WHERE n.id = own OR LEFT(n.path, CHAR_LENGTH(path) + 1) = CONCAT(path, '/');
     DELETE g
     FROM namespaces AS n STRAIGHT_JOIN namespace_grants AS g ON g.namespace_id = n.id
     WHERE n.id = own OR LEFT(n.path, CHAR_LENGTH(path) + 1) = CONCAT(path, '/');

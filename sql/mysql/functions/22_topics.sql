@@ -69,6 +69,7 @@ BEGIN
         UPDATE topics AS t
         SET t.namespace_id = parent, t.name = new_name, t.address = new_address, t.restricted = is_restricted
         WHERE t.id = own;
+        CALL refresh_policies('topic', own);
     END IF;
     SELECT new_address AS topic;
 END;
@@ -140,7 +141,7 @@ BEGIN
         ORDER BY s.id
         -- The limit keeps MariaDB from taking the two queries for one.
         LIMIT 1000000
-        LOCK IN SHARE MODE
+        FOR UPDATE
     ) AS l;
 END;
 
@@ -209,6 +210,8 @@ BEGIN
     DELETE r
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     STRAIGHT_JOIN retention_policies AS r FORCE INDEX (PRIMARY) ON r.topic_id = j.id;
+    CALL forget_policies('topic', topic_ids);
+    CALL refresh_readers(readers);
     CALL hold_sequencer();
     INSERT INTO deleted_topics (topic_id, address, deleted_by)
     SELECT t.id, t.address, USER()

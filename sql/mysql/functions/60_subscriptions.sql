@@ -155,6 +155,8 @@ BEGIN
     IF taken > 0 THEN
         CALL refuse('PS007', CONCAT('there is already a subscription "', LEFT(subscription, 80), '"'));
     END IF;
+    -- Before the subscription, as everybody does who holds both.
+    CALL lock_topics(topics, 'consume');
     INSERT INTO subscriptions (name) VALUES (subscription) ON DUPLICATE KEY UPDATE mode = mode;
     CALL lock_subscription(subscription, owner_id);
     OPEN given;
@@ -172,32 +174,38 @@ BEGIN
         END IF;
     END LOOP;
     CLOSE given;
+    IF added > 0 THEN
+        CALL refresh_policy(owner_id);
+    END IF;
     SELECT added;
 END;
 
 -- name: configure_subscription
--- Sets the times of a subscription, in seconds. Raises PS006, PS013.
+-- Sets the times of a subscription, in seconds: its own heartbeat policy, whose other settings stay. Raises PS006, PS013, PS018.
 CREATE PROCEDURE configure_subscription(
     subscription LONGTEXT, heartbeat_seconds DOUBLE, lease_seconds DOUBLE, release_seconds DOUBLE
 )
 BEGIN
     DECLARE owner_id BIGINT;
+    DECLARE new_version INT;
+    DECLARE present LONGTEXT DEFAULT '{}';
+    -- MariaDB takes a variable for text.
+    DECLARE wanted LONGTEXT DEFAULT JSON_OBJECT(
+        'heartbeat_seconds', heartbeat_seconds + 0e0, 'lease_seconds', lease_seconds + 0e0, 'release_seconds', release_seconds + 0e0);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
     CALL begin_call('configure_subscription()');
-    CALL find_subscription(subscription, owner_id);
-    IF NOT COALESCE(heartbeat_seconds > 0 AND lease_seconds >= 3 * heartbeat_seconds AND release_seconds > 0
-                    AND lease_seconds < 86400 AND release_seconds < 86400, FALSE) THEN
-        CALL refuse('PS006', CONCAT_WS(' s, ', CONCAT('heartbeat ', COALESCE(heartbeat_seconds, 'NULL')),
-                                       CONCAT('lease ', COALESCE(lease_seconds, 'NULL')),
-                                       CONCAT('release ', COALESCE(release_seconds, 'NULL'), ' s')));
-    END IF;
-    UPDATE subscriptions AS s
-    SET s.heartbeat_seconds = heartbeat_seconds, s.lease_seconds = lease_seconds, s.release_seconds = release_seconds
-    WHERE s.id = owner_id;
+    CALL require_policy_settings('heartbeat', wanted);
+    CALL require_read_committed('configure_subscription()');
+    CALL lock_policy_scope('subscription', subscription, owner_id);
+    SELECT p.settings INTO present
+    FROM policies AS p WHERE p.scope = 'subscription' AND p.scope_id = owner_id AND p.kind = 'heartbeat';
+    CALL store_policy('subscription', owner_id, 'heartbeat', JSON_MERGE_PRESERVE(
+        JSON_REMOVE(present, '$.heartbeat_seconds', '$.lease_seconds', '$.release_seconds'), wanted), 'hand', new_version);
 END;
 
 -- name: unsubscribe
@@ -218,6 +226,7 @@ BEGIN
     DELETE l FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE t FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;
+    CALL forget_policies('subscription', JSON_ARRAY(owner_id));
     DELETE s FROM subscriptions AS s WHERE s.id = owner_id;
 END;
 

@@ -101,9 +101,11 @@ END
 $$;
 
 -- name: set_retention
--- States how long events of a topic are kept and in how many verified copies they must exist before they go.
-CREATE OR REPLACE FUNCTION set_retention(topic text, minimum_age_seconds bigint, copies integer DEFAULT 1)
-RETURNS integer
+-- States how long events of a topic are kept and in how many verified copies they must exist before they go. origin says whether a
+-- 'file' or a 'hand' sets it. Answers the policy's version.
+CREATE OR REPLACE FUNCTION set_retention(
+    topic text, minimum_age_seconds bigint, copies integer DEFAULT 1, origin text DEFAULT 'hand'
+) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint := (lock_topic(topic, 'operate')).id;
@@ -113,11 +115,12 @@ BEGIN
         PERFORM refuse('PS006', format('retention of %s seconds and %s copies', minimum_age_seconds, copies),
                        'The age is 0 or more seconds, the copies are 1 or more.');
     END IF;
-    INSERT INTO retention_policies AS r (topic_id, minimum_age_seconds, copies, version)
-    VALUES (owner_id, set_retention.minimum_age_seconds, set_retention.copies, 1)
+    PERFORM require_origin(origin);
+    INSERT INTO retention_policies AS r (topic_id, minimum_age_seconds, copies, version, origin)
+    VALUES (owner_id, set_retention.minimum_age_seconds, set_retention.copies, 1, set_retention.origin)
     ON CONFLICT (topic_id) DO UPDATE
     SET minimum_age_seconds = EXCLUDED.minimum_age_seconds, copies = EXCLUDED.copies, version = r.version + 1,
-        updated_at = clock_timestamp(), updated_by = session_user
+        origin = EXCLUDED.origin, updated_at = clock_timestamp(), updated_by = session_user
     WHERE (r.minimum_age_seconds, r.copies) IS DISTINCT FROM (EXCLUDED.minimum_age_seconds, EXCLUDED.copies);
     SELECT r.version INTO stored FROM retention_policies AS r WHERE r.topic_id = owner_id;
     RETURN stored;
@@ -127,9 +130,11 @@ $$;
 -- name: retention_of
 -- The retention policies that are in force.
 CREATE OR REPLACE FUNCTION retention_of()
-RETURNS TABLE (topic text, minimum_age_seconds bigint, copies integer, version integer, updated_at timestamptz)
+RETURNS TABLE (
+    topic text, minimum_age_seconds bigint, copies integer, version integer, updated_at timestamptz, origin text
+)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT t.address, r.minimum_age_seconds, r.copies, r.version, r.updated_at
+    SELECT t.address, r.minimum_age_seconds, r.copies, r.version, r.updated_at, r.origin
     FROM retention_policies AS r JOIN topics AS t ON t.id = r.topic_id
     WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
     ORDER BY t.address

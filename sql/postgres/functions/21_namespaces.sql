@@ -124,6 +124,7 @@ BEGIN
     IF new_path <> own.path THEN
         PERFORM place_namespace(own, COALESCE(parent.id, 0), own.name, new_path);
         PERFORM refresh_restricted(own.id);
+        PERFORM refresh_policies('namespace', own.id);
     END IF;
     RETURN new_path;
 END
@@ -158,6 +159,7 @@ BEGIN
         PERFORM drop_topics(doomed, false);
     END IF;
     DELETE FROM namespace_grants AS g WHERE g.namespace_id = ANY (subtree);
+    PERFORM forget_policies('namespace', subtree);
     DELETE FROM namespaces AS n WHERE n.id = ANY (subtree);
     RETURN COALESCE(cardinality(doomed), 0);
 END

@@ -90,6 +90,9 @@ BEGIN
     UPDATE topics AS t
     SET namespace_id = parent.id, name = new_name, address = new_address, restricted = is_restricted(parent.id)
     WHERE t.id = own.id;
+    IF parent.id <> own.namespace_id THEN
+        PERFORM refresh_policies('topic', own.id);
+    END IF;
     RETURN new_address;
 END
 $$;
@@ -202,6 +205,7 @@ BEGIN
                            SELECT min(s.name) FROM subscriptions AS s WHERE s.id = ANY (readers))),
                        'Unsubscribe first, or delete the topic with_subscriptions => true: they read on without it.');
     END IF;
+    PERFORM FROM subscriptions AS s WHERE s.id = ANY (readers) ORDER BY s.id FOR NO KEY UPDATE;
     PERFORM FROM leases AS l
     WHERE l.subscription_id = ANY (readers)
       AND l.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids))
@@ -212,6 +216,8 @@ BEGIN
       AND l.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
+    PERFORM forget_policies('topic', topic_ids);
+    PERFORM refresh_policy(r) FROM unnest(readers) AS r;
     PERFORM hold_sequencer();
     INSERT INTO deleted_topics (topic_id, address)
     SELECT t.id, t.address FROM topics AS t WHERE t.id = ANY (topic_ids);

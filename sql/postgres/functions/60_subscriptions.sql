@@ -65,6 +65,9 @@ BEGIN
     IF COALESCE(cardinality(subscribe.topics), 0) = 0 THEN
         PERFORM refuse('PS006', 'a subscription without a topic', 'Name at least one topic.');
     END IF;
+    -- Before the subscription, as everybody does who holds both.
+    PERFORM lock_topic(t.address, 'consume')
+    FROM (SELECT DISTINCT g COLLATE "C" AS address FROM unnest(subscribe.topics) AS g ORDER BY 1) AS t;
     LOOP
         INSERT INTO subscriptions (name) VALUES (subscription) ON CONFLICT (name) DO NOTHING;
         SELECT s.id INTO owner_id FROM subscriptions AS s WHERE s.name = subscription FOR NO KEY UPDATE;
@@ -85,30 +88,31 @@ BEGIN
         FROM partitions AS p
         WHERE p.topic_id = source_id;
     END LOOP;
+    IF added > 0 THEN
+        PERFORM refresh_policy(owner_id);
+    END IF;
     RETURN added;
 END
 $$;
 
 -- name: configure_subscription
--- Sets the times of a subscription, in seconds. Raises PS006, PS013.
+-- Sets the times of a subscription, in seconds: its own heartbeat policy, whose other settings stay. Raises PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION configure_subscription(
     subscription text, heartbeat_seconds double precision, lease_seconds double precision,
     release_seconds double precision
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner_id bigint;
+    wanted jsonb := jsonb_build_object(
+        'heartbeat_seconds', heartbeat_seconds, 'lease_seconds', lease_seconds, 'release_seconds', release_seconds);
 BEGIN
-    PERFORM require_subscription(subscription);
-    IF NOT (heartbeat_seconds > 0 AND lease_seconds >= 3 * heartbeat_seconds AND release_seconds > 0
-            AND lease_seconds < 86400 AND release_seconds < 86400) THEN
-        PERFORM refuse('PS006', format('heartbeat %s s, lease %s s, release %s s', heartbeat_seconds, lease_seconds,
-                                       release_seconds),
-                       'All are above 0, and a lease lasts at least three heartbeats and less than a day.');
-    END IF;
-    UPDATE subscriptions AS s
-    SET heartbeat_seconds = configure_subscription.heartbeat_seconds,
-        lease_seconds = configure_subscription.lease_seconds,
-        release_seconds = configure_subscription.release_seconds
-    WHERE s.name = subscription;
+    PERFORM require_policy_settings('heartbeat', wanted);
+    PERFORM require_read_committed('configure_subscription()');
+    owner_id := lock_policy_scope('subscription', subscription);
+    PERFORM store_policy('subscription', owner_id, 'heartbeat', COALESCE((
+        SELECT p.settings FROM policies AS p
+        WHERE p.scope = 'subscription' AND p.scope_id = owner_id AND p.kind = 'heartbeat'), '{}') || wanted, 'hand');
 END
 $$;
 
@@ -126,6 +130,7 @@ BEGIN
     DELETE FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE FROM stops AS s WHERE s.subscription_id = owner_id;
+    PERFORM forget_policies('subscription', ARRAY[owner_id]);
     DELETE FROM subscriptions AS s WHERE s.id = owner_id;
 END
 $$;

@@ -1,0 +1,141 @@
+"""``penstock policy``: compare and apply the policy file; show, set and clear single policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock import database, policies
+from penstock.cli.main import EXIT_NO
+from penstock.cli.output import Format, Output, say, show
+from penstock.cli.transactions import own_transaction
+from penstock.errors import InvalidArgument
+
+app = typer.Typer(
+    help="How subscriptions beat, lease, measure and retry, and what is kept.",
+    no_args_is_help=True,
+)
+
+File = Annotated[
+    Path | None, typer.Argument(help="Else PENSTOCK_POLICIES, else policies.yaml of the checkout.")
+]
+Kind = Annotated[str, typer.Argument(help=", ".join(policies.SETTINGS))]
+Namespace = Annotated[str | None, typer.Option(help="For all that reads topics in it.")]
+Topic = Annotated[str | None, typer.Option(help="For all that reads it.")]
+Subscription = Annotated[str | None, typer.Option(help="For it alone.")]
+
+
+@app.command()
+def diff(file: File = None, output: Output = Format.table) -> None:
+    """Show where the database differs from the file. Exit code 1: it does."""
+    from ops import policy, policy_file
+
+    wanted = policy_file.load(file)
+    with database.connect() as connection:
+        found = policy.drift(connection, wanted)
+    show(found, output)
+    if found:
+        raise typer.Exit(EXIT_NO)
+
+
+@app.command()
+def apply(file: File = None, output: Output = Format.table) -> None:
+    """Bring the database in line with the file. Exit code 1: something is left."""
+    from ops import policy, policy_file
+
+    wanted = policy_file.load(file)
+    with database.connect() as connection:
+        show(policy.apply(connection, wanted), output)
+        left = policy.drift(connection, wanted)
+    for each in left:
+        say(
+            f"{each.subject}, {each.setting}: the file says {each.wanted}, "
+            f"the database has {each.found}"
+        )
+    if left:
+        raise typer.Exit(EXIT_NO)
+
+
+@app.command("show")
+def show_(
+    namespace: Namespace = None,
+    topic: Topic = None,
+    subscription: Subscription = None,
+    output: Output = Format.table,
+) -> None:
+    """Show every setting as it is in force, and where it comes from."""
+    scope, name = _scope(namespace, topic, subscription)
+    with database.connect() as connection:
+        show(policies.policy_of(connection, scope=scope, name=name), output)
+
+
+@app.command("list")
+def list_(output: Output = Format.table) -> None:
+    """Show every policy that sets something."""
+    with database.connect() as connection:
+        show(policies.list_policies(connection), output)
+
+
+@app.command("set")
+def set_(
+    kind: Kind,
+    settings: Annotated[list[str], typer.Argument(help="SETTING=VALUE; all that the policy sets.")],
+    namespace: Namespace = None,
+    topic: Topic = None,
+    subscription: Subscription = None,
+) -> None:
+    """Set a policy as a whole: what it does not name is inherited."""
+    scope, name = _scope(namespace, topic, subscription)
+    given = dict(_setting(kind, each) for each in settings)
+    with own_transaction() as connection:
+        version = policies.set_policy(connection, kind, given, scope=scope, name=name)
+    say(f"policy {kind}: version {version}")
+
+
+@app.command()
+def clear(
+    kind: Kind,
+    namespace: Namespace = None,
+    topic: Topic = None,
+    subscription: Subscription = None,
+) -> None:
+    """Take back all that a policy sets: it is inherited again."""
+    scope, name = _scope(namespace, topic, subscription)
+    with own_transaction() as connection:
+        version = policies.clear_policy(connection, kind, scope=scope, name=name)
+    say(f"policy {kind}: version {version}")
+
+
+@app.command()
+def history(
+    kind: Kind,
+    namespace: Namespace = None,
+    topic: Topic = None,
+    subscription: Subscription = None,
+    output: Output = Format.table,
+) -> None:
+    """Show every version that a policy has had."""
+    scope, name = _scope(namespace, topic, subscription)
+    with database.connect() as connection:
+        show(policies.policy_history(connection, kind, scope=scope, name=name), output)
+
+
+def _scope(namespace: str | None, topic: str | None, subscription: str | None) -> tuple[str, str]:
+    given = {"namespace": namespace, "topic": topic, "subscription": subscription}
+    named = [(scope, name) for scope, name in given.items() if name is not None]
+    if len(named) > 1:
+        raise InvalidArgument(
+            "a policy for more than one thing",
+            hint="give one of --namespace, --topic and --subscription; none for everything",
+        )
+    return named[0] if named else ("global", "")
+
+
+def _setting(kind: str, text: str) -> tuple[str, float | str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidArgument(f"{text!r} is no setting", hint="write SETTING=VALUE")
+    known = policies.SETTINGS.get(kind, {}).get(name)
+    return name, known.read(value) if known else value

@@ -1,0 +1,240 @@
+"""Policies: how subscriptions beat, lease, measure and retry, set once for many of them.
+
+A policy is set for everything, a namespace, a topic or a subscription, as a whole; what it does not
+name is inherited, the subscription before the topic, the namespace and everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from penstock import database
+from penstock.errors import InvalidArgument
+
+#: What a policy can be set for; the name of "global" is empty.
+SCOPES = ("global", "namespace", "topic", "subscription")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a setting may be: a number or a whole number within bounds, or one of some words."""
+
+    preset: float | str
+    lowest: float = 0
+    highest: float = 0
+    is_whole: bool = False
+    words: tuple[str, ...] = ()
+
+    def problem(self, value: object) -> str | None:
+        """What has to be given instead; None when the value is good."""
+        if self.words:
+            return None if value in self.words else f"use one of {', '.join(self.words)}"
+        kind = int if self.is_whole else int | float
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, kind)
+            or not self.lowest <= value <= self.highest
+        ):
+            what = "a whole number" if self.is_whole else "a number"
+            return f"use {what} from {self.lowest} to {self.highest}"
+        return None
+
+    def read(self, text: str) -> float | str:
+        """A value out of what the database or a command line has as text."""
+        if self.words:
+            return text
+        try:
+            return int(text)
+        except ValueError:
+            pass
+        try:
+            value = float(text)
+        except ValueError:
+            return text
+        return int(value) if self.is_whole and value.is_integer() else value
+
+
+#: Every setting by the kind of its policy; the database has the same in policy_settings.
+SETTINGS: dict[str, dict[str, Setting]] = {
+    "heartbeat": {
+        "heartbeat_seconds": Setting(3, 0.001, 28_800),
+        "lease_seconds": Setting(10, 0.003, 86_399),
+        "release_seconds": Setting(10, 0.001, 86_399),
+        "target_qps": Setting(10, 0.1, 10_000),
+    },
+    "lease": {"max_consumers": Setting(1024, 1, 100_000, is_whole=True)},
+    "metrics": {"refresh_seconds": Setting(1, 0.1, 3_600)},
+    "retry": {
+        "max_attempts": Setting(10, 1, 1_000, is_whole=True),
+        "first_backoff_seconds": Setting(0.1, 0, 86_400),
+        "longest_backoff_seconds": Setting(60, 0, 86_400),
+        "jitter": Setting(0.5, 0, 1),
+        "exhausted": Setting("dead_letter", words=("dead_letter", "park_key")),
+    },
+}
+#: Settings that depend on each other: both or none, the second at least so many times the first.
+_PAIRS = {
+    "heartbeat": ("heartbeat_seconds", "lease_seconds", 3),
+    "retry": ("first_backoff_seconds", "longest_backoff_seconds", 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What somebody has set for one scope; ``origin`` says whether a file or a hand did."""
+
+    kind: str
+    scope: str
+    name: str
+    settings: dict[str, float | str]
+    version: int
+    origin: str
+    updated_at: datetime
+    updated_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyVersion:
+    """One version that a policy has had."""
+
+    version: int
+    settings: dict[str, float | str]
+    origin: str
+    updated_at: datetime
+    updated_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyValue:
+    """A setting as it is in force, and the policy that it comes from ("preset": from none)."""
+
+    kind: str
+    setting: str
+    value: float | str
+    source: str
+    source_name: str
+    version: int
+    origin: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionPolicy:
+    """All that is in force for a subscription; ``version`` grows with each change of it."""
+
+    version: int
+    heartbeat_seconds: float
+    lease_seconds: float
+    release_seconds: float
+    target_qps: float
+    max_consumers: int
+    refresh_seconds: float
+    max_attempts: int
+    first_backoff_seconds: float
+    longest_backoff_seconds: float
+    jitter: float
+    exhausted: str
+
+
+def check(kind: str, settings: Mapping[str, Any]) -> dict[str, float | str]:
+    """The settings of a policy, or InvalidArgument that says what is wrong with them."""
+    known = _known(kind)
+    if not isinstance(settings, Mapping):
+        raise InvalidArgument(
+            f"the settings of the policy {kind} are a {type(settings).__name__}",
+            hint="give a dict of settings",
+        )
+    for name, value in settings.items():
+        if name not in known:
+            raise InvalidArgument(
+                f"the policy {kind} has no setting {name!r}", hint=f"it has: {', '.join(known)}"
+            )
+        problem = known[name].problem(value)
+        if problem:
+            raise InvalidArgument(f"{name} cannot be {value!r}", hint=problem)
+    low, high, times = _PAIRS.get(kind, ("", "", 0))
+    if (low in settings) != (high in settings):
+        raise InvalidArgument(f"{low} and {high} are set together", hint="give both, or neither")
+    if low in settings and settings[high] < times * settings[low]:
+        raise InvalidArgument(
+            f"{low} {settings[low]} with {high} {settings[high]}",
+            hint=f"{high} is at least {times} times {low}",
+        )
+    return dict(settings)
+
+
+def set_policy(
+    connection: Any,
+    kind: str,
+    settings: Mapping[str, Any],
+    *,
+    scope: str = "global",
+    name: str = "",
+    origin: str = "hand",
+) -> int:
+    """Set a policy as a whole; answers its version, which grows when this changes anything."""
+    rows = database.call(
+        connection,
+        "set_policy",
+        kind=kind,
+        scope=scope,
+        name=name,
+        settings=json.dumps(check(kind, settings)),
+        origin=origin,
+    )
+    return int(rows[0][0])
+
+
+def clear_policy(
+    connection: Any, kind: str, *, scope: str = "global", name: str = "", origin: str = "hand"
+) -> int:
+    """Take back all that a policy sets: it is inherited again.  Answers its version."""
+    rows = database.call(
+        connection, "clear_policy", kind=kind, scope=scope, name=name, origin=origin
+    )
+    return int(rows[0][0])
+
+
+def policy_of(connection: Any, *, scope: str = "global", name: str = "") -> list[PolicyValue]:
+    """Every setting as it is in force for something, and where it comes from."""
+    rows = database.call(connection, "policy_of", scope=scope, name=name)
+    return [
+        PolicyValue(kind, setting, _known(kind)[setting].read(value), *rest)
+        for kind, setting, value, *rest in rows
+    ]
+
+
+def policy_history(
+    connection: Any, kind: str, *, scope: str = "global", name: str = ""
+) -> list[PolicyVersion]:
+    """Every version that a policy has had, the first one first."""
+    rows = database.call(connection, "policy_history", kind=kind, scope=scope, name=name)
+    return [
+        PolicyVersion(version, json.loads(settings), *rest) for version, settings, *rest in rows
+    ]
+
+
+def list_policies(connection: Any) -> list[Policy]:
+    """Every policy that sets something, of what the login may see."""
+    rows = database.call(connection, "list_policies")
+    return [
+        Policy(kind, scope, name, json.loads(settings), *rest)
+        for kind, scope, name, settings, *rest in rows
+    ]
+
+
+def subscription_policy(connection: Any, subscription: str) -> SubscriptionPolicy:
+    """What is in force for a subscription: one cheap call, to be made with each check-in."""
+    rows = database.call(connection, "subscription_policy", subscription=subscription)
+    return SubscriptionPolicy(*rows[0])
+
+
+def _known(kind: str) -> dict[str, Setting]:
+    if kind not in SETTINGS:
+        raise InvalidArgument(
+            f"there is no policy {kind!r}", hint=f"the policies are {', '.join(SETTINGS)}"
+        )
+    return SETTINGS[kind]

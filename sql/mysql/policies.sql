@@ -1,0 +1,27 @@
+-- name: set_policy
+-- Sets a policy as a whole; answers its version.
+CALL penstock.set_policy(%(kind)s, %(scope)s, %(name)s, %(settings)s, %(origin)s)
+
+-- name: clear_policy
+-- Takes back all that a policy sets; answers its version.
+CALL penstock.clear_policy(%(kind)s, %(scope)s, %(name)s, %(origin)s)
+
+-- name: policy_of
+-- What is in force for something, and where it comes from.
+-- reads only
+CALL penstock.policy_of(%(scope)s, %(name)s)
+
+-- name: policy_history
+-- Every version of a policy; the settings as text.
+-- reads only
+CALL penstock.policy_history(%(kind)s, %(scope)s, %(name)s)
+
+-- name: list_policies
+-- Every policy that sets something; the settings as text.
+-- reads only
+CALL penstock.list_policies()
+
+-- name: subscription_policy
+-- What is in force for a subscription, from one row.
+-- reads only
+CALL penstock.subscription_policy(%(subscription)s)

@@ -1,0 +1,25 @@
+-- name: set_policy
+-- Sets a policy as a whole; answers its version.
+SELECT penstock.set_policy(%(kind)s, %(scope)s, %(name)s, %(settings)s::jsonb, %(origin)s)
+
+-- name: clear_policy
+-- Takes back all that a policy sets; answers its version.
+SELECT penstock.clear_policy(%(kind)s, %(scope)s, %(name)s, %(origin)s)
+
+-- name: policy_of
+-- What is in force for something, and where it comes from.
+SELECT kind, setting, value, source, source_name, version, origin FROM penstock.policy_of(%(scope)s, %(name)s)
+
+-- name: policy_history
+-- Every version of a policy; the settings as text, because drivers read JSON in different ways.
+SELECT version, settings::text, origin, updated_at, updated_by FROM penstock.policy_history(%(kind)s, %(scope)s, %(name)s)
+
+-- name: list_policies
+-- Every policy that sets something; the settings as text.
+SELECT kind, scope, name, settings::text, version, origin, updated_at, updated_by FROM penstock.list_policies()
+
+-- name: subscription_policy
+-- What is in force for a subscription, from one row.
+SELECT policy_version, heartbeat_seconds, lease_seconds, release_seconds, target_qps, max_consumers, refresh_seconds,
+       max_attempts, first_backoff_seconds, longest_backoff_seconds, jitter, exhausted
+FROM penstock.subscription_policy(%(subscription)s)

@@ -1,0 +1,47 @@
+"""The pace of the sequencer: at once while there is work, ever more rarely while there is none."""
+
+from __future__ import annotations
+
+import threading
+
+from consumers.workers import BUSY_PAUSE, SequencerWorker
+from penstock import database
+from penstock.publish import publish
+from tests.consumers.conftest import TOPIC, Connection
+
+LONGEST = 0.05
+#: Turns before an event is published, and after it.
+IDLE, AFTER = 8, 3
+
+
+class Turns(threading.Event):
+    """Stops the worker after some turns, and publishes in between; nothing really waits."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self.pauses: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Called by the worker between two rounds."""
+        assert timeout is not None
+        self.pauses.append(timeout)
+        if len(self.pauses) == IDLE:
+            publish(self._connection, TOPIC, b"x")
+        if len(self.pauses) == IDLE + AFTER:
+            self.set()
+        return self.is_set()
+
+
+def test_an_idle_sequencer_rests_longer_each_time_up_to_a_setting(
+    log: Connection, database_url: str
+) -> None:
+    """Guard: the pause doubles while a round finds nothing, and begins anew when one does."""
+    database.call(log, "set_setting", name="sequencer_idle_seconds", value=LONGEST)
+    turns = Turns(log)
+    worker = SequencerWorker(database_url)
+    worker.run(turns)
+    doubled = [min(BUSY_PAUSE * 2**n, LONGEST) for n in range(1, IDLE + 1)]
+    assert turns.pauses == [*doubled, BUSY_PAUSE, *doubled[: AFTER - 1]]
+    assert worker.events == 1
+    assert database.call(log, "unsequenced")[0][0] == 0
