@@ -110,7 +110,8 @@ class EtcdRegistry(LeaseRegistry):
             if each.holder == consumer:
                 self._free(each.partition_id, _held(each.lease_epoch, session, consumer))
         with self._reachable():
-            lease.revoke()
+            if lease.ttl() >= 0:  # else etcd has ended it
+                lease.revoke()
 
     def renew(self, consumer: str) -> None:
         self._session(consumer)

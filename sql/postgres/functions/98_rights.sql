@@ -10,7 +10,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat poll commit release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
             dead_letter dead_letters_of report_position fetch high_watermarks list_namespaces
-            namespace_exists list_topics describe_topic current_history applied_migrations setting'),
+            namespace_exists list_topics describe_topic current_history applied_migrations setting
+            claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
@@ -28,7 +29,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_position
-            restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles')
+            restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles
+            claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, '\s+') AS f (name)
     GROUP BY f.name
