@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from penstock.errors import InvalidArgument
+
 #: Weights count to a millionth: with whole numbers, no rounding makes two consumers differ.
 UNITS = 10**6
 
@@ -35,12 +37,15 @@ def to_release(
 
     ``holders`` are the active partitions.  What is free serves those who are short first.
     """
-    held = _held(holders)
-    free = sum(holder not in shares for holder in holders.values())
-    short = sum(max(share - len(held.get(name, ())), 0) for name, share in shares.items()) - free
-    mine = held.get(consumer, [])
-    surplus = max(min(len(mine) - shares.get(consumer, 0), short), 0)
-    return sorted(mine, key=lambda partition: (backlogs.get(partition, 0), partition))[:surplus]
+    mine = [partition for partition, holder in holders.items() if holder == consumer]
+    surplus = len(mine) - shares.get(consumer, 0)
+    if surplus <= 0:
+        return []
+    held = Counter(holders.values())
+    free = sum(count for holder, count in held.items() if holder not in shares)
+    short = sum(max(share - held[name], 0) for name, share in shares.items()) - free
+    mine.sort(key=lambda partition: (backlogs.get(partition, 0), partition))
+    return mine[: max(min(surplus, short), 0)]
 
 
 def to_acquire(
@@ -50,21 +55,24 @@ def to_acquire(
 
     Consumers with pivots of their own do not meet at the same partition.
     """
+    lacking = shares.get(consumer, 0) - sum(holder == consumer for holder in holders.values())
+    if lacking <= 0:
+        return []
     free = sorted(partition for partition, holder in holders.items() if holder not in shares)
-    mine = sum(holder == consumer for holder in holders.values())
     start = int(pivot * len(free))
-    return (free[start:] + free[:start])[: max(shares.get(consumer, 0) - mine, 0)]
+    return (free[start:] + free[:start])[:lacking]
 
 
 def sticky(holders: Mapping[int, str | None], weights: Mapping[str, float]) -> dict[int, str]:
     """A decision for all partitions that moves as few as it can from those who hold them."""
     shares = quotas(weights, len(holders))
     decided: dict[int, str] = {}
-    for consumer, held in _held(holders).items():
-        for partition in sorted(held)[: shares.get(consumer, 0)]:
-            decided[partition] = consumer
-    kept = Counter(decided.values())
-    short = [name for name in sorted(shares) for _ in range(shares[name] - kept[name])]
+    room = Counter(shares)
+    for partition, holder in sorted(holders.items()):
+        if holder is not None and room[holder] > 0:
+            decided[partition] = holder
+            room[holder] -= 1
+    short = [name for name in sorted(shares) for _ in range(room[name])]
     left = sorted(set(holders) - set(decided))
     return decided | dict(zip(left, short, strict=False))
 
@@ -74,9 +82,10 @@ def pinned(partitions: Collection[int], place: int, places: int) -> Sequence[int
     return sorted(partitions)[place::places]
 
 
-def _held(holders: Mapping[int, str | None]) -> dict[str, list[int]]:
-    held: dict[str, list[int]] = {}
-    for partition, holder in holders.items():
-        if holder is not None:
-            held.setdefault(holder, []).append(partition)
-    return held
+def require_place(place: int, places: int) -> tuple[int, int]:
+    """Number ``place`` of ``places``; InvalidArgument when there is none."""
+    if not 0 <= place < places:
+        raise InvalidArgument(
+            f"consumer {place} of {places}", hint="count from 0, to one below the number of places"
+        )
+    return place, places

@@ -20,8 +20,8 @@ from tests.contract.stream_guards import NO_EPOCH, NO_FENCE, NO_LIMIT, NOT_FORWA
 from tests.contract.stream_kit import end_lease
 from tests.stream.kit import SUBSCRIPTION, filled
 
-PARTITIONS = 4
-EVENTS = 40
+PARTITIONS = 8
+EVENTS = 20
 LEASE_SECONDS = 30.0
 
 Text = tuple[str, str]
@@ -109,6 +109,8 @@ class Bench(ABC):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.partition_ids = list(range(1, PARTITIONS + 1))
+        #: No position lies beyond it.
+        self.last_event = 10**9
         self._opened: list[LeaseRegistry] = []
 
     def open(self) -> LeaseRegistry:
@@ -193,6 +195,7 @@ class InDatabase(Bench):
     def __init__(self, db: ContractDatabase) -> None:
         super().__init__(db.engine)
         self.db = db
+        self.last_event = EVENTS
         filled(db.connect(), PARTITIONS, EVENTS)
         rows = db.run("SELECT partition_id FROM penstock.leases ORDER BY partition_id")
         self.partition_ids = [int(row[0]) for row in rows]

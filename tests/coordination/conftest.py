@@ -18,7 +18,7 @@ REGISTRIES = ("memory", "postgres", "mysql", "mariadb", "etcd", "redis")
 
 @pytest.fixture(params=REGISTRIES)
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """An empty registry of four partitions; ids [memory], [postgres], [etcd] and so on."""
+    """An empty registry of eight partitions; ids [memory], [postgres], [etcd] and so on."""
     yield from of_kind(request.param, request)
 
 

@@ -21,7 +21,9 @@ from penstock.errors import (
     StaleLease,
     UnknownConsumer,
 )
-from tests.coordination.bench import GUARDS, Bench, InMemory, state
+from tests.coordination.bench import GUARDS, Bench, InMemory, InStore, state
+from tests.coordination.conftest import of_kind
+from tests.log.kit import wait_until
 
 
 def test_partitions_begin_free(bench: Bench) -> None:
@@ -150,7 +152,7 @@ def test_leaders_and_terms(bench: Bench) -> None:
     ours, theirs = bench.open(), bench.open()
     ours.register("a")
     theirs.register("b")
-    plan = dict(zip(bench.partition_ids, "abab", strict=True))
+    plan = dict(zip(bench.partition_ids, "abababab", strict=True))
     assert ours.lead("a") == 1
     assert ours.lead("a") == 1
     assert theirs.lead("b") is None
@@ -165,6 +167,25 @@ def test_leaders_and_terms(bench: Bench) -> None:
     theirs.deregister("b")
     ours.register("c")
     assert ours.lead("c") == 3
+
+
+@pytest.mark.parametrize("kind", ["etcd", "redis"])
+def test_the_store_ends_what_is_not_renewed(kind: str, request: pytest.FixtureRequest) -> None:
+    """By its own clock.  What renewals are good for shows too: a has registered before b."""
+    for bench in of_kind(kind, request):
+        assert isinstance(bench, InStore)
+        bench.lease_seconds = 1.0
+        registry = bench.open()
+        registry.register("a")
+        registry.register("b")
+        assert registry.claim(bench.partition_ids[0], "b", 0)
+
+        def b_is_gone(registry: LeaseRegistry = registry) -> bool:
+            registry.renew("a")
+            return bool(registry.expired())
+
+        wait_until(b_is_gone, "the lease of b ends")
+        assert registry.active_consumers() == {"a": 1.0}
 
 
 # What follows is written so that it can be run on a mutant: each answers whether the guard held.
