@@ -180,11 +180,11 @@ class MemoryRegistry(LeaseRegistry):
         )
 
 
-def space_of(url: str, subscription: str, lease_seconds: float) -> Space:
-    """The space that everyone in this process shares who gives this URL and subscription."""
+def space_of(name: tuple[str, ...], lease_seconds: float) -> Space:
+    """The space that everyone in this process shares who gives this name."""
     with _lock:
-        return _spaces.setdefault((url, subscription), Space(lease_seconds))
+        return _spaces.setdefault(name, Space(lease_seconds))
 
 
-_spaces: dict[tuple[str, str], Space] = {}
+_spaces: dict[tuple[str, ...], Space] = {}
 _lock = threading.Lock()

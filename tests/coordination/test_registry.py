@@ -188,6 +188,19 @@ def test_the_store_ends_what_is_not_renewed(kind: str, request: pytest.FixtureRe
         assert registry.active_consumers() == {"a": 1.0}
 
 
+@pytest.mark.parametrize("kind", ["etcd", "redis"])
+def test_two_databases_share_a_store(kind: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
+    with (
+        open_registry(url, "shared", prefix="one") as one,
+        open_registry(url, "shared", prefix="other") as other,
+        open_registry(url, "share", prefix="one") as beside,
+    ):
+        one.initialize({1: 7})
+        for each in (other, beside):
+            assert not each.snapshot().partitions
+
+
 # What follows is written so that it can be run on a mutant: each answers whether the guard held.
 
 
