@@ -29,7 +29,7 @@ DEMO_SETTINGS := $(if $(DEMO),PENSTOCK_EMBEDDED_DIRECTORY="$(STATE)/postgres" PE
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY) ## Create the environment in .penstock/venv
