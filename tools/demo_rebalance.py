@@ -80,8 +80,8 @@ class Reader(threading.Thread):
             if events:
                 with contextlib.suppress(StaleLease):  # another one reads them
                     self.assigner.commit(partition_id, events[-1].sequence)
+                    self.events += len(events)
                     found += len(events)
-        self.events += found
         return found
 
 
@@ -114,14 +114,15 @@ class Demo:
         self.wait(self.is_shared, "all partitions are held in fair shares")
         self.say_who_holds_what()
         self.publish(1, FIRST)
-        self.wait(lambda: self.done() == FIRST, f"{FIRST} events are read")
+        self.wait(lambda: self.counted() == self.done() == FIRST, f"{FIRST} events are read")
         self.say_counts()
         print("A is removed")
         self.readers["A"].stop()
         self.wait(self.is_shared, "the others have taken over")
         self.say_who_holds_what()
         self.publish(FIRST + 1, SECOND)
-        self.wait(lambda: self.done() == FIRST + SECOND, f"{FIRST + SECOND} events are read")
+        together = FIRST + SECOND
+        self.wait(lambda: self.counted() == self.done() == together, f"{together} events are read")
         self.say_counts()
         self.say_positions()
 
@@ -170,6 +171,10 @@ class Demo:
         """Positions count events: every partition begins at 0."""
         return sum(each.position for each in self.registry.snapshot().partitions.values())
 
+    def counted(self) -> int:
+        """How many events the consumers say they have read."""
+        return sum(each.events for each in self.readers.values())
+
     def say_who_holds_what(self) -> None:
         """One line for each consumer."""
         for name, numbers in self.held().items():
@@ -177,9 +182,8 @@ class Demo:
 
     def say_counts(self) -> None:
         """How many events each has read."""
-        total = sum(each.events for each in self.readers.values())
         each_of_them = ", ".join(f"{name} {each.events}" for name, each in self.readers.items())
-        print(f"read: {each_of_them}; together {total}")
+        print(f"read: {each_of_them}; together {self.counted()}")
 
     def say_positions(self) -> None:
         """The positions, and whether retention knows them."""

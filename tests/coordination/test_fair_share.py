@@ -50,6 +50,7 @@ class Board:
         return Counter(holder for holder in self.holders.values() if holder is not None)
 
 
+@settings(max_examples=50, deadline=None)
 @given(CONSUMERS, st.integers(0, 200))
 def test_quotas_are_proportional_by_largest_remainder(
     weights: dict[str, float], partitions: int
@@ -137,7 +138,7 @@ class Step(NamedTuple):
 STEPS = st.lists(st.builds(Step, CONSUMERS, st.integers(0, 5)), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 64), STEPS, st.integers(0, 1000))
 def test_whoever_joins_and_leaves(partitions: int, steps: list[Step], seed: int) -> None:
     board, weights = Board(partitions, seed), dict[str, float]()
