@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import types
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from etcd3gw.client import Etcd3Client
 from etcd3gw.lease import Lease
@@ -100,8 +101,6 @@ IN_SQL: Mapping[str, Mapping[str, list[tuple[str, str, str]]]] = {
 }  # fmt: skip
 GUARDS = tuple(IN_PYTHON)
 
-_numbers = itertools.count(1)
-
 
 class Bench(ABC):
     """Where registries of one kind are opened; each ``open`` is as another process would."""
@@ -168,7 +167,7 @@ class InStore(InPython):
     def __init__(self, kind: str, module: types.ModuleType, url: str) -> None:
         super().__init__(kind, module)
         self.url = url
-        self.subscription = f"tests/{next(_numbers)} ä"
+        self.subscription = f"tests/{uuid.uuid4()} ä"
         self.lease_seconds = LEASE_SECONDS
 
     def _open(self) -> LeaseRegistry:
@@ -184,7 +183,7 @@ class InStore(InPython):
             return
         host, port = self.url.removeprefix("etcd://").split(":")
         server = Etcd3Client(host, int(port), timeout=5)
-        for _, meta in server.get_prefix("penstock/"):
+        for _, meta in server.get_prefix(f"penstock/{quote(self.subscription, safe='')}/"):
             if meta["key"].decode().endswith(f"/consumers/{consumer}") and "lease" in meta:
                 # What etcd does when the time has passed.
                 Lease(int(meta["lease"]), server).revoke()
