@@ -19,7 +19,7 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.penstock/cache/hypothesis
 JAVA := home="$$($(BIN)/python -m tools.java --print-home)" && JAVA_HOME="$$home"
 JAVA_OPTIONAL := home="$$($(BIN)/python -m tools.java --print-home || true)"; JAVA_HOME="$$home"
 
-# MySQL and MariaDB for the tests: before them, because a download has no place in a test's time limit.
+# MySQL, MariaDB, etcd and Redis for the tests: before them, because a download has no place in a test's time limit.
 # What cannot be had is named by the tests.
 SERVERS_OPTIONAL := $(BIN)/python -m tools.servers all fetch >/dev/null || true
 
@@ -29,7 +29,7 @@ DEMO_SETTINGS := $(if $(DEMO),PENSTOCK_EMBEDDED_DIRECTORY="$(STATE)/postgres" PE
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY) ## Create the environment in .penstock/venv
@@ -41,6 +41,10 @@ $(READY): requirements.lock pyproject.toml tools/environment.py
 .PHONY: demo
 demo: $(READY) ## A bank publishes, consumers follow, one is killed: then all balances are compared
 	@$(JAVA) exec $(BIN)/python -m tools.demo $(ARGS)
+
+.PHONY: demo-rebalance
+demo-rebalance: $(READY) ## Three consumers share partitions, one is removed; PARTITIONS=16 REGISTRY=memory|postgres|etcd|redis
+	@exec $(BIN)/python -m tools.demo_rebalance $(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(REGISTRY),--registry $(REGISTRY)) $(ARGS)
 
 .PHONY: test
 test: $(READY) ## The tests, in two processes; ARGS="-k name" chooses, ARGS=-v names each, ARGS="-n 0" is one process

@@ -221,6 +221,10 @@ class DatabaseTooOld(PenstockError):
     """The server is older than Penstock needs."""
 
 
+class CoordinationUnavailable(PenstockError):
+    """The store that keeps leases outside of the database does not answer."""
+
+
 class DatabaseUnavailable(PenstockError):
     """The database cannot be reached, or refused the login."""
 

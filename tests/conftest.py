@@ -48,6 +48,18 @@ def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySQLTe
 
 
 @pytest.fixture(scope="session")
+def etcd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An etcd for this test process: a given one, else one out of Debian packages."""
+    yield from servers.store("etcd", tmp_path_factory.mktemp("etcd"))
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis for this test process: a given one, else one out of Debian packages."""
+    yield from servers.store("redis", tmp_path_factory.mktemp("redis"))
+
+
+@pytest.fixture(scope="session")
 def migrated_template(postgres_server: PostgresServer) -> Iterator[str]:
     """The name of a migrated database that nobody is connected to."""
     from penstock.migrate import migrate

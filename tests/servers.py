@@ -2,6 +2,7 @@
 
 - ``PENSTOCK_TEST_POSTGRES_URL``, ``PENSTOCK_TEST_MYSQL_URL``, ``PENSTOCK_TEST_MARIADB_URL``: a
   superuser's URL of a server that is there already (the tests then run in one process);
+- ``PENSTOCK_TEST_ETCD_URL``, ``PENSTOCK_TEST_REDIS_URL``: stores for leases that are there already;
 - ``PENSTOCK_TEST_POSTGRES_MAJOR=14`` to ``17``, ``PENSTOCK_TEST_MARIADB_VERSION=10.11``: another
   version of our own one;
 - ``PENSTOCK_TEST_DATABASES=postgres,mysql``: only these; tests of the others are skipped.
@@ -26,7 +27,15 @@ from psycopg import sql
 from penstock.errors import PenstockError
 from resources.embedded import EmbeddedPostgres, find_bin_dir
 from tests.support import FAST_SETTINGS, PostgresServer, missing
-from tools.servers import MARIADB, MARIADB_10_11, MYSQL, Distribution, MySQLServer
+from tools.servers import (
+    MARIADB,
+    MARIADB_10_11,
+    MYSQL,
+    Distribution,
+    MySQLServer,
+    StoreServer,
+    catalogue,
+)
 from tools.servers.postgres_matrix import MatrixPostgres
 from tools.servers.postgres_matrix import fetched as matrix_fetched
 from tools.servers.postgres_matrix import version as matrix_version
@@ -121,6 +130,23 @@ def mysql(folder: Path) -> Iterator[MySQLTestServer]:
 def mariadb(folder: Path) -> Iterator[MySQLTestServer]:
     """The MariaDB of this run."""
     yield from _mysql_family("mariadb", folder)
+
+
+def store(name: str, folder: Path) -> Iterator[str]:
+    """The URL of the etcd or Redis of this run."""
+    given = _given(name)
+    if given:
+        yield given
+        return
+    server = StoreServer(folder, catalogue.STORES[name])
+    try:
+        server.start()
+    except PenstockError as error:
+        missing(server.title, error)
+    try:
+        yield server.url()
+    finally:
+        server.stop()
 
 
 def header() -> list[str]:

@@ -19,8 +19,15 @@ import pytest
 from tests import servers
 from tests.servers import MySQLTestServer
 from tests.support import missing
-from tools.servers import DURABLE, MARIADB, MYSQL, Distribution, MySQLServer, ServerUnavailable
-from tools.servers import server as server_module
+from tools.servers import (
+    DURABLE,
+    MARIADB,
+    MYSQL,
+    Distribution,
+    MySQLServer,
+    ServerUnavailable,
+    base,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 60
@@ -194,9 +201,9 @@ def test_a_port_that_somebody_took_costs_another_attempt(
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         taken = int(holder.getsockname()[1])
-        free = server_module._free_port
+        free = base._free_port
         ports = iter([taken])
-        monkeypatch.setattr(server_module, "_free_port", lambda: next(ports, None) or free())
+        monkeypatch.setattr(base, "_free_port", lambda: next(ports, None) or free())
         server.start()
         assert server.port != taken
         assert next(ports, None) is None

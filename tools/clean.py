@@ -11,7 +11,7 @@ from pathlib import Path
 
 from resources.embedded import EmbeddedPostgres
 from tools import memory
-from tools.servers import MySQLServer
+from tools.servers import catalogue
 
 HOME = Path(__file__).resolve().parents[1] / ".penstock"
 DOWNLOADED = {"venv", "java", "pip", "pulsar", "maven", "servers"}
@@ -27,7 +27,7 @@ def main() -> int:
         for pid_file in path.glob("**/postmaster.pid"):
             EmbeddedPostgres(pid_file.parent.parent).stop()
         for state in path.glob("**/server.json"):
-            MySQLServer(state.parent).stop()
+            catalogue.in_folder(state).stop()
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

@@ -35,6 +35,8 @@ FAMILIES = {
     "log": "sequence announce fetch high_watermarks unsequenced",
     "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat poll commit "
     "release leave held_leases position seek subscription_lag take_overs rejected_commits",
+    "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
+    "assignment_of mark_low_water",
     "relay": "open_block read_block relay_failure dead_letter dead_letters_of sweep",
     "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
     "clean keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks "

@@ -69,3 +69,34 @@ CALL penstock.rejected_commits()
 -- How often a lease changed hands because its holder's time ran out.
 -- reads only
 CALL penstock.take_overs(%(subscription)s)
+
+-- name: claim
+-- Leases one partition; NULL when another was faster.
+CALL penstock.claim(%(subscription)s, %(consumer)s, %(session)s, %(partition_id)s, %(lease_epoch)s)
+
+-- name: lease_states
+-- Every partition of a subscription, who holds it and how far it was read.
+-- reads only
+CALL penstock.lease_states(%(subscription)s)
+
+-- name: active_consumers
+-- The live consumers of a subscription.
+-- reads only
+CALL penstock.active_consumers(%(subscription)s)
+
+-- name: lead_subscription
+-- The term of a leader; NULL when another consumer leads.
+CALL penstock.lead_subscription(%(subscription)s, %(consumer)s, %(session)s)
+
+-- name: assign_partitions
+-- Writes down a leader's decision.
+CALL penstock.assign_partitions(%(subscription)s, %(consumer)s, %(session)s, %(term)s, %(holders)s)
+
+-- name: assignment_of
+-- What the leader has decided.
+-- reads only
+CALL penstock.assignment_of(%(subscription)s)
+
+-- name: mark_low_water
+-- Copies positions of a registry outside of the database.
+CALL penstock.mark_low_water(%(subscription)s, %(partition_ids)s, %(lease_epochs)s, %(positions)s)

@@ -74,3 +74,37 @@ SELECT penstock.rejected_commits()
 -- name: take_overs
 -- How often a lease changed hands because its holder's time ran out.
 SELECT penstock.take_overs(%(subscription)s)
+
+-- name: claim
+-- Leases one partition; NULL when another was faster.
+SELECT penstock.claim(
+    %(subscription)s, %(consumer)s, %(session)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint
+)
+
+-- name: lease_states
+-- Every partition of a subscription, who holds it and how far it was read.
+SELECT partition_id, holder, live, lease_epoch, "position" FROM penstock.lease_states(%(subscription)s)
+
+-- name: active_consumers
+-- The live consumers of a subscription.
+SELECT consumer, weight FROM penstock.active_consumers(%(subscription)s)
+
+-- name: lead_subscription
+-- The term of a leader; NULL when another consumer leads.
+SELECT penstock.lead_subscription(%(subscription)s, %(consumer)s, %(session)s)
+
+-- name: assign_partitions
+-- Writes down a leader's decision.
+SELECT penstock.assign_partitions(
+    %(subscription)s, %(consumer)s, %(session)s, %(term)s::bigint, %(holders)s
+)
+
+-- name: assignment_of
+-- What the leader has decided.
+SELECT term, holders FROM penstock.assignment_of(%(subscription)s)
+
+-- name: mark_low_water
+-- Copies positions of a registry outside of the database.
+SELECT penstock.mark_low_water(
+    %(subscription)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[], %(positions)s::bigint[]
+)

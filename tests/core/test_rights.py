@@ -28,11 +28,15 @@ CALLS = "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA penstock TO {}"
 #: Who may call what, on every engine: c(onsumer), i(nstaller), o(perator), p(ublisher), r(eader).
 #: What does not stand here may be called by the owner alone.
 MATRIX = """
+active_consumers        c . o . .
 announce                . . o . .
 applied_migrations      c i o p r
+assign_partitions       c . o . .
+assignment_of           c . o . .
 broken_slices           . . o . .
 carry_positions         . i o . .
 check_in                c . o . .
+claim                   c . o . .
 clean                   . . o . .
 clear_policy            . . o . .
 commit                  c . o . .
@@ -61,6 +65,8 @@ histories_of            . . o . r
 install_rights          . i . . .
 join                    c . o . .
 keep_events             . i o . .
+lead_subscription       c . o . .
+lease_states            c . o . .
 leave                   c . o . .
 lift_limit              c . o . .
 list_namespaces         c . o p r
@@ -69,6 +75,7 @@ list_topics             c . o p r
 log_epochs_of           . . o . r
 log_status              . . o . r
 low_sequences           . . o . r
+mark_low_water          c . o . .
 measure_pressure        . . o . .
 merge_chunks            . i o . .
 mergeable_partitions    . i o . .

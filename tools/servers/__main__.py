@@ -1,7 +1,7 @@
 """Fetch, start and stop real servers: `python -m tools.servers mysql start --folder F`.
 
-The servers are mysql, mariadb, mariadb-10.11 and postgres-14 to postgres-17; `all` and `matrix`
-stand for several of them, to be fetched.
+The servers are mysql, mariadb, mariadb-10.11, etcd, redis and postgres-14 to postgres-17; `all` and
+`matrix` stand for several of them, to be fetched.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from resources.embedded import EmbeddedPostgres
-from tools.servers import DURABLE, FAST, MySQLServer
-from tools.servers.catalogue import DISTRIBUTIONS, GROUPS, NAMES, POSTGRES, fetch, fetched
+from tools.servers import DURABLE, FAST, MySQLServer, StoreServer
+from tools.servers.catalogue import DISTRIBUTIONS, GROUPS, NAMES, POSTGRES, STORES, fetch, fetched
 from tools.servers.postgres_matrix import MatrixPostgres
 
 _NOT_RUNNING = 3
@@ -57,7 +57,11 @@ def _fetch(names: Sequence[str]) -> int:
     return failed
 
 
-def _server(name: str, folder: Path, *, durable: bool) -> MySQLServer | EmbeddedPostgres:
+def _server(
+    name: str, folder: Path, *, durable: bool
+) -> MySQLServer | EmbeddedPostgres | StoreServer:
+    if name in STORES:
+        return StoreServer(folder, STORES[name], die_with_parent=False)
     if name in POSTGRES:
         settings = {} if durable else {"fsync": "off", "full_page_writes": "off"}
         return MatrixPostgres(POSTGRES[name], folder, settings=settings)
@@ -69,7 +73,7 @@ def _server(name: str, folder: Path, *, durable: bool) -> MySQLServer | Embedded
     )
 
 
-def _perform(verb: str, server: MySQLServer | EmbeddedPostgres, database: str) -> int:
+def _perform(verb: str, server: MySQLServer | EmbeddedPostgres | StoreServer, database: str) -> int:
     if verb == "stop":
         print("stopped" if server.stop() else "was not running")
         return 0
@@ -78,7 +82,7 @@ def _perform(verb: str, server: MySQLServer | EmbeddedPostgres, database: str) -
     elif server.pid is None:
         print("not running")
         return _NOT_RUNNING
-    print(server.url(database))
+    print(server.url() if isinstance(server, StoreServer) else server.url(database))
     return 0
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from tools.servers import postgres_matrix
 from tools.servers.mariadb import MARIADB, MARIADB_10_11
 from tools.servers.mysql import MYSQL
+from tools.servers.server import MySQLServer
+from tools.servers.stores import ETCD, REDIS, StoreServer
 
 DISTRIBUTIONS = {each.name: each for each in (MYSQL, MARIADB, MARIADB_10_11)}
+STORES = {each.name: each for each in (ETCD, REDIS)}
 POSTGRES = {f"postgres-{major}": major for major in postgres_matrix.VERSIONS}
-NAMES: Sequence[str] = [*DISTRIBUTIONS, *POSTGRES]
+NAMES: Sequence[str] = [*DISTRIBUTIONS, *STORES, *POSTGRES]
 
 #: `all`: what every run of the tests takes; `matrix`: what `make test-matrix` takes besides.
 GROUPS: dict[str, Sequence[str]] = {
-    "all": [MYSQL.name, MARIADB.name],
+    "all": [MYSQL.name, MARIADB.name, *STORES],
     "matrix": [*POSTGRES, MARIADB_10_11.name],
 }
 
@@ -23,6 +28,8 @@ def fetch(name: str) -> str:
     """Make a server ready to start without the network; answers its version."""
     if name in POSTGRES:
         return postgres_matrix.version(POSTGRES[name])
+    if name in STORES:
+        return STORES[name].version()
     DISTRIBUTIONS[name].template()
     return DISTRIBUTIONS[name].version()
 
@@ -31,4 +38,14 @@ def fetched(name: str) -> bool:
     """Whether its programs are here already."""
     if name in POSTGRES:
         return postgres_matrix.fetched(POSTGRES[name])
+    if name in STORES:
+        return STORES[name].fetched()
     return DISTRIBUTIONS[name].fetched()
+
+
+def in_folder(state: Path) -> MySQLServer | StoreServer:
+    """The server whose ``server.json`` this is."""
+    name = json.loads(state.read_text())["name"]
+    if name in STORES:
+        return StoreServer(state.parent, STORES[name])
+    return MySQLServer(state.parent)

@@ -223,6 +223,7 @@ BEGIN
     -- First the row that every check-in locks first: any other order deadlocks with them.
     CALL lock_subscription(subscription, owner_id);
     DELETE c FROM consumers AS c WHERE c.subscription_id = owner_id;
+    DELETE l FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE l FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE t FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;

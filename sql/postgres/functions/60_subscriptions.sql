@@ -127,6 +127,7 @@ BEGIN
     -- First the row that every check-in locks first: any other order deadlocks with them.
     PERFORM FROM subscriptions AS s WHERE s.id = owner_id FOR UPDATE;
     DELETE FROM consumers AS c WHERE c.subscription_id = owner_id;
+    DELETE FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE FROM stops AS s WHERE s.subscription_id = owner_id;

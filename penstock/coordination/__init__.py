@@ -1,0 +1,48 @@
+"""Who is alive and who holds which partition, in a store of one's choice.
+
+One contract (:class:`LeaseRegistry`), four stores: the subscription's own database (the default),
+etcd, Redis, and the memory of one process.  docs/coordination.md compares them.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from penstock.coordination.contract import Assignment, Holding, LeaseRegistry, Snapshot
+from penstock.errors import ConfigurationError
+
+__all__ = ["Assignment", "Holding", "LeaseRegistry", "Snapshot", "open_registry"]
+
+
+def open_registry(
+    url: str, subscription: str, *, lease_seconds: float = 10.0, prefix: str = "penstock"
+) -> LeaseRegistry:
+    """The registry of a subscription in the store that the URL names.
+
+    ``postgresql://``, ``mysql://``, ``etcd://``, ``redis://`` or ``memory://``; only that store's
+    package is imported.  In the database the lease time is the subscription's own.  ``prefix``
+    keeps apart what shares an etcd or Redis: two databases need two.
+    ConfigurationError for a wrong URL, CoordinationUnavailable or DatabaseUnavailable when nobody
+    answers there.
+    """
+    scheme = urlsplit(url).scheme.partition("+")[0]
+    if scheme in {"postgres", "postgresql", "mysql", "mariadb"}:
+        from penstock.coordination.sql import SqlRegistry
+
+        return SqlRegistry(url, subscription)
+    if scheme in {"etcd", "etcds"}:
+        from penstock.coordination.etcd import EtcdRegistry
+
+        return EtcdRegistry(url, subscription, lease_seconds=lease_seconds, prefix=prefix)
+    if scheme in {"redis", "rediss"}:
+        from penstock.coordination.redis import RedisRegistry
+
+        return RedisRegistry(url, subscription, lease_seconds=lease_seconds, prefix=prefix)
+    if scheme == "memory":
+        from penstock.coordination.memory import MemoryRegistry, space_of
+
+        return MemoryRegistry(space_of((url, prefix, subscription), lease_seconds))
+    raise ConfigurationError(
+        f"{scheme!r} is no store for leases",
+        hint="use postgresql://, mysql://, etcd://, redis:// or memory://",
+    )

@@ -1,0 +1,244 @@
+-- name: lock_member
+-- Locks a live member of a subscription whose row the caller has locked; raises PS014.
+CREATE PROCEDURE lock_member(owner_id BIGINT, consumer VARCHAR(255), session CHAR(36))
+BEGIN
+    DECLARE member VARCHAR(255);
+    SET member = (
+        SELECT c.id FROM consumers AS c
+        WHERE c.subscription_id = owner_id AND c.id = consumer AND c.session = UNHEX(REPLACE(session, '-', ''))
+          AND c.deadline > UTC_TIMESTAMP(6)
+        FOR UPDATE);
+    IF member IS NULL THEN
+        CALL refuse('PS014', CONCAT('consumer "', COALESCE(consumer, ''), '" is not a member, or not any more'));
+    END IF;
+END;
+
+-- name: claim
+-- Leases one partition that nobody alive holds, if lease_epoch is still the one that was seen. Answers the position, or NULL when
+-- another was faster or a zombie's transaction still holds the lease. Raises PS013, PS014.
+CREATE PROCEDURE claim(
+    subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), partition_id BIGINT, lease_epoch BIGINT
+)
+BEGIN
+    DECLARE owner_id, free_epoch, position BIGINT;
+    DECLARE held_by, alive VARCHAR(255);
+    DECLARE present DATETIME(6);
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('claim()');
+    CALL lock_subscription(subscription, owner_id);
+    CALL lock_member(owner_id, consumer, session);
+    SET free_epoch = (
+        SELECT l.lease_epoch FROM leases AS l
+        WHERE l.subscription_id = owner_id AND l.partition_id = partition_id AND l.lease_epoch = lease_epoch
+        FOR UPDATE SKIP LOCKED);
+    IF free_epoch IS NOT NULL THEN
+        SET held_by = (
+            SELECT l.holder FROM leases AS l
+            WHERE l.subscription_id = owner_id AND l.partition_id = partition_id
+            FOR UPDATE);
+        SET present = UTC_TIMESTAMP(6);
+        -- Locked, because a heartbeat that is under way may keep the holder alive.
+        SET alive = (
+            SELECT c.id FROM consumers AS c
+            WHERE c.subscription_id = owner_id AND c.id = held_by AND c.deadline > present
+            FOR UPDATE);
+        IF alive IS NULL THEN
+            IF held_by IS NOT NULL THEN
+                CALL free_lease(owner_id, partition_id, free_epoch, held_by, 'expired', present);
+            END IF;
+            UPDATE leases AS l
+            SET l.state = 'ACTIVE', l.holder = consumer, l.lease_epoch = free_epoch + 1, l.acquired_at = present,
+                l.release_deadline = NULL
+            WHERE l.subscription_id = owner_id AND l.partition_id = partition_id;
+            INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, `change`, at)
+            VALUES (owner_id, partition_id, free_epoch + 1, consumer, 'acquired', present);
+            SELECT current_position(owner_id, partition_id) INTO position;
+        END IF;
+    END IF;
+    SELECT position;
+END;
+
+-- name: lease_states
+-- Every partition of a subscription: who claimed it last and has not given it back, whether he is alive, and how far it was read.
+-- Raises PS013.
+CREATE PROCEDURE lease_states(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id BIGINT;
+    CALL find_subscription(subscription, owner_id);
+    SELECT l.partition_id, l.holder, c.id IS NOT NULL AS live, l.lease_epoch,
+           current_position(owner_id, l.partition_id) AS position
+    FROM leases AS l
+    LEFT JOIN consumers AS c
+        ON c.subscription_id = l.subscription_id AND c.id = l.holder AND c.deadline > UTC_TIMESTAMP(6)
+    WHERE l.subscription_id = owner_id
+    ORDER BY l.partition_id;
+END;
+
+-- name: active_consumers
+-- The live members of a subscription with their weights. Raises PS013.
+CREATE PROCEDURE active_consumers(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id BIGINT;
+    CALL find_subscription(subscription, owner_id);
+    SELECT c.id AS consumer, c.weight FROM consumers AS c
+    WHERE c.subscription_id = owner_id AND c.deadline > UTC_TIMESTAMP(6)
+    ORDER BY c.id;
+END;
+
+-- name: lead_subscription
+-- The term of a consumer that leads, or leads from now on because nobody alive does; NULL when another one does. Raises PS013, PS014.
+CREATE PROCEDURE lead_subscription(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36))
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE term BIGINT DEFAULT 0;
+    DECLARE leader BINARY(16);
+    DECLARE alive VARCHAR(255);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('lead_subscription()');
+    CALL lock_subscription(subscription, owner_id);
+    CALL lock_member(owner_id, consumer, session);
+    SELECT l.term, l.session INTO term, leader FROM leaders AS l WHERE l.subscription_id = owner_id FOR UPDATE;
+    SET alive = (
+        SELECT c.id FROM consumers AS c
+        WHERE c.subscription_id = owner_id AND c.session = leader AND c.deadline > UTC_TIMESTAMP(6)
+        LIMIT 1
+        FOR UPDATE);
+    IF leader IS NULL THEN
+        SET term = 1;
+        INSERT INTO leaders (subscription_id, term, session, holders)
+        VALUES (owner_id, term, UNHEX(REPLACE(session, '-', '')), '{}');
+    ELSEIF alive IS NULL THEN
+        SET term = term + 1;
+        UPDATE leaders AS l SET l.term = term, l.session = UNHEX(REPLACE(session, '-', ''))
+        WHERE l.subscription_id = owner_id;
+    ELSEIF leader <> UNHEX(REPLACE(session, '-', '')) THEN
+        SET term = NULL;
+    END IF;
+    SELECT term;
+END;
+
+-- name: assign_partitions
+-- Writes down a leader's decision (a JSON object: partition id to consumer), fenced by his term. Raises PS010, PS013, PS014.
+CREATE PROCEDURE assign_partitions(
+    subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), term BIGINT, holders LONGTEXT
+)
+BEGIN
+    DECLARE owner_id, present_term BIGINT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('assign_partitions()');
+    CALL lock_subscription(subscription, owner_id);
+    CALL lock_member(owner_id, consumer, session);
+    SET present_term = (
+        SELECT l.term FROM leaders AS l
+        WHERE l.subscription_id = owner_id AND l.term = term AND l.session = UNHEX(REPLACE(session, '-', ''))
+        FOR UPDATE);
+    IF present_term IS NULL THEN
+        CALL refuse('PS010', CONCAT('term ', COALESCE(term, 'NULL'), ' of leader "', consumer, '" is over'));
+    END IF;
+    UPDATE leaders AS l SET l.decided_in = term, l.holders = holders WHERE l.subscription_id = owner_id;
+END;
+
+-- name: assignment_of
+-- What the leader of a subscription has decided last, and in which term; no row before the first decision. Raises PS013.
+CREATE PROCEDURE assignment_of(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id BIGINT;
+    CALL find_subscription(subscription, owner_id);
+    SELECT l.decided_in AS term, l.holders FROM leaders AS l WHERE l.subscription_id = owner_id;
+END;
+
+-- name: mark_one
+-- Copies the position of one partition, whose subscription is that of the row owner_id; see mark_low_water.
+CREATE PROCEDURE mark_one(owner_id BIGINT, part_id BIGINT, given_epoch BIGINT, given_position BIGINT, OUT moved BOOLEAN)
+BEGIN
+    DECLARE known_epoch, present, watermark BIGINT;
+    DECLARE held_by VARCHAR(255);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SET moved = FALSE;
+    SELECT l.lease_epoch, l.holder INTO known_epoch, held_by
+    FROM leases AS l WHERE l.subscription_id = owner_id AND l.partition_id = part_id FOR UPDATE;
+    IF known_epoch IS NOT NULL THEN
+        SELECT high_watermark(part_id), current_position(owner_id, part_id) INTO watermark, present;
+        IF held_by IS NOT NULL OR given_epoch < known_epoch THEN
+            CALL refuse('PS010', CONCAT('lease_epoch ', given_epoch, ' of partition ', part_id & 65535, ' is over'));
+        ELSEIF given_position > watermark THEN
+            CALL refuse('PS012', CONCAT('position ', given_position, ' of partition ', part_id & 65535,
+                                        ' is beyond the high watermark'));
+        END IF;
+        UPDATE leases AS l SET l.lease_epoch = given_epoch
+        WHERE l.subscription_id = owner_id AND l.partition_id = part_id AND l.lease_epoch < given_epoch;
+        IF given_position > present THEN
+            INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+            VALUES (owner_id, part_id, given_position, given_epoch, 'commit');
+            SET moved = TRUE;
+        END IF;
+    END IF;
+END;
+
+-- name: mark_low_water
+-- Copies positions of a registry outside of the database into the ledger, which is what retention goes by; all or none. A
+-- position that the ledger has reached already is passed over. Fenced by lease_epoch: an older one than was ever seen here is
+-- refused. The arrays are JSON (as to the LIMIT see poll). Answers how many moved. Raises PS006, PS010, PS012, PS013, PS018.
+CREATE PROCEDURE mark_low_water(subscription LONGTEXT, partition_ids JSON, lease_epochs JSON, positions JSON)
+BEGIN
+    DECLARE owner_id, part_id, given_epoch, given_position BIGINT;
+    DECLARE places INT DEFAULT COALESCE(JSON_LENGTH(partition_ids), 0);
+    DECLARE marked INT DEFAULT 0;
+    DECLARE moved BOOLEAN;
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE given CURSOR FOR
+        SELECT p.id, e.lease_epoch, w.position
+        FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
+        JOIN (
+            SELECT j.place, j.lease_epoch
+            FROM JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS j
+            LIMIT 1000000
+        ) AS e ON e.place = p.place
+        JOIN (
+            SELECT j.place, j.position
+            FROM JSON_TABLE(positions, '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS j
+            LIMIT 1000000
+        ) AS w ON w.place = p.place
+        ORDER BY p.id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_read_committed('mark_low_water()');
+    CALL begin_call('mark_low_water()');
+    CALL find_subscription(subscription, owner_id);
+    IF places <> COALESCE(JSON_LENGTH(lease_epochs), 0) OR places <> COALESCE(JSON_LENGTH(positions), 0) THEN
+        CALL refuse('PS006', 'each partition needs one lease_epoch and one position');
+    END IF;
+    OPEN given;
+    mark: LOOP
+        FETCH given INTO part_id, given_epoch, given_position;
+        IF done THEN
+            LEAVE mark;
+        END IF;
+        CALL mark_one(owner_id, part_id, given_epoch, given_position, moved);
+        SET marked = marked + moved;
+    END LOOP;
+    CLOSE given;
+    DO LAST_INSERT_ID(id_before);
+    SELECT marked;
+END;

@@ -1,0 +1,191 @@
+-- name: require_member
+-- Locks a live member of a subscription whose row the caller has locked; raises PS014.
+CREATE OR REPLACE FUNCTION require_member(owner subscriptions, consumer text, session uuid) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM FROM consumers AS c
+    WHERE c.subscription_id = owner.id AND c.id = consumer AND c.session = require_member.session
+      AND c.deadline > clock_timestamp()
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM refuse('PS014', format('consumer "%s" is not a member of "%s"', consumer, owner.name),
+                       'It never joined, left, or its lease has ended: join again.');
+    END IF;
+END
+$$;
+
+-- name: claim
+-- Leases one partition that nobody alive holds, if lease_epoch is still the one that was seen. Answers the position, or NULL when
+-- another was faster or a zombie's transaction still holds the lease. Raises PS013, PS014.
+CREATE OR REPLACE FUNCTION claim(subscription text, consumer text, session uuid, partition_id bigint, lease_epoch bigint)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    present leases%ROWTYPE;
+    now timestamptz;
+BEGIN
+    PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
+    PERFORM require_member(owner, consumer, session);
+    SELECT * INTO present
+    FROM leases AS l
+    WHERE l.subscription_id = owner.id AND l.partition_id = claim.partition_id AND l.lease_epoch = claim.lease_epoch
+    FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    now := clock_timestamp();
+    -- Locked, because a heartbeat that is under way may keep the holder alive.
+    PERFORM FROM consumers AS c
+    WHERE c.subscription_id = owner.id AND c.id = present.holder AND c.deadline > now
+    FOR UPDATE;
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, change, at)
+    SELECT owner.id, claim.partition_id, present.lease_epoch, present.holder, 'expired', now
+    WHERE present.holder IS NOT NULL;
+    UPDATE leases AS l
+    SET state = 'ACTIVE', holder = consumer, lease_epoch = present.lease_epoch + 1, acquired_at = now,
+        release_deadline = NULL
+    WHERE l.subscription_id = owner.id AND l.partition_id = claim.partition_id;
+    INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, change, at)
+    VALUES (owner.id, claim.partition_id, present.lease_epoch + 1, consumer, 'acquired', now);
+    RETURN current_position(owner.id, claim.partition_id);
+END
+$$;
+
+-- name: lease_states
+-- Every partition of a subscription: who claimed it last and has not given it back, whether he is alive, and how far it was read.
+-- Raises PS013.
+CREATE OR REPLACE FUNCTION lease_states(subscription text)
+RETURNS TABLE (partition_id bigint, holder text, live boolean, lease_epoch bigint, "position" bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+BEGIN
+    RETURN QUERY
+    SELECT l.partition_id, l.holder, c.id IS NOT NULL, l.lease_epoch, current_position(owner.id, l.partition_id)
+    FROM leases AS l
+    LEFT JOIN consumers AS c
+        ON c.subscription_id = l.subscription_id AND c.id = l.holder AND c.deadline > clock_timestamp()
+    WHERE l.subscription_id = owner.id
+    ORDER BY l.partition_id;
+END
+$$;
+
+-- name: active_consumers
+-- The live members of a subscription with their weights. Raises PS013.
+CREATE OR REPLACE FUNCTION active_consumers(subscription text) RETURNS TABLE (consumer text, weight double precision)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+BEGIN
+    RETURN QUERY
+    SELECT c.id, c.weight FROM consumers AS c
+    WHERE c.subscription_id = owner.id AND c.deadline > clock_timestamp()
+    ORDER BY c.id;
+END
+$$;
+
+-- name: lead_subscription
+-- The term of a consumer that leads, or leads from now on because nobody alive does; NULL when another one does. Raises PS013, PS014.
+CREATE OR REPLACE FUNCTION lead_subscription(subscription text, consumer text, session uuid) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    present leaders%ROWTYPE;
+BEGIN
+    PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
+    PERFORM require_member(owner, consumer, session);
+    SELECT * INTO present FROM leaders AS l WHERE l.subscription_id = owner.id;
+    IF present.session = lead_subscription.session THEN
+        RETURN present.term;
+    END IF;
+    PERFORM FROM consumers AS c
+    WHERE c.subscription_id = owner.id AND c.session = present.session AND c.deadline > clock_timestamp()
+    FOR UPDATE;
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO leaders (subscription_id, term, session)
+    VALUES (owner.id, COALESCE(present.term, 0) + 1, lead_subscription.session)
+    ON CONFLICT ON CONSTRAINT leaders_pkey DO UPDATE SET term = EXCLUDED.term, session = EXCLUDED.session;
+    RETURN COALESCE(present.term, 0) + 1;
+END
+$$;
+
+-- name: assign_partitions
+-- Writes down a leader's decision (a JSON object: partition id to consumer), fenced by his term. Raises PS010, PS013, PS014.
+CREATE OR REPLACE FUNCTION assign_partitions(subscription text, consumer text, session uuid, term bigint, holders text)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+BEGIN
+    PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
+    PERFORM require_member(owner, consumer, session);
+    UPDATE leaders AS l
+    SET decided_in = assign_partitions.term, holders = assign_partitions.holders
+    WHERE l.subscription_id = owner.id AND l.term = assign_partitions.term AND l.session = assign_partitions.session;
+    IF NOT FOUND THEN
+        PERFORM refuse('PS010', format('term %s of leader "%s" is over', term, consumer), 'Another consumer leads.');
+    END IF;
+END
+$$;
+
+-- name: assignment_of
+-- What the leader of a subscription has decided last, and in which term; no row before the first decision. Raises PS013.
+CREATE OR REPLACE FUNCTION assignment_of(subscription text) RETURNS TABLE (term bigint, holders text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+BEGIN
+    RETURN QUERY SELECT l.decided_in, l.holders FROM leaders AS l WHERE l.subscription_id = owner.id;
+END
+$$;
+
+-- name: mark_low_water
+-- Copies positions of a registry outside of the database into the ledger, which is what retention goes by; all or none. A
+-- position that the ledger has reached already is passed over. Fenced by lease_epoch: an older one than was ever seen here is
+-- refused. Answers how many moved. Raises PS006, PS010, PS012, PS013, PS018.
+CREATE OR REPLACE FUNCTION mark_low_water(
+    subscription text, partition_ids bigint[], lease_epochs bigint[], positions bigint[]
+) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    given record;
+    moved integer := 0;
+BEGIN
+    PERFORM require_read_committed('mark_low_water()');
+    IF cardinality(partition_ids) <> cardinality(lease_epochs)
+        OR cardinality(partition_ids) <> cardinality(mark_low_water.positions) THEN
+        PERFORM refuse('PS006', 'each partition needs one lease_epoch and one position', 'Pass arrays of the same length.');
+    END IF;
+    FOR given IN
+        SELECT l.partition_id, l.lease_epoch AS known_epoch, g.lease_epoch, g.position, l.holder
+        FROM unnest(partition_ids, lease_epochs, mark_low_water.positions) AS g (partition_id, lease_epoch, position)
+        JOIN leases AS l ON l.subscription_id = owner.id AND l.partition_id = g.partition_id
+        ORDER BY l.partition_id
+        FOR NO KEY UPDATE OF l
+    LOOP
+        IF given.holder IS NOT NULL OR given.lease_epoch < given.known_epoch THEN
+            PERFORM refuse('PS010', format('lease_epoch %s of partition %s is over', given.lease_epoch,
+                                           given.partition_id & 65535),
+                           'Its leases are in the database, or were given out anew.');
+        ELSIF given.position > high_watermark(given.partition_id) THEN
+            PERFORM refuse('PS012', format('position %s of partition %s is beyond the high watermark', given.position,
+                                           given.partition_id & 65535),
+                           'After a restore that lost commits: penstock restore reconcile.');
+        END IF;
+        UPDATE leases AS l SET lease_epoch = given.lease_epoch
+        WHERE l.subscription_id = owner.id AND l.partition_id = given.partition_id AND l.lease_epoch < given.lease_epoch;
+        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+        SELECT owner.id, given.partition_id, given.position, given.lease_epoch, 'commit'
+        WHERE given.position > current_position(owner.id, given.partition_id);
+        moved := moved + FOUND::integer;
+    END LOOP;
+    RETURN moved;
+END
+$$;

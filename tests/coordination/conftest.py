@@ -1,0 +1,42 @@
+"""The same tests on every registry, by the fixture ``bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.coordination import etcd, redis
+from tests.contract.conftest import db, installed_mariadb, installed_mysql
+from tests.contract.databases import PostgresDatabase
+from tests.coordination.bench import Bench, InDatabase, InMemory, InStore
+
+__all__ = ["db", "installed_mariadb", "installed_mysql"]
+
+REGISTRIES = ("memory", "postgres", "mysql", "mariadb", "etcd", "redis")
+
+
+@pytest.fixture(params=REGISTRIES)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """An empty registry of eight partitions; ids [memory], [postgres], [etcd] and so on."""
+    yield from of_kind(request.param, request)
+
+
+def of_kind(kind: str, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """The registry of one kind, until the generator is closed."""
+    made: Bench
+    if kind == "memory":
+        made = InMemory()
+    elif kind in {"etcd", "redis"}:
+        module = etcd if kind == "etcd" else redis
+        made = InStore(kind, module, request.getfixturevalue(f"{kind}_url"))
+    elif kind == "postgres":
+        made = InDatabase(PostgresDatabase(kind, request.getfixturevalue("database_url")))
+    else:
+        shared = request.getfixturevalue(f"installed_{kind}")
+        shared.reset()
+        made = InDatabase(shared)
+    yield made
+    made.close()
+    if isinstance(made, InDatabase):
+        made.db.close()  # type: ignore[attr-defined]
