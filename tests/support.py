@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 #: A skip reason that begins so is named again in the last line of the run.
 MISSING = "missing: "
 
-#: Tests do not survive a power cut, and need not.
-FAST_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_prepared_transactions": "16"}
+#: Tests do not survive a power cut, and need not. One that waits for a lock for ever is to fail,
+#: and not to stop the run.
+FAST_SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_prepared_transactions": "16",
+    "lock_timeout": "60s",
+}
 
 
 def missing(what: str, error: Exception | str) -> NoReturn:

@@ -59,8 +59,13 @@ class Shell:
         }
         return subprocess.Popen(
             [COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env=environment,
+            stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=_as_in_a_terminal,
         )  # fmt: skip
+
+
+def _as_in_a_terminal() -> None:
+    """A shell starts what runs in the background with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -152,8 +152,9 @@ def _read_around_a_swap(connection: Connection, url: str, isolation: str) -> lis
 
 
 def _read_log(connection: Connection) -> list[tuple[object, ...]]:
+    connection.execute("SET search_path TO penstock")
     return connection.execute(
-        "SELECT r.sequence FROM penstock.partitions AS p, penstock.read_log(p.id, 1, 1000) AS r"
+        "SELECT r.sequence FROM partitions AS p, read_log(p.id, 1, 1000) AS r"
     ).fetchall()
 
 

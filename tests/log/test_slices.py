@@ -221,9 +221,7 @@ def test_without_the_lock_it_begins_below_the_low_sequence(
     connection: Connection, database_url: str
 ) -> None:
     """Mutant: subscribe does not lock the topic."""
-    without_guard(
-        connection, "subscribe", "(lock_topic(address, 'consume')).id", "require_topic(address)"
-    )
+    without_guard(connection, "lock_topic", "FOR NO KEY UPDATE;", ";")
     assert _subscribe_during_clean(connection, database_url, waits=False) == 0
 
 
