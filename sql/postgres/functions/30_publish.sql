@@ -136,7 +136,7 @@ CREATE OR REPLACE FUNCTION publish(
     strict boolean DEFAULT false,
     OUT duplicate boolean
 )
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     turn bigint;
 BEGIN
