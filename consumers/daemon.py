@@ -18,12 +18,13 @@ from typing import Any
 
 from consumers.http import HealthServer
 from consumers.settings import Settings
-from consumers.supervisor import Supervisor
-from consumers.workers import ConsumerWorker, RelayWorker, SequencerWorker, SweepWorker, Worker
+from consumers.workers import RelayWorker, SequencerWorker, SweepWorker
 from ops.sinks.address import configured_sink
 from penstock import database, migrate, stream
 from penstock.consumer import Consumer
 from penstock.errors import ConfigurationError, PenstockError, SubscriptionNotFound
+from penstock.supervisor import Supervisor
+from penstock.worker import ConsumerWorker, Worker
 
 logger = logging.getLogger("penstock.daemon")
 

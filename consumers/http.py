@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from consumers.supervisor import Supervisor
 from penstock.errors import ConfigurationError, PortTaken
+from penstock.supervisor import Supervisor
 
 _ABOUT = {
     "sequenced_events": "Events that got their sequence",

@@ -11,7 +11,7 @@ import pytest
 
 from consumers import __main__ as command
 from consumers import daemon
-from consumers.supervisor import Supervisor
+from penstock.supervisor import Supervisor
 from tests.consumers.conftest import Connection, StartDaemon
 
 HANDLERS = "tests.consumers.handlers"

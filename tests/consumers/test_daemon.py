@@ -10,11 +10,11 @@ from pathlib import Path
 import psycopg
 from prometheus_client.parser import text_string_to_metric_families
 
-from consumers.supervisor import STARTED_AFTER_SECONDS
 from ops.sinks.jsonl import JsonlSink
 from penstock import migrate, stream
 from penstock.publish import publish_batch
 from penstock.records import Message
+from penstock.supervisor import STARTED_AFTER_SECONDS
 from resources.embedded import EmbeddedPostgres
 from tests.consumers.conftest import PARTITIONS, TOPIC, Connection, StartDaemon, make_log
 from tests.consumers.process import Daemon, until

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from consumers import supervisor as module
-from consumers.supervisor import Supervisor
+from penstock import supervisor as module
 from penstock.errors import DuplicateSession, SubscriptionNotFound
+from penstock.supervisor import Supervisor
 from tests.consumers.process import until
 
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from consumers.workers import Worker
 from penstock.errors import PenstockError, UsageError
+from penstock.worker import Worker
 
 logger = logging.getLogger(__name__)
 
