@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from urllib.parse import quote
 
 from penstock.errors import DEFAULT_SCHEMA, ConfigurationError
@@ -83,6 +84,7 @@ def schema_name(environ: Mapping[str, str] | None = None) -> str:
     return validate_schema(environ.get(SCHEMA_VARIABLE) or DEFAULT_SCHEMA)
 
 
+@cache
 def validate_schema(name: str) -> str:
     """The name itself when it can be a schema of its own, else ConfigurationError."""
     if not _SCHEMA.fullmatch(name) or name.startswith("pg_") or name in _RESERVED_SCHEMAS:

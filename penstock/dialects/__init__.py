@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any
 
 from penstock import config
@@ -26,6 +27,9 @@ def of_url(url: str) -> Dialect:
 
 def of_connection(connection: Any) -> Dialect:
     """The dialect of a connection, by its kind."""
+    plain = _of_plain_driver(type(connection))
+    if plain is not None:
+        return plain
     name = getattr(getattr(connection, "dialect", None), "name", None)  # SQLAlchemy
     name = name or getattr(connection, "vendor", None)  # Django
     is_mysql = name in {"mysql", "mariadb"} or mysql.is_driver(driver_connection(connection))
@@ -34,6 +38,8 @@ def of_connection(connection: Any) -> Dialect:
 
 def unwrapped(connection: Any) -> Any:
     """SQLAlchemy's Session becomes its Connection; what cannot work is refused by name."""
+    if _of_plain_driver(type(connection)) is not None:
+        return connection
     if hasattr(connection, "exec_driver_sql") or hasattr(connection, "cursor"):
         if inspect.iscoroutinefunction(getattr(connection, "commit", None)):
             raise InvalidArgument(
@@ -51,6 +57,8 @@ def unwrapped(connection: Any) -> Any:
 
 def driver_connection(connection: Any) -> Any:
     """The driver's own connection below SQLAlchemy's or Django's."""
+    if _of_plain_driver(type(connection)) is not None:
+        return connection
     connection = unwrapped(connection)
     if hasattr(connection, "exec_driver_sql"):
         return connection.connection.driver_connection
@@ -59,3 +67,16 @@ def driver_connection(connection: Any) -> Any:
     if hasattr(connection, "vendor"):
         return getattr(connection, "connection", connection)
     return connection
+
+
+@cache
+def _of_plain_driver(kind: Any) -> Dialect | None:
+    """Of connections that need no unwrapping: told by the type once, not at each publish."""
+    for each in kind.__mro__:
+        dialect = _PLAIN_DRIVERS.get(f"{each.__module__}.{each.__name__}")
+        if dialect is not None:
+            return dialect
+    return None
+
+
+_PLAIN_DRIVERS = {"psycopg.Connection": POSTGRES, "pymysql.connections.Connection": MYSQL}

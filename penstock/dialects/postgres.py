@@ -76,7 +76,13 @@ class Postgres:
         if on_sqlalchemy(connection):
             result = connection.exec_driver_sql(sql, binds)
             return [tuple(row) for row in result] if result.returns_rows else []
-        with _cursor(connection) as cursor:
+        if _is_psycopg(connection):
+            # The caller's connection may be set to give dictionaries.
+            with connection.cursor(row_factory=_psycopg().rows.tuple_row) as cursor:
+                cursor.execute(sql, binds)
+                # Whether there are rows; `description` would be built first.
+                return [] if cursor.rownumber is None else list(cursor.fetchall())
+        with connection.cursor() as cursor:
             cursor.execute(sql, binds)
             if cursor.description is None:
                 return []
@@ -141,13 +147,6 @@ def require_server(version: int) -> None:
 
 def _is_psycopg(connection: Any) -> bool:
     return type(connection).__module__.startswith("psycopg") and hasattr(connection, "row_factory")
-
-
-def _cursor(connection: Any) -> Any:
-    if _is_psycopg(connection):
-        # The caller's connection may be set to give dictionaries.
-        return connection.cursor(row_factory=_psycopg().rows.tuple_row)
-    return connection.cursor()
 
 
 def _options(url: str, application_name: str, statement_timeout_ms: int) -> dict[str, Any]:
