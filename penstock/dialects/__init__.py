@@ -27,7 +27,7 @@ def of_url(url: str) -> Dialect:
 
 def of_connection(connection: Any) -> Dialect:
     """The dialect of a connection, by its kind."""
-    plain = _of_plain_driver(type(connection))
+    plain = _of_plain_driver(connection)
     if plain is not None:
         return plain
     name = getattr(getattr(connection, "dialect", None), "name", None)  # SQLAlchemy
@@ -38,7 +38,7 @@ def of_connection(connection: Any) -> Dialect:
 
 def unwrapped(connection: Any) -> Any:
     """SQLAlchemy's Session becomes its Connection; what cannot work is refused by name."""
-    if _of_plain_driver(type(connection)) is not None:
+    if _of_plain_driver(connection) is not None:
         return connection
     if hasattr(connection, "exec_driver_sql") or hasattr(connection, "cursor"):
         if inspect.iscoroutinefunction(getattr(connection, "commit", None)):
@@ -57,7 +57,7 @@ def unwrapped(connection: Any) -> Any:
 
 def driver_connection(connection: Any) -> Any:
     """The driver's own connection below SQLAlchemy's or Django's."""
-    if _of_plain_driver(type(connection)) is not None:
+    if _of_plain_driver(connection) is not None:
         return connection
     connection = unwrapped(connection)
     if hasattr(connection, "exec_driver_sql"):
@@ -69,9 +69,14 @@ def driver_connection(connection: Any) -> Any:
     return connection
 
 
+def _of_plain_driver(connection: Any) -> Dialect | None:
+    """The dialect of a connection that needs no unwrapping; None of all others."""
+    kind: Any = type(connection)
+    return _of_type(kind)
+
+
 @cache
-def _of_plain_driver(kind: Any) -> Dialect | None:
-    """Of connections that need no unwrapping: told by the type once, not at each publish."""
+def _of_type(kind: Any) -> Dialect | None:
     for each in kind.__mro__:
         dialect = _PLAIN_DRIVERS.get(f"{each.__module__}.{each.__name__}")
         if dialect is not None:
