@@ -26,6 +26,10 @@ TINY = Settings(
     rows=40, rounds=1, hold_seconds=0.5, held_events=600, held_batch=50, retained_events=300
 )
 HELD = ["held_publish", "held_sequence", "held_fetch", "held_consume", "held_kept_rate"]
+LATENCY = [
+    "latency_fsync", "latency_hot_p50", "latency_hot_p99", "latency_hot_max", "latency_cold_p50",
+    "latency_cold_p99",
+]  # fmt: skip
 #: The peers come from the package registries, so they are not among the tests of every run.
 NAMES = {
     "publish": ["publish_single", "publish_batch_500"],
@@ -34,6 +38,7 @@ NAMES = {
     "sequence": ["sequence", "sequence_1024_partitions", "sequence_20_topics"],
     "fetch": ["fetch", "fetch_live_ticks"],
     "consume": ["consume"],
+    "latency": LATENCY,
     "held": HELD,
     "retained": [
         "retained_publish_batch_500", "retained_publish_8_clients", "retained_empty_tick",
@@ -42,7 +47,9 @@ NAMES = {
 }  # fmt: skip
 PILED_UP = {"postgres": "held_dead_tuples_per_1000_events"}
 IN_UNDO = "held_undo_logs_per_1000_events"
-ALONE = {"sequence", "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO, *PILED_UP.values()}
+ALONE = {
+    "sequence", "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO, *PILED_UP.values(), *LATENCY
+}  # fmt: skip
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"
 ]  # fmt: skip
