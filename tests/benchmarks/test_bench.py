@@ -48,7 +48,8 @@ NAMES = {
 PILED_UP = {"postgres": "held_dead_tuples_per_1000_events"}
 IN_UNDO = "held_undo_logs_per_1000_events"
 ALONE = {
-    "sequence", "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO, *PILED_UP.values(), *LATENCY
+    "sequence", "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO, *PILED_UP.values(),
+    *LATENCY,
 }  # fmt: skip
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"
