@@ -312,9 +312,10 @@ def dead_letter(connection: Any, subscription: str, letter_id: int) -> WholeLett
 
 
 def _letter(row: Sequence[Any]) -> DeadLetter:
-    *fields, created_at, died_at = row
+    fields = list(row)
     fields[5] = as_uuid(fields[5])
-    return DeadLetter(*fields, as_time(created_at), as_time(died_at))
+    fields[-2:] = map(as_time, fields[-2:])
+    return DeadLetter(*fields)
 
 
 def _redriven(
