@@ -1,34 +1,35 @@
 """What becomes of an event that cannot be handled: attempts, dead letters, parked keys, redrive.
 
-How a consumer puts the calls together.  "Commits by itself" means: made on a connection outside of
-any transaction, because it has to stand before the handler gets the event.  Everything else may be
-inside the handler's own transaction.  All are fenced by the lease; StaleLease means as ever: roll
-back and forget it.
+How a consumer puts the calls together.  "Commits by itself" means: made on a connection outside
+of any transaction, because it has to stand before the handler gets the event.  Everything else
+may be inside the handler's own transaction.  All are fenced by the lease; StaleLease means as
+ever: roll back and forget it.
 
-1. A lease that is new here: ``suspects`` (once).  Without an answer for it, all is well: poll, handle
-   and commit as always, nothing is recorded.  With one, be *careful*: if ``died``, for as many events
-   as one consumer has in flight at most; if ``sequence`` is not None, at least for that one.
+1. A lease that is new here: ``suspects`` (once).  Without an answer for it, all is well: poll,
+   handle and commit as always, nothing is recorded.  With one, be *careful*: if ``died``, for as
+   many events as one consumer has in flight at most; if ``sequence`` is not None, at least for
+   that one.
 2. A handler failed in this process: commit what is done before the event (so that it stands right
    behind the position) and be careful from it on; a failed batch, for all its events.
-3. Careful: one event at a time, each committed alone.  First ``begin_attempt`` (commits by itself), with
-   ``uncounted=1`` if the event failed here before it was suspected.  If the answer exceeds
-   ``max_attempts`` of the subscription's policy, or the handler fails for the ``max_attempts``-th time,
-   do not hand it out again: ``give_up`` (commits by itself, and moves the position), with
-   ``park=policy.exhausted == "park_key"``.  Else hand it out; a failure is repeated behind the policy's
-   backoff, from ``begin_attempt`` on.
-   A handler that ends the process by an exception (SystemExit) is a failure too: a consumer that
-   only leaves in good order would give its lease back, and nobody would know.
-4. Keys that wait: ``parked_keys`` with each new lease, after each ``give_up`` that answered True, and
-   after each ``finish_redriven``; nobody else adds one.  While there are any, events of such a key are
-   not for the handler: commit the batch by ``commit_parking`` with their sequences, in place of
-   ``stream.commit`` (in the same transaction; with all of them parked there is no handler).
-   TooManyParked: nothing was committed, the partition has to wait; try again later.
-5. Redriven letters: ``poll_redriven`` (commits by itself) for all held leases, with each check-in and
-   while it answers something.  It is one cheap look where there are none.  Handle each letter's
-   ``event`` in order, alone; in its transaction call ``finish_redriven`` first, as one calls
-   ``stream.commit``.  NotRedriven: roll back, it is not yours any more.  When the handler fails:
-   ``fail_redriven``: it is dead again.  Partitions with redriven letters are leased like those with
-   unread events.
+3. Careful: one event at a time, each committed alone.  First ``begin_attempt`` (commits by
+   itself), with ``uncounted=1`` if the event failed here before it was suspected.  If the answer
+   exceeds ``max_attempts`` of the subscription's policy, or the handler fails for the
+   ``max_attempts``-th time, do not hand it out again: ``give_up`` (commits by itself, and moves
+   the position), with ``park=policy.exhausted == "park_key"``.  Else hand it out; a failure is
+   repeated behind the policy's backoff, from ``begin_attempt`` on. A handler that ends the
+   process by an exception (SystemExit) is a failure too: a consumer that only leaves in good
+   order would give its lease back, and nobody would know.
+4. Keys that wait: ``parked_keys`` with each new lease, after each ``give_up`` that answered True,
+   and after each ``finish_redriven``; nobody else adds one.  While there are any, events of such
+   a key are not for the handler: commit the batch by ``commit_parking`` with their sequences, in
+   place of ``stream.commit`` (in the same transaction; with all of them parked there is no
+   handler). TooManyParked: nothing was committed, the partition has to wait; try again later.
+5. Redriven letters: ``poll_redriven`` (commits by itself) for all held leases, with each check-in
+   and while it answers something.  It is one cheap look where there are none.  Handle each
+   letter's ``event`` in order, alone; in its transaction call ``finish_redriven`` first, as one
+   calls ``stream.commit``.  NotRedriven: roll back, it is not yours any more.  When the handler
+   fails: ``fail_redriven``: it is dead again.  Partitions with redriven letters are leased like
+   those with unread events.
 
 On an asynchronous connection the two calls of a handler's transaction are
 :func:`penstock.aio.commit_parking` and :func:`penstock.aio.finish_redriven`.
@@ -197,8 +198,8 @@ def commit_parking(
 ) -> None:
     """A commit that parks some of the events it passes, because their keys wait.
 
-    ``after`` is the position behind which the events were read.  What :func:`penstock.stream.commit`
-    raises, and TooManyParked.
+    ``after`` is the position behind which the events were read.  The errors are those of
+    :func:`penstock.stream.commit`, and TooManyParked.
     """
     binds = parking_binds(member, lease, position, after, sequences)
     database.call(connection, "commit_parking", **binds)
@@ -225,7 +226,7 @@ def poll_redriven(
         connection, "poll_redriven", **_leases(member, leases), max_events=max_events
     )
     by_id = {lease.partition_id: lease for lease in leases}
-    return [_redriven(by_id, *row) for row in rows]
+    return [_redriven(by_id, row) for row in rows]
 
 
 def finish_redriven(connection: Any, member: Membership, letter: Redriven) -> None:
@@ -318,17 +319,11 @@ def _letter(row: Sequence[Any]) -> DeadLetter:
     return DeadLetter(*fields)
 
 
-def _redriven(
-    by_id: dict[int, Lease],
-    letter_id: int,
-    attempts: int,
-    parked: object,
-    history: int,
-    partition_id: int,
-    *fields: Any,
-) -> Redriven:
+def _redriven(by_id: dict[int, Lease], row: Sequence[Any]) -> Redriven:
+    letter_id, attempts, parked, history, partition_id, *fields = row
     lease = by_id[partition_id]
-    (event,) = Event.from_rows(lease.topic, lease.partition, history, [(*fields, fields[-1])])
+    fields.append(fields[-1])  # sequenced_at, which a letter does not keep
+    (event,) = Event.from_rows(lease.topic, lease.partition, history, [fields])
     return Redriven(letter_id, lease, event, attempts, bool(parked))
 
 

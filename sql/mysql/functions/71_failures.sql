@@ -152,7 +152,7 @@ BEGIN
     CALL store_letters(owner_id, partition_id, JSON_ARRAY(sequence), COALESCE(reason, ''), GREATEST(COALESCE(attempts, 1), 1),
                        COALESCE(park, FALSE), FALSE);
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id AND a.partition_id = partition_id;
-    SELECT IF(d.parked, 'parked', 'dead') AS state
+    SELECT IF(MAX(d.parked), 'parked', 'dead') AS state
     FROM dead_letters AS d
     WHERE d.subscription_id = owner_id AND d.partition_id = partition_id AND d.sequence = sequence
       AND d.history = (SELECT MAX(h.history) FROM histories AS h);
@@ -313,6 +313,7 @@ BEGIN
         FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
         JOIN dead_letters AS d
             ON d.id = g.id AND d.subscription_id = owner_id AND d.partition_id = partition_id AND d.parked
+            AND d.redriven_at IS NOT NULL
     ) AS done ON done.`key` = w.`key`
     SET w.redriven_at = UTC_TIMESTAMP(6), w.attempts_before = w.attempts
     WHERE w.subscription_id = owner_id AND w.partition_id = partition_id AND w.parked AND w.redriven_at IS NULL;
