@@ -100,6 +100,8 @@ def create(connection: Any) -> None:
 
 def definition(dialect: str) -> str:
     """The statement that makes the table, for the application's own migrations."""
+    if dialect not in {"postgres", "mysql"}:
+        raise InvalidArgument(f"there is no dialect {dialect!r}", hint="use postgres or mysql")
     return f"{catalog.statement(dialect, 'create_inbox').text};\n"
 
 
