@@ -19,11 +19,13 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from penstock import catalog, config, database, dialects, outgoing, validation
+from penstock.dead_letters import Redriven, finish_binds, parking_binds
 from penstock.errors import InvalidArgument
 from penstock.packed_arrays import packed_for_driver
 from penstock.publish_steps import batch_steps, publish_steps, rows_of
-from penstock.records import Event, Message, Published
+from penstock.records import Event, Lease, Message, Published
 from penstock.steps import Rows, Steps, asked
+from penstock.stream import Membership
 from penstock.topic_cache import KnownTopics, known_to_connection, remembered
 
 T = TypeVar("T")
@@ -73,6 +75,26 @@ async def fetch(
     binds = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
     rows = await _run(await _door(connection), asked("fetch", topic=topic, **binds))
     return Event.from_rows(topic, partition, rows[0][-1], rows) if rows else []
+
+
+async def commit_parking(
+    connection: Any,
+    member: Membership,
+    lease: Lease,
+    position: int,
+    *,
+    after: int,
+    sequences: Iterable[int],
+) -> None:
+    """A commit in the caller's transaction, as :func:`penstock.dead_letters.commit_parking`."""
+    binds = parking_binds(member, lease, position, after, sequences)
+    await _run(await _door(connection), asked("commit_parking", **binds))
+
+
+async def finish_redriven(connection: Any, member: Membership, letter: Redriven) -> None:
+    """Remove a redriven letter, as :func:`penstock.dead_letters.finish_redriven`."""
+    binds = finish_binds(member, letter)
+    await _run(await _door(connection), asked("finish_redriven", **binds))
 
 
 class _Door:

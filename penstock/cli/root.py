@@ -10,7 +10,16 @@ import typer
 
 import penstock
 from penstock import config
-from penstock.cli import events, migrations, namespaces, rights, subscriptions, topics
+from penstock.cli import (
+    dead_letters,
+    events,
+    inbox,
+    migrations,
+    namespaces,
+    rights,
+    subscriptions,
+    topics,
+)
 from penstock.cli.doctor import doctor
 from penstock.cli.plugins import WithPlatform
 from penstock.cli.status import status
@@ -33,6 +42,8 @@ root.command("migrate")(migrations.migrate)
 root.add_typer(namespaces.app, name="namespace")
 root.add_typer(topics.app, name="topic")
 root.add_typer(subscriptions.app, name="subscription")
+root.add_typer(dead_letters.app, name="dead-letter")
+root.add_typer(inbox.app, name="inbox")
 root.add_typer(rights.app, name="rights")
 root.command("publish")(events.publish)
 root.command("fetch")(events.fetch)
