@@ -78,6 +78,10 @@ class Statistics:
     paused_at: datetime | None
 
 
+#: The place of the first time in a leased cursor.
+_TIMES_FROM = 9
+
+
 def list_subscriptions(connection: Any) -> list[Subscription]:
     """All that the login may see, by name."""
     return [_subscription(row) for row in database.call(connection, "list_subscriptions")]
@@ -130,7 +134,14 @@ def unleased_cursors(connection: Any, subscription: str | None = None) -> list[L
 def leased_cursors(connection: Any, subscription: str | None = None) -> list[LeasedCursor]:
     """What is held, and by whom."""
     rows = database.call(connection, "leased_cursors", subscription=subscription)
-    return [LeasedCursor(*row[:9], as_time(row[9]), _time(row[10]), _time(row[11])) for row in rows]
+    return [
+        LeasedCursor(
+            name, topic, partition, holder, state, epoch, position, watermark, lag,
+            as_time(acquired), _time(deadline), _time(release),
+        )
+        for name, topic, partition, holder, state, epoch, position, watermark, lag, acquired,
+            deadline, release in rows
+    ]  # fmt: skip
 
 
 def statistics(connection: Any, subscription: str | None = None) -> list[Statistics]:
@@ -144,10 +155,11 @@ def statistics(connection: Any, subscription: str | None = None) -> list[Statist
 
 
 def _subscription(row: tuple[Any, ...]) -> Subscription:
-    name, mode, topics, *numbers, created_at, paused_at, paused_by, reason = row
+    name, mode, topics, *times, max_consumers, created_at, paused_at, paused_by, reason = row
+    heartbeat, lease, release = times
     return Subscription(
-        name, mode, tuple(sorted(topics)), *numbers, as_time(created_at), _time(paused_at),
-        paused_by, reason,
+        name, mode, tuple(sorted(topics)), heartbeat, lease, release, max_consumers,
+        as_time(created_at), _time(paused_at), paused_by, reason,
     )  # fmt: skip
 
 

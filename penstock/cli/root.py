@@ -11,6 +11,7 @@ import typer
 import penstock
 from penstock import config
 from penstock.cli import events, migrations, namespaces, rights, subscriptions, topics
+from penstock.cli.consume import consume
 from penstock.cli.doctor import doctor
 from penstock.cli.plugins import WithPlatform
 from penstock.cli.status import status
@@ -37,6 +38,7 @@ root.add_typer(rights.app, name="rights")
 root.command("publish")(events.publish)
 root.command("fetch")(events.fetch)
 root.command("tail")(events.tail)
+root.command("consume")(consume)
 root.command("status")(status)
 root.command("doctor")(doctor)
 

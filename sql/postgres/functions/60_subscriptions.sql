@@ -225,7 +225,7 @@ CREATE OR REPLACE FUNCTION listed_topics(owner subscriptions, topics text[]) RET
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     address text;
-    topic_id bigint;
+    source_id bigint;
     found_ids bigint[] := '{}';
 BEGIN
     IF topics IS NULL THEN
@@ -235,13 +235,13 @@ BEGIN
     END IF;
     FOREACH address IN ARRAY topics LOOP
         PERFORM require_address(address);
-        topic_id := require_topic_for(address, 'consume');
+        source_id := require_topic_for(address, 'consume');
         IF NOT EXISTS (
                 SELECT FROM subscription_topics AS r
-                WHERE r.subscription_id = owner.id AND r.topic_id = listed_topics.topic_id) THEN
+                WHERE r.subscription_id = owner.id AND r.topic_id = source_id) THEN
             PERFORM refuse_unread(owner.name, address);
         END IF;
-        found_ids := found_ids || topic_id;
+        found_ids := found_ids || source_id;
     END LOOP;
     RETURN found_ids;
 END
