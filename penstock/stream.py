@@ -81,9 +81,9 @@ def configure_subscription(
         connection,
         "configure_subscription",
         subscription=subscription,
-        heartbeat_seconds=heartbeat_seconds,
-        lease_seconds=lease_seconds,
-        release_seconds=release_seconds,
+        heartbeat_seconds=validation.number(heartbeat_seconds, "heartbeat"),
+        lease_seconds=validation.number(lease_seconds, "lease time"),
+        release_seconds=validation.number(release_seconds, "release time"),
     )
 
 
@@ -111,6 +111,7 @@ def join(
     """
     validation.name(subscription, "subscription")
     validation.name(consumer, "consumer")
+    validation.number(weight, "weight")
     listed = None if topics is None else _addresses(topics)
     history.require_leases(connection, known, f'consumer "{consumer}"', subscription)
     session = uuid.uuid4()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -112,10 +116,26 @@ def consume(
         commits=commit,
         max_events=max_events,
     )
-    with until_interrupted():
+    with until_interrupted(), _asked_by_signals(printer.stop):
         if until_idle:
             printer.run_until_idle()
         else:
             printer.run(printer.stop)
     if not commit and printer.stats.events:
         say("nothing was committed: the same events come again (--commit moves the position)")
+
+
+@contextmanager
+def _asked_by_signals(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM lets it finish what it has in hand, a second one does not."""
+
+    def ask(number: int, _: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, signal.default_int_handler)
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

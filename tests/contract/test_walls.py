@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import database, log, policies, rights, stream, topic_cache
+from penstock import database, log, policies, rights, stream, subscriptions, topic_cache
 from penstock.errors import (
     AlreadyExists,
     InUse,
@@ -103,6 +103,8 @@ BY_TOPIC: dict[str, Call] = {
     "subscribe": lambda own, topic: stream.subscribe(own, "new", [OPEN, topic]),
     "position": lambda own, topic: stream.position(own, "open", topic),
     "seek": lambda own, topic: stream.seek(own, "open", topic, 0, "earliest"),
+    "reset": lambda own, topic: stream.reset(own, "open", "earliest", topic=topic),
+    "join": lambda own, topic: stream.join(own, "open", "spy", topics=[topic]),
     "rename_topic": lambda own, topic: penstock.rename_topic(own, topic, "x"),
     "move_topic": lambda own, topic: penstock.move_topic(own, topic, "open"),
     "resize_topic": lambda own, topic: penstock.resize_topic(own, topic, 4),
@@ -149,6 +151,11 @@ BY_SUBSCRIPTION: dict[str, Call] = {
     "leave": lambda own, name: stream.leave(own, _member(name)),
     "position": lambda own, name: stream.position(own, name, OPEN),
     "seek": lambda own, name: stream.seek(own, name, OPEN, 0, "latest"),
+    "reset": lambda own, name: stream.reset(own, name, "latest"),
+    "pause": lambda own, name: subscriptions.pause(own, name),
+    "resume": lambda own, name: subscriptions.resume(own, name),
+    "describe": lambda own, name: subscriptions.describe_subscription(own, name),
+    "report_error": lambda own, name: stream.report_error(own, _member(name), "x"),
     **_policy("subscription"),
     "subscription_policy": policies.subscription_policy,
     "configure_subscription": lambda own, name: stream.configure_subscription(own, name),
@@ -229,6 +236,11 @@ def _learned(own: Any, partition_id: int) -> set[str]:
         penstock.list_namespaces(own),
         stream.lag(own),
         stream.lag(own, "theirs"),
+        subscriptions.list_subscriptions(own),
+        subscriptions.members(own),
+        subscriptions.leased_cursors(own),
+        subscriptions.unleased_cursors(own),
+        subscriptions.statistics(own),
         rights.grants_of(own),
         policies.list_policies(own),
         database.call(own, "retention_of"),
