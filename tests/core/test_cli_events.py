@@ -1,4 +1,4 @@
-"""`penstock publish`, `fetch`, `tail` and `consume` as a shell sees them: output, exit code, signals."""
+"""`penstock publish`, `fetch`, `tail` and `consume` as a shell sees them."""
 
 from __future__ import annotations
 
