@@ -108,7 +108,7 @@ END;
 
 -- name: report_error
 -- What a consumer tells of its last error: overwritten by the next one, cut at 2,000 characters, gone with the consumer. Never of
--- payloads or secrets. Raises PS006, PS013, PS014.
+-- payloads or passwords. Raises PS006, PS013, PS014.
 CREATE PROCEDURE report_error(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), error LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;

@@ -67,7 +67,7 @@ $$;
 
 -- name: report_error
 -- What a consumer tells of its last error: overwritten by the next one, cut at 2,000 characters, gone with the consumer. Never of
--- payloads or secrets. Raises PS006, PS013, PS014.
+-- payloads or passwords. Raises PS006, PS013, PS014.
 CREATE OR REPLACE FUNCTION report_error(subscription text, consumer text, session uuid, error text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
