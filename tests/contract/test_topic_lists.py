@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from typing import Any
 
@@ -111,6 +112,28 @@ def test_what_a_leaver_held_goes_to_who_may_hold_it(db: ContractDatabase) -> Non
     assert _held(own) == {"only a": [B] * 4}
     stream.leave(own, again)
     assert count(db, "consumer_topics") == 0
+
+
+def test_whatever_they_ask_for_is_shared_out(db: ContractDatabase) -> None:
+    """Seeded lists, weights, joins and leaves: all that somebody takes is held by who takes it."""
+    chance = random.Random(5)
+    own = db.connect()
+    _busy(own)
+    lists: dict[str, list[str] | None] = {}
+    members: dict[str, Membership] = {}
+    for step in range(4):
+        for number in range(2):
+            name = f"c{step}{number}"
+            lists[name] = chance.choice([None, chance.sample([A, B, C], chance.randint(1, 2))])
+            weight = chance.choice([0.5, 1, 3])
+            members[name] = stream.join(own, SUBSCRIPTION, name, weight, topics=lists[name])
+        for name in chance.sample(sorted(members), len(members) // 3):
+            stream.leave(own, members.pop(name))
+        check_in_rounds(own, list(members.values()), 3)
+        asked = {name: set(lists[name] or (A, B, C)) for name in members}
+        assert all(set(held) <= asked[name] for name, held in _held(own).items()), step
+        free = {cursor.topic for cursor in subscriptions.unleased_cursors(own)}
+        assert free == {A, B, C}.difference(*asked.values()), step
 
 
 def test_a_topic_that_is_added_is_not_in_the_list(db: ContractDatabase) -> None:
