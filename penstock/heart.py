@@ -159,7 +159,7 @@ class Heart:
         if alive and min(keeper.beat_due() for keeper in alive) <= now:
             chosen = [keeper for keeper in alive if keeper.beat_due(EARLY_SHARE) <= now]
             asked = [keeper.begin_beat() for keeper in chosen]
-            found = stream.heartbeats(connection, [member for member, _ in asked])
+            found = stream.heartbeats(connection, [member for member, _ in asked], alone=True)
             for keeper, (member, begun), beat in zip(chosen, asked, found, strict=True):
                 keeper.beaten(member, begun, beat)
             self._look_now.set()

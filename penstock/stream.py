@@ -133,11 +133,17 @@ def heartbeat(connection: Any, member: Membership) -> None:
     database.call(connection, "heartbeat", **_identity(member))
 
 
-def heartbeats(connection: Any, members: Sequence[Membership]) -> list[Beat]:
-    """Keep many members alive by one statement; one that is gone is an answer, not an error."""
+def heartbeats(
+    connection: Any, members: Sequence[Membership], *, alone: bool = False
+) -> list[Beat]:
+    """Keep many members alive by one statement; one that is gone is an answer, not an error.
+
+    ``alone`` says that the connection commits by itself: on PostgreSQL that commit does not wait
+    for the disk.  A heartbeat that a crash takes back only lets a lease end early.
+    """
     rows = database.call(
         connection,
-        "heartbeats",
+        "heartbeats_alone" if alone else "heartbeats",
         subscriptions=[member.subscription for member in members],
         consumers=[member.consumer for member in members],
         sessions=[member.session for member in members],

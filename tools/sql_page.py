@@ -33,8 +33,9 @@ FAMILIES = {
     "publish": "publish publish_batch prepare_bulk publish_bulk partition_of turn_dedup "
     "set_backpressure measure_pressure",
     "log": "sequence announce fetch high_watermarks unsequenced",
-    "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll "
-    "commit release leave held_leases position seek subscription_lag take_overs rejected_commits",
+    "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats "
+    "poll commit release leave held_leases position seek subscription_lag take_overs "
+    "rejected_commits",
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
     "assignment_of mark_low_water",
     "relay": "open_block read_block relay_failure dead_letter dead_letters_of sweep",

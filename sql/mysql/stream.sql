@@ -24,6 +24,10 @@ CALL penstock.heartbeat(%(subscription)s, %(consumer)s, %(session)s)
 -- The same for all consumers of a process: place, standing, seconds until the check-in, seconds between two of them.
 CALL penstock.heartbeats(%(subscriptions)s, %(consumers)s, %(sessions)s)
 
+-- name: heartbeats_alone
+-- The same in a transaction of its own; whether a commit waits for the disk is a setting of the whole server.
+CALL penstock.heartbeats(%(subscriptions)s, %(consumers)s, %(sessions)s)
+
 -- name: check_in
 -- Stays a member, and gives and takes leases.
 CALL penstock.check_in(%(subscription)s, %(consumer)s, %(session)s, %(fresh)s)

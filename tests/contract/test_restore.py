@@ -13,8 +13,8 @@ from ops.restore import histories, reconcile, report_position, restore_status
 from penstock import database, log, stream
 from penstock.cli import main
 from penstock.errors import InvalidArgument, LogBehind, StaleLease, TopicNotFound
-from penstock.history import Seen, require_log
 from penstock.heart import Heart
+from penstock.history import Seen, require_log
 from penstock.lease_keeper import LeaseKeeper
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import kill, open_transaction, sql
@@ -310,7 +310,7 @@ def _reconnected(db: ContractDatabase) -> tuple[Any, LeaseKeeper]:
         keeper.moved(lease, 10)
         db.run("DELETE FROM penstock.chunks")
         joined = keeper.last_success
-        for connection in list(opened):
+        for connection in opened:
             kill(db, connection)
         keeper.check_in_soon()
         wait_until(
@@ -331,7 +331,7 @@ def test_without_it_it_goes_on_in_a_log_that_is_behind(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: a new connection is as good as the one before."""
-    monkeypatch.setattr(LeaseKeeper, "doubt", lambda keeper: None)
+    monkeypatch.setattr(LeaseKeeper, "_require_known", lambda keeper, connection: None)
     own, _ = _reconnected(db)
     assert db.run("SELECT * FROM penstock.stops") == []
     assert {each.source for each in restore_status(own)} == {f'subscription "{SUBSCRIPTION}"'}

@@ -253,7 +253,7 @@ def _sound(verb: str, member: Membership) -> list[str]:
         "join": [*me, "gen_random_uuid()", "1"],
         "poll": [*me, partition, epoch, "ARRAY[0]::bigint[]", "10"],
         "commit": [*me, partition, epoch, "ARRAY[3]::bigint[]", "ARRAY[0]::bigint[]"],
-        "check_in": [*me, f"'{member.session}'"],
+        "check_in": [*me, f"'{member.session}'", "true"],
         "seek": [me[0], f"'{STREAM}'", "0", "'earliest'"],
         "subscribe": [me[0], f"ARRAY['{STREAM}']", "'earliest'"],
     }[verb]

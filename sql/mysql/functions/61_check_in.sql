@@ -2,14 +2,14 @@
 -- Writes down which partitions of a subscription are active, unless that was done since a time: check-ins share what one of them
 -- has found. Active are those with unread events, or held and read a moment ago (a partition that drains between two events keeps
 -- its lease for that long). The caller holds the subscription's row, so that one looks while the others wait, and need not look
--- again.
-CREATE PROCEDURE survey(owner_id BIGINT, since DATETIME(6), present DATETIME(6))
+-- again. Answers whether everybody has his share, as far as that is known.
+CREATE PROCEDURE survey(owner_id BIGINT, since DATETIME(6), present DATETIME(6), OUT is_balanced BOOLEAN)
 survey: BEGIN
-    DECLARE shared INT;
-    SELECT COUNT(*) INTO shared FROM surveys AS v WHERE v.subscription_id = owner_id AND v.made_at >= since;
-    IF shared > 0 THEN
+    SELECT MAX(v.balanced) INTO is_balanced FROM surveys AS v WHERE v.subscription_id = owner_id AND v.made_at >= since;
+    IF is_balanced IS NOT NULL THEN
         LEAVE survey;
     END IF;
+    SET is_balanced = FALSE;
     CREATE TEMPORARY TABLE IF NOT EXISTS found_active (partition_id BIGINT NOT NULL PRIMARY KEY) ENGINE = MEMORY;
     DELETE FROM found_active;
     INSERT INTO found_active (partition_id)
@@ -85,8 +85,8 @@ BEGIN
 END;
 
 -- name: find_share
--- How a consumer stands: how many active partitions it holds too few (shortage; below 0: too many) and how many that are not
--- active (cold); how many of what the others are short of is not free (uncovered), how many partitions are free, and how many of
+-- How a consumer stands: how many active partitions it holds too few (shortage; below 0: too many) and how many somebody holds
+-- that are not active (cold); how many of what the others are short of is not free (uncovered), how many partitions are free, and how many of
 -- the others are short or have too much (concerned).
 CREATE PROCEDURE find_share(
     owner_id BIGINT, me VARCHAR(255), OUT shortage BIGINT, OUT cold BIGINT, OUT uncovered BIGINT, OUT available BIGINT,
@@ -96,7 +96,7 @@ BEGIN
     DECLARE active, unheld BIGINT;
     SELECT COALESCE(SUM(b.is_active), 0), COALESCE(SUM(b.is_active AND b.state <> 'ACTIVE'), 0),
            COALESCE(SUM(b.is_active AND b.state = 'AVAILABLE'), 0),
-           COALESCE(SUM(NOT b.is_active AND b.state = 'ACTIVE' AND b.holder_hash = UNHEX(SHA2(me, 256))), 0)
+           COALESCE(SUM(NOT b.is_active AND b.state = 'ACTIVE'), 0)
     INTO active, unheld, available, cold
     FROM board AS b;
     CALL find_standings(owner_id, active);
@@ -252,6 +252,29 @@ BEGIN
     END IF;
 END;
 
+-- name: share_out
+-- Has a consumer give up and take what it should, calls the others who have too little or too much, and writes down whether
+-- nothing had to move: then the check-ins until the next survey need not ask.
+CREATE PROCEDURE share_out(owner_id BIGINT, consumer VARCHAR(255), present DATETIME(6), release_deadline DATETIME(6))
+BEGIN
+    DECLARE shortage, cold, uncovered, available, concerned BIGINT;
+    DECLARE asked, taken BIGINT DEFAULT 0;
+    CALL read_board(owner_id);
+    CALL find_share(owner_id, consumer, shortage, cold, uncovered, available, concerned);
+    IF cold > 0 OR LEAST(-shortage, uncovered) > 0 THEN
+        CALL release_surplus(owner_id, consumer, LEAST(-shortage, uncovered), present, release_deadline, asked);
+    END IF;
+    IF shortage > 0 THEN
+        CALL acquire(owner_id, consumer, shortage, present, taken);
+    END IF;
+    IF concerned > 0 THEN
+        CALL call_consumers(owner_id, consumer, available - taken, uncovered - asked, present);
+    END IF;
+    UPDATE surveys AS v
+    SET v.balanced = (shortage = 0 AND cold = 0 AND concerned = 0)
+    WHERE v.subscription_id = owner_id;
+END;
+
 -- name: check_in
 -- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a subscription at
 -- a time; the clock is read after the lock. Who finds that others have too little or too much calls them. Which partitions have
@@ -259,9 +282,9 @@ END;
 -- held. Raises PS013, PS014, PS018.
 CREATE PROCEDURE check_in(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), fresh BOOLEAN)
 BEGIN
-    DECLARE owner_id, shortage, cold, uncovered, available, concerned BIGINT;
-    DECLARE asked, taken BIGINT DEFAULT 0;
+    DECLARE owner_id BIGINT;
     DECLARE expired, locked INT;
+    DECLARE is_balanced BOOLEAN;
     DECLARE release_time, refresh_time, pause DOUBLE;
     DECLARE present DATETIME(6);
     DECLARE asked_at DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
@@ -281,18 +304,9 @@ BEGIN
     CALL extend_deadline(owner_id, consumer, session, present,
                          present + INTERVAL pause * (0.9 + 0.2 * RAND()) * 1000000 MICROSECOND);
     CALL collect_dead(owner_id, present, expired, locked);
-    CALL survey(owner_id, IF(fresh, asked_at, present - INTERVAL refresh_time * 1000000 MICROSECOND), present);
-    CALL read_board(owner_id);
-    CALL find_share(owner_id, consumer, shortage, cold, uncovered, available, concerned);
-    IF cold > 0 OR LEAST(-shortage, uncovered) > 0 THEN
-        CALL release_surplus(owner_id, consumer, LEAST(-shortage, uncovered), present,
-                             present + INTERVAL release_time * 1000000 MICROSECOND, asked);
-    END IF;
-    IF shortage > 0 THEN
-        CALL acquire(owner_id, consumer, shortage, present, taken);
-    END IF;
-    IF concerned > 0 THEN
-        CALL call_consumers(owner_id, consumer, available - taken, uncovered - asked, present);
+    CALL survey(owner_id, IF(fresh, asked_at, present - INTERVAL refresh_time * 1000000 MICROSECOND), present, is_balanced);
+    IF NOT is_balanced THEN
+        CALL share_out(owner_id, consumer, present, present + INTERVAL release_time * 1000000 MICROSECOND);
     END IF;
     CALL held_leases(subscription, consumer);
 END;

@@ -22,12 +22,14 @@ DROP PROCEDURE add_turns;
 
 -- name: create_surveys
 -- When somebody last looked which partitions of a subscription are active, how many seconds lie between two check-ins of one
--- consumer if all of them together are to keep to target_qps, and until when the turns of those who were called are given out.
+-- consumer if all of them together are to keep to target_qps, until when the turns of those who were called are given out, and
+-- whether everybody had his share, so that nothing had to move.
 CREATE TABLE IF NOT EXISTS surveys (
     subscription_id BIGINT NOT NULL PRIMARY KEY,
     made_at DATETIME(6) NOT NULL,
     pace_seconds DOUBLE NOT NULL,
-    called_until DATETIME(6) NOT NULL DEFAULT '2000-01-01'
+    called_until DATETIME(6) NOT NULL DEFAULT '2000-01-01',
+    balanced BOOLEAN NOT NULL DEFAULT FALSE
 ) ENGINE = InnoDB;
 
 -- name: create_active_partitions

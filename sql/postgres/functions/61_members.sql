@@ -159,51 +159,61 @@ $$;
 -- the others put theirs off. Raises PS006.
 CREATE OR REPLACE FUNCTION heartbeats(subscriptions text[], consumers text[], sessions uuid[])
 RETURNS TABLE (place integer, standing text, check_in_seconds double precision, pace_seconds double precision)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     now timestamptz := clock_timestamp();
+    given record;
+    looked_up text := '';
+    owner_id bigint;
+    lease interval;
+    pause interval;
+    turns_until timestamptz;
+    due timestamptz;
 BEGIN
     IF cardinality(consumers) IS DISTINCT FROM cardinality(subscriptions)
         OR cardinality(sessions) IS DISTINCT FROM cardinality(subscriptions) THEN
         PERFORM refuse('PS006', 'a heartbeat needs a subscription and a session for each of its consumers',
                        'Pass arrays of the same length.');
     END IF;
-    RETURN QUERY
-    WITH given AS MATERIALIZED (
-        SELECT g.place, g.consumer, g.session, s.id AS subscription_id, make_interval(secs => s.lease_seconds) AS lease,
-               COALESCE(v.pace_seconds, 0) AS pace, v.called_until,
-               make_interval(secs => GREATEST(v.pace_seconds, s.heartbeat_seconds)) AS pause
+    FOR given IN
+        SELECT g.subscription, g.consumer, g.session, g.place
         FROM unnest(heartbeats.subscriptions, heartbeats.consumers, sessions)
             WITH ORDINALITY AS g (subscription, consumer, session, place)
-        JOIN subscriptions AS s ON s.name = g.subscription
-        LEFT JOIN surveys AS v ON v.subscription_id = s.id
-        WHERE NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id)
-    ), locked AS (
-        SELECT c.subscription_id, c.id
-        FROM given AS g
-        JOIN consumers AS c ON c.subscription_id = g.subscription_id AND c.id = g.consumer AND c.session = g.session
-        ORDER BY c.subscription_id, c.id
-        FOR NO KEY UPDATE OF c SKIP LOCKED
-    ), kept AS (
+        ORDER BY g.subscription, g.consumer
+    LOOP
+        IF given.subscription IS DISTINCT FROM looked_up THEN
+            looked_up := given.subscription;
+            SELECT s.id, make_interval(secs => s.lease_seconds), v.called_until, COALESCE(v.pace_seconds, 0),
+                   make_interval(secs => GREATEST(v.pace_seconds, s.heartbeat_seconds))
+            INTO owner_id, lease, turns_until, pace_seconds, pause
+            FROM subscriptions AS s
+            LEFT JOIN surveys AS v ON v.subscription_id = s.id
+            WHERE s.name = given.subscription AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id));
+        END IF;
         UPDATE consumers AS c
-        SET heartbeat_at = now, deadline = now + g.lease, check_in_at = CASE
-                WHEN c.check_in_at <= now AND NOT c.called AND g.called_until > now + interval '1 second'
-                THEN g.called_until + g.pause * random()
+        SET heartbeat_at = now, deadline = now + lease, check_in_at = CASE
+                WHEN c.check_in_at <= now AND NOT c.called AND turns_until > now + interval '1 second'
+                THEN turns_until + pause * random()
                 ELSE c.check_in_at END
-        FROM locked AS l
-        JOIN given AS g ON g.subscription_id = l.subscription_id AND g.consumer = l.id
-        WHERE c.subscription_id = l.subscription_id AND c.id = l.id
-        RETURNING g.place, c.check_in_at
-    )
-    SELECT n.place::integer,
-           CASE WHEN k.place IS NOT NULL THEN 'member' WHEN c.id IS NOT NULL THEN 'locked' ELSE 'gone' END,
-           COALESCE(extract(epoch FROM GREATEST(k.check_in_at, now) - now), 0)::double precision,
-           COALESCE(g.pace, 0)
-    FROM generate_series(1, cardinality(sessions)) AS n (place)
-    LEFT JOIN given AS g ON g.place = n.place
-    LEFT JOIN kept AS k ON k.place = n.place
-    LEFT JOIN consumers AS c ON c.subscription_id = g.subscription_id AND c.id = g.consumer AND c.session = g.session
-    ORDER BY n.place;
+        WHERE c.ctid = (
+            SELECT m.ctid FROM consumers AS m
+            WHERE m.subscription_id = owner_id AND m.id = given.consumer AND m.session = given.session
+            FOR NO KEY UPDATE SKIP LOCKED)
+        RETURNING c.check_in_at INTO due;
+        place := given.place;
+        check_in_seconds := 0;
+        IF FOUND THEN
+            standing := 'member';
+            check_in_seconds := extract(epoch FROM GREATEST(due, now) - now);
+        ELSIF EXISTS (
+            SELECT FROM consumers AS c
+            WHERE c.subscription_id = owner_id AND c.id = given.consumer AND c.session = given.session) THEN
+            standing := 'locked';
+        ELSE
+            standing := 'gone';
+        END IF;
+        RETURN NEXT;
+    END LOOP;
 END
 $$;
 

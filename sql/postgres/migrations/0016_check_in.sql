@@ -5,12 +5,14 @@ ALTER TABLE consumers ADD COLUMN called boolean NOT NULL DEFAULT false;
 
 -- name: create_surveys
 -- When somebody last looked which partitions of a subscription are active, how many seconds lie between two check-ins of one
--- consumer if all of them together are to keep to target_qps, and until when the turns of those who were called are given out.
+-- consumer if all of them together are to keep to target_qps, until when the turns of those who were called are given out, and
+-- whether everybody had his share, so that nothing had to move.
 CREATE TABLE surveys (
     subscription_id bigint PRIMARY KEY,
     made_at timestamptz NOT NULL,
     pace_seconds double precision NOT NULL,
-    called_until timestamptz NOT NULL DEFAULT '-infinity'
+    called_until timestamptz NOT NULL DEFAULT '-infinity',
+    balanced boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 50);
 
 -- name: create_active_partitions
