@@ -88,9 +88,14 @@ def _heartbeat(own: Any, past: Seeded) -> object:
     return None
 
 
-@_may_read(
-    300, "consumers_pkey leases_pkey chunks_sequence positions_subscription_id_partition_id_id_idx"
-)
+@_may_read(60, "subscriptions_name_key consumers_pkey surveys_pkey")
+def _heartbeats(own: Any, past: Seeded) -> object:
+    (beat,) = stream.heartbeats(own, [past.member])
+    assert beat.standing == "member"
+    return None
+
+
+@_may_read(300, f"consumers_pkey leases_pkey surveys_pkey active_partitions_pkey {LEDGER}")
 def _check_in(own: Any, past: Seeded) -> object:
     return stream.check_in(own, past.member)
 
@@ -150,6 +155,7 @@ CALLS = {
     "fetch": _fetch,
     "high_watermarks": _high_watermarks,
     "heartbeat": _heartbeat,
+    "heartbeats": _heartbeats,
     "check_in": _check_in,
     "poll": _poll,
     "open_block": _open_block,

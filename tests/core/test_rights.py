@@ -59,6 +59,7 @@ function_roles          . i o . .
 grant_namespace         . i o . .
 grants_of               . i o . r
 heartbeat               c . o . .
+heartbeats              c . o . .
 held_leases             c . o . .
 high_watermarks         c . o . r
 histories_of            . . o . r

@@ -203,7 +203,7 @@ END;
 -- row is held by somebody, so ask again), the seconds until it is to check in, and those that lie between two check-ins of one
 -- consumer. Waits for nothing, and one that is gone disturbs no other. While turns are given out to consumers that were called,
 -- the others put theirs off. Raises PS006.
-CREATE PROCEDURE heartbeats(subscriptions JSON, consumers JSON, sessions JSON)
+CREATE PROCEDURE heartbeats(subscription_names JSON, consumer_ids JSON, sessions JSON)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE given_rights INT;
@@ -214,12 +214,12 @@ BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE given CURSOR FOR
-        SELECT s.id, c.id, UNHEX(REPLACE(r.id, '-', '')), s.lease_seconds,
+        SELECT STRAIGHT_JOIN s.id, c.id, UNHEX(REPLACE(r.id, '-', '')), s.lease_seconds,
                GREATEST(s.heartbeat_seconds, COALESCE(v.pace_seconds, 0)), v.called_until
-        FROM JSON_TABLE(subscriptions, '$[*]' COLUMNS (place FOR ORDINALITY, name VARCHAR(500) PATH '$')) AS n
+        FROM JSON_TABLE(subscription_names, '$[*]' COLUMNS (place FOR ORDINALITY, name VARCHAR(500) PATH '$')) AS n
         JOIN (
             SELECT j.place, j.id
-            FROM JSON_TABLE(consumers, '$[*]' COLUMNS (place FOR ORDINALITY, id VARCHAR(255) PATH '$')) AS j
+            FROM JSON_TABLE(consumer_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id VARCHAR(255) PATH '$')) AS j
             LIMIT 1000000
         ) AS c ON c.place = n.place
         JOIN (
@@ -227,8 +227,8 @@ BEGIN
             FROM JSON_TABLE(sessions, '$[*]' COLUMNS (place FOR ORDINALITY, id CHAR(36) PATH '$')) AS j
             LIMIT 1000000
         ) AS r ON r.place = n.place
-        JOIN subscriptions AS s ON s.name_hash = UNHEX(SHA2(n.name, 256))
-        LEFT JOIN surveys AS v ON v.subscription_id = s.id
+        JOIN subscriptions AS s FORCE INDEX (subscriptions_name) ON s.name_hash = UNHEX(SHA2(n.name, 256))
+        LEFT JOIN surveys AS v FORCE INDEX (PRIMARY) ON v.subscription_id = s.id
         WHERE given_rights = 0 OR NOT reads_hidden(s.id)
         ORDER BY s.id, c.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
@@ -238,7 +238,8 @@ BEGIN
         RESIGNAL;
     END;
     CALL begin_call('heartbeats()');
-    IF NOT COALESCE(JSON_LENGTH(consumers) = JSON_LENGTH(subscriptions) AND JSON_LENGTH(sessions) = JSON_LENGTH(subscriptions), FALSE) THEN
+    IF NOT COALESCE(JSON_LENGTH(consumer_ids) = JSON_LENGTH(subscription_names)
+        AND JSON_LENGTH(sessions) = JSON_LENGTH(subscription_names), FALSE) THEN
         CALL refuse('PS006', 'a heartbeat needs a subscription and a session for each of its consumers');
     END IF;
     SELECT COUNT(g.verb) INTO given_rights FROM (SELECT n.verb FROM namespace_grants AS n LIMIT 1) AS g;
@@ -268,19 +269,19 @@ BEGIN
     FROM JSON_TABLE(sessions, '$[*]' COLUMNS (place FOR ORDINALITY, id CHAR(36) PATH '$')) AS r
     LEFT JOIN (
         SELECT j.place, j.name
-        FROM JSON_TABLE(subscriptions, '$[*]' COLUMNS (place FOR ORDINALITY, name VARCHAR(500) PATH '$')) AS j
+        FROM JSON_TABLE(subscription_names, '$[*]' COLUMNS (place FOR ORDINALITY, name VARCHAR(500) PATH '$')) AS j
         LIMIT 1000000
     ) AS n ON n.place = r.place
     LEFT JOIN (
         SELECT j.place, j.id
-        FROM JSON_TABLE(consumers, '$[*]' COLUMNS (place FOR ORDINALITY, id VARCHAR(255) PATH '$')) AS j
+        FROM JSON_TABLE(consumer_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id VARCHAR(255) PATH '$')) AS j
         LIMIT 1000000
     ) AS g ON g.place = r.place
-    LEFT JOIN subscriptions AS s
+    LEFT JOIN subscriptions AS s FORCE INDEX (subscriptions_name)
         ON s.name_hash = UNHEX(SHA2(n.name, 256)) AND (given_rights = 0 OR NOT reads_hidden(s.id))
     LEFT JOIN consumers AS c
         ON c.subscription_id = s.id AND c.id = g.id AND c.session = UNHEX(REPLACE(r.id, '-', ''))
-    LEFT JOIN surveys AS v ON v.subscription_id = s.id
+    LEFT JOIN surveys AS v FORCE INDEX (PRIMARY) ON v.subscription_id = s.id
     ORDER BY r.place;
 END;
 

@@ -157,7 +157,7 @@ $$;
 -- row is held by somebody, so ask again), the seconds until it is to check in, and those that lie between two check-ins of one
 -- consumer. Waits for nothing, and one that is gone disturbs no other. While turns are given out to consumers that were called,
 -- the others put theirs off. Raises PS006.
-CREATE OR REPLACE FUNCTION heartbeats(subscriptions text[], consumers text[], sessions uuid[])
+CREATE OR REPLACE FUNCTION heartbeats(subscription_names text[], consumer_ids text[], sessions uuid[])
 RETURNS TABLE (place integer, standing text, check_in_seconds double precision, pace_seconds double precision)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -170,14 +170,14 @@ DECLARE
     turns_until timestamptz;
     due timestamptz;
 BEGIN
-    IF cardinality(consumers) IS DISTINCT FROM cardinality(subscriptions)
-        OR cardinality(sessions) IS DISTINCT FROM cardinality(subscriptions) THEN
+    IF cardinality(consumer_ids) IS DISTINCT FROM cardinality(subscription_names)
+        OR cardinality(sessions) IS DISTINCT FROM cardinality(subscription_names) THEN
         PERFORM refuse('PS006', 'a heartbeat needs a subscription and a session for each of its consumers',
                        'Pass arrays of the same length.');
     END IF;
     FOR given IN
         SELECT g.subscription, g.consumer, g.session, g.place
-        FROM unnest(heartbeats.subscriptions, heartbeats.consumers, sessions)
+        FROM unnest(subscription_names, consumer_ids, sessions)
             WITH ORDINALITY AS g (subscription, consumer, session, place)
         ORDER BY g.subscription, g.consumer
     LOOP
