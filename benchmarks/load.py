@@ -8,6 +8,7 @@ stays active.  Half way through, a twentieth of the consumers die: they make no 
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import threading
 import time
@@ -22,6 +23,7 @@ from typing import Any
 from benchmarks.bench import Bench
 from benchmarks.measure import Aim, Figure, Settings, figure
 from penstock import database, stream
+from penstock.errors import UnknownConsumer
 from penstock.lease_keeper import LeaseKeeper
 from penstock.publish import publish_batch
 from penstock.records import Message
@@ -61,20 +63,21 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
     seconds = settings.load_seconds
     heartbeat = min(LONGEST_HEARTBEAT, seconds / BEATS)
     lease = heartbeat * LEASE_HEARTBEATS
-    topic = bench.new_topic(PARTITIONS)
+    partitions = min(PARTITIONS, 2 * count)
+    topic = bench.new_topic(partitions)
     stream.subscribe(bench.connection, SUBSCRIPTION, [topic])
     stream.configure_subscription(
         bench.connection, SUBSCRIPTION, heartbeat_seconds=heartbeat, lease_seconds=lease,
         release_seconds=lease,
     )  # fmt: skip
-    yield _idle_calls(bench, min(IDLE_SECONDS, seconds))
-    publish_batch(bench.connection, [Message(topic, b"x", partition=n) for n in range(PARTITIONS)])
+    yield _idle_calls(bench, partitions, min(IDLE_SECONDS, seconds))
+    publish_batch(bench.connection, [Message(topic, b"x", partition=n) for n in range(partitions)])
     bench.work_off()
     with Crowd(bench, count, heartbeat) as crowd:
         crowd.settle()
         found = crowd.live(seconds)
     print(
-        f"  {count} consumers, {PARTITIONS} partitions, heartbeat {heartbeat:g} s,"
+        f"  {count} consumers, {partitions} partitions, heartbeat {heartbeat:g} s,"
         f" lease {lease:g} s; {found}",
         flush=True,
     )
@@ -91,12 +94,14 @@ class Found:
     check_ins: list[float] = field(default_factory=list)
     heartbeats: list[float] = field(default_factory=list)
     by_second: Counter[int] = field(default_factory=Counter)
+    joined_again: int = 0
 
     def __str__(self) -> str:
         """One line."""
         return (
             f"{len(self.heartbeats)} heartbeats, median {_share(self.heartbeats, 50):.2f} ms,"
-            f" 99 % {_share(self.heartbeats, 99):.2f} ms; at most"
+            f" 99 % {_share(self.heartbeats, 99):.2f} ms; {self.joined_again} were late and joined"
+            f" again; at most"
             f" {max(self.by_second.values(), default=0)} check-ins in a second"
         )
 
@@ -179,29 +184,38 @@ class Crowd:
                 self._stop.wait(max(0.0, due - time.perf_counter()))
                 if name in self._dead:
                     continue
-                if kind == "join":
-                    members[name] = stream.join(connection, SUBSCRIPTION, name)
-                    self._joined.add(name)
-                if kind == "beat":
-                    told = self._beat(connection, members[name])
-                    if told < self._heartbeat:
-                        heapq.heappush(calls, (time.perf_counter() + told, name, "check in"))
-                else:
-                    self._check_in(connection, members[name])
-                if kind != "check in":
+                try:
+                    if kind == "join":
+                        members[name] = stream.join(connection, SUBSCRIPTION, name)
+                        self._joined.add(name)
+                    told = self._call(connection, members[name], kind)
+                except UnknownConsumer:
+                    told, kind = math.inf, "gone"
+                    heapq.heappush(calls, (time.perf_counter(), name, "join"))
+                if told < self._heartbeat:
+                    heapq.heappush(calls, (time.perf_counter() + told, name, "check in"))
+                if kind in {"join", "beat"}:
                     heapq.heappush(calls, (due + self._heartbeat, name, "beat"))
         finally:
             connection.close()
+
+    def _call(self, connection: Any, member: Membership, kind: str) -> float:
+        """A heartbeat answers when to check in."""
+        if kind == "beat":
+            return self._beat(connection, member)
+        self._check_in(connection, member)
+        return math.inf
 
     def _beat(self, connection: Any, member: Membership) -> float:
         begun = time.perf_counter()
         (beat,) = stream.heartbeats(connection, [member], alone=True)
         spent = time.perf_counter() - begun
-        if beat.standing == "gone":
-            raise RuntimeError(f"{member.consumer} was late, and is no member any more")
         with self._lock:
             if self._found is not None:
                 self._found.heartbeats.append(1_000 * spent)
+                self._found.joined_again += beat.standing == "gone"
+        if beat.standing == "gone":
+            raise UnknownConsumer(member.consumer)
         return beat.check_in_seconds if beat.standing == "member" else self._heartbeat
 
     def _check_in(self, connection: Any, member: Membership) -> None:
@@ -238,14 +252,14 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
 
 
-def _idle_calls(bench: Bench, seconds: float) -> Figure:
+def _idle_calls(bench: Bench, partitions: int, seconds: float) -> Figure:
     """Statements a second while nothing is unread; PostgreSQL counts them as transactions."""
     with LeaseKeeper(bench.url, SUBSCRIPTION, consumer="idle"):
         before = _calls(bench)
         time.sleep(seconds)
         made = _calls(bench) - before
     return figure(
-        "load_idle_calls", made / seconds, unit="calls/s", rows=PARTITIONS, batch=1,
+        "load_idle_calls", made / seconds, unit="calls/s", rows=partitions, batch=1,
         aim=Aim(at_most=50),
     )  # fmt: skip
 
