@@ -19,11 +19,13 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from penstock import catalog, config, database, dialects, outgoing, validation
+from penstock.dead_letters import Redriven, finish_binds, parking_binds
 from penstock.errors import InvalidArgument
 from penstock.packed_arrays import packed_for_driver
 from penstock.publish_steps import batch_steps, publish_steps, rows_of
-from penstock.records import Event, Message, Published
+from penstock.records import Event, Lease, Message, Published
 from penstock.steps import Rows, Steps, asked
+from penstock.stream import Membership
 from penstock.topic_cache import KnownTopics, known_to_connection, remembered
 
 T = TypeVar("T")
@@ -75,6 +77,26 @@ async def fetch(
     return Event.from_rows(topic, partition, rows[0][-1], rows) if rows else []
 
 
+async def commit_parking(
+    connection: Any,
+    member: Membership,
+    lease: Lease,
+    position: int,
+    *,
+    after: int,
+    sequences: Iterable[int],
+) -> None:
+    """A commit in the caller's transaction, as :func:`penstock.dead_letters.commit_parking`."""
+    binds = parking_binds(member, lease, position, after, sequences)
+    await _run(await _door(connection), asked("commit_parking", **binds))
+
+
+async def finish_redriven(connection: Any, member: Membership, letter: Redriven) -> None:
+    """Remove a redriven letter, as :func:`penstock.dead_letters.finish_redriven`."""
+    binds = finish_binds(member, letter)
+    await _run(await _door(connection), asked("finish_redriven", **binds))
+
+
 class _Door:
     """How statements reach one kind of connection."""
 
@@ -93,9 +115,12 @@ class _Door:
 
 class _Psycopg(_Door):
     async def execute(self, sql: str, binds: dict[str, Any]) -> Rows:
-        from psycopg.rows import tuple_row
+        import psycopg
 
-        async with self.connection.cursor(row_factory=tuple_row) as cursor:
+        kind = self.connection.cursor_factory
+        if issubclass(kind, psycopg.AsyncRawCursor):  # knows no named parameters
+            kind = psycopg.AsyncCursor
+        async with kind(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
             await cursor.execute(sql, binds or None)
             return [] if cursor.description is None else list(await cursor.fetchall())
 

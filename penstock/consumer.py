@@ -67,6 +67,16 @@ class Batch:
         """The sequence of the last event."""
         return self.events[-1].sequence
 
+    @property
+    def subscription(self) -> str:
+        """The name of the subscription."""
+        return self._member.subscription
+
+    @property
+    def in_order(self) -> bool:
+        """Whether everything before these events is done."""
+        return True
+
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """A transaction that commits the block's writes and the position together, or neither.

@@ -51,7 +51,7 @@ INDEXES = {
     "active_partitions": {"PRIMARY"},
     "blocks": {"PRIMARY", "blocks_newest"},
     "relay_failures": {"PRIMARY", "relay_failures_attempt"},
-    "dead_letters": {"PRIMARY"},
+    "dead_letters": {"PRIMARY", "dead_letters_redriven"},
     "topics": {"PRIMARY", "topics_address"},
     "partitions": {"PRIMARY", "partitions_number"},
     "subscriptions": {"PRIMARY", "subscriptions_name"},

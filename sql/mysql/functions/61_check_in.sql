@@ -1,6 +1,25 @@
+-- name: redriven_letters
+-- How many dead letters of a partition wait for their next delivery.
+CREATE FUNCTION redriven_letters(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
+READS SQL DATA
+BEGIN
+    DECLARE found BIGINT;
+    SELECT COUNT(*) INTO found
+    FROM dead_letters AS d FORCE INDEX (dead_letters_redriven)
+    WHERE d.subscription_id = of_subscription AND d.partition_id = of_partition AND d.redriven_at IS NOT NULL;
+    RETURN found;
+END;
+
+-- name: backlog_of
+-- How much of a partition is unread, redriven letters included.
+CREATE FUNCTION backlog_of(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
+READS SQL DATA
+RETURN high_watermark(of_partition) - current_position(of_subscription, of_partition)
+    + redriven_letters(of_subscription, of_partition);
+
 -- name: survey
 -- Writes down which partitions of a subscription are active, unless that was done since a time: check-ins share what one of them
--- has found. Active are those with unread events, or held and read a moment ago (a partition that drains between two events keeps
+-- has found. Active are those with unread events or redriven letters, or held and read a moment ago (a partition that drains between two events keeps
 -- its lease for that long). The caller holds the subscription's row, so that one looks while the others wait, and need not look
 -- again. Answers whether everybody has his share, as far as that is known.
 CREATE PROCEDURE survey(owner_id BIGINT, since DATETIME(6), present DATETIME(6), OUT is_balanced BOOLEAN)
@@ -27,7 +46,7 @@ survey: BEGIN
     ) AS n
     JOIN positions AS p ON p.id = n.newest
     WHERE IF(n.holder IS NOT NULL AND GREATEST(p.at, n.acquired_at) > present - INTERVAL 30 SECOND, TRUE,
-             high_watermark(n.partition_id) > p.position);
+             high_watermark(n.partition_id) > p.position OR redriven_letters(owner_id, n.partition_id) > 0);
     DELETE a FROM active_partitions AS a LEFT JOIN found_active AS f ON f.partition_id = a.partition_id
     WHERE a.subscription_id = owner_id AND f.partition_id IS NULL;
     INSERT INTO active_partitions (subscription_id, partition_id)
@@ -43,8 +62,9 @@ survey: BEGIN
 END;
 
 -- name: read_board
--- Fills the session's table board: every partition of a subscription, who works on it, and whether it is active.
-CREATE PROCEDURE read_board(owner_id BIGINT)
+-- Fills the session's table board: every partition of a subscription, or of these topics (a JSON array of ids; NULL: all), who works
+-- on it, and whether it is active.
+CREATE PROCEDURE read_board(owner_id BIGINT, topic_ids JSON)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS board (
         partition_id BIGINT NOT NULL PRIMARY KEY, state VARCHAR(10) NOT NULL, holder_hash BINARY(32), random_key DOUBLE NOT NULL,
@@ -55,14 +75,14 @@ BEGIN
     SELECT l.partition_id, l.state, UNHEX(SHA2(l.holder, 256)), l.random_key, a.partition_id IS NOT NULL
     FROM leases AS l
     LEFT JOIN active_partitions AS a ON a.subscription_id = owner_id AND a.partition_id = l.partition_id
-    WHERE l.subscription_id = owner_id;
+    WHERE l.subscription_id = owner_id AND (topic_ids IS NULL OR JSON_CONTAINS(topic_ids, CAST(l.partition_id >> 16 AS CHAR)));
 END;
 
 -- name: find_standings
 -- Fills the session's table standings: how many active partitions of the board each consumer holds too few (below 0: too many).
--- Fair share by weight: largest remainders (Hamilton), ties by consumer id, so that all active partitions are held, the spread at
--- equal weights is at most 1, and nothing moves in the steady state.
-CREATE PROCEDURE find_standings(owner_id BIGINT, active BIGINT)
+-- Fair share by weight of those who take this topic (NULL: all): largest remainders (Hamilton), ties by consumer id, so that all active
+-- partitions are held, the spread at equal weights is at most 1, and nothing moves in the steady state.
+CREATE PROCEDURE find_standings(owner_id BIGINT, of_topic BIGINT, active BIGINT)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS standings (
         consumer VARCHAR(255) NOT NULL PRIMARY KEY, shortage BIGINT NOT NULL
@@ -74,7 +94,7 @@ BEGIN
                    SELECT COUNT(*) FROM board AS b
                    WHERE b.holder_hash = UNHEX(SHA2(c.id, 256)) AND b.state = 'ACTIVE' AND b.is_active) AS held
         FROM consumers AS c
-        WHERE c.subscription_id = owner_id
+        WHERE c.subscription_id = owner_id AND (of_topic IS NULL OR may_hold(owner_id, c.id, of_topic))
     ), ranked AS (
         SELECT e.id, FLOOR(e.share) - e.held AS missing,
                ROW_NUMBER() OVER (ORDER BY e.share - FLOOR(e.share) DESC, e.id) AS place,
@@ -89,7 +109,7 @@ END;
 -- that are not active (cold); how many of what the others are short of is not free (uncovered), how many partitions are free, and how many of
 -- the others are short or have too much (concerned).
 CREATE PROCEDURE find_share(
-    owner_id BIGINT, me VARCHAR(255), OUT shortage BIGINT, OUT cold BIGINT, OUT uncovered BIGINT, OUT available BIGINT,
+    owner_id BIGINT, me VARCHAR(255), of_topic BIGINT, OUT shortage BIGINT, OUT cold BIGINT, OUT uncovered BIGINT, OUT available BIGINT,
     OUT concerned BIGINT
 )
 BEGIN
@@ -99,7 +119,7 @@ BEGIN
            COALESCE(SUM(NOT b.is_active AND b.state = 'ACTIVE'), 0)
     INTO active, unheld, available, cold
     FROM board AS b;
-    CALL find_standings(owner_id, active);
+    CALL find_standings(owner_id, of_topic, active);
     SELECT MAX(IF(s.consumer = me, s.shortage, NULL)), SUM(GREATEST(s.shortage, 0)) - unheld,
            SUM(s.shortage <> 0 AND s.consumer <> me)
     INTO shortage, uncovered, concerned
@@ -122,8 +142,7 @@ BEGIN
             SELECT h.partition_id, (h.is_active OR h.backlog > 0) AS is_active, ROW_NUMBER() OVER (
                        PARTITION BY (h.is_active OR h.backlog > 0) ORDER BY h.backlog, h.partition_id) AS place
             FROM (
-                SELECT b.partition_id, b.is_active,
-                       high_watermark(b.partition_id) - current_position(owner_id, b.partition_id) AS backlog
+                SELECT b.partition_id, b.is_active, backlog_of(owner_id, b.partition_id) AS backlog
                 FROM board AS b
                 WHERE b.state = 'ACTIVE' AND b.holder_hash = UNHEX(SHA2(consumer, 256))
                 LIMIT 1000000  -- Keeps it from being merged, which would call the functions for each mention.
@@ -174,7 +193,7 @@ BEGIN
                 ORDER BY b.random_key < pivot, b.random_key
                 LIMIT 1000000  -- First the order, then the look at each: it ends with the last one that is wanted.
             ) AS f
-            WHERE high_watermark(f.partition_id) > current_position(owner_id, f.partition_id)
+            WHERE backlog_of(owner_id, f.partition_id) > 0
             LIMIT shortage
         ) AS w
         ORDER BY w.partition_id;
@@ -253,16 +272,19 @@ BEGIN
 END;
 
 -- name: share_out
--- Has a consumer give up and take what it should, calls the others who have too little or too much, and writes down whether
--- nothing had to move: then the check-ins until the next survey need not ask.
-CREATE PROCEDURE share_out(owner_id BIGINT, consumer VARCHAR(255), present DATETIME(6), release_deadline DATETIME(6))
+-- What a check-in does for topics that the same consumers take (a JSON array of ids, and one of them; NULL: all): has the consumer
+-- give up and take what it should, and calls the others who have too little or too much. Where that are all topics, it writes down
+-- whether nothing had to move: then the check-ins until the next survey need not ask.
+CREATE PROCEDURE share_out(
+    owner_id BIGINT, consumer VARCHAR(255), topic_ids JSON, of_topic BIGINT, present DATETIME(6), deadline DATETIME(6)
+)
 BEGIN
     DECLARE shortage, cold, uncovered, available, concerned BIGINT;
     DECLARE asked, taken BIGINT DEFAULT 0;
-    CALL read_board(owner_id);
-    CALL find_share(owner_id, consumer, shortage, cold, uncovered, available, concerned);
+    CALL read_board(owner_id, topic_ids);
+    CALL find_share(owner_id, consumer, of_topic, shortage, cold, uncovered, available, concerned);
     IF cold > 0 OR LEAST(-shortage, uncovered) > 0 THEN
-        CALL release_surplus(owner_id, consumer, LEAST(-shortage, uncovered), present, release_deadline, asked);
+        CALL release_surplus(owner_id, consumer, LEAST(-shortage, uncovered), present, deadline, asked);
     END IF;
     IF shortage > 0 THEN
         CALL acquire(owner_id, consumer, shortage, present, taken);
@@ -271,7 +293,7 @@ BEGIN
         CALL call_consumers(owner_id, consumer, available - taken, uncovered - asked, present);
     END IF;
     UPDATE surveys AS v
-    SET v.balanced = (shortage = 0 AND cold = 0 AND concerned = 0)
+    SET v.balanced = (topic_ids IS NULL AND shortage = 0 AND cold = 0 AND concerned = 0)
     WHERE v.subscription_id = owner_id;
 END;
 
@@ -279,14 +301,15 @@ END;
 -- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a subscription at
 -- a time; the clock is read after the lock. Who finds that others have too little or too much calls them. Which partitions have
 -- unread events is looked up anew when fresh, else at most once in refresh_seconds for all. Answers the leases that are now
--- held. Raises PS013, PS014, PS018.
+-- held. While the subscription is paused, all that is held is asked for. Raises PS013, PS014, PS018.
 CREATE PROCEDURE check_in(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), fresh BOOLEAN)
 BEGIN
     DECLARE owner_id BIGINT;
-    DECLARE expired, locked INT;
-    DECLARE is_balanced BOOLEAN;
+    DECLARE asked BIGINT;
+    DECLARE expired, locked, listed INT;
+    DECLARE paused, is_balanced BOOLEAN;
     DECLARE release_time, refresh_time, pause DOUBLE;
-    DECLARE present DATETIME(6);
+    DECLARE present, deadline DATETIME(6);
     DECLARE asked_at DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -304,9 +327,20 @@ BEGIN
     CALL extend_deadline(owner_id, consumer, session, present,
                          present + INTERVAL pause * (0.9 + 0.2 * RAND()) * 1000000 MICROSECOND);
     CALL collect_dead(owner_id, present, expired, locked);
-    CALL survey(owner_id, IF(fresh, asked_at, present - INTERVAL refresh_time * 1000000 MICROSECOND), present, is_balanced);
-    IF NOT is_balanced THEN
-        CALL share_out(owner_id, consumer, present, present + INTERVAL release_time * 1000000 MICROSECOND);
+    SET deadline = present + INTERVAL release_time * 1000000 MICROSECOND;
+    CALL find_paused(owner_id, paused);
+    IF paused THEN
+        CALL read_board(owner_id, NULL);
+        CALL release_surplus(owner_id, consumer, 1000000000, present, deadline, asked);
+    ELSE
+        CALL survey(owner_id, IF(fresh, asked_at, present - INTERVAL refresh_time * 1000000 MICROSECOND), present, is_balanced);
+        SELECT COUNT(f.topic_id) INTO listed
+        FROM (SELECT t.topic_id FROM consumer_topics AS t WHERE t.subscription_id = owner_id LIMIT 1) AS f;
+        IF NOT is_balanced AND listed > 0 THEN
+            CALL share_out_groups(owner_id, consumer, present, deadline);
+        ELSEIF NOT is_balanced THEN
+            CALL share_out(owner_id, consumer, NULL, NULL, present, deadline);
+        END IF;
     END IF;
     CALL held_leases(subscription, consumer);
 END;

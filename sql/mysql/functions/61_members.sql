@@ -113,9 +113,9 @@ END;
 
 -- name: join
 -- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of the same
--- id is refused (PS015) until the first one's deadline has passed or it left. Answers the times, in seconds. Raises PS006,
--- PS013, PS015.
-CREATE PROCEDURE `join`(subscription LONGTEXT, consumer TEXT, session CHAR(36), weight DOUBLE)
+-- id is refused (PS015) until the first one's deadline has passed or it left. Given topics of the subscription (a JSON array), it is
+-- handed only partitions of these. Answers the times, in seconds. Raises PS002, PS003, PS006, PS013, PS015, PS030 to PS034.
+CREATE PROCEDURE `join`(subscription LONGTEXT, consumer TEXT, session CHAR(36), weight DOUBLE, topics JSON)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE places, taken, blocked INT;
@@ -138,6 +138,7 @@ BEGIN
         CALL refuse('PS006', CONCAT('a consumer of weight ', COALESCE(weight, 'NULL'), ', not between 0.001 and 1,000'));
     END IF;
     CALL lock_subscription(subscription, owner_id);
+    CALL require_listed(owner_id, subscription, topics);
     SET present = UTC_TIMESTAMP(6);
     SELECT s.heartbeat_seconds, s.lease_seconds, s.max_consumers INTO heartbeat_time, lease_time, places
     FROM subscriptions AS s WHERE s.id = owner_id;
@@ -155,9 +156,12 @@ BEGIN
         -- An earlier run is inside a transaction that holds a lease: under the same id both would hold one lease_epoch.
         CALL refuse('PS015', CONCAT('an earlier run of consumer "', consumer, '" has not ended its transaction'));
     END IF;
-    DELETE c FROM consumers AS c WHERE c.subscription_id = owner_id AND c.id = consumer;
     INSERT INTO consumers (subscription_id, id, session, weight, joined_at, heartbeat_at, deadline)
-    VALUES (owner_id, consumer, run, weight, present, present, present + INTERVAL lease_time * 1000000 MICROSECOND);
+    VALUES (owner_id, consumer, run, weight, present, present, present + INTERVAL lease_time * 1000000 MICROSECOND)
+    ON DUPLICATE KEY UPDATE
+        session = VALUES(session), weight = VALUES(weight), joined_at = VALUES(joined_at),
+        heartbeat_at = VALUES(heartbeat_at), deadline = VALUES(deadline), check_in_at = DEFAULT(check_in_at), called = FALSE;
+    CALL limit_consumer(owner_id, consumer, topics);
     SELECT heartbeat_time AS heartbeat_seconds, lease_time AS lease_seconds, MAX(h.history) AS history FROM histories AS h;
 END;
 

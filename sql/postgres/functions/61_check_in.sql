@@ -1,6 +1,24 @@
+-- name: redriven_letters
+-- How many dead letters of a partition wait for their next delivery.
+CREATE OR REPLACE FUNCTION redriven_letters(subscription_id bigint, partition_id bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT count(*)
+    FROM dead_letters AS d
+    WHERE d.subscription_id = redriven_letters.subscription_id AND d.partition_id = redriven_letters.partition_id
+      AND d.redriven_at IS NOT NULL
+$$;
+
+-- name: backlog_of
+-- How much of a partition is unread, redriven letters included.
+CREATE OR REPLACE FUNCTION backlog_of(subscription_id bigint, partition_id bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT high_watermark(partition_id) - current_position(subscription_id, partition_id)
+        + redriven_letters(subscription_id, partition_id)
+$$;
+
 -- name: find_active
--- The partitions of a subscription that are active: with unread events, or held and read a moment ago (a partition that drains
--- between two events keeps its lease for that long). The high watermark is asked for last, because it costs most.
+-- The partitions of a subscription that are active: with unread events or redriven letters, or held and read a moment ago (a partition
+-- that drains between two events keeps its lease for that long). The high watermark is asked for last, because it costs most.
 CREATE OR REPLACE FUNCTION find_active(subscription_id bigint, now timestamptz) RETURNS TABLE (partition_id bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT l.partition_id
@@ -20,7 +38,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
                    FROM chunks AS c
                    WHERE c.partition_id = l.partition_id
                    ORDER BY c.first_sequence DESC
-                   LIMIT 1) END
+                   LIMIT 1) OR redriven_letters(l.subscription_id, l.partition_id) > 0 END
 $$;
 
 -- name: survey
@@ -55,15 +73,16 @@ END
 $$;
 
 -- name: quotas
--- Fair share by weight: largest remainders (Hamilton), ties by consumer id, so that all active partitions are held, the
--- spread at equal weights is at most 1, and nothing moves in the steady state.
-CREATE OR REPLACE FUNCTION quotas(subscription_id bigint, active bigint)
+-- Fair share by weight of those who take these topics (NULL: all): largest remainders (Hamilton), ties by consumer id, so that all
+-- active partitions are held, the spread at equal weights is at most 1, and nothing moves in the steady state.
+CREATE OR REPLACE FUNCTION quotas(subscription_id bigint, topic_ids bigint[], active bigint)
 RETURNS TABLE (consumer text, quota bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     WITH exact AS (
         SELECT c.id, quotas.active * c.weight / sum(c.weight) OVER () AS share
         FROM consumers AS c
         WHERE c.subscription_id = quotas.subscription_id
+          AND (topic_ids IS NULL OR may_hold(c.subscription_id, c.id, topic_ids[1]))
     ), ranked AS (
         SELECT e.id, floor(e.share)::bigint AS whole,
                row_number() OVER (ORDER BY e.share - floor(e.share) DESC, e.id) AS place,
@@ -74,11 +93,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: find_share
--- How a consumer stands: how many active partitions it holds too few (shortage; below 0: too many) and how many that are not
+-- How a consumer stands with these topics (NULL: all): how many active partitions it holds too few (shortage; below 0: too many) and how many that are not
 -- active (cold); how many of what the others are short of is not free (uncovered), how many partitions are free, who of the
 -- others has too little (short) or too much (ample), the furthest first, and whether nothing has to move (balanced).
 CREATE OR REPLACE FUNCTION find_share(
-    subscription_id bigint, consumer text, OUT shortage bigint, OUT cold bigint, OUT uncovered bigint, OUT free bigint,
+    subscription_id bigint, consumer text, topic_ids bigint[], OUT shortage bigint, OUT cold bigint, OUT uncovered bigint, OUT free bigint,
     OUT short text[], OUT ample text[], OUT balanced boolean
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -87,6 +106,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         FROM leases AS l
         LEFT JOIN active_partitions AS a ON a.subscription_id = l.subscription_id AND a.partition_id = l.partition_id
         WHERE l.subscription_id = find_share.subscription_id
+          AND (topic_ids IS NULL OR l.partition_id >> 16 = ANY (topic_ids))
     ), totals AS (
         SELECT count(*) FILTER (WHERE b.active) AS active,
                count(*) FILTER (WHERE b.active AND b.state <> 'ACTIVE') AS unheld,
@@ -100,7 +120,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ), standing AS (
         SELECT q.consumer, q.quota - COALESCE(h.warm, 0) AS shortage, COALESCE(h.cold, 0) AS cold, t.unheld, t.free
         FROM totals AS t
-        CROSS JOIN LATERAL quotas(find_share.subscription_id, t.active) AS q
+        CROSS JOIN LATERAL quotas(find_share.subscription_id, topic_ids, t.active) AS q
         LEFT JOIN held AS h ON h.holder = q.consumer
     )
     SELECT max(s.shortage) FILTER (WHERE s.consumer = find_share.consumer),
@@ -118,16 +138,17 @@ $$;
 -- Asks a consumer to give up what it holds above its quota, but only while others are short of more than is free: smallest
 -- backlog first. A partition that has gone cold is given up whatever the quota. Answers how many.
 CREATE OR REPLACE FUNCTION release_surplus(
-    owner subscriptions, consumer text, surplus bigint, now timestamptz
+    owner subscriptions, consumer text, topic_ids bigint[], surplus bigint, now timestamptz
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     asked integer;
 BEGIN
     WITH held AS MATERIALIZED (
-        SELECT l.partition_id, high_watermark(l.partition_id) - current_position(owner.id, l.partition_id) AS backlog
+        SELECT l.partition_id, backlog_of(owner.id, l.partition_id) AS backlog
         FROM leases AS l
         WHERE l.subscription_id = owner.id AND l.holder = consumer AND l.state = 'ACTIVE'
+          AND (topic_ids IS NULL OR l.partition_id >> 16 = ANY (topic_ids))
     ), ordered AS (
         -- What got events since the survey is not cold any more.
         SELECT h.partition_id, (h.backlog > 0 OR a.partition_id IS NOT NULL) AS active, row_number() OVER (
@@ -159,7 +180,9 @@ $$;
 -- name: acquire
 -- Leases up to shortage free partitions with unread events, from a random pivot on and round, so that consumers do not meet.
 -- Every acquisition raises lease_epoch. Answers how many.
-CREATE OR REPLACE FUNCTION acquire(subscription_id bigint, consumer text, shortage bigint, now timestamptz) RETURNS integer
+CREATE OR REPLACE FUNCTION acquire(
+    subscription_id bigint, consumer text, topic_ids bigint[], shortage bigint, now timestamptz
+) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     pivot double precision := random();
@@ -170,12 +193,13 @@ BEGIN
         FROM leases AS l
         JOIN active_partitions AS a ON a.subscription_id = l.subscription_id AND a.partition_id = l.partition_id
         WHERE l.subscription_id = acquire.subscription_id AND l.state = 'AVAILABLE'
+          AND (topic_ids IS NULL OR l.partition_id >> 16 = ANY (topic_ids))
         ORDER BY l.random_key < pivot, l.random_key
         OFFSET 0  -- First the order, then the look at each: it ends with the last one that is wanted.
     ), wanted AS (
         SELECT f.partition_id
         FROM free AS f
-        WHERE high_watermark(f.partition_id) > current_position(acquire.subscription_id, f.partition_id)
+        WHERE backlog_of(acquire.subscription_id, f.partition_id) > 0
         LIMIT shortage
     ), chosen AS (
         SELECT l.partition_id
@@ -231,27 +255,28 @@ END
 $$;
 
 -- name: share_out
--- Has a consumer give up and take what it should, calls the others who have too little or too much, and writes down whether
--- nothing had to move: then the check-ins until the next survey need not ask.
-CREATE OR REPLACE FUNCTION share_out(owner subscriptions, consumer text, now timestamptz) RETURNS void
+-- What a check-in does for topics that the same consumers take (NULL: all): has the consumer give up and take what it should, and calls
+-- the others who have too little or too much. Where that are all topics, it writes down whether nothing had to move: then the
+-- check-ins until the next survey need not ask.
+CREATE OR REPLACE FUNCTION share_out(owner subscriptions, consumer text, topic_ids bigint[], now timestamptz) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     mine record;
     asked integer := 0;
     taken integer := 0;
 BEGIN
-    SELECT * INTO mine FROM find_share(owner.id, consumer);
+    SELECT * INTO mine FROM find_share(owner.id, consumer, topic_ids);
     IF mine.cold > 0 OR LEAST(-mine.shortage, mine.uncovered) > 0 THEN
-        asked := release_surplus(owner, consumer, LEAST(-mine.shortage, mine.uncovered), now);
+        asked := release_surplus(owner, consumer, topic_ids, LEAST(-mine.shortage, mine.uncovered), now);
     END IF;
     IF mine.shortage > 0 THEN
-        taken := acquire(owner.id, consumer, mine.shortage, now);
+        taken := acquire(owner.id, consumer, topic_ids, mine.shortage, now);
     END IF;
     IF cardinality(mine.short) > 0 OR cardinality(mine.ample) > 0 THEN
         PERFORM call_consumers(owner, mine.short[1:mine.free - taken] || mine.ample[1:mine.uncovered - asked], now);
     END IF;
     UPDATE surveys AS v SET balanced = NOT v.balanced
-    WHERE v.subscription_id = owner.id AND v.balanced <> mine.balanced;
+    WHERE v.subscription_id = owner.id AND v.balanced <> (mine.balanced AND topic_ids IS NULL);
 END
 $$;
 
@@ -259,7 +284,7 @@ $$;
 -- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a subscription at
 -- a time; the clock is read after the lock. Who finds that others have too little or too much calls them. Which partitions have
 -- unread events is looked up anew when fresh, else at most once in refresh_seconds for all. Answers the leases that are now
--- held. Raises PS013, PS014.
+-- held. While the subscription is paused, all that is held is asked for. Raises PS013, PS014.
 CREATE OR REPLACE FUNCTION check_in(subscription text, consumer text, session uuid, fresh boolean DEFAULT true)
 RETURNS TABLE (
     topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint, history integer
@@ -277,8 +302,10 @@ BEGIN
     SELECT GREATEST(owner.heartbeat_seconds, max(v.pace_seconds)) INTO pause FROM surveys AS v WHERE v.subscription_id = owner.id;
     PERFORM extend_deadline(owner, consumer, session, now, now + make_interval(secs => pause * (0.9 + 0.2 * random())));
     PERFORM collect_dead(owner.id, now);
-    IF NOT survey(owner, CASE WHEN fresh THEN asked_at ELSE now - make_interval(secs => owner.refresh_seconds) END, now) THEN
-        PERFORM share_out(owner, consumer, now);
+    IF is_paused(owner.id) THEN
+        PERFORM release_surplus(owner, consumer, NULL, 1000000000, now);
+    ELSIF NOT survey(owner, CASE WHEN fresh THEN asked_at ELSE now - make_interval(secs => owner.refresh_seconds) END, now) THEN
+        PERFORM share_out(owner, consumer, g.topic_ids, now) FROM shared_topics(owner.id, consumer) AS g;
     END IF;
     RETURN QUERY SELECT * FROM held_leases(subscription, consumer);
 END

@@ -1,13 +1,15 @@
 -- name: join
 -- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of the same
--- id is refused (PS015) until the first one's deadline has passed or it left. Answers the times, in seconds.
+-- id is refused (PS015) until the first one's deadline has passed or it left. Given topics of the subscription, it is handed only
+-- partitions of these. Answers the times, in seconds.
 CREATE OR REPLACE FUNCTION "join"(
-    subscription text, consumer text, session uuid, weight double precision DEFAULT 1,
+    subscription text, consumer text, session uuid, weight double precision DEFAULT 1, topics text[] DEFAULT NULL,
     OUT heartbeat_seconds double precision, OUT lease_seconds double precision, OUT history integer
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
+    topic_ids bigint[] := listed_topics(owner, topics);
     present consumers%ROWTYPE;
     now timestamptz;
 BEGIN
@@ -42,6 +44,7 @@ BEGIN
     ON CONFLICT ON CONSTRAINT consumers_pkey DO UPDATE
     SET session = EXCLUDED.session, weight = EXCLUDED.weight, joined_at = EXCLUDED.joined_at,
         heartbeat_at = EXCLUDED.heartbeat_at, deadline = EXCLUDED.deadline, check_in_at = EXCLUDED.check_in_at, called = false;
+    PERFORM limit_consumer(owner.id, consumer, topic_ids);
     heartbeat_seconds := owner.heartbeat_seconds;
     lease_seconds := owner.lease_seconds;
     history := current_history();

@@ -27,4 +27,5 @@ CREATE TABLE active_partitions (
 -- Functions whose arguments or results changed; what replaces them is applied after the migrations.
 DROP FUNCTION IF EXISTS check_in(text, text, uuid);
 DROP FUNCTION IF EXISTS extend_deadline(subscriptions, text, uuid, timestamptz);
-DROP FUNCTION IF EXISTS lease_board(bigint, timestamptz);
+DROP FUNCTION IF EXISTS lease_board(bigint, bigint[], timestamptz);
+DROP FUNCTION IF EXISTS share_out(subscriptions, text, bigint[], timestamptz);
