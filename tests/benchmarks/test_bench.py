@@ -23,7 +23,13 @@ from tests.log.kit import wait_until
 from tests.support import missing
 
 TINY = Settings(
-    rows=40, rounds=1, hold_seconds=0.5, held_events=600, held_batch=50, retained_events=300
+    rows=40,
+    rounds=1,
+    hold_seconds=0.5,
+    held_events=600,
+    held_batch=50,
+    retained_events=300,
+    load_seconds=3,
 )
 HELD = ["held_publish", "held_sequence", "held_fetch", "held_consume", "held_kept_rate"]
 #: The peers come from the package registries, so they are not among the tests of every run.
@@ -34,6 +40,10 @@ NAMES = {
     "sequence": ["sequence", "sequence_1024_partitions", "sequence_20_topics"],
     "fetch": ["fetch", "fetch_live_ticks"],
     "consume": ["consume"],
+    "load": [
+        "load_idle_calls", "load_check_ins", "load_database_cpu", "load_check_in_median",
+        "load_check_in_p99", "load_replaced",
+    ],
     "held": HELD,
     "retained": [
         "retained_publish_batch_500", "retained_publish_8_clients", "retained_empty_tick",
@@ -42,7 +52,10 @@ NAMES = {
 }  # fmt: skip
 PILED_UP = {"postgres": "held_dead_tuples_per_1000_events"}
 IN_UNDO = "held_undo_logs_per_1000_events"
-ALONE = {"sequence", "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO, *PILED_UP.values()}
+ALONE = {
+    "sequence", *NAMES["load"], "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO,
+    *PILED_UP.values(),
+}  # fmt: skip
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"
 ]  # fmt: skip

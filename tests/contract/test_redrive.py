@@ -50,8 +50,8 @@ COUNTED: Guard = {
     "mysql": ("poll_redriven", "SET d.attempts = d.attempts + 1", "SET d.attempts = d.attempts"),
 }
 LEASED: Guard = {
-    "postgres": ("lease_board", "p.position + r.redriven", "p.position"),
-    "mysql": ("read_board", "p.position + n.redriven", "p.position"),
+    "postgres": ("find_active", "OR redriven_letters(l.subscription_id, l.partition_id) > 0", ""),
+    "mysql": ("survey", "OR redriven_letters(owner_id, n.partition_id) > 0", ""),
 }
 
 

@@ -37,14 +37,15 @@ from tests.stream.kit import SUBSCRIPTION, more
 A, B, C = "tests/a", "tests/b", "tests/c"
 
 EVERYBODY_TAKES_ALL: Guard = {
-    "postgres": ("acquire", "lease_board(acquire.subscription_id, topic_ids, now)",
-                 "lease_board(acquire.subscription_id, NULL, now)"),
+    "postgres": (
+        "acquire", "AND (topic_ids IS NULL OR l.partition_id >> 16 = ANY (topic_ids))", ""
+    ),
     "mysql": ("read_board", "JSON_CONTAINS(topic_ids, CAST(l.partition_id >> 16 AS CHAR))", "TRUE"),
 }  # fmt: skip
 SHARED_BY_ALL: Guard = {
     # As if who has not named the topic wanted a part of it.
     "postgres": ("quotas", "may_hold(c.subscription_id, c.id, topic_ids[1])", "true"),
-    "mysql": ("find_share", "may_hold(owner_id, c.id, of_topic)", "TRUE"),
+    "mysql": ("find_standings", "may_hold(owner_id, c.id, of_topic)", "TRUE"),
 }
 
 
