@@ -225,6 +225,9 @@ DECLARE
     held_ids bigint[];
     held_epochs bigint[];
 BEGIN
+    IF NOT EXISTS (SELECT FROM dead_letters AS d WHERE d.subscription_id = owner.id AND d.redriven_at IS NOT NULL) THEN
+        RETURN;
+    END IF;
     SELECT array_agg(l.partition_id), array_agg(l.lease_epoch) INTO held_ids, held_epochs
     FROM unnest(poll_redriven.partition_ids, poll_redriven.lease_epochs) AS given (partition_id, lease_epoch)
     JOIN leases AS l
