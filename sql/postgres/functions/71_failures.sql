@@ -298,10 +298,19 @@ BEGIN
                                        cardinality(letter_ids) - finished),
                        'Roll back: they were finished before, dropped, or given back.');
     END IF;
+    WITH next AS (
+        -- In the order in which a redrive locks them.
+        SELECT w.id
+        FROM dead_letters AS w
+        WHERE w.subscription_id = owner.id AND w.partition_id = finish_redriven.partition_id AND w.parked
+          AND w.redriven_at IS NULL AND w.key = ANY (freed)
+        ORDER BY w.id
+        FOR NO KEY UPDATE
+    )
     UPDATE dead_letters AS w
     SET redriven_at = clock_timestamp(), attempts_before = w.attempts
-    WHERE w.subscription_id = owner.id AND w.partition_id = finish_redriven.partition_id AND w.parked
-      AND w.redriven_at IS NULL AND w.key = ANY (freed);
+    FROM next AS n
+    WHERE w.subscription_id = owner.id AND w.id = n.id;
 END
 $$;
 
