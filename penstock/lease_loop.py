@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ class LeaseLoop(ABC):
         consumer_id: str | None,
         weight: float,
         idle_seconds: float,
+        topics: Sequence[str] | None = None,
     ) -> None:
         self._url = url or config.database_url()
         self._subscription = subscription
@@ -58,7 +59,9 @@ class LeaseLoop(ABC):
         self._turn = 0
         self._outages = 0
         self.stats = LoopStats()
-        self.keeper = LeaseKeeper(self._url, subscription, consumer=consumer_id, weight=weight)
+        self.keeper = LeaseKeeper(
+            self._url, subscription, consumer=consumer_id, weight=weight, topics=topics
+        )
 
     @abstractmethod
     def round(self, connection: Connection) -> int:

@@ -20,6 +20,7 @@ from penstock.cli import (
     subscriptions,
     topics,
 )
+from penstock.cli.consume import consume
 from penstock.cli.doctor import doctor
 from penstock.cli.plugins import WithPlatform
 from penstock.cli.status import status
@@ -48,6 +49,7 @@ root.add_typer(rights.app, name="rights")
 root.command("publish")(events.publish)
 root.command("fetch")(events.fetch)
 root.command("tail")(events.tail)
+root.command("consume")(consume)
 root.command("status")(status)
 root.command("doctor")(doctor)
 
