@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import bulk, consume, fetch, held, publish, report, retained, sequence, single
+from benchmarks import bulk, consume, fetch, held, idle, publish, report, retained, sequence, single
 from benchmarks.engines import ENGINES, Opens
 from benchmarks.measure import Case, Figure, Gap, Settings, measure
 from benchmarks.peers import peers
@@ -39,6 +39,7 @@ GROUPS = {
     "sequence": Group(sequence.cases),
     "fetch": Group(fetch.cases),
     "consume": Group(consume.cases),
+    "idle": Group(idle.cases),
     "peers": Group(peers.cases, ["postgres"]),
     "held": Group(held.cases),
     "retained": Group(retained.cases, ["postgres"]),
