@@ -22,8 +22,9 @@ from penstock.publish import publish_batch
 ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 1_024
 SUBSCRIPTION = "idle"
-#: Until the daemon has read what there was and rests as long as it may.
-SETTLE_SECONDS = 20.0
+#: A consumer keeps a partition for a while that has nothing to read, and asks for it.
+RELEASE_SECONDS = 120.0
+SETTLE_SECONDS = 10.0
 CORE = Aim(at_most=2)
 CALLS = Aim(at_most=50)
 
@@ -40,6 +41,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
         )
     with _daemon(bench) as daemon:
         _wait_until_read(bench, partitions)
+        _wait_until_released(bench, min(RELEASE_SECONDS, settings.hold_seconds))
         time.sleep(min(SETTLE_SECONDS, settings.hold_seconds))
         spent = _spent(bench, daemon, settings)
     for name, value, unit, aim in (
@@ -108,3 +110,12 @@ def _wait_until_read(bench: Bench, events: int) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError("the daemon has not read what there was")
         time.sleep(0.2)
+
+
+def _wait_until_released(bench: Bench, most_seconds: float) -> None:
+    deadline = time.monotonic() + most_seconds
+    while any(each.holder for each in stream.lag(bench.connection, SUBSCRIPTION)):
+        if time.monotonic() > deadline:
+            print("  partitions with nothing to read are still held", flush=True)
+            return
+        time.sleep(0.5)
