@@ -49,7 +49,7 @@ def holders(connection: Connection) -> set[str]:
 
 def shorter_leases(connection: Connection) -> None:
     stream.configure_subscription(
-        connection, "billing", heartbeat_seconds=0.3, lease_seconds=1, release_seconds=1
+        connection, "billing", heartbeat_seconds=1, lease_seconds=3, release_seconds=3
     )
 
 
