@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from consumers.settings import Settings, load_handler, parse_log_level, parse_pairs, parse_roles
-from penstock import config
+from penstock import config, process
 
 
 def run_daemon(
@@ -44,7 +44,7 @@ def run_daemon(
     """Run consumers, the sequencer, relays and the sweep until SIGTERM."""
     from consumers import daemon
 
-    daemon.log_to_stderr(parse_log_level(log_level))
+    process.log_to_stderr(parse_log_level(log_level))
     _import_from_here()
     settings = Settings(
         url=config.database_url(),

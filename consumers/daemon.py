@@ -8,13 +8,8 @@ refused to start, or ended by a worker that cannot go on.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
-import signal
-import sys
-from types import FrameType
-from typing import Any
 
 from consumers.http import HealthServer
 from consumers.settings import Settings
@@ -23,6 +18,7 @@ from ops.sinks.address import configured_sink
 from penstock import database, migrate, stream
 from penstock.consumer import Consumer
 from penstock.errors import ConfigurationError, PenstockError, SubscriptionNotFound
+from penstock.process import drain_on_signals
 from penstock.supervisor import Supervisor
 from penstock.worker import ConsumerWorker, Worker
 
@@ -41,7 +37,7 @@ def run(settings: Settings) -> int:
         supervisor,
         functools.partial(_not_ready, settings.url),
     )
-    _install_signals(supervisor)
+    drain_on_signals(supervisor)
     server.start()
     supervisor.start()
     logger.info("started", extra={"http_port": server.port, "pid": os.getpid()})
@@ -138,42 +134,3 @@ def _not_ready(url: str) -> str:
     except Exception as error:  # whatever it is, the answer must be an answer
         return f"the database refused: {error}".strip()
     return ""
-
-
-def _install_signals(supervisor: Supervisor) -> None:
-    asked: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if asked:
-            os._exit(1)
-        asked.append(number)
-        supervisor.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The record with what was given as ``extra``."""
-        line: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-        }
-        line |= {name: value for name, value in vars(record).items() if name not in self._OWN}
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
-def log_to_stderr(level: str) -> None:
-    """JSON lines on the standard error output."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

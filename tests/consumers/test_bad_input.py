@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from consumers import __main__ as command
-from consumers import daemon
+from penstock import process
 from penstock.supervisor import Supervisor
 from tests.consumers.conftest import Connection, StartDaemon
 
@@ -37,7 +37,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return one_line(err)
 
     monkeypatch.setattr(Supervisor, "start", start)
-    monkeypatch.setattr(daemon, "log_to_stderr", str)  # the tests' own log stays as it is
+    monkeypatch.setattr(process, "log_to_stderr", str)  # the tests' own log stays as it is
     return refusal
 
 
