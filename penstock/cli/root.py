@@ -14,6 +14,7 @@ from penstock.cli import events, migrations, namespaces, rights, subscriptions, 
 from penstock.cli.doctor import doctor
 from penstock.cli.plugins import WithPlatform
 from penstock.cli.status import status
+from penstock.cli.worker import worker
 
 _HELP = """Events in the database that you already have.
 
@@ -39,6 +40,7 @@ root.command("fetch")(events.fetch)
 root.command("tail")(events.tail)
 root.command("status")(status)
 root.command("doctor")(doctor)
+root.command("worker")(worker)
 
 
 def _say_version(wanted: bool) -> None:
