@@ -73,6 +73,11 @@ class Holding(LeaseLoop):
         """Whether the lease is held, by the local clock too."""
         return self.still_held(lease)
 
+    def in_hand_rows(self) -> int:
+        """How many events are in memory: read, and not done."""
+        with self._lock:
+            return sum(each.rows for each in self._hand.values())
+
     def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
         """Those of which nothing is under way any more; their last position is committed."""
         hands = [self._hand.get(lease.partition_id) for lease in asked]
