@@ -19,6 +19,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from penstock import catalog, config, database, dialects, outgoing, validation
+from penstock.dead_letters import Redriven, finish_binds, parking_binds
 from penstock.errors import InvalidArgument
 from penstock.packed_arrays import packed_for_driver
 from penstock.publish_steps import batch_steps, publish_steps, rows_of
@@ -86,6 +87,26 @@ async def commit(
     """Move positions forward in the caller's transaction, as :func:`penstock.stream.commit`."""
     binds = commit_binds(member, list(positions), after)
     await _run(await _door(connection), asked("commit", **binds))
+
+
+async def commit_parking(
+    connection: Any,
+    member: Membership,
+    lease: Lease,
+    position: int,
+    *,
+    after: int,
+    sequences: Iterable[int],
+) -> None:
+    """A commit in the caller's transaction, as :func:`penstock.dead_letters.commit_parking`."""
+    binds = parking_binds(member, lease, position, after, sequences)
+    await _run(await _door(connection), asked("commit_parking", **binds))
+
+
+async def finish_redriven(connection: Any, member: Membership, letter: Redriven) -> None:
+    """Remove a redriven letter, as :func:`penstock.dead_letters.finish_redriven`."""
+    binds = finish_binds(member, letter)
+    await _run(await _door(connection), asked("finish_redriven", **binds))
 
 
 class _Door:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock import policies
 from penstock.delivery import (
     Batch,
     HandlerFailed,
@@ -24,18 +23,16 @@ from penstock.delivery import (
     OutlivedLease,
 )
 from penstock.errors import InvalidArgument, PenstockError, StaleLease
+from penstock.failing import Failing
 from penstock.handling import Handler, Middleware, above_zero, at_least, event_filter, handling
 from penstock.hands import Hands, Inline, Outcome, Tasks, Threads
 from penstock.holding import TopicPartition
 from penstock.in_hand import InHand, Unit
 from penstock.lease_loop import ConnectionLost
 from penstock.prefetch import Bounds
-from penstock.reading import Reading
-from penstock.retries import Retries
 
 if TYPE_CHECKING:
     from penstock.database import Connection
-    from penstock.policies import SubscriptionPolicy
 
 __all__ = [
     "Batch",
@@ -60,7 +57,7 @@ KEY_RUN = 16
 BLOCKED_LOOP_FACTOR = 2
 
 
-class Consumer(Reading):
+class Consumer(Failing):
     """Reads a subscription until it is told to stop.
 
     Give ``handler``, called with each event, or ``batch_handler``, called with each :class:`Batch`;
@@ -120,15 +117,14 @@ class Consumer(Reading):
             on_revoked=on_revoked,
             bounds=Bounds(rows, prefetch_bytes, batch_size),
             wanted=event_filter(types, headers),
+            by_batch=self._handling.by_batch,
+            rng=rng,
         )
         self._batch_size = batch_size
         self._handler_seconds = self._overdue_seconds = handler_seconds
         if handler_seconds is not None and self._handling.is_async:
             self._overdue_seconds = handler_seconds * BLOCKED_LOOP_FACTOR
-        self._retries = Retries(rng or random.Random())
         self.hands = self._make_hands(concurrency, inline=inline)
-        self._policy: SubscriptionPolicy | None = None
-        self._policy_read_at = 0.0
 
     def tell(self, callback: Callable[[Any], Any], said: Any) -> None:
         """Where the handlers run."""
@@ -165,11 +161,6 @@ class Consumer(Reading):
         return self.stats.events - before
 
     @property
-    def has_postponed(self) -> bool:
-        """Whether an event waits for its next attempt."""
-        return bool(self._retries)
-
-    @property
     def is_async(self) -> bool:
         """Whether its handler is a coroutine function."""
         return self._handling.is_async
@@ -191,8 +182,7 @@ class Consumer(Reading):
 
     def round(self, connection: Connection) -> int:
         """Read, hand over, take back, commit; answers how much was done."""
-        self.look_at_leases()
-        self._read_policy(connection)
+        self.look_around(connection, self.look_at_leases())
         if self._reader is None:
             self.poll(connection)
         elif self._reader.error is not None:
@@ -224,7 +214,7 @@ class Consumer(Reading):
             for each in ready:
                 if not self.hands.free:
                     break
-                unit = self._next(each) if self.holds(each.lease) else None
+                unit = self._next(connection, each) if self.holds(each.lease) else None
                 if unit is not None:
                     self.hands.submit(unit)
                     done += self._settle(connection)
@@ -233,19 +223,18 @@ class Consumer(Reading):
             ready = [] if isinstance(self.hands, Inline) else still
         return done
 
-    def _next(self, each: InHand) -> Unit | None:
+    def _next(self, connection: Connection, each: InHand) -> Unit | None:
+        """The next unit of a partition that may be handed out."""
         limit = KEY_RUN if self._by_key else self._batch_size
-        now = self._clock()
-        with self._lock:
-            unit = each.begin(limit, now)
+        while not each.closed:
+            with self._lock:
+                unit = each.begin_letter() or each.begin(limit, self._clock())
             if unit is None:
-                return None
-            due = self._retries.due(each.lease.partition_id, unit.events[0].sequence)
-            if due > now:  # it failed under an earlier lease
-                each.end(unit, 0, now, pause_until=due)
-                return None
-        unit.policy = self._policy
-        return unit
+                break
+            unit.policy = self._policy
+            if unit.letter is not None or self.prepared(connection, unit):
+                return unit
+        return None
 
     def _settle(self, connection: Connection) -> int:
         return sum(self._settled(connection, outcome) for outcome in self.hands.arrived())
@@ -259,27 +248,32 @@ class Consumer(Reading):
         if isinstance(error, StaleLease):
             self.lease_lost(unit.work, error)
             return 0
+        if unit.letter is not None and not outcome.cut_off:
+            finished = outcome.batch.handed_over
+            return self.letter_ended(connection, unit, error, finished=finished)
         if outcome.cut_off and isinstance(self.hands, Inline):
             raise self._cut_off(unit, error, outcome.outlived)
         if outcome.batch.handed_over:
             error = self._compare(connection, outcome)
         if error is not None:
-            return self._failed(connection, unit, error)
-        self._end(unit)
+            return self.unit_failed(unit, error)
+        self.end(unit)
         with self._lock:
             unit.work.widen(unit)
         return unit.done
 
     def _cut_off(self, unit: Unit, error: BaseException | None, outlived: bool) -> PenstockError:
         """The loop's own connection went away under a handler: what to raise."""
-        if outlived:
+        if unit.letter is not None:
+            unit.work.end_letter()
+        elif outlived:
             error = OutlivedLease(
                 f"the work on {len(unit.events)} events took longer than the lease: {error}",
                 hint="use a smaller batch_size, or penstock.stream.configure_subscription",
             )
-            self._postpone(unit, error)
+            self.postpone_unit(unit, error)
         else:
-            self._end(unit)
+            self.end(unit)
         return ConnectionLost(str(error))
 
     def _compare(self, connection: Connection, outcome: Outcome) -> BaseException | None:
@@ -292,62 +286,10 @@ class Consumer(Reading):
         else:
             unit.done = committed
             error = error or HandlerRolledBack("the handler gave the position back by a rollback")
-        unit.work.committed = stored
-        self.keeper.moved(unit.work.lease, stored)
+        self.stands_at(unit.work, stored)
         return error
 
-    def _end(self, unit: Unit, pause_until: float | None = None) -> None:
-        """What is done of it is done; the rest comes again."""
-        each = unit.work
-        with self._lock:
-            each.end(unit, unit.done, self._clock(), pause_until=pause_until)
-        if unit.done:
-            first, last = unit.events[0].sequence, unit.events[unit.done - 1].sequence
-            self._retries.succeeded(each.lease.partition_id, first, last)
-        if each.done <= each.committed:
-            self.count_done(each)
-        self.reader_may_go_on()
-
     # -- failing --------------------------------------------------------------------------------
-
-    def _failed(self, connection: Connection, unit: Unit, error: BaseException) -> int:
-        """Events of a unit failed; answers what is done, or nearer to be."""
-        left = len(unit.events) - unit.done
-        if left == 0:  # it raised behind its commit
-            self._note_failure(unit, error, "")
-            self._end(unit)
-        elif self._handling.by_batch and left > 1:
-            self._note_failure(unit, error, ", again with half as many")
-            with self._lock:
-                unit.work.narrow(unit)
-            self._end(unit)
-            return unit.done + 1
-        else:
-            self._postpone(unit, error)
-        return unit.done
-
-    def _postpone(self, unit: Unit, error: BaseException) -> None:
-        event, now = unit.events[unit.done], self._clock()
-        assert unit.policy is not None
-        verdict = self._retries.failed(
-            unit.work.lease.partition_id, event.sequence, unit.policy, now
-        )
-        said = f", attempt {verdict.attempt}, again in {verdict.pause:.1f} s"
-        self._note_failure(unit, error, said)
-        self._end(unit, pause_until=now + verdict.pause)
-
-    def _note_failure(self, unit: Unit, error: BaseException, what_follows: str) -> None:
-        self.failed(error)
-        self.stats.timeouts += isinstance(error, HandlerTimedOut)
-        event = unit.events[min(unit.done, len(unit.events) - 1)]
-        log.error(
-            "handler failed at %s partition %s sequence %s%s",
-            event.topic,
-            event.partition,
-            event.sequence,
-            what_follows,
-            exc_info=error,
-        )
 
     def _give_up_overdue(self, connection: Connection) -> None:
         """A thread cannot be ended: what hangs loses its lease, and can commit nothing."""
@@ -363,7 +305,10 @@ class Consumer(Reading):
         if each.closed:
             return
         error = HandlerTimedOut(f"the handler is at it for more than {self._overdue_seconds} s")
-        self._failed(connection, unit, error)
+        if unit.letter is not None:
+            self.letter_ended(connection, unit, error, finished=False)
+        else:
+            self.unit_failed(unit, error)
         self.part_with(connection, [each])
         self.release(connection, [each.lease])
 
@@ -411,13 +356,6 @@ class Consumer(Reading):
         if self._overdue_seconds is not None:
             due += [unit.began + self._overdue_seconds for unit in self.hands.under_way]
         return max(0.0, min(due) - now)
-
-    def _read_policy(self, connection: Connection) -> None:
-        """As often as a heartbeat; what is begun meanwhile keeps the version it was begun under."""
-        now = self._clock()
-        if self._policy is None or now - self._policy_read_at >= self.member.heartbeat_seconds:
-            self._policy = policies.subscription_policy(connection, self.member.subscription)
-            self._policy_read_at = now
 
     def _make_hands(self, concurrency: int, *, inline: bool) -> Hands:
         common: dict[str, Any] = {

@@ -12,7 +12,7 @@ from contextlib import (
 )
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock import aio, stream
+from penstock import aio, dead_letters, stream
 from penstock.dialects import work
 from penstock.errors import InvalidArgument, PenstockError, StaleLease
 from penstock.records import Event, Lease
@@ -121,20 +121,39 @@ class Batch:
 
     def commit_to(self, connection: Any, position: int) -> None:
         """Commit as far as an event of the batch."""
-        before = self._before_commit()
-        # The answer to an earlier COMMIT may have been lost, and some of these events been done.
-        stream.commit(connection, self._holder.member, [(self.lease, position)], after=[before])
+        before, member = self._before_commit(), self._holder.member
+        letter, parked = self._unit.letter, self._parked(position)
+        if letter is not None:
+            dead_letters.finish_redriven(connection, member, letter)
+        elif parked:
+            dead_letters.commit_parking(
+                connection, member, self.lease, position, after=before, sequences=parked
+            )
+        else:
+            # The answer to an earlier COMMIT may have been lost, and some of these been done.
+            stream.commit(connection, member, [(self.lease, position)], after=[before])
         self._after = position
 
     async def commit_to_async(self, connection: Any, position: int) -> None:
         """The same on an asynchronous connection."""
-        before = self._before_commit()
-        done = [(self.lease, position)]
-        await aio.commit(connection, self._holder.member, done, after=[before])
+        before, member = self._before_commit(), self._holder.member
+        letter, parked = self._unit.letter, self._parked(position)
+        if letter is not None:
+            await aio.finish_redriven(connection, member, letter)
+        elif parked:
+            await aio.commit_parking(
+                connection, member, self.lease, position, after=before, sequences=parked
+            )
+        else:
+            await aio.commit(connection, member, [(self.lease, position)], after=[before])
         self._after = position
 
+    def _parked(self, position: int) -> list[int]:
+        """What lies between, and has to wait behind its key."""
+        return [each for each in self._unit.parked if self._after < each <= position]
+
     def _before_commit(self) -> int:
-        if not self._holder.commits_in_order:
+        if not self._holder.commits_in_order and self._unit.letter is None:
             raise InvalidArgument(
                 "with concurrency, an event may be done before an earlier one of its partition",
                 hint="a position cannot say that: use concurrency=1, or the inbox",

@@ -8,8 +8,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock import stream
-from penstock.errors import BackwardCommit, StaleLease
+from penstock import dead_letters, stream
+from penstock.errors import BackwardCommit, StaleLease, TooManyParked
 from penstock.in_hand import InHand, by_key, whole_partition
 from penstock.lease_loop import LeaseLoop
 from penstock.records import Lease
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from penstock.database import Connection
 
 log = logging.getLogger(__name__)
+
+#: How long a partition stands still that would park more events than may be parked.
+STANDS_SECONDS = 10.0
 
 
 class TopicPartition(NamedTuple):
@@ -92,8 +95,8 @@ class Holding(LeaseLoop):
 
     # -- leases ---------------------------------------------------------------------------------
 
-    def look_at_leases(self) -> None:
-        """Forget what is no longer held, and begin what is new."""
+    def look_at_leases(self) -> list[InHand]:
+        """Forget what is no longer held, and begin what is new; answers that."""
         held = {lease.partition_id: lease for lease in self.keeper.leases()}
         lost = [
             each
@@ -108,12 +111,12 @@ class Holding(LeaseLoop):
             for partition_id, lease in held.items()
             if partition_id not in self._hand and lease.state == "ACTIVE"
         ]
+        begun = [self._taken_in_hand(lease) for lease in new]
         if new:
             self._tell(self._on_assigned, {_place(lease): lease.position for lease in new})
             with self._lock:
-                for lease in new:
-                    self._hand[lease.partition_id] = self._taken_in_hand(lease)
-            self.reader_may_go_on()
+                self._hand |= {each.lease.partition_id: each for each in begun}
+        return begun
 
     def _taken_in_hand(self, lease: Lease) -> InHand:
         return InHand(
@@ -139,7 +142,7 @@ class Holding(LeaseLoop):
         """The application first: what it does there can still be committed."""
         if hands:
             self.tell_revoked(hands)
-            self._commit(connection, [each for each in hands if each.done > each.committed])
+            self.commit(connection, [each for each in hands if each.done > each.committed])
             self.forget(hands)
 
     def tell_revoked(self, hands: Sequence[InHand]) -> None:
@@ -162,7 +165,8 @@ class Holding(LeaseLoop):
         due: list[InHand] = []
         for each in self._hand.values():
             # What is under way in order may commit by itself, from where it was begun.
-            if each.done <= each.committed or (each.under_way and not self._by_key):
+            commits_itself = each.under_way > each.letter_under_way and not self._by_key
+            if each.done <= each.committed or commits_itself or now < each.stands_until:
                 continue
             if each.first_done_at is None:
                 each.first_done_at = now
@@ -172,32 +176,66 @@ class Holding(LeaseLoop):
                 or now - each.first_done_at >= self._commit_seconds
             ):
                 due.append(each)
-        self._commit(connection, due)
+        self.commit(connection, due)
 
-    def _commit(self, connection: Connection, due: Sequence[InHand]) -> None:
+    def commit(self, connection: Connection, due: Sequence[InHand]) -> None:
+        """Commit what is done of partitions that are still held."""
         held = [each for each in due if self.holds(each.lease)]
         if not held:
             return
+        with self._lock:  # a reader brings it forward meanwhile
+            positions = [(each, each.done) for each in held]
+            parking = {each: each.to_park(each.done) for each in held}
+        if len(held) > 1 and any(parking.values()):
+            for each in held:
+                self.commit(connection, [each])
+            return
         try:
-            stream.commit(
-                connection,
-                self.member,
-                [(each.lease, each.done) for each in held],
-                after=[each.committed for each in held],
-            )
+            self._write(connection, positions, parking[held[0]])
+        except TooManyParked as error:
+            self.failed(error)
+            held[0].stands_until = self._clock() + STANDS_SECONDS
+            return
         except (StaleLease, BackwardCommit) as error:
             if len(held) > 1:  # the others are not to suffer
                 for each in held:
-                    self._commit(connection, [each])
+                    self.commit(connection, [each])
             elif isinstance(error, StaleLease):
                 self.lease_lost(held[0], error)
             else:  # the answer to an earlier COMMIT was lost
                 self.failed(error)
-                held[0].committed = self.stored_position(connection, held[0].lease)
+                self.stands_at(held[0], self.stored_position(connection, held[0].lease))
             return
-        for each in held:
-            each.committed = each.done
+        for each, position in positions:
+            self.stands_at(each, position)
             self.count_done(each)
+
+    def _write(
+        self,
+        connection: Connection,
+        positions: Sequence[tuple[InHand, int]],
+        parking: Sequence[int],
+    ) -> None:
+        if not parking:
+            wanted = [(each.lease, position) for each, position in positions]
+            after = [each.committed for each, _ in positions]
+            stream.commit(connection, self.member, wanted, after=after)
+            return
+        ((each, position),) = positions
+        dead_letters.commit_parking(
+            connection,
+            self.member,
+            each.lease,
+            position,
+            after=each.committed,
+            sequences=parking,
+        )
+
+    def stands_at(self, each: InHand, position: int) -> None:
+        """The position in the database is known."""
+        with self._lock:
+            each.was_committed(position)
+        self.keeper.moved(each.lease, position)
 
     def count_done(self, each: InHand) -> None:
         self.done(each.lease, each.committed, each.handled)

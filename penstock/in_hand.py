@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from penstock.records import Event, Lease, payload_bytes
 
 if TYPE_CHECKING:
+    from penstock.dead_letters import Redriven
     from penstock.policies import SubscriptionPolicy
 
+_NONE = object()
 #: What is kept of an event beside its payload, roughly: row, key, headers, objects.
 OVERHEAD_BYTES = 700
 
@@ -50,6 +52,10 @@ class Unit:
     began: float = 0.0
     #: Set when nobody waits for it any more.
     abandoned: bool = False
+    #: Sequences up to ``through`` whose keys wait: a commit parks them.
+    parked: tuple[int, ...] = ()
+    #: A dead letter that was handed out again, in place of events behind the position.
+    letter: Redriven | None = None
     #: What the consumer knew of the subscription when it was begun: one version for all of it.
     policy: SubscriptionPolicy | None = None
 
@@ -79,6 +85,16 @@ class InHand:
         self.rows = 0
         self.bytes = 0
         self.under_way = 0
+        #: Up to here events may break their consumer: one at a time, in order.
+        self.careful_to = 0
+        #: Events that have failed: each is handed out alone.
+        self.alone: set[int] = set()
+        #: Nothing is begun or committed before: as many events are parked as may be.
+        self.stands_until = 0.0
+        self.letters: deque[Redriven] = deque()
+        self.letter_under_way = False
+        self._parked_keys: frozenset[str] = frozenset()
+        self._to_park: set[int] = set()
         self._lane_of = lane_of
         self._is_one_lane = lane_of is whole_partition
         self._lanes: dict[Hashable, deque[Event]] = {}
@@ -98,14 +114,13 @@ class InHand:
             return 0
         self.read = events[-1].sequence
         passed = 0
+        if self._parked_keys:
+            waiting = [event for event in events if event.key not in self._parked_keys]
+            self._to_park |= self._pass_over(events, waiting)
+            events = waiting
         if wanted is not None:
             kept = [event for event in events if wanted(event)]
-            passed = len(events) - len(kept)
-            if passed:
-                unwanted = {event.sequence for event in events}
-                unwanted.difference_update(event.sequence for event in kept)
-                self._ahead |= unwanted
-                self._advance()
+            passed = len(self._pass_over(events, kept))
             events = kept
         self.rows += len(events)
         self.bytes += _size(events)
@@ -120,11 +135,13 @@ class InHand:
         """At most so many events of a lane of which nothing is under way and that has no pause."""
         if self._paused:
             self._resume(now)
-        if not self._ready:
+        lane = self._next_lane(now)
+        if lane is _NONE:
             return None
-        lane = self._ready.popleft()
         waiting = self._lanes[lane]
         limit = min(limit, self._limits.get(lane, limit))
+        if waiting[0].sequence in self.alone or waiting[0].sequence <= self.careful_to:
+            limit = 1
         if len(waiting) <= limit:
             events = list(waiting)
             waiting.clear()
@@ -134,7 +151,22 @@ class InHand:
         through = events[-1].sequence
         if self._is_one_lane:
             through = waiting[0].sequence - 1 if waiting else self.read
-        return Unit(self, lane, events, self.committed, through)
+        parked = tuple(self.to_park(through))
+        return Unit(self, lane, events, self.committed, through, parked=parked)
+
+    def begin_letter(self) -> Unit | None:
+        """The next dead letter that was handed out again; one at a time."""
+        if self.letter_under_way or not self.letters:
+            return None
+        letter = self.letters.popleft()
+        self.letter_under_way = True
+        self.under_way += 1
+        return Unit(self, _NONE, [letter.event], self.committed, self.committed, letter=letter)
+
+    def end_letter(self) -> None:
+        """It came back."""
+        self.letter_under_way = False
+        self.under_way -= 1
 
     def end(self, unit: Unit, done: int, now: float, *, pause_until: float | None = None) -> None:
         """The unit came back with its first ``done`` events done; the others are to be done again.
@@ -153,6 +185,34 @@ class InHand:
             self._paused[unit.lane] = pause_until
         else:
             self._ready.append(unit.lane)
+
+    def was_committed(self, position: int) -> None:
+        """The position stands there in the database."""
+        self.committed = position
+        self._to_park = {each for each in self._to_park if each > position}
+
+    def to_park(self, position: int) -> list[int]:
+        """Sequences that a commit up to a position has to park."""
+        return sorted(each for each in self._to_park if each <= position)
+
+    def park(self, keys: frozenset[str]) -> None:
+        """Events of these keys wait: what is in hand of them is passed over and parked."""
+        self._parked_keys = keys
+        for lane, waiting in list(self._lanes.items()):
+            kept = [event for event in waiting if event.key not in keys]
+            if len(kept) == len(waiting):
+                continue
+            gone = [event for event in waiting if event.key in keys]
+            self.rows -= len(gone)
+            self.bytes -= _size(gone)
+            self._to_park |= self._pass_over(waiting, kept)
+            waiting.clear()
+            waiting.extend(kept)
+            if not kept and (lane in self._ready or lane in self._paused):
+                del self._lanes[lane]
+                self._paused.pop(lane, None)
+                if lane in self._ready:
+                    self._ready.remove(lane)
 
     def narrow(self, unit: Unit) -> None:
         """Hand out half as many events of its lane at once: one of them fails."""
@@ -179,6 +239,28 @@ class InHand:
                 del self._lanes[lane]
         self._ready.clear()
         self._paused.clear()
+
+    def _next_lane(self, now: float) -> Hashable:
+        """A lane that is ready; while care is needed, that of the event behind the position."""
+        if now < self.stands_until:
+            return _NONE
+        if self.done < self.careful_to:
+            careful = [
+                lane for lane in self._ready if self._lanes[lane][0].sequence == self.done + 1
+            ]
+            if self.under_way > self.letter_under_way or not careful:
+                return _NONE
+            self._ready.remove(careful[0])
+            return careful[0]
+        return self._ready.popleft() if self._ready else _NONE
+
+    def _pass_over(self, events: Iterable[Event], kept: Iterable[Event]) -> set[int]:
+        """What is not kept is done; answers which that is."""
+        passed = {event.sequence for event in events}
+        passed.difference_update(event.sequence for event in kept)
+        self._ahead |= passed
+        self._advance()
+        return passed
 
     def _put(self, lane: Hashable, events: Sequence[Event]) -> None:
         if not events:

@@ -44,6 +44,7 @@ class LoopStats:
     #: Events that the filter passed over, and handlers that took too long.
     filtered: int = 0
     timeouts: int = 0
+    dead_letters: int = 0
     last_error: str = ""
     last_round: float = field(default_factory=time.monotonic)
 

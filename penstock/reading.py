@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.database import Connection
 
 #: So far may be read beyond an event that is not done: it would all come again after a crash.
-MAX_AHEAD = 10_000
+MAX_AHEAD = 2_000
 
 
 class Reading(Holding):
@@ -69,7 +69,7 @@ class Reading(Holding):
         empty = {
             each.lease.partition_id
             for each in self._hand.values()
-            if each.rows < most and each.read - each.done < MAX_AHEAD
+            if each.rows < most and self._may_read_on(each)
         }
         leases = [
             replace(lease, position=self._hand[lease.partition_id].read)
@@ -89,12 +89,15 @@ class Reading(Holding):
             open_hands = [
                 each
                 for partition_id, each in self._hand.items()
-                if partition_id in active and each.read - each.done < MAX_AHEAD
+                if partition_id in active and self._may_read_on(each)
             ]
             chosen, count = self._room.chunk(open_hands)
             chosen.sort(key=lambda each: each.rows)
             wanted = [(each, replace(each.lease, position=each.read)) for each in chosen]
         return wanted, count, len(chosen) < len(self._hand)
+
+    def _may_read_on(self, each: InHand) -> bool:
+        return not self._by_key or each.read - each.done < MAX_AHEAD
 
     def _took(self, each: InHand, events: list[Event]) -> None:
         """Events were read; those of a lease that was lost meanwhile are dropped."""

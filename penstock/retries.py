@@ -11,43 +11,61 @@ from penstock.policies import SubscriptionPolicy
 _MOST_DOUBLINGS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The attempt that failed, the pause before the next one, and whether there is to be none."""
+@dataclass(slots=True)
+class Failing:
+    """An event that failed: how often in a row, when it is due again, and why it failed last."""
 
-    attempt: int
-    pause: float
-    exhausted: bool
+    attempts: int = 0
+    due: float = 0.0
+    reason: str = ""
+    #: The database counts it too, for whoever holds the partition next.
+    on_record: bool = False
 
 
 class Retries:
-    """Counts how often events failed in a row, under the policy of the subscription."""
+    """What has failed here, under the policy of the subscription, by partition and sequence."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        #: By partition id and sequence: attempts, and when the next one is due.
-        self._failing: dict[tuple[int, int], tuple[int, float]] = {}
+        self._failing: dict[tuple[int, int], Failing] = {}
 
     def __bool__(self) -> bool:
         """Whether an event waits for its next attempt."""
         return bool(self._failing)
 
-    def failed(
-        self, partition_id: int, sequence: int, policy: SubscriptionPolicy, now: float
-    ) -> Verdict:
-        """Count an attempt that failed."""
-        attempts, _ = self._failing.get((partition_id, sequence), (0, 0.0))
-        attempts += 1
-        pause = backoff(attempts, policy, self._rng)
-        self._failing[partition_id, sequence] = (attempts, now + pause)
-        return Verdict(attempts, pause, attempts >= policy.max_attempts)
+    def of(self, partition_id: int, sequence: int) -> Failing | None:
+        """What is known of an event, if it has failed."""
+        return self._failing.get((partition_id, sequence))
 
-    def due(self, partition_id: int, sequence: int) -> float:
-        """When the next attempt is due, also after the lease was away in between."""
-        return self._failing.get((partition_id, sequence), (0, 0.0))[1]
+    def failed(
+        self,
+        partition_id: int,
+        sequence: int,
+        error: BaseException,
+        policy: SubscriptionPolicy,
+        now: float,
+    ) -> Failing:
+        """Count an attempt that failed; an exhausted event is due at once, to be given up."""
+        found = self._failing.setdefault((partition_id, sequence), Failing())
+        found.attempts += 1
+        found.reason = f"{type(error).__name__}: {error}"
+        exhausted = found.attempts >= policy.max_attempts
+        found.due = now if exhausted else now + backoff(found.attempts, policy, self._rng)
+        return found
+
+    def counted(self, partition_id: int, sequence: int, attempts: int) -> None:
+        """The database has counted so many attempts before the one that begins."""
+        found = self._failing.setdefault((partition_id, sequence), Failing())
+        found.attempts, found.on_record = attempts, True
+
+    def forget_record(self, partition_id: int) -> None:
+        """The lease was lost: what was counted in the database may have been counted on."""
+        for (place, _), found in self._failing.items():
+            if place == partition_id:
+                found.on_record = False
 
     def succeeded(self, partition_id: int, first: int, last: int) -> None:
-        """Events that are done have no attempts any more."""
+        """Events that are done, or given up, have no attempts any more."""
         if not self._failing:
             return
         for place in list(self._failing):

@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from penstock import config, dialects
-from penstock.dialects.mysql import lift_limit
+from penstock.dialects.mysql import in_transaction, lift_limit
 from penstock.errors import errno_of
 from penstock.wake import Wake
 
-_IN_ERROR = 3  # libpq's PQTRANS_INERROR
+_IDLE, _IN_ERROR = 0, 3  # libpq's PQTRANS_IDLE and PQTRANS_INERROR
 _OUTLIVED = "terminating connection due to"  # idle-in-transaction timeout, or transaction timeout
 
 _NO_SAVEPOINT = 1305
@@ -34,6 +34,10 @@ class Work(Protocol):
 
     def is_closed(self, connection: Any) -> bool:
         """Whether the connection is gone."""
+        ...
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        """Whether a statement is committed with its end: no transaction is open."""
         ...
 
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
@@ -67,6 +71,9 @@ class _PostgresWork:
 
     def is_closed(self, connection: Any) -> bool:
         return bool(connection.closed)
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.autocommit and connection.info.transaction_status == _IDLE)
 
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         return _OUTLIVED in str(error) and "timeout" in str(error)
@@ -127,6 +134,9 @@ class _MySQLWork:
         except Exception:
             return True
         return False
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.get_autocommit()) and in_transaction(connection) is False
 
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         """A connection that is closed for its idleness is told nothing: so by the time."""

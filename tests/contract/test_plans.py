@@ -48,7 +48,7 @@ INDEXES = {
     "consumers": {"PRIMARY"},
     "blocks": {"PRIMARY", "blocks_newest"},
     "relay_failures": {"PRIMARY", "relay_failures_attempt"},
-    "dead_letters": {"PRIMARY"},
+    "dead_letters": {"PRIMARY", "dead_letters_redriven"},
     "topics": {"PRIMARY", "topics_address"},
     "partitions": {"PRIMARY", "partitions_number"},
     "subscriptions": {"PRIMARY", "subscriptions_name"},

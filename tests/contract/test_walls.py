@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import database, log, policies, rights, stream, topic_cache
+from penstock import database, dead_letters, log, policies, rights, stream, topic_cache
 from penstock.errors import (
     AlreadyExists,
     InUse,
@@ -24,6 +24,7 @@ from penstock.errors import (
     sqlstate_of,
 )
 from tests.contract.databases import ContractDatabase
+from tests.contract.failure_calls import FAILURES
 from tests.contract.stream_kit import Guard, without
 from tests.contract.tenants import (
     OPEN,
@@ -158,6 +159,7 @@ BY_SUBSCRIPTION: dict[str, Call] = {
         "relay_failure", block_id=1, error="", base_seconds=1, max_seconds=1, **_BLOCK
     ),
     "dead_letter": _held("dead_letter", sequence=1, reason="", **_BLOCK),
+    **FAILURES,
 }
 
 
@@ -233,7 +235,8 @@ def _learned(own: Any, partition_id: int) -> set[str]:
         policies.list_policies(own),
         database.call(own, "retention_of"),
         database.execute(own, call.format("penstock.held_leases('theirs', 'one')")),
-        database.call(own, "dead_letters_of", subscription="theirs", max_rows=10),
+        dead_letters.dead_letters(own, "theirs"),
+        dead_letters.dead_letter(own, "theirs", 1),
         database.call(own, "take_overs", subscription="theirs"),
         database.call(own, "read_block", subscription="theirs", **block),
         database.call(own, "namespace_exists", path="theirs"),

@@ -33,6 +33,7 @@ announce                . . o . .
 applied_migrations      c i o p r
 assign_partitions       c . o . .
 assignment_of           c . o . .
+begin_attempt           c . o . .
 broken_slices           . . o . .
 carry_positions         . i o . .
 check_in                c . o . .
@@ -40,6 +41,7 @@ claim                   c . o . .
 clean                   . . o . .
 clear_policy            . . o . .
 commit                  c . o . .
+commit_parking          c . o . .
 condemn_slices          . i o . .
 configure_subscription  c . o . .
 copies_of               . . o . r
@@ -47,15 +49,20 @@ create_namespace        . . o . .
 create_topic            . . o . .
 current_history         c i o p r
 dead_letter             c . o . .
+dead_letter_of          c . o . .
 dead_letters_of         c . o . .
 delete_namespace        . . o . .
 delete_topic            . . o . .
 describe_topic          c . o . r
+drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
+fail_redriven           c . o . .
 fetch                   c . o . .
+finish_redriven         c . o . .
 forget_copy             . . o . .
 function_roles          . i o . .
+give_up                 c . o . .
 grant_namespace         . i o . .
 grants_of               . i o . r
 heartbeat               c . o . .
@@ -86,9 +93,11 @@ move_topic              . . o . .
 namespace_exists        c . o p r
 note_slice_rates        . i o . .
 open_block              c . o . .
+parked_keys             c . o . .
 policy_history          . . o . r
 policy_of               c . o . r
 poll                    c . o . .
+poll_redriven           c . o . .
 position                c . o . r
 prepare_bulk            . . o p .
 publish                 . . o p .
@@ -97,6 +106,7 @@ publish_bulk            . . o p .
 read_block              c . o . .
 reconcile               . . o . .
 record_copy             . . o . .
+redrive                 c . o . .
 refresh_roles           . i o . .
 rejected_commits        c . o . r
 relay_failure           c . o . .
@@ -129,6 +139,7 @@ storage_shortage        . . o . .
 subscribe               c . o . .
 subscription_lag        c . o . r
 subscription_policy     c . o . .
+suspects                c . o . .
 swap_chunks             . i o . .
 sweep                   . . o . .
 take_overs              c . o . r

@@ -209,7 +209,7 @@ BEGIN
 END;
 
 -- name: unsubscribe
--- Removes a subscription with its leases; it holds back no event any more. What the ledger of positions says of it stays, void,
+-- Removes a subscription with its leases and dead letters; it holds back no event any more. What the ledger of positions says of it stays, void,
 -- until it is trimmed. Raises PS013.
 CREATE PROCEDURE unsubscribe(subscription LONGTEXT)
 BEGIN
@@ -227,6 +227,8 @@ BEGIN
     DELETE l FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE t FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;
+    DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id;
+    DELETE d FROM dead_letters AS d WHERE d.subscription_id = owner_id;
     CALL forget_policies('subscription', JSON_ARRAY(owner_id));
     DELETE s FROM subscriptions AS s WHERE s.id = owner_id;
 END;

@@ -196,8 +196,8 @@ END;
 
 -- name: read_board
 -- Fills the session's table board: every partition of a subscription, who works on it, how much of it is unread and whether it
--- is active. It is active when it has unread events, or was read a moment ago (one that drains between two events keeps its
--- lease for that long).
+-- is active. It is active when it has unread events or redriven dead letters, or was read a moment ago (one that drains between
+-- two events keeps its lease for that long).
 CREATE PROCEDURE read_board(owner_id BIGINT, present DATETIME(6))
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS board (
@@ -206,8 +206,8 @@ BEGIN
     ) ENGINE = MEMORY;
     DELETE FROM board;
     INSERT INTO board (partition_id, state, holder_hash, random_key, backlog, is_active)
-    SELECT STRAIGHT_JOIN n.partition_id, n.state, UNHEX(SHA2(n.holder, 256)), n.random_key, n.watermark - p.position,
-           n.watermark > p.position
+    SELECT STRAIGHT_JOIN n.partition_id, n.state, UNHEX(SHA2(n.holder, 256)), n.random_key,
+           n.watermark - p.position + n.redriven, n.watermark > p.position OR n.redriven > 0
                OR (n.holder IS NOT NULL AND GREATEST(p.at, n.acquired_at) > present - INTERVAL 30 SECOND)
     FROM (
         SELECT l.partition_id, l.state, l.holder, l.random_key, l.acquired_at, high_watermark(l.partition_id) AS watermark, (
@@ -215,7 +215,10 @@ BEGIN
                    FROM positions AS q FORCE INDEX (positions_newest)
                    WHERE q.subscription_id = l.subscription_id AND q.partition_id = l.partition_id
                    ORDER BY q.subscription_id DESC, q.partition_id DESC, q.id DESC
-                   LIMIT 1) AS newest
+                   LIMIT 1) AS newest, (
+                   SELECT COUNT(*) FROM dead_letters AS d FORCE INDEX (dead_letters_redriven)
+                   WHERE d.subscription_id = l.subscription_id AND d.partition_id = l.partition_id
+                     AND d.redriven_at IS NOT NULL) AS redriven
         FROM leases AS l
         WHERE l.subscription_id = owner_id
         LIMIT 1000000  -- Keeps it from being merged into the query, which would call the function for each mention.

@@ -273,6 +273,8 @@ BEGIN
     VALUES (owner_id, source_id, held_epoch + 1, COALESCE(held_by, ''), 'seek', UTC_TIMESTAMP(6));
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
     VALUES (owner_id, source_id, wanted, held_epoch + 1, 'seek');
+    -- Whoever goes back gives its events new attempts.
+    DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id AND a.partition_id = source_id;
     SELECT wanted AS position;
 END;
 

@@ -160,20 +160,3 @@ BEGIN
         WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
           AND d.history = present);
 END;
-
--- name: dead_letters_of
--- The dead letters of a subscription, newest first.
-CREATE PROCEDURE dead_letters_of(subscription LONGTEXT, max_rows INT)
-READS SQL DATA
-BEGIN
-    SELECT t.address AS topic, p.number AS `partition`, d.sequence,
-           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
-           d.`key`, d.type, d.reason, d.died_at
-    FROM dead_letters AS d
-    JOIN subscriptions AS s ON s.id = d.subscription_id
-    JOIN partitions AS p ON p.id = d.partition_id
-    JOIN topics AS t ON t.id = p.topic_id
-    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
-    ORDER BY d.died_at DESC
-    LIMIT max_rows;
-END;

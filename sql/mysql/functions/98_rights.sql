@@ -14,7 +14,9 @@ BEGIN
             position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure dead_letter
             dead_letters_of report_positions fetch high_watermarks list_namespaces namespace_exists list_topics
             describe_topic current_history applied_migrations setting lift_limit policy_of subscription_policy
-            claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water'
+            claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
+            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
+            dead_letter_of'
         UNION ALL SELECT 'reader', '
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag take_overs
             rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of unsequenced log_status
@@ -37,7 +39,9 @@ BEGIN
             histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members
             refresh_roles lift_limit low_sequences note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions
             set_policy clear_policy policy_of policy_history list_policies subscription_policy
-            claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water'
+            claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
+            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
+            dead_letter_of drop_dead_letters'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

@@ -117,7 +117,7 @@ END
 $$;
 
 -- name: unsubscribe
--- Removes a subscription with its leases; it holds back no event any more. What the ledger of positions says of it stays, void,
+-- Removes a subscription with its leases and dead letters; it holds back no event any more. What the ledger of positions says of it stays, void,
 -- until it is trimmed. Raises PS013.
 CREATE OR REPLACE FUNCTION unsubscribe(subscription text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -131,6 +131,8 @@ BEGIN
     DELETE FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE FROM stops AS s WHERE s.subscription_id = owner_id;
+    DELETE FROM attempts AS a WHERE a.subscription_id = owner_id;
+    DELETE FROM dead_letters AS d WHERE d.subscription_id = owner_id;
     PERFORM forget_policies('subscription', ARRAY[owner_id]);
     DELETE FROM subscriptions AS s WHERE s.id = owner_id;
 END

@@ -125,13 +125,13 @@ END
 $$;
 
 -- name: lease_board
--- Every partition of a subscription with its lease and whether it is active: it has unread events, or was read a moment ago
--- (a partition that drains between two events keeps its lease for that long).
+-- Every partition of a subscription with its lease and whether it is active: it has unread events or redriven dead letters, or was
+-- read a moment ago (a partition that drains between two events keeps its lease for that long).
 CREATE OR REPLACE FUNCTION lease_board(subscription_id bigint, now timestamptz)
 RETURNS TABLE (partition_id bigint, state text, holder text, random_key double precision, backlog bigint, active boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT l.partition_id, l.state, l.holder, l.random_key, high_watermark(l.partition_id) - p.position,
-           high_watermark(l.partition_id) > p.position
+    SELECT l.partition_id, l.state, l.holder, l.random_key, high_watermark(l.partition_id) - p.position + r.redriven,
+           high_watermark(l.partition_id) > p.position OR r.redriven > 0
                OR (l.holder IS NOT NULL AND GREATEST(p.at, l.acquired_at) > now - interval '30 seconds')
     FROM leases AS l
     CROSS JOIN LATERAL (
@@ -141,6 +141,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         ORDER BY q.id DESC
         LIMIT 1
     ) AS p
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS redriven
+        FROM dead_letters AS d
+        WHERE d.subscription_id = l.subscription_id AND d.partition_id = l.partition_id AND d.redriven_at IS NOT NULL
+    ) AS r
     WHERE l.subscription_id = lease_board.subscription_id
 $$;
 

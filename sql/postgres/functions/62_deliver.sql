@@ -203,6 +203,8 @@ BEGIN
     VALUES (owner.id, source_id, present.lease_epoch + 1, COALESCE(present.holder, ''), 'seek', clock_timestamp());
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
     VALUES (owner.id, source_id, wanted, present.lease_epoch + 1, 'seek');
+    -- Whoever goes back gives its events new attempts.
+    DELETE FROM attempts AS a WHERE a.subscription_id = owner.id AND a.partition_id = source_id;
     RETURN wanted;
 END
 $$;

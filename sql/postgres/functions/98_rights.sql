@@ -12,7 +12,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             dead_letter dead_letters_of report_positions fetch high_watermarks list_namespaces
             namespace_exists list_topics describe_topic current_history applied_migrations setting policy_of
             subscription_policy
-             claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water'),
+             claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
+            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
+            dead_letter_of'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
@@ -32,7 +34,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles
             set_policy clear_policy policy_of policy_history list_policies subscription_policy
-             claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water')
+             claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
+            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
+            dead_letter_of drop_dead_letters')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, '\s+') AS f (name)
     GROUP BY f.name
