@@ -151,7 +151,7 @@ class Failing(Reading):
             each.end(unit, 1, self._clock())
         each.handled -= 1
         self.stands_at(each, event.sequence)
-        self._retries.succeeded(each.lease.partition_id, event.sequence, event.sequence)
+        self._retries.succeeded(each.lease.partition_id, unit.events[:1])
         self.stats.dead_letters += 1
         self.reader_may_go_on()
         log.error(
@@ -178,9 +178,7 @@ class Failing(Reading):
         each = unit.work
         with self._lock:
             each.end(unit, unit.done, self._clock(), pause_until=pause_until)
-        if unit.done:
-            first, last = unit.events[0].sequence, unit.events[unit.done - 1].sequence
-            self._retries.succeeded(each.lease.partition_id, first, last)
+        self._retries.succeeded(each.lease.partition_id, unit.events[: unit.done])
         if each.done <= each.committed:
             self.count_done(each)
         self.reader_may_go_on()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.policies import SubscriptionPolicy
+from penstock.records import Event
 
 #: A pause that doubles so often is longer than any policy allows.
 _MOST_DOUBLINGS = 40
@@ -64,13 +66,11 @@ class Retries:
             if place == partition_id:
                 found.on_record = False
 
-    def succeeded(self, partition_id: int, first: int, last: int) -> None:
+    def succeeded(self, partition_id: int, events: Iterable[Event]) -> None:
         """Events that are done, or given up, have no attempts any more."""
-        if not self._failing:
-            return
-        for place in list(self._failing):
-            if place[0] == partition_id and first <= place[1] <= last:
-                del self._failing[place]
+        if self._failing:
+            for event in events:
+                self._failing.pop((partition_id, event.sequence), None)
 
 
 def backoff(attempt: int, policy: SubscriptionPolicy, rng: random.Random) -> float:
