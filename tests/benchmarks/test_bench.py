@@ -33,7 +33,7 @@ NAMES = {
     "single": ["pgbench_single", "pgbench_tpcb", "pgbench_tpcb_plain"],
     "sequence": ["sequence", "sequence_1024_partitions", "sequence_20_topics"],
     "fetch": ["fetch", "fetch_live_ticks"],
-    "consume": ["consume"],
+    "consume": ["consume", "consume_class"],
     "held": HELD,
     "retained": [
         "retained_publish_batch_500", "retained_publish_8_clients", "retained_empty_tick",
