@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from penstock import database, dead_letters, publish_batch, stream
+from penstock import database, dead_letters, policies, publish_batch, stream
 from penstock.async_consumer import AsyncConsumer
 from penstock.consumer import Batch, Consumer
 from penstock.failing import Failing
+from penstock.in_hand import Unit
 from penstock.records import Event, Message
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
@@ -224,3 +226,45 @@ def test_without_the_record_it_ends_them_all(
     monkeypatch.setattr(Failing, "prepared", lambda *_: True)
     died, letters = _ends_its_consumers(db)
     assert (died, letters) == (["a", "b", "c", "d"], [])
+
+
+def _policy_changes_meanwhile(db: ContractDatabase) -> float:
+    """While an event is handled its policy gets long pauses; answers the pause that follows."""
+    own = db.connect()
+    filled(own, events=1)
+    slow_leases(own)
+    retry(own)
+    failed = threading.Event()
+
+    def handle(event: Event) -> None:
+        if not failed.is_set():
+            retry(own, first_backoff_seconds=3_600, longest=3_600, jitter=0)
+            consumer._looked_at = -math.inf  # the next heartbeat is due
+            failed.set()
+            raise ValueError("once")
+
+    consumer = _consumer(db, handler=handle, clock=lambda: 1_000.0)
+    with running(consumer):
+        assert failed.wait(30)
+        wait_until(lambda: consumer.has_postponed, "it waits")
+        (place,) = consumer._retries._failing
+        return consumer._retries._failing[place].due - 1_000
+
+
+def test_a_batch_runs_under_one_version_of_the_policy(db: ContractDatabase) -> None:
+    """S23. Guard: a unit keeps the policy that it was begun under."""
+    assert _policy_changes_meanwhile(db) < 1
+
+
+def test_a_policy_that_is_read_twice_is_noticed(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: what is in force when the handler fails counts."""
+    first, own = Failing.postpone_unit, db.connect()
+
+    def read_again(consumer: Consumer, unit: Unit, error: BaseException) -> None:
+        unit.policy = policies.subscription_policy(own, SUBSCRIPTION)
+        first(consumer, unit, error)
+
+    monkeypatch.setattr(Failing, "postpone_unit", read_again)
+    assert _policy_changes_meanwhile(db) == 3_600
