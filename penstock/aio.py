@@ -127,9 +127,12 @@ class _Door:
 
 class _Psycopg(_Door):
     async def execute(self, sql: str, binds: dict[str, Any]) -> Rows:
-        from psycopg.rows import tuple_row
+        import psycopg
 
-        async with self.connection.cursor(row_factory=tuple_row) as cursor:
+        kind = self.connection.cursor_factory
+        if issubclass(kind, psycopg.AsyncRawCursor):  # knows no named parameters
+            kind = psycopg.AsyncCursor
+        async with kind(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
             await cursor.execute(sql, binds or None)
             return [] if cursor.description is None else list(await cursor.fetchall())
 

@@ -49,8 +49,6 @@ log = logging.getLogger(__name__)
 #: What is read ahead where handlers run beside the loop.
 PREFETCH_ROWS = 5_000
 PREFETCH_BYTES = 64 * 1024 * 1024
-#: So far may be read beyond an event that is not done: it would all come again after a crash.
-MAX_AHEAD = 10_000
 #: Events of one key that are handed over together.
 KEY_RUN = 16
 #: A handler in an event loop that blocks cannot be cancelled: then it is given up after so long.
@@ -74,6 +72,7 @@ class Consumer(Failing):
         batch_handler: Handler | None = None,
         consumer_id: str | None = None,
         weight: float = 1.0,
+        topics: Sequence[str] | None = None,
         batch_size: int = 500,
         idle_seconds: float = 0.5,
         concurrency: int = 1,
@@ -107,6 +106,7 @@ class Consumer(Failing):
             subscription,
             consumer_id=consumer_id,
             weight=weight,
+            topics=topics,
             idle_seconds=idle_seconds,
             clock=clock,
             by_key=by_key,

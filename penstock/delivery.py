@@ -92,6 +92,16 @@ class Batch:
         return self.events[-1].sequence
 
     @property
+    def subscription(self) -> str:
+        """The name of the subscription."""
+        return self._holder.member.subscription
+
+    @property
+    def in_order(self) -> bool:
+        """Whether everything before these events is done."""
+        return self._holder.commits_in_order and self._unit.letter is None
+
+    @property
     def claimed(self) -> int:
         """How far the handler believes to have committed."""
         return self._after
@@ -156,7 +166,7 @@ class Batch:
         if not self._holder.commits_in_order and self._unit.letter is None:
             raise InvalidArgument(
                 "with concurrency, an event may be done before an earlier one of its partition",
-                hint="a position cannot say that: use concurrency=1, or the inbox",
+                hint="a position cannot say that: use concurrency=1",
             )
         self.handed_over = True
         if not self._holder.holds(self.lease):
@@ -224,6 +234,26 @@ class Delivery(Event):
         _set_row(delivery, event._row)
         _set_batch(delivery, batch)
         return delivery
+
+    @property
+    def subscription(self) -> str:
+        """The name of the subscription."""
+        return self._batch.subscription
+
+    @property
+    def lease(self) -> Lease:
+        """The lease under which it was read."""
+        return self._batch.lease
+
+    @property
+    def events(self) -> list[Event]:
+        """Itself: :mod:`penstock.inbox` takes events and batches."""
+        return [self]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether everything before it is done."""
+        return self._batch.in_order
 
     def transaction(self) -> Transaction:
         """A transaction that commits the block's writes and the position together, or neither.

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,12 +58,14 @@ class LeaseKeeper:
         *,
         consumer: str | None = None,
         weight: float = 1.0,
+        topics: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.consumer = consumer or consumer_id()
         self._url = url
         self._subscription = subscription
         self._weight = weight
+        self._topics = topics
         self._clock = clock
         self._lock = threading.Lock()
         self._leases: dict[int, Lease] = {}
@@ -209,7 +211,12 @@ class LeaseKeeper:
             self._forget_all()
             known = list(self._known.values())
             self._member = stream.join(
-                connection, self._subscription, self.consumer, self._weight, known=known
+                connection,
+                self._subscription,
+                self.consumer,
+                self._weight,
+                topics=self._topics,
+                known=known,
             )
             self.joins += 1
             held = stream.check_in(connection, self._member)

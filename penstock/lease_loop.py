@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -60,6 +60,7 @@ class LeaseLoop(ABC):
         consumer_id: str | None,
         weight: float,
         idle_seconds: float,
+        topics: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url or config.database_url()
@@ -73,7 +74,12 @@ class LeaseLoop(ABC):
         self._asked_at: float | None = None
         self.stats = LoopStats()
         self.keeper = LeaseKeeper(
-            self._url, subscription, consumer=consumer_id, weight=weight, clock=clock
+            self._url,
+            subscription,
+            consumer=consumer_id,
+            weight=weight,
+            topics=topics,
+            clock=clock,
         )
 
     @abstractmethod

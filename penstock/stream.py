@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -44,18 +45,25 @@ class Lag:
     lease_epoch: int
 
 
+#: Where to begin: "earliest", "latest", the first sequence to read, or a time with its zone (as
+#: text in ISO 8601): the first event that was sequenced then or later.
+Start = str | int | datetime
+
+
 def subscribe(
-    connection: Any, subscription: str, topics: Iterable[str], start: str | int = "earliest"
+    connection: Any, subscription: str, topics: Iterable[str], start: Start = "earliest"
 ) -> int:
     """Create the subscription, or add topics to it; answers how many topics were new.
 
-    ``start`` is "earliest", "latest" or the first sequence to read; it holds for new topics only.
+    ``start`` holds for new topics only.
     """
-    if isinstance(topics, str) or not isinstance(topics, Iterable):
-        raise InvalidArgument(f"topics is a {type(topics).__name__}", hint="give a list of topics")
     validation.name(subscription, "subscription")
     rows = database.call(
-        connection, "subscribe", subscription=subscription, topics=list(topics), start=str(start)
+        connection,
+        "subscribe",
+        subscription=subscription,
+        topics=_addresses(topics),
+        start=_start(start),
     )
     return int(rows[0][0])
 
@@ -73,9 +81,9 @@ def configure_subscription(
         connection,
         "configure_subscription",
         subscription=subscription,
-        heartbeat_seconds=heartbeat_seconds,
-        lease_seconds=lease_seconds,
-        release_seconds=release_seconds,
+        heartbeat_seconds=validation.number(heartbeat_seconds, "heartbeat"),
+        lease_seconds=validation.number(lease_seconds, "lease time"),
+        release_seconds=validation.number(release_seconds, "release time"),
     )
 
 
@@ -91,16 +99,20 @@ def join(
     consumer: str,
     weight: float = 1.0,
     *,
+    topics: Iterable[str] | None = None,
     known: Iterable[Lease] = (),
 ) -> Membership:
     """Become a member.  DuplicateSession when the id is already running.
 
+    With ``topics``, which the subscription reads, it is given only partitions of these.
     ``known`` are leases of an earlier membership, with the positions that were reached: LogBehind,
     and the partition is stopped, when the log has been restored to before one of them.  Those of
     topics that are gone do not count.
     """
     validation.name(subscription, "subscription")
     validation.name(consumer, "consumer")
+    validation.number(weight, "weight")
+    listed = None if topics is None else _addresses(topics)
     history.require_leases(connection, known, f'consumer "{consumer}"', subscription)
     session = uuid.uuid4()
     heartbeat, lease, _ = database.call(
@@ -110,6 +122,7 @@ def join(
         consumer=consumer,
         session=session,
         weight=weight,
+        topics=listed,
     )[0]
     return Membership(subscription, consumer, session, heartbeat, lease)
 
@@ -202,8 +215,16 @@ def position(connection: Any, subscription: str, topic: str) -> dict[int, int]:
     return {partition: done for partition, done, _ in rows}
 
 
-def seek(connection: Any, subscription: str, topic: str, partition: int, start: str | int) -> int:
-    """Read on from "earliest", "latest" or a sequence; answers the new position.
+def report_error(connection: Any, member: Membership, text: str) -> None:
+    """Tell of the member's last error, for `penstock status`; the next one replaces it.
+
+    Cut at 2,000 characters.  It is for people to read: no payloads, no secrets.
+    """
+    database.call(connection, "report_error", error=text, **_identity(member))
+
+
+def seek(connection: Any, subscription: str, topic: str, partition: int, start: Start) -> int:
+    """Read on from somewhere else; answers the new position.
 
     The present holder loses its lease: what it still commits is stale.
     """
@@ -213,9 +234,23 @@ def seek(connection: Any, subscription: str, topic: str, partition: int, start: 
         subscription=subscription,
         topic=topic,
         partition=partition,
-        start=str(start),
+        start=_start(start),
     )
     return int(rows[0][0])
+
+
+def reset(
+    connection: Any, subscription: str, start: Start, *, topic: str | None = None
+) -> dict[tuple[str, int], int]:
+    """The same for all partitions, or those of one topic: all or none; answers their positions."""
+    rows = database.call(
+        connection,
+        "reset_subscription",
+        subscription=subscription,
+        start=_start(start),
+        topic=topic,
+    )
+    return {(address, partition): done for address, partition, done in rows}
 
 
 def lag(connection: Any, subscription: str | None = None) -> list[Lag]:
@@ -232,6 +267,20 @@ def rejected_commits(connection: Any) -> int:
 def take_overs(connection: Any, subscription: str) -> int:
     """How often a lease changed hands because its holder's time ran out."""
     return int(database.call(connection, "take_overs", subscription=subscription)[0][0])
+
+
+def _addresses(topics: Iterable[str]) -> list[str]:
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise InvalidArgument(f"topics is a {type(topics).__name__}", hint="give a list of topics")
+    return [validation.topic(each) for each in topics]
+
+
+def _start(start: Start) -> str:
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidArgument(f"the time {start} has no zone", hint="give an aware datetime")
+        return start.isoformat()
+    return str(start)
 
 
 def _identity(member: Membership) -> dict[str, Any]:

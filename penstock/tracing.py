@@ -42,12 +42,12 @@ def around_handlers(subscription: str, *, is_async: bool) -> Callable[..., Any] 
     tracer = trace.get_tracer("penstock")
 
     def span(delivered: Any) -> AbstractContextManager[Any]:
-        events = delivered.events if hasattr(delivered, "events") else [delivered]
+        events = delivered.events
         contexts = [_propagator().extract(_traced(event)) for event in events]
         spoken = [trace.get_current_span(context).get_span_context() for context in contexts]
         found: AbstractContextManager[Any] = tracer.start_as_current_span(
             f"process {events[0].topic}",
-            context=contexts[0] if events[0] is delivered else None,
+            context=contexts[0] if events == [delivered] else None,
             kind=trace.SpanKind.CONSUMER,
             links=[trace.Link(each) for each in spoken if each.is_valid],
             attributes={

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 from collections.abc import Iterable, Mapping
@@ -98,6 +99,13 @@ def partition_count(count: int) -> int:
         f"a topic cannot have {count!r} partitions",
         hint=f"use 1 to {limits.MAX_PARTITIONS}; up to 1,024 is practical",
     )
+
+
+def number(value: Any, what: str) -> float:
+    """A number that databases can calculate with."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    raise InvalidArgument(f"the {what} is {value!r}", hint="give a number that is finite")
 
 
 def message(given: Message) -> None:

@@ -34,7 +34,10 @@ FAMILIES = {
     "set_backpressure measure_pressure",
     "log": "sequence announce fetch high_watermarks unsequenced",
     "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat poll commit "
-    "release leave held_leases position seek subscription_lag take_overs rejected_commits",
+    "release leave held_leases position seek reset_subscription pause_subscription "
+    "resume_subscription report_error list_subscriptions describe_subscription "
+    "subscription_consumers subscription_lag unleased_cursors leased_cursors "
+    "subscription_statistics take_overs rejected_commits",
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
     "assignment_of mark_low_water",
     "relay": "open_block read_block relay_failure dead_letter sweep",

@@ -18,7 +18,13 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock import config
 from penstock.catalog import Statement
-from penstock.dialects.common import CONNECT_TIMEOUT_SECONDS, Row, on_sqlalchemy, unavailable
+from penstock.dialects.common import (
+    CONNECT_TIMEOUT_SECONDS,
+    Row,
+    on_sqlalchemy,
+    tuples,
+    unavailable,
+)
 from penstock.errors import ConfigurationError, DatabaseTooOld, driver_error, errno_of
 
 #: DEFAULT (expression) and CHECK; SKIP LOCKED and JSON_TABLE.
@@ -130,8 +136,7 @@ class MySQL:
 
 def is_driver(connection: Any) -> bool:
     """Whether a connection is of a driver for MySQL or MariaDB, subclasses included."""
-    kind: Any = type(connection)
-    return bool(_modules(kind) & _DRIVERS)
+    return bool(_modules(connection.__class__) & _DRIVERS)
 
 
 @cache
@@ -240,7 +245,7 @@ def _read(cursor: Any) -> list[Row]:
     found: list[Row] = []
     while True:
         if cursor.description is not None:
-            found += map(tuple, cursor.fetchall())
+            found += tuples(cursor.fetchall())
         # Also reads what comes last: an error behind a result would otherwise be lost.
         if not cursor.nextset():
             return found
@@ -251,7 +256,7 @@ def _read_converted(cursor: Any) -> list[Row]:
     while True:
         if cursor.description is not None:
             makers = [_MAKERS.get(column[1], _same) for column in cursor.description]
-            found += (_made(makers, row) for row in cursor.fetchall())
+            found += (_made(makers, row) for row in tuples(cursor.fetchall()))
         if not cursor.nextset():
             return found
 
@@ -283,7 +288,8 @@ _MAKERS: dict[int, Callable[[Any], Any]] = {_TIMESTAMP: _in_utc, _DATETIME: _in_
 
 
 def _cursor(connection: Any) -> Any:
-    if type(connection).__module__.startswith("pymysql"):
+    kind: Any = type(connection)
+    if "pymysql" in _modules(kind):
         # The caller's connection may be set to give dictionaries, or row by row.
         return connection.cursor(_pymysql().cursors.Cursor)
     return connection.cursor()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 from penstock import config
@@ -12,6 +13,7 @@ from penstock.dialects.common import (
     CONNECT_TIMEOUT_SECONDS,
     Row,
     on_sqlalchemy,
+    tuples,
     unavailable,
     without_secrets,
 )
@@ -77,8 +79,7 @@ class Postgres:
             result = connection.exec_driver_sql(sql, binds)
             return [tuple(row) for row in result] if result.returns_rows else []
         if _is_psycopg(connection):
-            # The caller's connection may be set to give dictionaries.
-            with connection.cursor(row_factory=_psycopg().rows.tuple_row) as cursor:
+            with _cursor(connection) as cursor:
                 cursor.execute(sql, binds)
                 # Whether there are rows; `description` would be built first.
                 return [] if cursor.rownumber is None else list(cursor.fetchall())
@@ -86,7 +87,7 @@ class Postgres:
             cursor.execute(sql, binds)
             if cursor.description is None:
                 return []
-            return [tuple(row) for row in cursor.fetchall()]
+            return tuples(cursor.fetchall())
 
     def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """Ids and times as the bytes that travel; an event decodes them when it is asked."""
@@ -94,10 +95,10 @@ class Postgres:
             return self.execute(connection, sql, binds)
         from psycopg.types.string import ByteaBinaryLoader
 
-        with connection.cursor(binary=True, row_factory=_psycopg().rows.tuple_row) as cursor:
+        with _cursor(connection) as cursor:
             for kind in ("uuid", "timestamptz"):
                 cursor.adapters.register_loader(kind, ByteaBinaryLoader)
-            cursor.execute(sql, binds)
+            cursor.execute(sql, binds, binary=True)
             return list(cursor.fetchall())
 
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
@@ -158,7 +159,27 @@ def require_server(version: int) -> None:
 
 
 def _is_psycopg(connection: Any) -> bool:
-    return type(connection).__module__.startswith("psycopg") and hasattr(connection, "row_factory")
+    kind: Any = type(connection)
+    return _is_psycopg_type(kind)
+
+
+@cache
+def _is_psycopg_type(kind: Any) -> bool:
+    return any(
+        (each.__module__, each.__name__) == ("psycopg", "Connection") for each in kind.__mro__
+    )
+
+
+def _cursor(connection: Any) -> Any:
+    """A cursor that gives tuples, takes named parameters and can answer in the binary format.
+
+    The caller's connection may be set to give dictionaries, or cursors that cannot do these.
+    """
+    psycopg = _psycopg()
+    kind = connection.cursor_factory
+    if issubclass(kind, (psycopg.ClientCursor, psycopg.RawCursor)):
+        kind = psycopg.Cursor
+    return kind(connection, row_factory=psycopg.rows.tuple_row)
 
 
 def _options(url: str, application_name: str, statement_timeout_ms: int) -> dict[str, Any]:

@@ -76,12 +76,12 @@ LEAVE_FORGETS: Guard = {
 }
 SEEK_LEAVES_THE_LEASE: Guard = {
     "postgres": (
-        "seek",
+        "move_position",
         "SET state = 'AVAILABLE', holder = NULL, lease_epoch = l.lease_epoch + 1,",
         "SET",
     ),
     "mysql": (
-        "seek",
+        "move_position",
         "SET l.state = 'AVAILABLE', l.holder = NULL, l.lease_epoch = held_epoch + 1,",
         "SET",
     ),

@@ -68,3 +68,20 @@ def join(connection: Any, count: int, first: int = 0) -> list[Membership]:
 
 def _quoted(db: ContractDatabase, name: str) -> str:
     return f'"{name}"' if db.engine == "postgres" else f"`{name}`"
+
+
+#: The times that the protocol has stored.
+_TIMES = {
+    "consumers": ("joined_at", "heartbeat_at", "deadline"),
+    "leases": ("acquired_at", "release_deadline"),
+    "lease_history": ("at",),
+    "positions": ("at",),
+}
+
+
+def pass_time(db: ContractDatabase, seconds: float) -> None:
+    """The database's clock as the protocol sees it goes on: all that it has stored is older."""
+    number = f"'{seconds}'" if db.engine == "postgres" else f"{seconds}"
+    for table, columns in _TIMES.items():
+        changes = ", ".join(f"{each} = {each} - INTERVAL {number} SECOND" for each in columns)
+        db.run(f"UPDATE penstock.{table} SET {changes}")

@@ -53,6 +53,7 @@ dead_letter_of          c . o . .
 dead_letters_of         c . o . .
 delete_namespace        . . o . .
 delete_topic            . . o . .
+describe_subscription   c . o . r
 describe_topic          c . o . r
 drop_dead_letters       . . o . .
 droppable_slices        . i o . .
@@ -74,10 +75,12 @@ join                    c . o . .
 keep_events             . i o . .
 lead_subscription       c . o . .
 lease_states            c . o . .
+leased_cursors          c . o . r
 leave                   c . o . .
 lift_limit              c . o . .
 list_namespaces         c . o p r
 list_policies           . . o . r
+list_subscriptions      c . o . r
 list_topics             c . o p r
 log_epochs_of           . . o . r
 log_status              . . o . r
@@ -94,6 +97,7 @@ namespace_exists        c . o p r
 note_slice_rates        . i o . .
 open_block              c . o . .
 parked_keys             c . o . .
+pause_subscription      c . o . .
 policy_history          . . o . r
 policy_of               c . o . r
 poll                    c . o . .
@@ -113,9 +117,12 @@ relay_failure           c . o . .
 release                 c . o . .
 rename_namespace        . . o . .
 rename_topic            . . o . .
+report_error            c . o . .
 report_positions        c . o . .
+reset_subscription      c . o . .
 resize_topic            . . o . .
 restore_status          . . o . .
+resume_subscription     c . o . .
 retention_of            . . o . r
 revoke_namespace        . i o . .
 role_members            . i o . .
@@ -137,14 +144,17 @@ snapshot_holders        . . o . .
 sparse_slices           . i o . .
 storage_shortage        . . o . .
 subscribe               c . o . .
+subscription_consumers  c . o . r
 subscription_lag        c . o . r
 subscription_policy     c . o . .
 suspects                c . o . .
+subscription_statistics c . o . r
 swap_chunks             . i o . .
 sweep                   . . o . .
 take_overs              c . o . r
 topic_lookup            . . o p .
 turn_dedup              . . o . .
+unleased_cursors        c . o . r
 unsequenced             . . o . r
 unsubscribe             c . o . .
 """

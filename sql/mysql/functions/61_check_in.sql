@@ -113,9 +113,9 @@ END;
 
 -- name: join
 -- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of the same
--- id is refused (PS015) until the first one's deadline has passed or it left. Answers the times, in seconds. Raises PS006,
--- PS013, PS015.
-CREATE PROCEDURE `join`(subscription LONGTEXT, consumer TEXT, session CHAR(36), weight DOUBLE)
+-- id is refused (PS015) until the first one's deadline has passed or it left. Given topics of the subscription (a JSON array), it is
+-- handed only partitions of these. Answers the times, in seconds. Raises PS002, PS003, PS006, PS013, PS015, PS030 to PS034.
+CREATE PROCEDURE `join`(subscription LONGTEXT, consumer TEXT, session CHAR(36), weight DOUBLE, topics JSON)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE places, taken, blocked INT;
@@ -138,6 +138,7 @@ BEGIN
         CALL refuse('PS006', CONCAT('a consumer of weight ', COALESCE(weight, 'NULL'), ', not between 0.001 and 1,000'));
     END IF;
     CALL lock_subscription(subscription, owner_id);
+    CALL require_listed(owner_id, subscription, topics);
     SET present = UTC_TIMESTAMP(6);
     SELECT s.heartbeat_seconds, s.lease_seconds, s.max_consumers INTO heartbeat_time, lease_time, places
     FROM subscriptions AS s WHERE s.id = owner_id;
@@ -155,9 +156,12 @@ BEGIN
         -- An earlier run is inside a transaction that holds a lease: under the same id both would hold one lease_epoch.
         CALL refuse('PS015', CONCAT('an earlier run of consumer "', consumer, '" has not ended its transaction'));
     END IF;
-    DELETE c FROM consumers AS c WHERE c.subscription_id = owner_id AND c.id = consumer;
     INSERT INTO consumers (subscription_id, id, session, weight, joined_at, heartbeat_at, deadline)
-    VALUES (owner_id, consumer, run, weight, present, present, present + INTERVAL lease_time * 1000000 MICROSECOND);
+    VALUES (owner_id, consumer, run, weight, present, present, present + INTERVAL lease_time * 1000000 MICROSECOND)
+    ON DUPLICATE KEY UPDATE
+        session = VALUES(session), weight = VALUES(weight), joined_at = VALUES(joined_at),
+        heartbeat_at = VALUES(heartbeat_at), deadline = VALUES(deadline);
+    CALL limit_consumer(owner_id, consumer, topics);
     SELECT heartbeat_time AS heartbeat_seconds, lease_time AS lease_seconds, MAX(h.history) AS history FROM histories AS h;
 END;
 
@@ -195,10 +199,10 @@ BEGIN
 END;
 
 -- name: read_board
--- Fills the session's table board: every partition of a subscription, who works on it, how much of it is unread and whether it
--- is active. It is active when it has unread events or redriven dead letters, or was read a moment ago (one that drains between
--- two events keeps its lease for that long).
-CREATE PROCEDURE read_board(owner_id BIGINT, present DATETIME(6))
+-- Fills the session's table board: every partition of a subscription, or of these topics (a JSON array of ids; NULL: all), who works
+-- on it, how much of it is unread and whether it is active. It is active when it has unread events or redriven letters, or was
+-- read a moment ago (one that drains between two events keeps its lease for that long).
+CREATE PROCEDURE read_board(owner_id BIGINT, topic_ids JSON, present DATETIME(6))
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS board (
         partition_id BIGINT NOT NULL PRIMARY KEY, state VARCHAR(10) NOT NULL, holder_hash BINARY(32), random_key DOUBLE NOT NULL,
@@ -220,7 +224,7 @@ BEGIN
                    WHERE d.subscription_id = l.subscription_id AND d.partition_id = l.partition_id
                      AND d.redriven_at IS NOT NULL) AS redriven
         FROM leases AS l
-        WHERE l.subscription_id = owner_id
+        WHERE l.subscription_id = owner_id AND (topic_ids IS NULL OR JSON_CONTAINS(topic_ids, CAST(l.partition_id >> 16 AS CHAR)))
         LIMIT 1000000  -- Keeps it from being merged into the query, which would call the function for each mention.
     ) AS n
     JOIN positions AS p ON p.id = n.newest;
@@ -228,9 +232,11 @@ END;
 
 -- name: find_share
 -- How many active partitions of the board a consumer holds too few (shortage; below 0: too many), and how many the others want
--- beyond what is free (uncovered). Fair share by weight: largest remainders (Hamilton), ties by consumer id, so that all
+-- beyond what is free (uncovered). Fair share by weight of those who take this topic (NULL: all): largest remainders (Hamilton), ties by consumer id, so that all
 -- active partitions are held, the spread at equal weights is at most 1, and nothing moves in the steady state.
-CREATE PROCEDURE find_share(owner_id BIGINT, consumer VARCHAR(255), OUT shortage BIGINT, OUT uncovered BIGINT)
+CREATE PROCEDURE find_share(
+    owner_id BIGINT, consumer VARCHAR(255), of_topic BIGINT, OUT shortage BIGINT, OUT uncovered BIGINT
+)
 BEGIN
     DECLARE active, unheld BIGINT;
     SELECT COALESCE(SUM(b.is_active), 0), COALESCE(SUM(b.is_active AND b.state <> 'ACTIVE'), 0) INTO active, unheld
@@ -240,7 +246,7 @@ BEGIN
                    SELECT COUNT(*) FROM board AS b
                    WHERE b.holder_hash = UNHEX(SHA2(c.id, 256)) AND b.state = 'ACTIVE' AND b.is_active) AS held
         FROM consumers AS c
-        WHERE c.subscription_id = owner_id
+        WHERE c.subscription_id = owner_id AND (of_topic IS NULL OR may_hold(owner_id, c.id, of_topic))
     ), ranked AS (
         SELECT e.id, FLOOR(e.share) - e.held AS missing,
                ROW_NUMBER() OVER (ORDER BY e.share - FLOOR(e.share) DESC, e.id) AS place,
@@ -353,15 +359,33 @@ BEGIN
     ORDER BY p.id;
 END;
 
+-- name: share_out
+-- What a check-in does for topics that the same consumers take (a JSON array of ids, and one of them; NULL: all): compares what the
+-- consumer holds of them with its fair share, asks it for its surplus while others are short, or acquires what it lacks.
+CREATE PROCEDURE share_out(
+    owner_id BIGINT, consumer VARCHAR(255), topic_ids JSON, of_topic BIGINT, present DATETIME(6), deadline DATETIME(6)
+)
+BEGIN
+    DECLARE shortage, uncovered BIGINT;
+    CALL read_board(owner_id, topic_ids, present);
+    CALL find_share(owner_id, consumer, of_topic, shortage, uncovered);
+    CALL release_surplus(owner_id, consumer, LEAST(-shortage, uncovered), present, deadline);
+    IF shortage > 0 THEN
+        CALL acquire(owner_id, consumer, shortage, present);
+    END IF;
+END;
+
 -- name: check_in
 -- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a subscription at
--- a time; the clock is read after the lock. Answers the leases that are now held. Raises PS013, PS014, PS018.
+-- a time; the clock is read after the lock. While the subscription is paused, all that is held is asked for. Answers the leases that
+-- are now held. Raises PS013, PS014, PS018.
 CREATE PROCEDURE check_in(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36))
 BEGIN
-    DECLARE owner_id, shortage, uncovered BIGINT;
-    DECLARE expired, locked INT;
+    DECLARE owner_id BIGINT;
+    DECLARE expired, locked, listed INT;
+    DECLARE paused BOOLEAN;
     DECLARE release_time DOUBLE;
-    DECLARE present DATETIME(6);
+    DECLARE present, deadline DATETIME(6);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         CALL undo_call();
@@ -372,14 +396,19 @@ BEGIN
     CALL lock_subscription(subscription, owner_id);
     SET present = UTC_TIMESTAMP(6);
     SELECT s.release_seconds INTO release_time FROM subscriptions AS s WHERE s.id = owner_id;
+    SET deadline = present + INTERVAL release_time * 1000000 MICROSECOND;
     CALL extend_deadline(owner_id, consumer, session, present);
     CALL collect_dead(owner_id, present, expired, locked);
-    CALL read_board(owner_id, present);
-    CALL find_share(owner_id, consumer, shortage, uncovered);
-    CALL release_surplus(owner_id, consumer, LEAST(-shortage, uncovered), present,
-                         present + INTERVAL release_time * 1000000 MICROSECOND);
-    IF shortage > 0 THEN
-        CALL acquire(owner_id, consumer, shortage, present);
+    CALL find_paused(owner_id, paused);
+    SELECT COUNT(f.topic_id) INTO listed
+    FROM (SELECT t.topic_id FROM consumer_topics AS t WHERE t.subscription_id = owner_id LIMIT 1) AS f;
+    IF paused THEN
+        CALL read_board(owner_id, NULL, present);
+        CALL release_surplus(owner_id, consumer, 1000000000, present, deadline);
+    ELSEIF listed > 0 THEN
+        CALL share_out_groups(owner_id, consumer, present, deadline);
+    ELSE
+        CALL share_out(owner_id, consumer, NULL, NULL, present, deadline);
     END IF;
     CALL held_leases(subscription, consumer);
 END;

@@ -99,7 +99,7 @@ BEGIN
           WHERE f.partition_id = partition_id AND f.first_sequence <= first_sequence)
       AND e.first_sequence <= last_sequence AND e.sequence BETWEEN first_sequence AND last_sequence
       AND NOT EXISTS (
-        SELECT * FROM dead_letters AS d
+        SELECT * FROM dead_letters AS d FORCE INDEX (PRIMARY)
         WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
           AND d.history = present)
     ORDER BY e.sequence;
@@ -156,7 +156,7 @@ BEGIN
           SELECT MAX(f.first_sequence) FROM chunks AS f
           WHERE f.partition_id = partition_id AND f.first_sequence <= sequence)
       AND NOT EXISTS (
-        SELECT * FROM dead_letters AS d
+        SELECT * FROM dead_letters AS d FORCE INDEX (PRIMARY)
         WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
           AND d.history = present);
 END;

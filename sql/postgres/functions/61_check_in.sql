@@ -1,13 +1,15 @@
 -- name: join
 -- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of the same
--- id is refused (PS015) until the first one's deadline has passed or it left. Answers the times, in seconds.
+-- id is refused (PS015) until the first one's deadline has passed or it left. Given topics of the subscription, it is handed only
+-- partitions of these. Answers the times, in seconds.
 CREATE OR REPLACE FUNCTION "join"(
-    subscription text, consumer text, session uuid, weight double precision DEFAULT 1,
+    subscription text, consumer text, session uuid, weight double precision DEFAULT 1, topics text[] DEFAULT NULL,
     OUT heartbeat_seconds double precision, OUT lease_seconds double precision, OUT history integer
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
+    topic_ids bigint[] := listed_topics(owner, topics);
     present consumers%ROWTYPE;
     now timestamptz;
 BEGIN
@@ -42,6 +44,7 @@ BEGIN
     ON CONFLICT ON CONSTRAINT consumers_pkey DO UPDATE
     SET session = EXCLUDED.session, weight = EXCLUDED.weight, joined_at = EXCLUDED.joined_at,
         heartbeat_at = EXCLUDED.heartbeat_at, deadline = EXCLUDED.deadline;
+    PERFORM limit_consumer(owner.id, consumer, topic_ids);
     heartbeat_seconds := owner.heartbeat_seconds;
     lease_seconds := owner.lease_seconds;
     history := current_history();
@@ -125,9 +128,9 @@ END
 $$;
 
 -- name: lease_board
--- Every partition of a subscription with its lease and whether it is active: it has unread events or redriven dead letters, or was
--- read a moment ago (a partition that drains between two events keeps its lease for that long).
-CREATE OR REPLACE FUNCTION lease_board(subscription_id bigint, now timestamptz)
+-- Every partition of a subscription, or of these topics (NULL: all), with its lease and whether it is active: it has unread events or
+-- redriven letters, or was read a moment ago (a partition that drains between two events keeps its lease for that long).
+CREATE OR REPLACE FUNCTION lease_board(subscription_id bigint, topic_ids bigint[], now timestamptz)
 RETURNS TABLE (partition_id bigint, state text, holder text, random_key double precision, backlog bigint, active boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT l.partition_id, l.state, l.holder, l.random_key, high_watermark(l.partition_id) - p.position + r.redriven,
@@ -147,18 +150,20 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         WHERE d.subscription_id = l.subscription_id AND d.partition_id = l.partition_id AND d.redriven_at IS NOT NULL
     ) AS r
     WHERE l.subscription_id = lease_board.subscription_id
+      AND (topic_ids IS NULL OR l.partition_id >> 16 = ANY (topic_ids))
 $$;
 
 -- name: quotas
--- Fair share by weight: largest remainders (Hamilton), ties by consumer id, so that all active partitions are held, the
--- spread at equal weights is at most 1, and nothing moves in the steady state.
-CREATE OR REPLACE FUNCTION quotas(subscription_id bigint, active bigint)
+-- Fair share by weight of those who take these topics (NULL: all): largest remainders (Hamilton), ties by consumer id, so that all
+-- active partitions are held, the spread at equal weights is at most 1, and nothing moves in the steady state.
+CREATE OR REPLACE FUNCTION quotas(subscription_id bigint, topic_ids bigint[], active bigint)
 RETURNS TABLE (consumer text, quota bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     WITH exact AS (
         SELECT c.id, quotas.active * c.weight / sum(c.weight) OVER () AS share
         FROM consumers AS c
         WHERE c.subscription_id = quotas.subscription_id
+          AND (topic_ids IS NULL OR may_hold(c.subscription_id, c.id, topic_ids[1]))
     ), ranked AS (
         SELECT e.id, floor(e.share)::bigint AS whole,
                row_number() OVER (ORDER BY e.share - floor(e.share) DESC, e.id) AS place,
@@ -172,7 +177,7 @@ $$;
 -- Asks a consumer to give up what it holds above its quota, but only while others are short of more than is free: smallest
 -- backlog first. A partition that has gone cold is given up whatever the quota. Answers how many.
 CREATE OR REPLACE FUNCTION release_surplus(
-    owner subscriptions, consumer text, surplus bigint, now timestamptz
+    owner subscriptions, consumer text, topic_ids bigint[], surplus bigint, now timestamptz
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -180,7 +185,7 @@ DECLARE
 BEGIN
     WITH ordered AS (
         SELECT b.partition_id, b.active, row_number() OVER (PARTITION BY b.active ORDER BY b.backlog, b.partition_id) AS place
-        FROM lease_board(owner.id, now) AS b
+        FROM lease_board(owner.id, topic_ids, now) AS b
         WHERE b.holder = consumer AND b.state = 'ACTIVE'
     ), chosen AS (
         SELECT l.partition_id
@@ -207,7 +212,9 @@ $$;
 -- name: acquire
 -- Leases up to shortage free partitions with unread events, from a random pivot on and round, so that consumers do not meet.
 -- Every acquisition raises lease_epoch.
-CREATE OR REPLACE FUNCTION acquire(subscription_id bigint, consumer text, shortage bigint, now timestamptz) RETURNS integer
+CREATE OR REPLACE FUNCTION acquire(
+    subscription_id bigint, consumer text, topic_ids bigint[], shortage bigint, now timestamptz
+) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     pivot double precision := random();
@@ -215,7 +222,7 @@ DECLARE
 BEGIN
     WITH wanted AS (
         SELECT b.partition_id
-        FROM lease_board(acquire.subscription_id, now) AS b
+        FROM lease_board(acquire.subscription_id, topic_ids, now) AS b
         WHERE b.state = 'AVAILABLE' AND b.backlog > 0
         ORDER BY b.random_key < pivot, b.random_key
         LIMIT shortage
@@ -282,29 +289,20 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ORDER BY p.id
 $$;
 
--- name: check_in
--- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a subscription at
--- a time; the clock is read after the lock. Answers the leases that are now held. Raises PS013, PS014.
-CREATE OR REPLACE FUNCTION check_in(subscription text, consumer text, session uuid)
-RETURNS TABLE (
-    topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint, history integer
-)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+-- name: share_out
+-- What a check-in does for topics that the same consumers take (NULL: all): compares what the consumer holds of them with its fair
+-- share, asks it for its surplus while others are short, or acquires what it lacks.
+CREATE OR REPLACE FUNCTION share_out(owner subscriptions, consumer text, topic_ids bigint[], now timestamptz) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-    owner subscriptions%ROWTYPE := require_subscription(subscription);
-    now timestamptz;
     mine record;
 BEGIN
-    PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
-    now := clock_timestamp();
-    PERFORM extend_deadline(owner, consumer, session, now);
-    PERFORM collect_dead(owner.id, now);
     WITH board AS MATERIALIZED (
-        SELECT * FROM lease_board(owner.id, now)
+        SELECT * FROM lease_board(owner.id, topic_ids, now)
     ), standing AS (
         SELECT q.consumer, q.quota,
                count(b.partition_id) FILTER (WHERE b.state = 'ACTIVE' AND b.active) AS held
-        FROM quotas(owner.id, (SELECT count(*) FROM board AS a WHERE a.active)) AS q
+        FROM quotas(owner.id, topic_ids, (SELECT count(*) FROM board AS a WHERE a.active)) AS q
         LEFT JOIN board AS b ON b.holder = q.consumer
         GROUP BY q.consumer, q.quota
     )
@@ -313,10 +311,35 @@ BEGIN
                - (SELECT count(*) FROM board AS f WHERE f.active AND f.state <> 'ACTIVE') AS uncovered
     INTO mine
     FROM standing AS s
-    WHERE s.consumer = check_in.consumer;
-    PERFORM release_surplus(owner, consumer, LEAST(-mine.shortage, mine.uncovered)::bigint, now);
+    WHERE s.consumer = share_out.consumer;
+    PERFORM release_surplus(owner, consumer, topic_ids, LEAST(-mine.shortage, mine.uncovered)::bigint, now);
     IF mine.shortage > 0 THEN
-        PERFORM acquire(owner.id, consumer, mine.shortage, now);
+        PERFORM acquire(owner.id, consumer, topic_ids, mine.shortage, now);
+    END IF;
+END
+$$;
+
+-- name: check_in
+-- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a subscription at
+-- a time; the clock is read after the lock. While the subscription is paused, all that is held is asked for. Answers the leases that
+-- are now held. Raises PS013, PS014.
+CREATE OR REPLACE FUNCTION check_in(subscription text, consumer text, session uuid)
+RETURNS TABLE (
+    topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint, history integer
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    now timestamptz;
+BEGIN
+    PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
+    now := clock_timestamp();
+    PERFORM extend_deadline(owner, consumer, session, now);
+    PERFORM collect_dead(owner.id, now);
+    IF is_paused(owner.id) THEN
+        PERFORM release_surplus(owner, consumer, NULL, 1000000000, now);
+    ELSE
+        PERFORM share_out(owner, consumer, g.topic_ids, now) FROM shared_topics(owner.id, consumer) AS g;
     END IF;
     RETURN QUERY SELECT * FROM held_leases(subscription, consumer);
 END

@@ -14,11 +14,16 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
             suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
-            dead_letter_of'),
+            dead_letter_of
+            reset_subscription pause_subscription resume_subscription report_error
+            list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
+            subscription_statistics'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
-            histories_of policy_of policy_history list_policies'),
+            histories_of policy_of policy_history list_policies
+            list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
+            subscription_statistics'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks
             swap_chunks current_history applied_migrations'),
@@ -36,7 +41,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             set_policy clear_policy policy_of policy_history list_policies subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
             suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
-            dead_letter_of drop_dead_letters')
+            dead_letter_of drop_dead_letters
+            reset_subscription pause_subscription resume_subscription report_error
+            list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
+            subscription_statistics')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, '\s+') AS f (name)
     GROUP BY f.name
