@@ -13,9 +13,9 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock import dead_letters, policies
+from penstock import dead_letters, policies, stream
 from penstock.delivery import HandlerTimedOut
-from penstock.errors import NotRedriven, StaleLease, TooManyParked
+from penstock.errors import NotRedriven, PenstockError, StaleLease, TooManyParked
 from penstock.holding import STANDS_SECONDS
 from penstock.in_hand import InHand, Unit
 from penstock.policies import SubscriptionPolicy
@@ -42,6 +42,7 @@ class Failing(Reading):
         self._retries = Retries(rng or random.Random())
         self._policy: SubscriptionPolicy | None = None
         self._looked_at = -math.inf
+        self._to_report = ""
 
     @property
     def has_postponed(self) -> bool:
@@ -60,6 +61,16 @@ class Failing(Reading):
             self._policy = policies.subscription_policy(connection, self.member.subscription)
             self._looked_at = now
             self._look_for_redriven(connection)
+            self._report(connection)
+
+    def _report(self, connection: Connection) -> None:
+        """The last error, for `penstock status`."""
+        if self._to_report:
+            text, self._to_report = self._to_report, ""
+            try:
+                stream.report_error(connection, self.member, text)
+            except PenstockError as error:
+                log.warning("the last error could not be reported: %s", error)
 
     def _look_at_new(self, connection: Connection, new: Sequence[InHand]) -> None:
         leases = [each.lease for each in new]
@@ -216,11 +227,12 @@ class Failing(Reading):
         self.failed(error)
         self.stats.timeouts += isinstance(error, HandlerTimedOut)
         event = unit.events[min(unit.done, len(unit.events) - 1)]
+        place = f"{event.topic} partition {event.partition} sequence {event.sequence}"
+        # Not what it says: that can be a part of the payload.
+        self._to_report = f"{type(error).__name__} at {place}{what_follows}"
         log.error(
-            "handler failed at %s partition %s sequence %s%s",
-            event.topic,
-            event.partition,
-            event.sequence,
+            "handler failed at %s%s",
+            place,
             what_follows,
             exc_info=error,
         )

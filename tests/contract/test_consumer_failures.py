@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock import database, dead_letters, policies, publish_batch, stream
+from penstock import database, dead_letters, policies, publish_batch, stream, subscriptions
 from penstock.async_consumer import AsyncConsumer
 from penstock.consumer import Batch, Consumer
 from penstock.failing import Failing
@@ -268,3 +268,23 @@ def test_a_policy_that_is_read_twice_is_noticed(
 
     monkeypatch.setattr(Failing, "postpone_unit", read_again)
     assert _policy_changes_meanwhile(db) == 3_600
+
+
+def test_the_last_error_is_told_without_what_it_says(db: ContractDatabase) -> None:
+    """For `penstock status`: kind and place; the text of an error can be a part of a payload."""
+    own = db.connect()
+    _keyed(own, "ab")
+    retry(own, max_attempts=1_000)
+    poison = Poisoned(2)
+    with running(_consumer(db, handler=poison.by_event)):
+        wait_until(lambda: any(_told(own)), "it is told")
+        (told,) = _told(own)
+        poison.sequences.clear()
+        wait_until(lambda: stored(own) == 2, "it is done")
+    assert told.startswith(f"ValueError at {STREAM} partition 0 sequence 2")
+    assert "poison" not in told
+
+
+def _told(connection: Any) -> list[str]:
+    found = subscriptions.members(connection, SUBSCRIPTION)
+    return [member.last_error or "" for member in found]
