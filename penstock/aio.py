@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from penstock.packed_arrays import packed_for_driver
 from penstock.publish_steps import batch_steps, publish_steps, rows_of
 from penstock.records import Event, Lease, Message, Published
 from penstock.steps import Rows, Steps, asked
-from penstock.stream import Membership
+from penstock.stream import Membership, commit_binds
 from penstock.topic_cache import KnownTopics, known_to_connection, remembered
 
 T = TypeVar("T")
@@ -76,6 +76,18 @@ async def fetch(
     binds = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
     rows = await _run(await _door(connection), asked("fetch", topic=topic, **binds))
     return Event.from_rows(topic, partition, rows[0][-1], rows) if rows else []
+
+
+async def commit(
+    connection: Any,
+    member: Membership,
+    positions: Iterable[tuple[Lease, int]],
+    *,
+    after: Sequence[int] | None = None,
+) -> None:
+    """Move positions forward in the caller's transaction, as :func:`penstock.stream.commit`."""
+    binds = commit_binds(member, list(positions), after)
+    await _run(await _door(connection), asked("commit", **binds))
 
 
 async def commit_parking(

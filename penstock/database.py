@@ -64,6 +64,13 @@ def connect(
     return connection
 
 
+async def connect_async(url: str, *, application_name: str, seconds: float = 30) -> Any:
+    """A psycopg.AsyncConnection that commits by itself; PostgreSQL only."""
+    return await dialects.postgres.connect_async(
+        url, application_name=application_name, statement_timeout_ms=int(seconds * 1000)
+    )
+
+
 def call(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
     """Run the named statement of ``sql/<dialect>/*.sql`` in the caller's transaction."""
     return _call(connection, name, binds, raw=False)

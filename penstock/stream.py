@@ -210,17 +210,21 @@ def commit(
     BackwardCommit or BeyondHighWatermark without any effect; roll back what the same transaction
     wrote.
     """
-    wanted = list(positions)
-    database.call(
-        connection,
-        "commit",
-        subscription=member.subscription,
-        consumer=member.consumer,
-        partition_ids=[lease.partition_id for lease, _ in wanted],
-        lease_epochs=[lease.lease_epoch for lease, _ in wanted],
-        positions=[position for _, position in wanted],
-        after=None if after is None else list(after),
-    )
+    database.call(connection, "commit", **commit_binds(member, list(positions), after))
+
+
+def commit_binds(
+    member: Membership, wanted: Sequence[tuple[Lease, int]], after: Sequence[int] | None
+) -> dict[str, Any]:
+    """What the statement of :func:`commit` is given."""
+    return {
+        "subscription": member.subscription,
+        "consumer": member.consumer,
+        "partition_ids": [lease.partition_id for lease, _ in wanted],
+        "lease_epochs": [lease.lease_epoch for lease, _ in wanted],
+        "positions": [position for _, position in wanted],
+        "after": None if after is None else list(after),
+    }
 
 
 def release(connection: Any, member: Membership, leases: Sequence[Lease]) -> int:

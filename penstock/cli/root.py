@@ -24,6 +24,7 @@ from penstock.cli.consume import consume
 from penstock.cli.doctor import doctor
 from penstock.cli.plugins import WithPlatform
 from penstock.cli.status import status
+from penstock.cli.worker import worker
 
 _HELP = """Events in the database that you already have.
 
@@ -52,6 +53,7 @@ root.command("tail")(events.tail)
 root.command("consume")(consume)
 root.command("status")(status)
 root.command("doctor")(doctor)
+root.command("worker")(worker)
 
 
 def _say_version(wanted: bool) -> None:

@@ -125,6 +125,18 @@ class Postgres:
         return str(getattr(getattr(inner, "diag", None), "message_primary", None) or inner)
 
 
+async def connect_async(url: str, *, application_name: str, statement_timeout_ms: int) -> Any:
+    """A psycopg.AsyncConnection, with the same limits."""
+    url = libpq_url(url)
+    psycopg = _psycopg()
+    try:
+        return await psycopg.AsyncConnection.connect(
+            url, autocommit=True, **_options(url, application_name, statement_timeout_ms)
+        )
+    except psycopg.OperationalError as error:
+        raise unavailable(url, error, "") from None
+
+
 def libpq_url(url: str) -> str:
     """The address as libpq reads it: SQLAlchemy's ``postgresql+psycopg://`` is accepted too."""
     if config.dialect_of_url(url) != "postgres":

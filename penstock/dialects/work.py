@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from penstock import config, dialects
 from penstock.dialects.mysql import in_transaction, lift_limit
 from penstock.errors import errno_of
+from penstock.wake import Wake
 
 _IDLE, _IN_ERROR = 0, 3  # libpq's PQTRANS_IDLE and PQTRANS_INERROR
 _OUTLIVED = "terminating connection due to"  # idle-in-transaction timeout, or transaction timeout
@@ -48,9 +49,12 @@ class Work(Protocol):
         ...
 
     def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event
+        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event | Wake
     ) -> Iterator[str]:
-        """Wait at most so long; what was said of the partitions that grew."""
+        """Wait at most so long; what was said of the partitions that grew.
+
+        A Wake ends the waiting.
+        """
         ...
 
 
@@ -78,10 +82,17 @@ class _PostgresWork:
         connection.execute(f'LISTEN "{config.schema_name()}_log"')
 
     def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event
+        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event | Wake
     ) -> Iterator[str]:
-        for notice in connection.notifies(timeout=most_seconds, stop_after=1):
-            yield notice.payload
+        if isinstance(stop, Wake):
+            # What was heard during a statement does not show at the socket any more.
+            heard = list(connection.notifies(timeout=0))
+            if not heard:
+                stop.wait(most_seconds, beside=connection.fileno())
+                heard = list(connection.notifies(timeout=0))
+        else:
+            heard = list(connection.notifies(timeout=most_seconds, stop_after=1))
+        return iter([notice.payload for notice in heard])
 
 
 class _MySQLWork:
@@ -135,7 +146,7 @@ class _MySQLWork:
         """Nobody can be woken."""
 
     def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event
+        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event | Wake
     ) -> Iterator[str]:
         """Pauses that double, so that a busy stream is read at once and an idle one rarely."""
         doubled = min(most_seconds, _FIRST_PAUSE_SECONDS * 2.0 ** min(idle_rounds, 20))
@@ -145,6 +156,11 @@ class _MySQLWork:
 
 _POSTGRES: Work = _PostgresWork()
 _MYSQL: Work = _MySQLWork()
+
+
+def of_async_connection(connection: Any) -> Work:
+    """PostgreSQL's only: there is no other asynchronous driver that we know."""
+    return _POSTGRES
 
 
 def of_connection(connection: Any) -> Work:

@@ -40,7 +40,7 @@ NAMES = {
     "single": ["pgbench_single", "pgbench_tpcb", "pgbench_tpcb_plain"],
     "sequence": ["sequence", "sequence_1024_partitions", "sequence_20_topics"],
     "fetch": ["fetch", "fetch_live_ticks"],
-    "consume": ["consume"],
+    "consume": ["consume", "consume_class"],
     "load": [
         "load_idle_calls", "load_check_ins", "load_database_cpu", "load_check_in_median",
         "load_check_in_p99", "load_replaced",
