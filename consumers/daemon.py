@@ -142,6 +142,8 @@ def _consumers(settings: Settings, number: int) -> list[Worker]:
         consumer_id=_consumer_id(settings, number),
         weight=settings.weight,
         batch_size=settings.batch_size,
+        concurrency=settings.concurrency,
+        handler_seconds=settings.handler_seconds,
         idle_seconds=settings.idle_seconds,
     )
     workers: list[Worker] = []

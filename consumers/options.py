@@ -86,6 +86,8 @@ OPTIONS: dict[str, Option] = {
     "consumer_id": Option("text", None, "default: host, process, random"),
     "weight": Option("number", 1.0, "the share of the partitions, against others'", 0.001, 1000),
     "batch_size": Option("whole", 500, "events of a poll", 1, 100_000),
+    "concurrency": Option("whole", 1, "handlers at a time; each key in order", 1, 1000),
+    "handler_seconds": Option("number", None, "a handler that takes longer failed", 0.001, 86_400),
     "idle_seconds": Option("number", 0.5, "the longest rest of a consumer", 0.01, 60),
     "sequencer_events": Option("whole", 10_000, "events of a pass", 1, 1_000_000),
     "sweep_seconds": Option("number", 5.0, "between two looks for dead consumers", 0.1, 3600),

@@ -28,6 +28,8 @@ class Settings:
     consumer_id: str | None
     weight: float
     batch_size: int
+    concurrency: int
+    handler_seconds: float | None
     idle_seconds: float
     sequencer_events: int
     sweep_seconds: float
