@@ -81,7 +81,7 @@ class Handlers:
         if self._given.seconds:
             time.sleep(self._given.seconds)
         name, _, poison = bytes(event.payload).decode().partition(" ")
-        if not poison or not self._first_time(name):
+        if not poison or self._given.immune or not self._first_time(name):
             return
         if poison == "exit":
             os._exit(9)
@@ -235,6 +235,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=0, help="the work for each event")
     parser.add_argument("--failpoint", action="append", default=[])
+    parser.add_argument("--immune", action="store_true", help="poison does nothing")
     parser.add_argument("--topic", default="faults/stream")
     parser.add_argument("--rollbacks", type=float, default=0.2)
     parser.add_argument("--late", type=float, default=0.03)

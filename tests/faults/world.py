@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,9 +70,15 @@ class World:
     lease: float = 2.0
     subscriptions: tuple[str, ...] = SUBSCRIPTIONS
     target: Callable[[], tuple[str, int]] | None = None
+    #: Called while it waits.
+    tend: Callable[[], None] | None = None
     running: dict[str, Process] = field(default_factory=dict)
     ended: list[Process] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
+    _read_up_to: Counter[Path] = field(default_factory=Counter)
+    _records: dict[tuple[str, str], list[dict[str, Any]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     def __enter__(self) -> World:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -178,6 +184,10 @@ class World:
         self.note("seek")
         stream.seek(connection, subscription, TOPIC, partition, start)
 
+    def has_begun(self, name: str) -> bool:
+        """Whether the present process of this name is at work, and hears signals."""
+        return bool(self.records("start", pid=self.running[name].process.pid))
+
     def lag(self, connection: Any, subscription: str) -> int:
         """How many events a subscription has not passed."""
         return sum(each.lag_events for each in stream.lag(connection, subscription))
@@ -197,6 +207,8 @@ class World:
         """Wait for something that processes do; with their words if it does not come."""
         deadline = time.monotonic() + seconds
         while not reached():
+            if self.tend is not None:
+                self.tend()
             if time.monotonic() > deadline:
                 words = "\n".join(
                     f"{file.name}: {file.read_text()[-1500:]}" for file in self.folder.glob("*.log")
@@ -206,13 +218,15 @@ class World:
 
     def records(self, op: str, st: str = "ok", **fields: Any) -> list[dict[str, Any]]:
         """What the processes have written down so far."""
-        return [
-            record
-            for record in _lines(self.folder)
-            if record["op"] == op
-            and record["st"] == st
-            and all(record.get(name) == wanted for name, wanted in fields.items())
-        ]
+        for file in self.folder.glob("*.jsonl"):
+            with file.open("rb") as lines:
+                lines.seek(self._read_up_to[file])
+                whole, newline, _ = lines.read().rpartition(b"\n")
+            self._read_up_to[file] += len(whole) + len(newline)
+            for record in map(json.loads, whole.splitlines()):
+                self._records[record["op"], record["st"]].append(record)
+        wanted = fields.items()
+        return [each for each in self._records[op, st] if wanted <= each.items()]
 
     def dump(self) -> dict[str, Any]:
         """What the database holds, as the checker reads it; also written beside the histories."""
@@ -234,13 +248,6 @@ class World:
         """Every anomaly of the run."""
         self.dump()
         return checker.check(*checker.read(self.folder))
-
-
-def _lines(folder: Path) -> Iterator[dict[str, Any]]:
-    for file in folder.glob("*.jsonl"):
-        whole, _, _ = file.read_text().rpartition("\n")
-        for line in whole.splitlines():
-            yield json.loads(line)
 
 
 def _log_of(connection: Any, partition: int) -> Iterator[list[Any]]:
