@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "faults/stream"
 SUBSCRIPTIONS = ("exact", "least")
 PATIENCE = 90.0
+#: PENSTOCK_FAULT_SEED=7 repeats the choices of a run that has failed.
+SEED = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
 
 LEASES = (
     "SELECT s.name, p.number, h.lease_epoch, h.holder, h.{change}, h.at"
@@ -213,7 +215,7 @@ class World:
                 words = "\n".join(
                     f"{file.name}: {file.read_text()[-1500:]}" for file in self.folder.glob("*.log")
                 )
-                raise AssertionError(f"not within {seconds} s: {what}\n{words}")
+                raise AssertionError(f"seed {SEED}, not within {seconds} s: {what}\n{words}")
             time.sleep(0.03)
 
     def records(self, op: str, st: str = "ok", **fields: Any) -> list[dict[str, Any]]:
