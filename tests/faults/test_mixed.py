@@ -142,11 +142,15 @@ class Mixed:
         assert self.world.terminate(name) == 0
 
     def taken_over_from(self, name: str) -> None:
-        """Until nothing is its own any more."""
+        """Until nothing is its own any more, or poison has ended it."""
+        process = self.world.running[name].process
         query = "SELECT COUNT(*) FROM penstock.leases WHERE holder = %(name)s"
         with closing(self.world.connect()) as own:
             self.world.until(
-                lambda: database.execute(own, query, {"name": name}) == [(0,)],
+                lambda: (
+                    process.poll() is not None
+                    or database.execute(own, query, {"name": name}) == [(0,)]
+                ),
                 f"{name} is replaced",
             )
 
@@ -160,10 +164,13 @@ class Mixed:
         """F9: a COMMIT is sent and its answer is lost, or it is lost itself."""
         how = self.chance.choice(["after", "before"])
         names = ["p0", "p1", *(n for n in self.world.running if n.startswith("exact"))]
-        proxy = self.world.running[self.chance.choice(sorted(names))].proxy
-        self.world.note(f"commit cut {how}")
-        proxy.cut_commit = how
-        self.world.until(lambda: not proxy.cut_commit, "a COMMIT is cut")
+        chosen = self.world.running[self.chance.choice(sorted(names))]
+        self.world.note(f"commit cut {how}", chosen.name)
+        chosen.proxy.cut_commit = how
+        self.world.until(
+            lambda: not chosen.proxy.cut_commit or chosen.process.poll() is not None,
+            f"a COMMIT of {chosen.name} is cut",
+        )
 
     def one_way(self) -> None:
         """F20: nothing comes back from the database, until somebody else has taken over."""

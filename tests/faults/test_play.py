@@ -35,7 +35,6 @@ MUTANTS = {
     "lease_epoch is not raised": (_all(SAME_EPOCH), "overlap"),
     "a live lease is stolen": (_all(EVERYBODY_IS_DEAD), "overlap"),
     "a late commit moves back": (NOT_FORWARD, "backward-position"),
-    "a commit goes beyond": (NOT_FORWARD, "beyond-watermark"),
     "reads leave one out": (_all(LEAVES_OUT), "poll-skip"),
 }
 

@@ -29,11 +29,11 @@ def world(db: ContractDatabase, tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def _begin(world: World, *subscriptions: str) -> None:
+def _begin(world: World, *subscriptions: str, keys: int = 13) -> None:
     world.subscriptions = subscriptions
     world.set_up()
     world.start("sequencer", "s1")
-    world.start("publisher", "p1", "--seed", "5")
+    world.start("publisher", "p1", "--seed", "5", "--keys", str(keys))
 
 
 def _finish(world: World) -> None:
@@ -103,7 +103,7 @@ def test_consumers_that_come_and_go_all_the_time(db: ContractDatabase, tmp_path:
     """F22, L3, L4. Guards: fair shares; afterwards all is held, evenly, and nothing moves."""
     chance = random.Random(SEED)
     with World(db.url, tmp_path, partitions=64, heartbeat=1, lease=6) as world:
-        _begin(world, "least")
+        _begin(world, "least", keys=2000)
         options = ("--subscription", "least", "--seconds", "0.02", "--batch", "10")
         for number in range(16):
             world.start("consumer", f"c{number}", *options)

@@ -31,8 +31,6 @@ from penstock.worker import ConsumerWorker
 from tests.faults.history import Recorder
 from tests.faults.hooks import Failpoints, Recorded, label_of
 
-KEYS = 13
-
 
 class PoisonError(Exception):
     """What the handler of a poison event raises."""
@@ -166,7 +164,9 @@ class Publisher:
             if taken_back:
                 database.execute(connection, "SAVEPOINT undone")
             payload = f"{label} {poison}".strip().encode()
-            publish(connection, self._given.topic, payload, key=f"k{chance.randrange(KEYS)}")
+            publish(
+                connection, self._given.topic, payload, key=f"k{chance.randrange(self._given.keys)}"
+            )
             events.append(label)
             if taken_back:
                 undone.append(label)
@@ -237,6 +237,7 @@ def main() -> None:
     parser.add_argument("--failpoint", action="append", default=[])
     parser.add_argument("--immune", action="store_true", help="poison does nothing")
     parser.add_argument("--topic", default="faults/stream")
+    parser.add_argument("--keys", type=int, default=13)
     parser.add_argument("--rollbacks", type=float, default=0.2)
     parser.add_argument("--late", type=float, default=0.03)
     parser.add_argument("--pause", type=float, default=0.01)
