@@ -31,6 +31,9 @@ from penstock.errors import ConfigurationError, DatabaseTooOld, driver_error, er
 OLDEST_MYSQL = (8, 0, 16)
 OLDEST_MARIADB = (10, 6, 0)
 
+#: How long a transaction of a single call may wait for its own COMMIT.
+OWN_IDLE_SECONDS = 3
+
 _DRIVERS = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
 _DEFAULT_PORT = 3306
 _TEXT_OPTIONS = frozenset({"unix_socket", "ssl_ca", "ssl_cert", "ssl_key"})
@@ -187,17 +190,36 @@ def _own_transaction(connection: Any, statement: Statement) -> Iterator[None]:
     if not _commits_by_itself(connection, driver):
         yield
         return
-    driver.begin()
+    with _never_idle(driver):
+        driver.begin()
+        try:
+            yield
+        except BaseException:
+            # What cannot be rolled back any more, the server rolls back itself.
+            if getattr(driver, "open", True):
+                driver.rollback()
+            raise
+        driver.commit()
+        if statement.limits:
+            lift_limit(driver)
+
+
+@contextmanager
+def _never_idle(driver: Any) -> Iterator[None]:
+    """The server ends the session if its client stops between two statements of the block.
+
+    A call is three of them here.  A process that is paused in front of COMMIT would hold what the
+    call has locked, and with it every check-in of a subscription, or the sequencer, for hours.
+    """
+    mariadb = is_mariadb(str(getattr(driver, "server_version", "")))
+    name = "@@SESSION." + ("idle_transaction_timeout" if mariadb else "wait_timeout")
+    most = f"IF({name} = 0, {OWN_IDLE_SECONDS}, LEAST({name}, {OWN_IDLE_SECONDS}))"
+    driver.query(f"SET @penstock_idle = {name}, {name} = CAST({most} AS SIGNED)")
     try:
         yield
-    except BaseException:
-        # What cannot be rolled back any more, the server rolls back itself.
+    finally:
         if getattr(driver, "open", True):
-            driver.rollback()
-        raise
-    driver.commit()
-    if statement.limits:
-        lift_limit(driver)
+            driver.query(f"SET {name} = @penstock_idle")
 
 
 def _commits_by_itself(connection: Any, driver: Any) -> bool:
