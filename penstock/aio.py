@@ -72,6 +72,7 @@ async def fetch(
 ) -> list[Event]:
     """Events of one partition from a sequence on, as :func:`penstock.fetch` answers them."""
     validation.topic(topic)
+    validation.fetched(partition, from_sequence, max_events)
     binds = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
     rows = await _run(await _door(connection), asked("fetch", topic=topic, **binds))
     return Event.from_rows(topic, partition, rows[0][-1], rows) if rows else []

@@ -129,6 +129,14 @@ def message(given: Message) -> None:
     for_relays(given.exchange, given.routing_key, given.max_attempts)
 
 
+def fetched(partition: Any, from_sequence: Any, max_events: Any) -> None:
+    """Refuse what is no whole number; the bounds are the database's."""
+    given = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
+    for what, value in given.items():
+        if not _is_integer(value):
+            raise InvalidArgument(f"{what} is a {type(value).__name__}", hint="give a whole number")
+
+
 def for_relays(exchange: Any, routing_key: Any, max_attempts: Any) -> None:
     """What an event asks of the relay that delivers it."""
     if exchange is not None:

@@ -45,6 +45,14 @@ NOT_BROUGHT_BACK: Guard = {
         "IF FALSE THEN",
     ),
 }
+SEQUENCE_ALONE: Guard = {
+    "postgres": (
+        "report_positions",
+        "WHERE (EXCLUDED.history, EXCLUDED.sequence) > (s.history, s.sequence);",
+        "WHERE EXCLUDED.history > s.history OR EXCLUDED.sequence > s.sequence;",
+    ),
+    "mysql": ("stop_partition", "seen_history = known_history AND", "TRUE AND"),
+}
 OLD_LEASES: Guard = {
     "postgres": ("open_history", "SET state = 'AVAILABLE', holder = NULL,", "SET"),
     "mysql": ("open_history", "CALL bring_back(owner_id, part_id, opened);", ""),
@@ -216,6 +224,25 @@ def test_without_it_they_stay_beyond(db: ContractDatabase) -> None:
     assert _beyond(db) == [9]
 
 
+def _furthest(db: ContractDatabase, *reports: tuple[int, int]) -> tuple[int, int]:
+    own = db.connect()
+    reconcile(own, "what was reported before is over")
+    for sequence, history in reports:
+        _report(own, sequence, history)
+    (status,) = restore_status(own)
+    return status.sequence, status.history
+
+
+def test_of_several_reports_the_furthest_counts(db: ContractDatabase) -> None:
+    """Guard: report_positions, on MySQL stop_partition: first by history, then by sequence."""
+    filled(db.connect())
+    assert _furthest(db, (50, 9), (70, 2)) == (50, 9)
+    assert _furthest(db, (50, 9), (40, 9)) == (50, 9)
+    assert _furthest(db, (70, 4), (50, 9)) == (50, 9)
+    without(db, SEQUENCE_ALONE)
+    assert _furthest(db, (50, 9), (70, 5)) == (70, 5)
+
+
 def test_a_report_of_a_later_history_stops_too(db: ContractDatabase) -> None:
     """A database from before a reconcile: the reporter knows better."""
     own = db.connect()
@@ -229,7 +256,15 @@ def test_a_report_of_a_later_history_stops_too(db: ContractDatabase) -> None:
 
 @pytest.mark.parametrize(
     ("sequence", "history", "source"),
-    [(-1, 1, "x"), (None, 1, "x"), (1, 0, "x"), (1, None, "x"), (1, 1, ""), (1, 1, None)],
+    [
+        (-1, 1, "x"),
+        (None, 1, "x"),
+        (1, 0, "x"),
+        (1, None, "x"),
+        (1, 2**31, "x"),
+        (1, 1, ""),
+        (1, 1, None),
+    ],
 )
 def test_wrong_reports_are_typed_errors(
     db: ContractDatabase, sequence: int, history: int, source: str
