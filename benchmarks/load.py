@@ -190,7 +190,10 @@ class Crowd:
                         self._joined.add(name)
                     told = self._call(connection, members[name], kind)
                 except UnknownConsumer:
-                    told, kind = math.inf, "gone"
+                    told = math.inf
+                    if kind == "check in":  # its next heartbeat finds it out
+                        continue
+                    kind = "gone"
                     heapq.heappush(calls, (time.perf_counter(), name, "join"))
                 if told < self._heartbeat:
                     heapq.heappush(calls, (time.perf_counter() + told, name, "check in"))
