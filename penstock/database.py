@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock import catalog, config, dialects
+from penstock import catalog, config, dialects, reconnect
 from penstock.dialects import driver_connection as driver_connection
 from penstock.dialects.common import Dialect, Row
 from penstock.dialects.postgres import libpq_url as libpq_url
@@ -54,12 +54,13 @@ def connect(
     psycopg's for PostgreSQL, which the type says; PyMySQL's for MySQL and MariaDB.
     """
     url = url or config.database_url()
-    connection: Connection = dialects.of_url(url).connect(
-        url,
-        autocommit=autocommit,
-        application_name=application_name,
-        statement_timeout_ms=statement_timeout_ms,
-    )
+    with reconnect.turn():
+        connection: Connection = dialects.of_url(url).connect(
+            url,
+            autocommit=autocommit,
+            application_name=application_name,
+            statement_timeout_ms=statement_timeout_ms,
+        )
     return connection
 
 

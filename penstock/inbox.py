@@ -32,7 +32,10 @@ LIMIT_SECONDS = 10
 
 
 class Delivered(Protocol):
-    """What a consumer's handler is given, as far as the inbox needs it."""
+    """What a consumer's handler is given, as far as the inbox needs it.
+
+    A batch with a ``letter_id`` that is not None is a dead letter that was redriven.
+    """
 
     @property
     def subscription(self) -> str:
@@ -68,19 +71,24 @@ def fresh(connection: Any, batch: Delivered, *, source: str = "") -> list[Event]
 
     ``source`` tells the logs of several Penstocks apart.
     """
-    if not batch.in_order:
+    # Behind the position by nature: such a batch holds the one event of a redriven dead letter.
+    letter_id = getattr(batch, "letter_id", None) or 0
+    if not letter_id and not batch.in_order:
         raise InvalidArgument(
             "the inbox holds one position for a partition, and its keys are handled side by side",
             hint="handle the partition in order, or keep the ids of events yourself",
         )
     lease = batch.lease
     place = {
-        "source": source, "subscription": batch.subscription, "partition_id": lease.partition_id,
-    }  # fmt: skip
+        "source": source,
+        "subscription": batch.subscription,
+        "partition_id": lease.partition_id,
+        "letter_id": letter_id,
+    }
     database.call(connection, "enter_inbox", **place)
     ((history, sequence, lease_epoch),) = database.call(connection, "lock_inbox", **place)
     _require_current(lease, history, lease_epoch)
-    done = sequence if history == lease.history else 0
+    done = sequence if letter_id or history == lease.history else 0
     found = [event for event in batch.events if event.sequence > done]
     database.call(
         connection,

@@ -30,6 +30,20 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
+class Beat:
+    """What a heartbeat answered for one consumer, in seconds.
+
+    ``standing`` is "member", "gone" or "locked" (somebody holds its row: beat again in a moment).
+    ``check_in_seconds`` is when to check in; ``pace_seconds`` lies between two check-ins of one
+    consumer when all of them together keep to the subscription's target_qps.
+    """
+
+    standing: str
+    check_in_seconds: float
+    pace_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Lag:
     """Where a subscription stands on one partition, and who holds it."""
 
@@ -132,9 +146,31 @@ def heartbeat(connection: Any, member: Membership) -> None:
     database.call(connection, "heartbeat", **_identity(member))
 
 
-def check_in(connection: Any, member: Membership) -> list[Lease]:
-    """A heartbeat that also shares out the partitions; answers what is now held."""
-    return [Lease(*row) for row in database.call(connection, "check_in", **_identity(member))]
+def heartbeats(
+    connection: Any, members: Sequence[Membership], *, alone: bool = False
+) -> list[Beat]:
+    """Keep many members alive by one statement; one that is gone is an answer, not an error.
+
+    ``alone`` says that the connection commits by itself: on PostgreSQL that commit does not wait
+    for the disk.  A heartbeat that a crash takes back only lets a lease end early.
+    """
+    rows = database.call(
+        connection,
+        "heartbeats_alone" if alone else "heartbeats",
+        subscriptions=[member.subscription for member in members],
+        consumers=[member.consumer for member in members],
+        sessions=[member.session for member in members],
+    )
+    return [Beat(standing, float(due), float(pace)) for _, standing, due, pace in rows]
+
+
+def check_in(connection: Any, member: Membership, *, fresh: bool = True) -> list[Lease]:
+    """A heartbeat that also shares out the partitions; answers what is now held.
+
+    Unless ``fresh``, events that were sequenced in the last second may not count yet.
+    """
+    rows = database.call(connection, "check_in", **_identity(member), fresh=fresh)
+    return [Lease(*row) for row in rows]
 
 
 def poll(

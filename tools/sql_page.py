@@ -33,8 +33,8 @@ FAMILIES = {
     "publish": "publish publish_batch prepare_bulk publish_bulk partition_of turn_dedup "
     "set_backpressure measure_pressure",
     "log": "sequence announce fetch high_watermarks unsequenced",
-    "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat poll commit "
-    "release leave held_leases position seek reset_subscription pause_subscription "
+    "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats "
+    "poll commit release leave held_leases position seek reset_subscription pause_subscription "
     "resume_subscription report_error list_subscriptions describe_subscription "
     "subscription_consumers subscription_lag unleased_cursors leased_cursors "
     "subscription_statistics take_overs rejected_commits",

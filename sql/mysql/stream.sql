@@ -20,9 +20,17 @@ CALL penstock.`join`(%(subscription)s, %(consumer)s, %(session)s, %(weight)s, %(
 -- Stays a member.
 CALL penstock.heartbeat(%(subscription)s, %(consumer)s, %(session)s)
 
+-- name: heartbeats
+-- The same for all consumers of a process: place, standing, seconds until the check-in, seconds between two of them.
+CALL penstock.heartbeats(%(subscriptions)s, %(consumers)s, %(sessions)s)
+
+-- name: heartbeats_alone
+-- The same in a transaction of its own; whether a commit waits for the disk is a setting of the whole server.
+CALL penstock.heartbeats(%(subscriptions)s, %(consumers)s, %(sessions)s)
+
 -- name: check_in
 -- Stays a member, and gives and takes leases.
-CALL penstock.check_in(%(subscription)s, %(consumer)s, %(session)s)
+CALL penstock.check_in(%(subscription)s, %(consumer)s, %(session)s, %(fresh)s)
 
 -- name: poll
 -- Events of held leases, each after its own position.

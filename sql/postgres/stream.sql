@@ -21,10 +21,23 @@ FROM penstock.join(%(subscription)s, %(consumer)s, %(session)s, %(weight)s, %(to
 -- Stays a member.
 SELECT penstock.heartbeat(%(subscription)s, %(consumer)s, %(session)s)
 
+-- name: heartbeats
+-- The same for all consumers of a process.
+SELECT place, standing, check_in_seconds, COALESCE(pace_seconds, 0)
+FROM penstock.heartbeats(%(subscriptions)s::text[], %(consumers)s::text[], %(sessions)s::uuid[])
+ORDER BY place
+
+-- name: heartbeats_alone
+-- The same in a transaction of its own, whose commit does not wait for the disk.
+SELECT place, standing, check_in_seconds, COALESCE(pace_seconds, 0)
+FROM set_config('synchronous_commit', 'off', true),
+    penstock.heartbeats(%(subscriptions)s::text[], %(consumers)s::text[], %(sessions)s::uuid[])
+ORDER BY place
+
 -- name: check_in
 -- Stays a member, and gives and takes leases.
 SELECT topic, partition, partition_id, lease_epoch, state, "position", history
-FROM penstock.check_in(%(subscription)s, %(consumer)s, %(session)s)
+FROM penstock.check_in(%(subscription)s, %(consumer)s, %(session)s, %(fresh)s)
 
 -- name: poll
 -- Events of held leases, each after its own position. Headers as text, as in fetch.

@@ -199,7 +199,7 @@ class Steps:
         return max(suspect.sequence or 0, self.lease.position + WINDOW * suspect.died)
 
 
-def survivors(db: ContractDatabase, own: Any, handle: Handled, most: int = 12) -> int:
+def survivors(db: ContractDatabase, own: Any, handle: Handled, most: int = 7) -> int:
     """One consumer after another, each until it is killed; answers how many were."""
     for number in range(most):
         consumer = Steps(db, own, f"c{number}", handle)

@@ -37,14 +37,14 @@ SHAPES = [(1, 1), (5, 16), (10, 3), (10, 4), (64, 5)]
 WHOLE_SHARES: Guard = {
     "postgres": ("quotas", "r.whole + (r.place <= r.left_over)::integer", "r.whole"),
     "mysql": (
-        "find_share",
-        "SELECT MAX(IF(r.id = consumer, r.missing + (r.place <= r.left_over), NULL)),",
-        "SELECT MAX(IF(r.id = consumer, r.missing, NULL)),",
+        "find_standings",
+        "SELECT r.id, r.missing + (r.place <= r.left_over) FROM",
+        "SELECT r.id, r.missing FROM",
     ),
 }
 TIES_BY_CHANCE: Guard = {
     "postgres": ("quotas", "DESC, e.id)", "DESC, random())"),
-    "mysql": ("find_share", "DESC, e.id)", "DESC, RAND())"),
+    "mysql": ("find_standings", "DESC, e.id)", "DESC, RAND())"),
 }
 EVERYBODY_IS_DEAD: Guard = {
     "postgres": ("collect_dead", "c.deadline <= now", "c.heartbeat_at < now"),

@@ -6,12 +6,12 @@ the log and it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from penstock import database, inbox, stream
+from penstock import database, dead_letters, inbox, stream
 from penstock.consumer import Consumer
 from penstock.errors import InvalidArgument, StaleLease
 from penstock.records import Event, Lease
@@ -29,6 +29,7 @@ class Delivered:
     events: list[Event]
     subscription: str = SUBSCRIPTION
     in_order: bool = True
+    letter_id: int | None = None
 
 
 class Killed(Exception):
@@ -193,6 +194,43 @@ def test_what_may_be_done_again(db: ContractDatabase) -> None:
         assert fresh == events
     with pytest.raises(InvalidArgument, match="side by side"):
         inbox.fresh(app, Delivered(lease, events, in_order=False))
+
+
+def _redriven_twice(db: ContractDatabase) -> list[int]:
+    """A letter from behind the position: handled, its consumer dies, handed out again."""
+    own, app = db.connect(), _app(db)
+    filled(own, events=3)
+    member, lease = member_with_lease(own, "a")
+    dead_letters.give_up(own, member, lease, 1, "bad", attempts=1)
+    _work(app, own, member, replace(lease, position=1))
+    dead_letters.redrive(own, SUBSCRIPTION)
+    for is_second in (False, True):
+        (letter,) = dead_letters.poll_redriven(own, member, [lease])
+        batch = Delivered(lease, [letter.event], in_order=False, letter_id=letter.letter_id)
+        with inbox.transaction(app, batch) as (connection, fresh):
+            _write(connection, fresh)
+        if is_second:
+            dead_letters.finish_redriven(own, member, letter)
+    return _effects(app)
+
+
+def test_a_redriven_letter_takes_effect_once(db: ContractDatabase) -> None:
+    """Guard: a letter has a row of its own; the stream is past it long ago."""
+    assert _redriven_twice(db) == [1, 2, 3]
+
+
+def test_by_the_row_of_the_stream_it_would_be_lost(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: letters ask the row of the partition."""
+    real = database.call
+
+    def of_the_stream(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
+        binds |= {"letter_id": 0} if name.endswith("_inbox") and "letter_id" in binds else {}
+        return real(connection, name, **binds)
+
+    monkeypatch.setattr(database, "call", of_the_stream)
+    assert _redriven_twice(db) == [2, 3]
 
 
 def test_a_consumer_with_an_inbox(db: ContractDatabase) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -12,6 +13,7 @@ from ops.restore import histories, reconcile, report_position, restore_status
 from penstock import database, log, stream
 from penstock.cli import main
 from penstock.errors import InvalidArgument, LogBehind, StaleLease, TopicNotFound
+from penstock.heart import Heart
 from penstock.history import Seen, require_log
 from penstock.lease_keeper import LeaseKeeper
 from tests.contract.databases import ContractDatabase
@@ -331,20 +333,20 @@ def _reconnected(db: ContractDatabase) -> tuple[Any, LeaseKeeper]:
     short_leases(own, 3)
     opened: list[Any] = []
     keeper = LeaseKeeper(db.url, SUBSCRIPTION, consumer="a")
-    connect = keeper._connect
+    connect = Heart.open
 
-    def remembered() -> Any:
-        opened.append(connect())
+    def remembered(heart: Heart) -> Any:
+        opened.append(connect(heart))
         return opened[-1]
 
-    keeper._connect = remembered  # type: ignore[method-assign]
-    with keeper:
+    with patch.object(Heart, "open", remembered), keeper:
         (lease,) = keeper.leases()
         stream.commit(own, keeper.member, [(lease, 10)])
         keeper.moved(lease, 10)
         db.run("DELETE FROM penstock.chunks")
         joined = keeper.last_success
-        kill(db, opened[0])
+        for connection in opened:
+            kill(db, connection)
         keeper.check_in_soon()
         wait_until(
             lambda: db.run("SELECT * FROM penstock.stops") or keeper.last_success > joined,
@@ -364,7 +366,7 @@ def test_without_it_it_goes_on_in_a_log_that_is_behind(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: a new connection is as good as the one before."""
-    monkeypatch.setattr(LeaseKeeper, "_reconnect", lambda keeper: keeper._connect())
+    monkeypatch.setattr(LeaseKeeper, "_require_known", lambda keeper, connection: None)
     own, _ = _reconnected(db)
     assert db.run("SELECT * FROM penstock.stops") == []
     assert {each.source for each in restore_status(own)} == {f'subscription "{SUBSCRIPTION}"'}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -21,7 +22,7 @@ from penstock.errors import (
     UnknownConsumer,
 )
 from penstock.publish import publish
-from penstock.records import as_time
+from penstock.records import Lease, as_time
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction
 from tests.contract.stream_guards import SEEK_LEAVES_THE_LEASE
@@ -348,6 +349,32 @@ def test_without_the_guards_a_pause_is_none(db: ContractDatabase) -> None:
     member, lease = _paused(own)
     assert len(stream.poll(own, member, [lease])) == 1
     assert [each.state for each in stream.check_in(own, member)] == ["ACTIVE"]
+
+
+def _check_in_behind_a_pause(db: ContractDatabase) -> list[Lease]:
+    own = db.connect()
+    filled(own)
+    member = stream.join(own, SUBSCRIPTION, "a")
+    with open_transaction(db) as pausing, ThreadPoolExecutor(1) as pool:
+        subscriptions.pause(pausing, SUBSCRIPTION)
+        held = pool.submit(stream.check_in, own, member)
+        db.wait_until_blocked(own)
+        pausing.commit()
+        return held.result(30)
+
+
+def test_a_check_in_that_waits_for_a_pause_hands_out_nothing(db: ContractDatabase) -> None:
+    """Guard: the look behind the lock of the subscription's row."""
+    assert _check_in_behind_a_pause(db) == []
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_with_a_look_before_the_lock_it_does(db: ContractDatabase) -> None:
+    """Mutant: the row as it was read before.  On MySQL nothing is read before the lock."""
+    db.without_guard(
+        "check_in", "IF is_paused(owner.id) THEN", "IF owner.paused_at IS NOT NULL THEN"
+    )
+    assert len(_check_in_behind_a_pause(db)) == 1
 
 
 def test_what_cannot_be_paused_is_told(db: ContractDatabase) -> None:

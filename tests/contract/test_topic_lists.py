@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from typing import Any
 
@@ -36,14 +37,15 @@ from tests.stream.kit import SUBSCRIPTION, more
 A, B, C = "tests/a", "tests/b", "tests/c"
 
 EVERYBODY_TAKES_ALL: Guard = {
-    "postgres": ("acquire", "lease_board(acquire.subscription_id, topic_ids, now)",
-                 "lease_board(acquire.subscription_id, NULL, now)"),
+    "postgres": (
+        "acquire", "AND (topic_ids IS NULL OR l.partition_id >> 16 = ANY (topic_ids))", ""
+    ),
     "mysql": ("read_board", "JSON_CONTAINS(topic_ids, CAST(l.partition_id >> 16 AS CHAR))", "TRUE"),
 }  # fmt: skip
 SHARED_BY_ALL: Guard = {
     # As if who has not named the topic wanted a part of it.
     "postgres": ("quotas", "may_hold(c.subscription_id, c.id, topic_ids[1])", "true"),
-    "mysql": ("find_share", "may_hold(owner_id, c.id, of_topic)", "TRUE"),
+    "mysql": ("find_standings", "may_hold(owner_id, c.id, of_topic)", "TRUE"),
 }
 
 
@@ -111,6 +113,28 @@ def test_what_a_leaver_held_goes_to_who_may_hold_it(db: ContractDatabase) -> Non
     assert _held(own) == {"only a": [B] * 4}
     stream.leave(own, again)
     assert count(db, "consumer_topics") == 0
+
+
+def test_whatever_they_ask_for_is_shared_out(db: ContractDatabase) -> None:
+    """Seeded lists, weights, joins and leaves: all that somebody takes is held by who takes it."""
+    chance = random.Random(5)
+    own = db.connect()
+    _busy(own)
+    lists: dict[str, list[str] | None] = {}
+    members: dict[str, Membership] = {}
+    for step in range(4):
+        for number in range(2):
+            name = f"c{step}{number}"
+            lists[name] = chance.choice([None, chance.sample([A, B, C], chance.randint(1, 2))])
+            weight = chance.choice([0.5, 1, 3])
+            members[name] = stream.join(own, SUBSCRIPTION, name, weight, topics=lists[name])
+        for name in chance.sample(sorted(members), len(members) // 3):
+            stream.leave(own, members.pop(name))
+        check_in_rounds(own, list(members.values()), 3)
+        asked = {name: set(lists[name] or (A, B, C)) for name in members}
+        assert all(set(held) <= asked[name] for name, held in _held(own).items()), step
+        free = {cursor.topic for cursor in subscriptions.unleased_cursors(own)}
+        assert free == {A, B, C}.difference(*asked.values()), step
 
 
 def test_a_topic_that_is_added_is_not_in_the_list(db: ContractDatabase) -> None:

@@ -67,6 +67,7 @@ give_up                 c . o . .
 grant_namespace         . i o . .
 grants_of               . i o . r
 heartbeat               c . o . .
+heartbeats              c . o . .
 held_leases             c . o . .
 high_watermarks         c . o . r
 histories_of            . . o . r

@@ -280,6 +280,8 @@ BEGIN
     DELETE c FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE l FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE l FROM leases AS l WHERE l.subscription_id = owner_id;
+    DELETE a FROM active_partitions AS a WHERE a.subscription_id = owner_id;
+    DELETE v FROM surveys AS v WHERE v.subscription_id = owner_id;
     DELETE t FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id;

@@ -101,7 +101,7 @@ BEGIN
            e.created_at, LEFT(why, 2000), tried, is_parked AND e.`key` IS NOT NULL,
            IF(behind AND NOT EXISTS (
                SELECT w.id FROM dead_letters AS w
-               WHERE w.subscription_id = owner_id AND w.parked AND w.partition_id = part_id AND w.`key` = e.`key`
+               WHERE w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = part_id AND w.`key` = e.`key`
                  AND w.redriven_at IS NULL), now, NULL), now
     FROM logged_events AS e
     WHERE e.partition_id = part_id AND e.first_sequence >= (
@@ -122,7 +122,7 @@ BEGIN
     END IF;
     IF is_parked THEN
         SELECT COUNT(*) INTO copied
-        FROM (SELECT w.id FROM dead_letters AS w WHERE w.subscription_id = owner_id AND w.parked LIMIT 10001) AS waiting;
+        FROM (SELECT w.id FROM dead_letters AS w WHERE w.subscription_id = owner_id AND w.parked = TRUE LIMIT 10001) AS waiting;
         IF copied > most THEN
             CALL refuse('PS040', CONCAT('more than ', most, ' events would be parked'));
         END IF;
@@ -169,7 +169,7 @@ BEGIN
     CALL find_subscription(subscription, owner_id);
     SELECT DISTINCT d.partition_id, d.`key`
     FROM dead_letters AS d FORCE INDEX (dead_letters_parked)
-    WHERE d.subscription_id = owner_id AND d.parked AND d.partition_id IN (
+    WHERE d.subscription_id = owner_id AND d.parked = TRUE AND d.partition_id IN (
         SELECT g.id FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g)
     ORDER BY d.partition_id, d.`key`;
 END;
@@ -210,17 +210,18 @@ END;
 -- one.
 CREATE PROCEDURE return_letters(owner_id BIGINT, letter_ids JSON, why TEXT)
 BEGIN
-    UPDATE dead_letters AS w
-    JOIN (
+    UPDATE (
         SELECT DISTINCT d.partition_id, d.`key`
         FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
         JOIN dead_letters AS d ON d.id = g.id AND d.subscription_id = owner_id AND d.parked AND d.redriven_at IS NOT NULL
-    ) AS failed ON failed.partition_id = w.partition_id AND failed.`key` = w.`key`
+    ) AS failed
+    STRAIGHT_JOIN dead_letters AS w FORCE INDEX (dead_letters_parked)
+        ON w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = failed.partition_id AND w.`key` = failed.`key`
     LEFT JOIN JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS own ON own.id = w.id
     SET w.redriven_at = NULL
-    WHERE w.subscription_id = owner_id AND w.parked AND w.redriven_at IS NOT NULL AND own.id IS NULL;
-    UPDATE dead_letters AS d
-    JOIN JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g ON g.id = d.id
+    WHERE w.redriven_at IS NOT NULL AND own.id IS NULL;
+    UPDATE JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+    STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = g.id
     SET d.redriven_at = NULL, d.died_at = UTC_TIMESTAMP(6), d.reason = COALESCE(NULLIF(LEFT(why, 2000), ''), d.reason)
     WHERE d.subscription_id = owner_id AND d.redriven_at IS NOT NULL;
 END;
@@ -244,20 +245,27 @@ BEGIN
     END;
     CALL begin_call('poll_redriven()');
     CALL find_subscription(subscription, owner_id);
-    SELECT JSON_ARRAYAGG(l.partition_id), JSON_ARRAYAGG(l.lease_epoch) INTO held_ids, held_epochs
+    SELECT JSON_ARRAYAGG(h.partition_id), JSON_ARRAYAGG(h.lease_epoch) INTO held_ids, held_epochs
     FROM (
-        SELECT DISTINCT d.partition_id FROM dead_letters AS d
-        WHERE d.subscription_id = owner_id AND d.redriven_at IS NOT NULL
-    ) AS w
-    JOIN leases AS l ON l.subscription_id = owner_id AND l.partition_id = w.partition_id AND l.holder = consumer
-    JOIN JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS g ON g.id = l.partition_id
-    JOIN JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS e
-        ON e.place = g.place AND e.lease_epoch = l.lease_epoch;
+        SELECT STRAIGHT_JOIN l.partition_id, l.lease_epoch
+        FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS g
+        JOIN (
+            SELECT j.place, j.lease_epoch
+            FROM JSON_TABLE(lease_epochs, '$[*]' COLUMNS (place FOR ORDINALITY, lease_epoch BIGINT PATH '$')) AS j
+            LIMIT 1000000
+        ) AS e ON e.place = g.place
+        JOIN leases AS l
+            ON l.subscription_id = owner_id AND l.partition_id = g.id AND l.lease_epoch = e.lease_epoch AND l.holder = consumer
+        WHERE EXISTS (
+            SELECT d.id FROM dead_letters AS d FORCE INDEX (dead_letters_redriven)
+            WHERE d.subscription_id = owner_id AND d.partition_id = l.partition_id AND d.redriven_at IS NOT NULL)
+        LIMIT 1000000
+    ) AS h;
     IF held_ids IS NOT NULL THEN
         CALL hold_leases(owner_id, consumer, held_ids, held_epochs);
         SELECT s.max_attempts INTO most FROM subscriptions AS s WHERE s.id = owner_id;
         SELECT JSON_ARRAYAGG(d.id) INTO spent
-        FROM dead_letters AS d
+        FROM dead_letters AS d FORCE INDEX (dead_letters_redriven)
         WHERE d.subscription_id = owner_id AND d.redriven_at IS NOT NULL AND d.attempts - d.attempts_before >= most
           AND d.partition_id IN (SELECT g.id FROM JSON_TABLE(held_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g);
         IF spent IS NOT NULL THEN
@@ -266,18 +274,18 @@ BEGIN
         SELECT JSON_ARRAYAGG(h.id) INTO heads
         FROM (
             SELECT d.id
-            FROM dead_letters AS d
+            FROM dead_letters AS d FORCE INDEX (dead_letters_redriven)
             WHERE d.subscription_id = owner_id AND d.redriven_at IS NOT NULL
               AND d.partition_id IN (SELECT g.id FROM JSON_TABLE(held_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g)
               AND NOT (d.parked AND EXISTS (
                   SELECT e.id FROM dead_letters AS e
-                  WHERE e.subscription_id = owner_id AND e.parked AND e.partition_id = d.partition_id AND e.`key` = d.`key`
+                  WHERE e.subscription_id = owner_id AND e.parked = TRUE AND e.partition_id = d.partition_id AND e.`key` = d.`key`
                     AND (e.history < d.history OR (e.history = d.history AND e.sequence < d.sequence))))
             ORDER BY d.partition_id, d.history, d.sequence
             LIMIT wanted
         ) AS h;
-        UPDATE dead_letters AS d
-        JOIN JSON_TABLE(COALESCE(heads, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS h ON h.id = d.id
+        UPDATE JSON_TABLE(COALESCE(heads, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS h
+        STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = h.id
         SET d.attempts = d.attempts + 1
         WHERE d.redriven_at IS NOT NULL;
         SELECT d.id AS letter_id, d.attempts, d.parked, d.history, d.partition_id, d.sequence,
@@ -307,18 +315,20 @@ BEGIN
     CALL begin_call('finish_redriven()');
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
-    UPDATE dead_letters AS w
-    JOIN (
+    UPDATE (
         SELECT DISTINCT d.`key`
         FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
         JOIN dead_letters AS d
             ON d.id = g.id AND d.subscription_id = owner_id AND d.partition_id = partition_id AND d.parked
             AND d.redriven_at IS NOT NULL
-    ) AS done ON done.`key` = w.`key`
+    ) AS done
+    STRAIGHT_JOIN dead_letters AS w FORCE INDEX (dead_letters_parked)
+        ON w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = partition_id AND w.`key` = done.`key`
     SET w.redriven_at = UTC_TIMESTAMP(6), w.attempts_before = w.attempts
-    WHERE w.subscription_id = owner_id AND w.partition_id = partition_id AND w.parked AND w.redriven_at IS NULL;
-    DELETE d FROM dead_letters AS d
-    JOIN JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g ON g.id = d.id
+    WHERE w.redriven_at IS NULL;
+    DELETE d
+    FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+    STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = g.id
     WHERE d.subscription_id = owner_id AND d.partition_id = partition_id AND d.redriven_at IS NOT NULL;
     SET finished = ROW_COUNT();
     IF finished <> COALESCE(JSON_LENGTH(letter_ids), 0) THEN
@@ -367,17 +377,19 @@ BEGIN
         WHERE d.subscription_id = owner_id AND d.redriven_at IS NULL;
         SET changed = ROW_COUNT();
     ELSE
-        UPDATE dead_letters AS w
-        JOIN (
+        UPDATE (
             SELECT DISTINCT d.partition_id, d.`key`
             FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
             JOIN dead_letters AS d ON d.id = g.id AND d.subscription_id = owner_id AND d.parked
-        ) AS chosen ON chosen.partition_id = w.partition_id AND chosen.`key` = w.`key`
+        ) AS chosen
+        STRAIGHT_JOIN dead_letters AS w FORCE INDEX (dead_letters_parked)
+            ON w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = chosen.partition_id
+            AND w.`key` = chosen.`key`
         SET w.redriven_at = UTC_TIMESTAMP(6), w.attempts_before = w.attempts
-        WHERE w.subscription_id = owner_id AND w.parked AND w.redriven_at IS NULL;
+        WHERE w.redriven_at IS NULL;
         SET changed = ROW_COUNT();
-        UPDATE dead_letters AS d
-        JOIN JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g ON g.id = d.id
+        UPDATE JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+        STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = g.id
         SET d.redriven_at = UTC_TIMESTAMP(6), d.attempts_before = d.attempts
         WHERE d.subscription_id = owner_id AND d.redriven_at IS NULL;
         SET changed = changed + ROW_COUNT();
@@ -405,7 +417,7 @@ BEGIN
     END IF;
     -- Locked first: a consumer may be finishing one of them.
     SELECT COUNT(d.id) INTO gone
-    FROM dead_letters AS d
+    FROM dead_letters AS d FORCE INDEX (dead_letters_id)
     WHERE d.subscription_id = owner_id
       AND d.id IN (SELECT g.id FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g)
     FOR UPDATE;
@@ -416,8 +428,9 @@ BEGIN
     FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
     JOIN dead_letters AS d ON d.id = g.id
     WHERE d.subscription_id = owner_id;
-    DELETE d FROM dead_letters AS d
-    JOIN JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g ON g.id = d.id
+    DELETE d
+    FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+    STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = g.id
     WHERE d.subscription_id = owner_id;
     SELECT gone AS dropped;
 END;

@@ -180,6 +180,8 @@ BEGIN
     DELETE FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE FROM leases AS l WHERE l.subscription_id = owner_id;
+    DELETE FROM active_partitions AS a WHERE a.subscription_id = owner_id;
+    DELETE FROM surveys AS v WHERE v.subscription_id = owner_id;
     DELETE FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE FROM stops AS s WHERE s.subscription_id = owner_id;
     DELETE FROM attempts AS a WHERE a.subscription_id = owner_id;

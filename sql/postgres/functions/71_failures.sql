@@ -225,6 +225,9 @@ DECLARE
     held_ids bigint[];
     held_epochs bigint[];
 BEGIN
+    IF NOT EXISTS (SELECT FROM dead_letters AS d WHERE d.subscription_id = owner.id AND d.redriven_at IS NOT NULL) THEN
+        RETURN;
+    END IF;
     SELECT array_agg(l.partition_id), array_agg(l.lease_epoch) INTO held_ids, held_epochs
     FROM unnest(poll_redriven.partition_ids, poll_redriven.lease_epochs) AS given (partition_id, lease_epoch)
     JOIN leases AS l
@@ -295,10 +298,19 @@ BEGIN
                                        cardinality(letter_ids) - finished),
                        'Roll back: they were finished before, dropped, or given back.');
     END IF;
+    WITH next AS (
+        -- In the order in which a redrive locks them.
+        SELECT w.id
+        FROM dead_letters AS w
+        WHERE w.subscription_id = owner.id AND w.partition_id = finish_redriven.partition_id AND w.parked
+          AND w.redriven_at IS NULL AND w.key = ANY (freed)
+        ORDER BY w.id
+        FOR NO KEY UPDATE
+    )
     UPDATE dead_letters AS w
     SET redriven_at = clock_timestamp(), attempts_before = w.attempts
-    WHERE w.subscription_id = owner.id AND w.partition_id = finish_redriven.partition_id AND w.parked
-      AND w.redriven_at IS NULL AND w.key = ANY (freed);
+    FROM next AS n
+    WHERE w.subscription_id = owner.id AND w.id = n.id;
 END
 $$;
 

@@ -7,7 +7,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     FROM (VALUES
         ('publisher', 'publish publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces
             namespace_exists list_topics current_history applied_migrations setting'),
-        ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat poll commit release leave
+        ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
             dead_letter dead_letters_of report_positions fetch high_watermarks list_namespaces
             namespace_exists list_topics describe_topic current_history applied_migrations setting policy_of
@@ -31,7 +31,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
             sequence announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join
-            check_in heartbeat poll commit release leave held_leases position seek subscription_lag take_overs
+            check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
             record_copy copies_of missing_copies forget_copy clean keep_events carry_positions
             condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
