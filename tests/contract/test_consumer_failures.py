@@ -207,7 +207,7 @@ def _ends_its_consumers(db: ContractDatabase) -> tuple[list[str], list[tuple[int
                 if stored(own) == 4:
                     break
                 end_lease(db, name)
-            return died, _letters(own)
+            return list(died), _letters(own)
         finally:
             open_gate.set()
 
