@@ -1,0 +1,216 @@
+"""Subscriptions of a log in memory, and where they stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from penstock import policies
+from penstock.dialects.common import Row
+from penstock.errors import BeyondHighWatermark, InvalidArgument, SubscriptionNotFound
+from penstock.testing.log import sequenced_at
+from penstock.testing.statements import one, refused, statement
+from penstock.testing.store import Transaction
+from penstock.testing.tables import (
+    HISTORY,
+    LeaseRow,
+    SubscriptionRow,
+    find_partition,
+    find_subscription,
+    find_topic,
+    high_watermark,
+    leases_of,
+    lock_lease,
+    put_lease,
+    topics_by_id,
+)
+
+_SEQUENCE = re.compile(r"[1-9][0-9]{0,17}")
+
+
+@statement
+def subscribe(tx: Transaction, subscription: str, topics: Sequence[str], start: str) -> list[Row]:
+    """Creates a subscription, or adds topics to it; answers how many were new."""
+    if not topics:
+        raise refused(InvalidArgument, "a subscription without a topic")
+    for address in sorted(set(topics)):
+        tx.lock(("topic", address))
+        find_topic(tx, address)
+    tx.lock(("subscription", subscription))
+    owner = tx.get("subscriptions", subscription) or _created(tx, subscription)
+    added = 0
+    for address in sorted(set(topics)):
+        topic = find_topic(tx, address)
+        place = owner.subscription_id, topic.topic_id
+        if tx.get("subscription_topics", place) is not None:
+            continue
+        added += 1
+        tx.put("subscription_topics", place, True)
+        for partition_id in topic.partition_ids():
+            position = _start_position(tx, partition_id, start)
+            put_lease(tx, LeaseRow(owner.subscription_id, partition_id, position))
+    return one(added)
+
+
+@statement
+def configure_subscription(
+    tx: Transaction,
+    subscription: str,
+    heartbeat_seconds: float,
+    lease_seconds: float,
+    release_seconds: float,
+) -> list[Row]:
+    """Sets the times of a subscription."""
+    wanted: dict[str, Any] = {
+        "heartbeat_seconds": heartbeat_seconds,
+        "lease_seconds": lease_seconds,
+        "release_seconds": release_seconds,
+    }
+    policies.check("heartbeat", wanted)
+    tx.lock(("subscription", subscription))
+    owner = find_subscription(tx, subscription)
+    tx.put("subscriptions", subscription, replace(owner, **wanted))
+    return one(None)
+
+
+@statement
+def unsubscribe(tx: Transaction, subscription: str) -> list[Row]:
+    """Removes a subscription with its leases."""
+    tx.lock(("subscription", subscription))
+    owner = find_subscription(tx, subscription)
+    for lease in leases_of(tx, owner.subscription_id):
+        lock_lease(tx, lease.place)
+    for table in ("leases", "consumers", "subscription_topics"):
+        for place in tx.rows(table):
+            if place[0] == owner.subscription_id:
+                tx.delete(table, place)
+    tx.delete("subscriptions", subscription)
+    return one(None)
+
+
+@statement
+def position(tx: Transaction, subscription: str, topic: str) -> list[Row]:
+    """Where a subscription stands on a topic."""
+    owner = find_subscription(tx, subscription)
+    leases = {each.partition_id: each for each in leases_of(tx, owner.subscription_id)}
+    return [
+        (each & 65535, leases[each].position if each in leases else None, HISTORY)
+        for each in find_topic(tx, topic).partition_ids()
+    ]
+
+
+@statement
+def seek(tx: Transaction, subscription: str, topic: str, partition: int, start: str) -> list[Row]:
+    """Sets the position of one partition and takes the lease from its holder."""
+    owner = find_subscription(tx, subscription)
+    partition_id = find_partition(tx, topic, partition)
+    tx.lock(("topic", topic))
+    lease = lock_lease(tx, (owner.subscription_id, partition_id))
+    if lease is None:
+        raise refused(
+            SubscriptionNotFound, f'subscription "{subscription}" does not read topic "{topic}"'
+        )
+    wanted = _start_position(tx, partition_id, start)
+    epoch = lease.lease_epoch + 1
+    put_lease(tx, LeaseRow(owner.subscription_id, partition_id, wanted, epoch))
+    return one(wanted)
+
+
+@statement
+def subscription_lag(tx: Transaction, subscription: str | None) -> list[Row]:
+    """Positions, lag and holders, of one subscription or of all."""
+    topics = topics_by_id(tx)
+    found = [
+        (owner.name, topics[lease.partition_id >> 16].address, *_lag(tx, lease))
+        for owner in tx.rows("subscriptions").values()
+        if subscription in {None, owner.name}
+        for lease in leases_of(tx, owner.subscription_id)
+    ]
+    return sorted(found, key=lambda row: row[:3])
+
+
+@statement
+def rejected_commits(tx: Transaction) -> list[Row]:
+    """How many commits the fence has refused."""
+    return one(tx.store.counters["rejected_commits"])
+
+
+@statement
+def take_overs(tx: Transaction, subscription: str) -> list[Row]:
+    """How often a lease changed hands because its holder's time ran out."""
+    owner: SubscriptionRow | None = tx.get("subscriptions", subscription)
+    changes = tx.rows("lease_history").values()
+    lost = {
+        (*each.place, each.lease_epoch + 1): each.holder
+        for each in changes
+        if each.change == "expired" and owner and each.place[0] == owner.subscription_id
+    }
+    return one(
+        sum(
+            lost.get((*each.place, each.lease_epoch), each.holder) != each.holder
+            for each in changes
+            if each.change == "acquired"
+        )
+    )
+
+
+@statement
+def report_positions(
+    tx: Transaction,
+    *,
+    partition_ids: Sequence[int],
+    sequences: Sequence[int],
+    histories: Sequence[int],
+    source: str,
+    subscription: str | None,
+) -> list[Row]:
+    """What somebody outside has seen of some partitions; a log in memory loses nothing of it."""
+    topics = topics_by_id(tx)
+    return [
+        (each, seen > high_watermark(tx, each), high_watermark(tx, each), HISTORY)
+        for each, seen in zip(partition_ids, sequences, strict=True)
+        if each >> 16 in topics
+    ]
+
+
+def _created(tx: Transaction, name: str) -> SubscriptionRow:
+    preset = {
+        setting: policies.SETTINGS["heartbeat"][setting].preset
+        for setting in ("heartbeat_seconds", "lease_seconds", "release_seconds")
+    }
+    most = policies.SETTINGS["lease"]["max_consumers"].preset
+    row = SubscriptionRow(
+        tx.store.next("subscriptions"),
+        name,
+        float(preset["heartbeat_seconds"]),
+        float(preset["lease_seconds"]),
+        float(preset["release_seconds"]),
+        int(most),
+    )
+    tx.put("subscriptions", name, row)
+    return row
+
+
+def _start_position(tx: Transaction, partition_id: int, start: str) -> int:
+    high = high_watermark(tx, partition_id)
+    if start == "earliest":
+        return 0
+    if start == "latest":
+        return high
+    if not _SEQUENCE.fullmatch(start):
+        raise refused(InvalidArgument, f'a subscription cannot start at "{start}"')
+    if int(start) > high + 1:
+        raise refused(BeyondHighWatermark, f"sequence {start} is beyond the high watermark {high}")
+    return int(start) - 1
+
+
+def _lag(tx: Transaction, lease: LeaseRow) -> Row:
+    high = high_watermark(tx, lease.partition_id)
+    since = sequenced_at(tx, lease.partition_id, lease.position + 1)
+    seconds = (tx.store.clock.now() - since).total_seconds() if since else 0.0
+    return (
+        lease.partition_id & 65535, lease.position, high, high - lease.position, seconds,
+        lease.state, lease.holder, lease.lease_epoch,
+    )  # fmt: skip
