@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from penstock.dialects.common import Row
 from penstock.errors import (
@@ -86,7 +87,8 @@ def commit(
         )
     if len(set(partition_ids)) != len(partition_ids):
         raise refused(InvalidArgument, "a commit names a partition twice")
-    wanted = sorted(zip(partition_ids, lease_epochs, positions, read_behind, strict=True))
+    given = zip(partition_ids, lease_epochs, positions, read_behind, strict=True)
+    wanted = sorted(given, key=itemgetter(0))
     leases = _held(tx, owner, consumer, [(each[0], each[1]) for each in wanted])
     now = tx.store.clock.now()
     for lease, (_, _, position, behind) in zip(leases, wanted, strict=True):
@@ -101,21 +103,18 @@ def _held(
     tx: Transaction, owner: SubscriptionRow, consumer: str, wanted: Sequence[tuple[int, int]]
 ) -> list[LeaseRow]:
     """The fence: the leases, locked to the end of the transaction; StaleLease if one is lost."""
-    found = [lock_lease(tx, (owner.subscription_id, partition_id)) for partition_id, _ in wanted]
-    held = [
-        lease
-        for lease, (_, epoch) in zip(found, wanted, strict=True)
-        if lease is not None and lease.holder == consumer and lease.lease_epoch == epoch
-    ]
+    places = [(owner.subscription_id, partition_id) for partition_id, _ in wanted]
+    leases = [lease for place in places if (lease := lock_lease(tx, place)) is not None]
+    present = [each.lease_epoch for each in leases if each.holder == consumer]
     member: ConsumerRow | None = tx.get("consumers", (owner.subscription_id, consumer))
     now = tx.store.clock.now()
-    if len(held) < len(wanted) or member is None or member.deadline <= now:
+    if present != [epoch for _, epoch in wanted] or member is None or member.deadline <= now:
         tx.store.next("rejected_commits")
         raise refused(
             StaleLease, f'consumer "{consumer}" no longer holds what it works on in "{owner.name}"'
         )
     tx.limit(member.deadline - now)
-    return held
+    return leases
 
 
 def _problem(

@@ -1,0 +1,65 @@
+"""What of the contract runs on the log in memory too: whole modules, but for single tests.
+
+A new test of such a module runs there as well.  One that needs what only a database has is named
+here, with the reason.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+SQL = "it reads or changes Penstock's tables by SQL"
+EFFECTS = "its handlers write to a table of their own"
+RETENTION = "nothing is ever dropped in memory, so no low sequence rises"
+SETTINGS = "the kit has no settings of the log"
+ISOLATION = "the kit has one isolation level"
+MUTANT = "its mutant is one of the databases' SQL"
+
+#: By module: tests that do not run in memory, and why.
+LEFT_OUT: dict[str, dict[str, str]] = {
+    "test_publish": {
+        "test_a_key_lives_for_a_window_at_least": SETTINGS,
+        "test_publishers_of_the_same_keys": SQL,
+        "test_back_pressure": SETTINGS,
+    },
+    "test_sequence": {
+        "test_a_pass_needs_read_committed": ISOLATION,
+        "test_what_is_published_to_a_deleted_topic_is_counted": SQL,
+    },
+    "test_fetch": {
+        "test_refusals_are_typed": RETENTION,
+        "test_a_gap_in_the_index_is_told": SQL,
+    },
+    "test_names": {"test_another_hash_is_noticed": MUTANT},
+    "test_late_commits": {"test_without_it_the_late_commit_is_lost": MUTANT},
+    "test_subscribe": {
+        "test_below_the_low_sequence_it_cannot_begin": RETENTION,
+        "test_what_relies_on_a_lock_refuses_an_old_snapshot": ISOLATION,
+        "test_subscribe_waits_for_a_drop_that_is_under_way": RETENTION,
+        "test_what_is_read_is_not_locked": RETENTION,
+    },
+    "test_check_in": {
+        "test_without_the_remainders_partitions_are_starved": MUTANT,
+        "test_with_ties_at_random_leases_wander": MUTANT,
+        "test_without_the_deadline_a_live_lease_is_taken": MUTANT,
+        "test_what_is_not_released_in_time_is_taken": SQL,
+        "test_the_last_place_of_a_subscription": SQL,
+    },
+    "test_deliver": {"test_below_the_low_sequence_is_a_typed_error": RETENTION},
+    "test_fence": {"test_a_refused_commit_leaves_the_transaction_as_it_was": EFFECTS},
+    "test_consumer": {
+        "test_effects_and_position_are_one_transaction_over_injected_failures": EFFECTS,
+        "test_what_a_handler_committed_before_it_raised_is_not_done_again": EFFECTS,
+        "test_without_both_it_is_done_twice": EFFECTS,
+        "test_a_killed_session_is_survived": "there is no server that could end a session",
+        "test_a_paused_consumer_finds_its_lease_gone": EFFECTS,
+        "test_work_that_outlives_its_lease_is_told_so": "it asks the server for its sessions",
+    },
+}
+
+
+def runs_in_memory(test: pytest.Function | pytest.Item) -> bool:
+    """Whether the log in memory is one of the engines of a test."""
+    module = str(test.module.__name__).rpartition(".")[-1]  # type: ignore[union-attr]
+    name = str(getattr(test, "originalname", test.name))
+    return module in LEFT_OUT and name not in LEFT_OUT[module]
