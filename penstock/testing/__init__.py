@@ -11,10 +11,26 @@ The application calls the functions of Penstock that it calls in production.
 
 from __future__ import annotations
 
+from penstock.testing.assertions import (
+    assert_handled,
+    assert_nothing_published,
+    assert_published,
+    published,
+)
 from penstock.testing.clock import VirtualClock
 from penstock.testing.connection import MemoryConnection
 from penstock.testing.database import MemoryDatabase
 from penstock.testing.statements import NotInMemory
 from penstock.testing.store import WaitsForever
 
-__all__ = ["MemoryConnection", "MemoryDatabase", "NotInMemory", "VirtualClock", "WaitsForever"]
+__all__ = [
+    "MemoryConnection",
+    "MemoryDatabase",
+    "NotInMemory",
+    "VirtualClock",
+    "WaitsForever",
+    "assert_handled",
+    "assert_nothing_published",
+    "assert_published",
+    "published",
+]

@@ -35,7 +35,8 @@ class MemoryContractDatabase:
 
     def run(self, sql: str, binds: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """There is no SQL: a test that needs it does not run in memory."""
-        return self.connect().execute(sql, binds)  # type: ignore[no-any-return]
+        rows: list[tuple[Any, ...]] = self.connect().execute(sql, binds)
+        return rows
 
     def without_guard(self, function: str, old_text: str, new_text: str) -> None:
         """``function`` is ``module.function`` of penstock.testing."""
