@@ -28,6 +28,10 @@ class VirtualClock:
             return self._at
         return self._at + timedelta(seconds=time.monotonic() - self._since)
 
+    def monotonic(self) -> float:
+        """The same in seconds, for what takes a clock such as time.monotonic."""
+        return self.now().timestamp()
+
     def advance(self, seconds: float) -> None:
         """Let so much time pass."""
         if not seconds >= 0:

@@ -59,10 +59,11 @@ def join(
     present = members.get(consumer)
     if present is not None and present.session != session and present.deadline > now:
         raise refused(DuplicateSession, f'consumer "{consumer}" is already running')
-    if present is None and len(members) >= owner.max_consumers:
+    most = owner.settings["max_consumers"]
+    if present is None and len(members) >= most:
         raise refused(
             InvalidArgument,
-            f'subscription "{subscription}" has all its {owner.max_consumers} consumers',
+            f'subscription "{subscription}" has all its {most} consumers',
         )
     if _give_up(tx, owner, consumer, "expired") > 0:
         raise refused(
@@ -70,7 +71,7 @@ def join(
         )
     row = ConsumerRow(consumer, session, float(weight), now + owner.lease_time)
     tx.put("consumers", (owner.subscription_id, consumer), row)
-    return [(owner.heartbeat_seconds, owner.lease_seconds, HISTORY)]
+    return [(owner.settings["heartbeat_seconds"], owner.settings["lease_seconds"], HISTORY)]
 
 
 @statement
@@ -241,7 +242,7 @@ def _is_warm(lease: LeaseRow, now: datetime) -> bool:
 def _ask_back(tx: Transaction, owner: SubscriptionRow, seen: LeaseRow, now: datetime) -> None:
     lease = lock_lease(tx, seen.place, wait=False)
     if lease is not None and lease.state == "ACTIVE" and lease.holder == seen.holder:
-        until = now + timedelta(seconds=owner.release_seconds)
+        until = now + timedelta(seconds=owner.settings["release_seconds"])
         _note(tx, lease, "releasing")
         put_lease(tx, replace(lease, state="RELEASING", release_deadline=until))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from penstock import policies
 from penstock.dialects.common import Row
 from penstock.errors import BeyondHighWatermark, InvalidArgument, SubscriptionNotFound
 from penstock.testing.log import sequenced_at
-from penstock.testing.statements import one, refused, statement
+from penstock.testing.statements import NotInMemory, one, refused, statement
 from penstock.testing.store import Transaction
 from penstock.testing.tables import (
     HISTORY,
@@ -63,16 +63,33 @@ def configure_subscription(
     release_seconds: float,
 ) -> list[Row]:
     """Sets the times of a subscription."""
-    wanted: dict[str, Any] = {
+    wanted = {
         "heartbeat_seconds": heartbeat_seconds,
         "lease_seconds": lease_seconds,
         "release_seconds": release_seconds,
     }
-    policies.check("heartbeat", wanted)
-    tx.lock(("subscription", subscription))
-    owner = find_subscription(tx, subscription)
-    tx.put("subscriptions", subscription, replace(owner, **wanted))
+    _configure(tx, subscription, policies.check("heartbeat", wanted))
     return one(None)
+
+
+@statement
+def set_policy(
+    tx: Transaction, *, kind: str, scope: str, name: str, settings: str, origin: str
+) -> list[Row]:
+    """Sets a policy of a subscription as a whole; there are none above it."""
+    if scope != "subscription":
+        raise NotInMemory(
+            f"the log in memory has no policies of a {scope}", hint="set it for each subscription"
+        )
+    wanted = policies.check(kind, json.loads(settings))
+    return one(_configure(tx, name, _presets(kind) | wanted).policy_version)
+
+
+@statement
+def subscription_policy(tx: Transaction, subscription: str) -> list[Row]:
+    """What is in force for a subscription."""
+    owner = find_subscription(tx, subscription)
+    return [(owner.policy_version, *(owner.settings[name] for name in _presets()))]
 
 
 @statement
@@ -176,18 +193,25 @@ def report_positions(
 
 
 def _created(tx: Transaction, name: str) -> SubscriptionRow:
-    preset = {
-        setting: policies.SETTINGS["heartbeat"][setting].preset
-        for setting in ("heartbeat_seconds", "lease_seconds", "release_seconds")
+    row = SubscriptionRow(tx.store.next("subscriptions"), name, _presets())
+    tx.put("subscriptions", name, row)
+    return row
+
+
+def _presets(*kinds: str) -> dict[str, float | str]:
+    """The settings of some kinds of policies, or of all."""
+    return {
+        name: setting.preset
+        for kind in kinds or policies.SETTINGS
+        for name, setting in policies.SETTINGS[kind].items()
     }
-    most = policies.SETTINGS["lease"]["max_consumers"].preset
-    row = SubscriptionRow(
-        tx.store.next("subscriptions"),
-        name,
-        float(preset["heartbeat_seconds"]),
-        float(preset["lease_seconds"]),
-        float(preset["release_seconds"]),
-        int(most),
+
+
+def _configure(tx: Transaction, name: str, wanted: Mapping[str, float | str]) -> SubscriptionRow:
+    tx.lock(("subscription", name))
+    owner = find_subscription(tx, name)
+    row = replace(
+        owner, settings={**owner.settings, **wanted}, policy_version=owner.policy_version + 1
     )
     tx.put("subscriptions", name, row)
     return row

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from penstock.errors import InvalidPartition, SubscriptionNotFound, TopicNotFound
 from penstock.testing.statements import refused
@@ -50,19 +52,17 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """Table subscriptions, by name."""
+    """Table subscriptions, by name; ``settings`` are those of its policies, all of them."""
 
     subscription_id: int
     name: str
-    heartbeat_seconds: float
-    lease_seconds: float
-    release_seconds: float
-    max_consumers: int
+    settings: Mapping[str, Any]
+    policy_version: int = 1
 
     @property
     def lease_time(self) -> timedelta:
         """How long a consumer lives without a sign of life."""
-        return timedelta(seconds=self.lease_seconds)
+        return timedelta(seconds=self.settings["lease_seconds"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import penstock
-from penstock import stream
+from penstock import policies, stream
 from penstock.errors import DatabaseUnavailable, InvalidArgument, StaleLease, UnknownConsumer
-from penstock.testing import MemoryConnection, MemoryDatabase, VirtualClock, published
+from penstock.testing import MemoryConnection, MemoryDatabase, NotInMemory, VirtualClock, published
 from tests.testing.conftest import ORDERS
 
 
@@ -75,11 +75,31 @@ def test_a_dedup_key_lives_for_an_hour(db: MemoryDatabase, connection: MemoryCon
     assert penstock.publish(connection, ORDERS, b"1", dedup_key="a") != first
 
 
+def test_a_policy_of_a_subscription(connection: MemoryConnection) -> None:
+    """As a whole, with versions; what is above subscriptions is not there."""
+    before = policies.subscription_policy(connection, "billing")
+    assert before.max_attempts == 10
+    policies.set_policy(
+        connection, "retry", {"max_attempts": 3}, scope="subscription", name="billing"
+    )
+    policies.set_policy(connection, "retry", {"jitter": 0}, scope="subscription", name="billing")
+    after = policies.subscription_policy(connection, "billing")
+    assert (after.max_attempts, after.jitter, after.version) == (10, 0, before.version + 2)
+    stream.configure_subscription(
+        connection, "billing", heartbeat_seconds=1, lease_seconds=4, release_seconds=2
+    )
+    member = stream.join(connection, "billing", "a")
+    assert (member.heartbeat_seconds, member.lease_seconds) == (1, 4)
+    with pytest.raises(NotInMemory):
+        policies.set_policy(connection, "retry", {"jitter": 0})
+
+
 def test_the_clock_begins_where_it_is_told() -> None:
     start = datetime(2030, 1, 1, tzinfo=UTC)
     clock = VirtualClock(start)
     clock.advance(0.5)
     assert clock.now() == start + timedelta(seconds=0.5)
+    assert clock.monotonic() == start.timestamp() + 0.5
     with pytest.raises(InvalidArgument):
         clock.advance(-1)
     with pytest.raises(InvalidArgument):
