@@ -168,6 +168,9 @@ class _MemoryWork:
     def is_closed(self, connection: Any) -> bool:
         return bool(connection.closed)
 
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.commits_by_itself)
+
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         return "outlived its lease" in str(error)
 
@@ -175,15 +178,16 @@ class _MemoryWork:
         """A look costs nothing."""
 
     def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event
+        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event | Wake
     ) -> Iterator[str]:
         """A short pause."""
         stop.wait(min(most_seconds, _FIRST_PAUSE_SECONDS))
         return iter(())
 
 
+_POSTGRES: Work = _PostgresWork()
 _WORK: dict[str, Work] = {
-    "postgres": _PostgresWork(),
+    "postgres": _POSTGRES,
     "mysql": _MySQLWork(),
     "memory": _MemoryWork(),
 }

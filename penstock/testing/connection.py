@@ -47,6 +47,11 @@ class MemoryConnection:
         return self._closed or (self._transaction is not None and self._transaction.outlived)
 
     @property
+    def commits_by_itself(self) -> bool:
+        """Whether a statement is committed with its end."""
+        return self.autocommit and self._transaction is None
+
+    @property
     def is_waiting(self) -> bool:
         """Whether its statement waits for another transaction."""
         return self._transaction is not None and self._transaction.waiting_for is not None

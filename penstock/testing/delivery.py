@@ -89,17 +89,13 @@ def commit(
         raise refused(InvalidArgument, "a commit names a partition twice")
     given = zip(partition_ids, lease_epochs, positions, read_behind, strict=True)
     wanted = sorted(given, key=itemgetter(0))
-    leases = _held(tx, owner, consumer, [(each[0], each[1]) for each in wanted])
-    now = tx.store.clock.now()
+    leases = held(tx, owner, consumer, [(each[0], each[1]) for each in wanted])
     for lease, (_, _, position, behind) in zip(leases, wanted, strict=True):
-        problem = _problem(tx, lease, position, behind)
-        if problem is not None:
-            raise problem
-        put_lease(tx, replace(lease, position=position, moved_at=now))
+        move(tx, lease, position, behind)
     return one(None)
 
 
-def _held(
+def held(
     tx: Transaction, owner: SubscriptionRow, consumer: str, wanted: Sequence[tuple[int, int]]
 ) -> list[LeaseRow]:
     """The fence: the leases, locked to the end of the transaction; StaleLease if one is lost."""
@@ -115,6 +111,15 @@ def _held(
         )
     tx.limit(member.deadline - now)
     return leases
+
+
+def move(tx: Transaction, lease: LeaseRow, position: int, behind: int | None) -> None:
+    """Set the position of a lease that is held; refused where it does not lie ahead."""
+    problem = _problem(tx, lease, position, behind)
+    if problem is not None:
+        raise problem
+    now, epoch = tx.store.clock.now(), lease.lease_epoch
+    put_lease(tx, replace(lease, position=position, moved_at=now, moved_epoch=epoch))
 
 
 def _problem(

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from penstock import fair_share, limits
 from penstock.dialects.common import Row
 from penstock.errors import DuplicateSession, InvalidArgument, UnknownConsumer
+from penstock.testing.failures import redriven_in
 from penstock.testing.statements import one, refused, statement
 from penstock.testing.store import Transaction
 from penstock.testing.tables import (
@@ -214,7 +215,11 @@ def _share_out(tx: Transaction, owner: SubscriptionRow, consumer: str) -> None:
     """Asks back what is too much or cold, and takes what is missing."""
     now = tx.store.clock.now()
     board = {each.partition_id: each for each in leases_of(tx, owner.subscription_id)}
-    backlogs = {each: high_watermark(tx, each) - board[each].position for each in board}
+    redriven = redriven_in(tx)
+    backlogs = {
+        each: high_watermark(tx, each) - lease.position + redriven.get(lease.place, 0)
+        for each, lease in board.items()
+    }
     active = {each for each in board if backlogs[each] > 0 or _is_warm(board[each], now)}
     weights = {name: each.weight for name, each in consumers_of(tx, owner).items()}
     shares = fair_share.quotas(weights, len(active))

@@ -19,7 +19,7 @@ from penstock.errors import HINTS, PenstockError, UsageError
 Answer = Callable[..., list[Row]]
 F = TypeVar("F", bound=Answer)
 
-_MODULES = ("names", "publish", "log", "subscriptions", "leases", "delivery")
+_MODULES = ("names", "publish", "log", "subscriptions", "leases", "delivery", "failures")
 _found: dict[str, Answer] = {}
 
 

@@ -99,7 +99,7 @@ def unsubscribe(tx: Transaction, subscription: str) -> list[Row]:
     owner = find_subscription(tx, subscription)
     for lease in leases_of(tx, owner.subscription_id):
         lock_lease(tx, lease.place)
-    for table in ("leases", "consumers", "subscription_topics"):
+    for table in ("leases", "consumers", "subscription_topics", "attempts", "dead_letters"):
         for place in tx.rows(table):
             if place[0] == owner.subscription_id:
                 tx.delete(table, place)
@@ -131,7 +131,9 @@ def seek(tx: Transaction, subscription: str, topic: str, partition: int, start: 
         )
     wanted = _start_position(tx, partition_id, start)
     epoch = lease.lease_epoch + 1
-    put_lease(tx, LeaseRow(owner.subscription_id, partition_id, wanted, epoch))
+    moved = LeaseRow(owner.subscription_id, partition_id, wanted, epoch, moved_epoch=epoch)
+    put_lease(tx, moved)
+    tx.delete("attempts", lease.place)
     return one(wanted)
 
 

@@ -87,6 +87,7 @@ class LeaseRow:
     holder: str | None = None
     acquired_at: datetime | None = None
     moved_at: datetime | None = None
+    moved_epoch: int = 0
     release_deadline: datetime | None = None
 
     @property

@@ -49,11 +49,38 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "test_fence": {"test_a_refused_commit_leaves_the_transaction_as_it_was": EFFECTS},
     "test_consumer": {
         "test_effects_and_position_are_one_transaction_over_injected_failures": EFFECTS,
-        "test_what_a_handler_committed_before_it_raised_is_not_done_again": EFFECTS,
-        "test_without_both_it_is_done_twice": EFFECTS,
+        "test_what_a_handler_committed_before_it_failed_is_not_done_again": EFFECTS,
+        "test_without_the_second_guard_it_is_done_twice": EFFECTS,
         "test_a_killed_session_is_survived": "there is no server that could end a session",
         "test_a_paused_consumer_finds_its_lease_gone": EFFECTS,
         "test_work_that_outlives_its_lease_is_told_so": "it asks the server for its sessions",
+    },
+    "test_consumer_work": {
+        "test_each_event_has_a_transaction_of_its_own": EFFECTS,
+        "test_commits_by_count_and_time_leave_few_rows": SQL,
+    },
+    "test_consumer_failures": {
+        "test_a_redriven_letter_that_fails_is_dead_again": EFFECTS,
+        "test_async_transactions_finish_letters_and_events": EFFECTS,
+    },
+    "test_dead_letters": {
+        "test_without_it_the_loop_goes_on": MUTANT,
+        "test_as_two_they_are_both_or_neither": MUTANT,
+        "test_what_the_log_does_not_hold_is_not_passed_over": SQL,
+        "test_parked_events_are_bounded": SQL,
+        "test_an_unsubscribed_one_leaves_nothing": SQL,
+    },
+    "test_redrive": {
+        "test_without_it_the_key_is_not_replayed_in_order": MUTANT,
+        "test_without_it_the_key_stops": MUTANT,
+        "test_without_it_nobody_frees_the_key": MUTANT,
+        "test_a_letter_takes_effect_once": EFFECTS,
+        "test_without_it_the_effect_doubles": EFFECTS,
+        "test_each_call_twice_is_as_once": SQL,
+        "test_without_the_count_it_kills_for_ever": MUTANT,
+        "test_without_it_the_attempts_begin_anew": MUTANT,
+        "test_without_it_nobody_gets_them": MUTANT,
+        "test_the_log_does_not_wait_for_letters": SQL,
     },
 }
 

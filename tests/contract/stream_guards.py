@@ -12,7 +12,7 @@ NO_EPOCH: Guard = {
     ),
     "mysql": ("hold_lease", "AND l.lease_epoch = given_epoch", ""),
     "memory": (
-        "delivery._held",
+        "delivery.held",
         "present != [epoch for _, epoch in wanted]",
         "len(present) < len(wanted)",
     ),
@@ -29,7 +29,7 @@ NO_FENCE: Guard = {
         "IF FALSE THEN",
     ),
     "memory": (
-        "delivery._held",
+        "delivery.held",
         "if present != [epoch for _, epoch in wanted] or member is None or member.deadline <= now:",
         "if False:",
     ),
@@ -41,12 +41,12 @@ NO_LIMIT: Guard = {
         "IF @penstock_own_limit = 0 OR @penstock_own_limit > allowed THEN",
         "IF FALSE THEN",
     ),
-    "memory": ("delivery._held", "tx.limit(member.deadline - now)", ""),
+    "memory": ("delivery.held", "tx.limit(member.deadline - now)", ""),
 }
 NO_LOCK: Guard = {
     "postgres": ("hold_leases", "FOR NO KEY UPDATE OF l", ""),
     "mysql": ("hold_lease", "FOR UPDATE", ""),
-    "memory": ("delivery._held", "lock_lease(tx, place)", 'tx.get("leases", place)'),
+    "memory": ("delivery.held", "lock_lease(tx, place)", 'tx.get("leases", place)'),
 }
 NOT_FORWARD: dict[str, list[tuple[str, str, str]]] = {
     "postgres": [
@@ -123,7 +123,7 @@ SEEK_LEAVES_THE_LEASE: Guard = {
     ),
     "memory": (
         "subscriptions.seek",
-        "put_lease(tx, LeaseRow(owner.subscription_id, partition_id, wanted, epoch))",
+        "put_lease(tx, moved)",
         "put_lease(tx, replace(lease, position=wanted))",
     ),
 }
