@@ -46,7 +46,7 @@ def poll(
     """Events of held leases, each after its own position."""
     owner = find_subscription(tx, subscription)
     member: ConsumerRow | None = tx.get("consumers", (owner.subscription_id, consumer))
-    if member is None or member.deadline <= tx.store.clock.now():
+    if owner.paused or member is None or member.deadline <= tx.store.clock.now():
         return []
     found: list[Row] = []
     wanted = min(max(max_events, 1), _MOST_POLLED)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from penstock import fair_share, limits
+from penstock import fair_share, limits, validation
 from penstock.dialects.common import Row
 from penstock.errors import DuplicateSession, InvalidArgument, UnknownConsumer
 from penstock.testing.failures import redriven_in
@@ -24,6 +24,7 @@ from penstock.testing.tables import (
     leases_of,
     lock_lease,
     put_lease,
+    require_reads,
     topics_by_id,
 )
 
@@ -44,10 +45,23 @@ class LeaseChange:
 
 @statement
 def join(
-    tx: Transaction, subscription: str, consumer: str, session: uuid.UUID, weight: float
+    tx: Transaction,
+    *,
+    subscription: str,
+    consumer: str,
+    session: uuid.UUID,
+    weight: float,
+    topics: Sequence[str] | None,
 ) -> list[Row]:
     """Becomes a member of a subscription."""
     owner = find_subscription(tx, subscription)
+    if topics is not None and not topics:
+        raise refused(InvalidArgument, "a consumer with an empty list of topics")
+    listed = (
+        None
+        if topics is None
+        else frozenset(require_reads(tx, owner, validation.topic(each)) for each in topics)
+    )
     if not 1 <= len(consumer) <= limits.MAX_CONSUMER_ID:
         raise refused(InvalidArgument, "a consumer with a bad id")
     if not LOWEST_WEIGHT <= weight <= HIGHEST_WEIGHT:
@@ -70,7 +84,7 @@ def join(
         raise refused(
             DuplicateSession, f'an earlier run of "{consumer}" has not ended its transaction'
         )
-    row = ConsumerRow(consumer, session, float(weight), now + owner.lease_time)
+    row = ConsumerRow(consumer, session, float(weight), now + owner.lease_time, listed)
     tx.put("consumers", (owner.subscription_id, consumer), row)
     return [(owner.settings["heartbeat_seconds"], owner.settings["lease_seconds"], HISTORY)]
 
@@ -89,7 +103,12 @@ def check_in(tx: Transaction, subscription: str, consumer: str, session: uuid.UU
     owner = find_subscription(tx, subscription)
     _extend(tx, owner, consumer, session)
     _collect_dead(tx, owner)
-    _share_out(tx, owner, consumer)
+    if owner.paused:
+        for lease in leases_of(tx, owner.subscription_id):
+            if lease.holder == consumer:
+                _ask_back(tx, owner, lease, tx.store.clock.now())
+    else:
+        _share_out(tx, owner, consumer)
     topics = topics_by_id(tx)
     return [
         (
@@ -134,6 +153,18 @@ def leave(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID)
     else:
         now = tx.store.clock.now()
         tx.put("consumers", place, replace(present, deadline=min(present.deadline, now)))
+    return one(None)
+
+
+@statement
+def report_error(
+    tx: Transaction, subscription: str, consumer: str, session: uuid.UUID, error: str
+) -> list[Row]:
+    """What a consumer tells of its last error is not kept: nobody looks at it here."""
+    owner = find_subscription(tx, subscription)
+    member = consumers_of(tx, owner).get(consumer)
+    if member is None or member.session != session:
+        raise refused(UnknownConsumer, f'consumer "{consumer}" is not a member of "{subscription}"')
     return one(None)
 
 
@@ -212,16 +243,35 @@ def _note(tx: Transaction, lease: LeaseRow, change: str) -> None:
 
 
 def _share_out(tx: Transaction, owner: SubscriptionRow, consumer: str) -> None:
+    """Topics that the same consumers take are shared out together."""
+    members = consumers_of(tx, owner)
+    leases = leases_of(tx, owner.subscription_id)
+    groups: dict[frozenset[str], list[LeaseRow]] = {}
+    for lease in leases:
+        topic_id = lease.partition_id >> 16
+        takers = frozenset(name for name, each in members.items() if each.takes(topic_id))
+        groups.setdefault(takers, []).append(lease)
+    for takers, board in groups.items():
+        if consumer in takers:
+            weights = {name: members[name].weight for name in sorted(takers)}
+            _share_group(tx, owner, consumer, weights, {each.partition_id: each for each in board})
+
+
+def _share_group(
+    tx: Transaction,
+    owner: SubscriptionRow,
+    consumer: str,
+    weights: dict[str, float],
+    board: dict[int, LeaseRow],
+) -> None:
     """Asks back what is too much or cold, and takes what is missing."""
     now = tx.store.clock.now()
-    board = {each.partition_id: each for each in leases_of(tx, owner.subscription_id)}
     redriven = redriven_in(tx)
     backlogs = {
         each: high_watermark(tx, each) - lease.position + redriven.get(lease.place, 0)
         for each, lease in board.items()
     }
     active = {each for each in board if backlogs[each] > 0 or _is_warm(board[each], now)}
-    weights = {name: each.weight for name, each in consumers_of(tx, owner).items()}
     shares = fair_share.quotas(weights, len(active))
     holders = {
         each: board[each].holder if board[each].state == "ACTIVE" else None for each in active

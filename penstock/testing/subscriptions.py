@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from penstock import policies
 from penstock.dialects.common import Row
-from penstock.errors import BeyondHighWatermark, InvalidArgument, SubscriptionNotFound
+from penstock.errors import BeyondHighWatermark, InvalidArgument
 from penstock.testing.log import sequenced_at
 from penstock.testing.statements import NotInMemory, one, refused, statement
 from penstock.testing.store import Transaction
 from penstock.testing.tables import (
     HISTORY,
     LeaseRow,
+    Place,
     SubscriptionRow,
     find_partition,
     find_subscription,
@@ -24,10 +27,12 @@ from penstock.testing.tables import (
     leases_of,
     lock_lease,
     put_lease,
+    require_reads,
     topics_by_id,
 )
 
 _SEQUENCE = re.compile(r"[1-9][0-9]{0,17}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)", re.ASCII)
 
 
 @statement
@@ -124,17 +129,39 @@ def seek(tx: Transaction, subscription: str, topic: str, partition: int, start: 
     owner = find_subscription(tx, subscription)
     partition_id = find_partition(tx, topic, partition)
     tx.lock(("topic", topic))
-    lease = lock_lease(tx, (owner.subscription_id, partition_id))
-    if lease is None:
-        raise refused(
-            SubscriptionNotFound, f'subscription "{subscription}" does not read topic "{topic}"'
+    require_reads(tx, owner, topic)
+    return one(_move(tx, (owner.subscription_id, partition_id), start))
+
+
+@statement
+def reset_subscription(
+    tx: Transaction, subscription: str, start: str, topic: str | None
+) -> list[Row]:
+    """Sets the positions of a subscription, or of its partitions of one topic."""
+    owner = find_subscription(tx, subscription)
+    only = None if topic is None else require_reads(tx, owner, topic)
+    topics = topics_by_id(tx)
+    return [
+        (
+            topics[lease.partition_id >> 16].address,
+            lease.partition_id & 65535,
+            _move(tx, lease.place, start),
         )
-    wanted = _start_position(tx, partition_id, start)
-    epoch = lease.lease_epoch + 1
-    moved = LeaseRow(owner.subscription_id, partition_id, wanted, epoch, moved_epoch=epoch)
-    put_lease(tx, moved)
-    tx.delete("attempts", lease.place)
-    return one(wanted)
+        for lease in leases_of(tx, owner.subscription_id)
+        if only in {None, lease.partition_id >> 16}
+    ]
+
+
+@statement
+def pause_subscription(tx: Transaction, subscription: str, reason: str) -> list[Row]:
+    """No lease is handed out from now on; answers whether it ran."""
+    return one(not _pause(tx, subscription, paused=True))
+
+
+@statement
+def resume_subscription(tx: Transaction, subscription: str) -> list[Row]:
+    """Leases are handed out again; answers whether it was paused."""
+    return one(_pause(tx, subscription, paused=False))
 
 
 @statement
@@ -226,10 +253,47 @@ def _start_position(tx: Transaction, partition_id: int, start: str) -> int:
     if start == "latest":
         return high
     if not _SEQUENCE.fullmatch(start):
-        raise refused(InvalidArgument, f'a subscription cannot start at "{start}"')
+        return _before(tx, partition_id, _time(tx, start))
     if int(start) > high + 1:
         raise refused(BeyondHighWatermark, f"sequence {start} is beyond the high watermark {high}")
     return int(start) - 1
+
+
+def _time(tx: Transaction, start: str) -> datetime:
+    if _TIME.fullmatch(start):
+        with contextlib.suppress(ValueError):  # there is no such day, or hour
+            found = datetime.fromisoformat(start)
+            if found <= tx.store.clock.now():
+                return found
+    raise refused(InvalidArgument, f'a subscription cannot start at "{start[:100]}"')
+
+
+def _before(tx: Transaction, partition_id: int, since: datetime) -> int:
+    """The position before the first event that was sequenced at a time or later."""
+    high = high_watermark(tx, partition_id)
+    for number in range(1, high + 1):
+        at = sequenced_at(tx, partition_id, number)
+        if at is not None and at >= since:
+            return number - 1
+    return high
+
+
+def _move(tx: Transaction, place: Place, start: str) -> int:
+    """Sets a position and takes the lease from its holder."""
+    lease = lock_lease(tx, place)
+    assert lease is not None
+    position, epoch = _start_position(tx, lease.partition_id, start), lease.lease_epoch + 1
+    put_lease(tx, LeaseRow(*place, position, epoch, moved_epoch=epoch))
+    tx.delete("attempts", place)
+    return position
+
+
+def _pause(tx: Transaction, subscription: str, *, paused: bool) -> bool:
+    """Answers whether it was paused before."""
+    tx.lock(("subscription", subscription))
+    owner = find_subscription(tx, subscription)
+    tx.put("subscriptions", subscription, replace(owner, paused=paused))
+    return owner.paused
 
 
 def _lag(tx: Transaction, lease: LeaseRow) -> Row:

@@ -58,6 +58,7 @@ class SubscriptionRow:
     name: str
     settings: Mapping[str, Any]
     policy_version: int = 1
+    paused: bool = False
 
     @property
     def lease_time(self) -> timedelta:
@@ -73,6 +74,12 @@ class ConsumerRow:
     session: uuid.UUID
     weight: float
     deadline: datetime
+    #: The ids of the topics that it has named; None: all.
+    topics: frozenset[int] | None = None
+
+    def takes(self, topic_id: int) -> bool:
+        """Whether it may be given partitions of a topic."""
+        return self.topics is None or topic_id in self.topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,16 @@ def find_subscription(tx: Transaction, name: str) -> SubscriptionRow:
     if found is None:
         raise refused(SubscriptionNotFound, f'there is no subscription "{name}"')
     return found
+
+
+def require_reads(tx: Transaction, owner: SubscriptionRow, address: str) -> int:
+    """The id of a topic; SubscriptionNotFound when the subscription does not read it."""
+    topic_id = find_topic(tx, address).topic_id
+    if tx.get("subscription_topics", (owner.subscription_id, topic_id)) is None:
+        raise refused(
+            SubscriptionNotFound, f'subscription "{owner.name}" does not read topic "{address}"'
+        )
+    return topic_id
 
 
 def topics_by_id(tx: Transaction) -> dict[int, TopicRow]:

@@ -122,8 +122,8 @@ SEEK_LEAVES_THE_LEASE: Guard = {
         "SET",
     ),
     "memory": (
-        "subscriptions.seek",
-        "put_lease(tx, moved)",
-        "put_lease(tx, replace(lease, position=wanted))",
+        "subscriptions._move",
+        "put_lease(tx, LeaseRow(*place, position, epoch, moved_epoch=epoch))",
+        "put_lease(tx, replace(lease, position=position))",
     ),
 }

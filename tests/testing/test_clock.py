@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import penstock
-from penstock import policies, stream
+from penstock import policies, stream, subscriptions
 from penstock.errors import DatabaseUnavailable, InvalidArgument, StaleLease, UnknownConsumer
 from penstock.testing import MemoryConnection, MemoryDatabase, NotInMemory, VirtualClock, published
 from tests.testing.conftest import ORDERS
@@ -92,6 +92,27 @@ def test_a_policy_of_a_subscription(connection: MemoryConnection) -> None:
     assert (member.heartbeat_seconds, member.lease_seconds) == (1, 4)
     with pytest.raises(NotInMemory):
         policies.set_policy(connection, "retry", {"jitter": 0})
+
+
+def test_a_subscription_begins_at_a_time_is_reset_and_paused(
+    db: MemoryDatabase, connection: MemoryConnection
+) -> None:
+    """As on a database; the time is that of the virtual clock."""
+    for number in range(3):
+        penstock.publish(connection, ORDERS, b"%d" % number, partition=0)
+        db.run_until_idle()
+        db.clock.advance(10)
+    since = db.clock.now() - timedelta(seconds=25)
+    stream.subscribe(connection, "late", [ORDERS], since)
+    assert stream.position(connection, "late", ORDERS) == {0: 1, 1: 0}
+    assert stream.reset(connection, "late", "latest") == {(ORDERS, 0): 3, (ORDERS, 1): 0}
+    with pytest.raises(InvalidArgument):
+        stream.reset(connection, "late", db.clock.now() + timedelta(seconds=1))
+    assert subscriptions.pause(connection, "billing")
+    member, leases = _held(connection, "a")
+    assert leases == []
+    assert subscriptions.resume(connection, "billing")
+    assert len(stream.check_in(connection, member)) == 1
 
 
 def test_the_clock_begins_where_it_is_told() -> None:
