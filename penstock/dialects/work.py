@@ -178,7 +178,7 @@ class _MemoryWork:
         """A look costs nothing."""
 
     def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event
+        self, connection: Any, most_seconds: float, idle_rounds: int, stop: Any
     ) -> Iterator[str]:
         """A short pause."""
         stop.wait(min(most_seconds, _FIRST_PAUSE_SECONDS))

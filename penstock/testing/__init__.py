@@ -12,6 +12,7 @@ The application calls the functions of Penstock that it calls in production.
 from __future__ import annotations
 
 from penstock.testing.assertions import (
+    assert_dead_lettered,
     assert_handled,
     assert_nothing_published,
     assert_published,
@@ -29,6 +30,7 @@ __all__ = [
     "NotInMemory",
     "VirtualClock",
     "WaitsForever",
+    "assert_dead_lettered",
     "assert_handled",
     "assert_nothing_published",
     "assert_published",

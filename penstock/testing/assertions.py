@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock import log, names, stream
+from penstock import dead_letters, log, names, stream
+from penstock.dead_letters import DeadLetter
 from penstock.errors import PenstockError
 from penstock.records import Event
 
@@ -86,6 +87,32 @@ def assert_handled(
     return found
 
 
+def assert_dead_lettered(
+    connection: Any,
+    subscription: str,
+    topic: str,
+    *,
+    key: str | None = ANYTHING,
+    type: str = ANYTHING,
+    reason: str = "",
+) -> list[DeadLetter]:
+    """The subscription has given up events that are as given; ``reason`` is a part of why."""
+    wanted = _wanted(key=key, type=type)
+    letters = dead_letters.dead_letters(connection, subscription, _AT_ONCE, topic=topic)
+    found = [each for each in letters if _is_as(each, wanted) and reason in each.reason]
+    if not found:
+        held = "".join(
+            f"\n  {each.partition}/{each.sequence} key={each.key!r} type={each.type!r}"
+            f" {each.state} after {each.attempts}: {each.reason}"
+            for each in letters[:_MOST_SHOWN]
+        )
+        raise AssertionError(
+            f"no dead letter of {topic} with {_said(wanted)}, reason {reason!r}; "
+            f"{subscription} has given up:{held or ' nothing'}"
+        )
+    return found
+
+
 def _sequence(connection: Any) -> None:
     while (result := log.sequence(connection)).more or result.busy:
         if result.busy:
@@ -104,7 +131,7 @@ def _wanted(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not ANYTHING}
 
 
-def _is_as(event: Event, wanted: Mapping[str, Any]) -> bool:
+def _is_as(event: Event | DeadLetter, wanted: Mapping[str, Any]) -> bool:
     for name, value in wanted.items():
         present = getattr(event, name)
         same = value.items() <= present.items() if name == "headers" else value == present

@@ -6,10 +6,12 @@ import psycopg
 import pytest
 
 import penstock
+from penstock import dead_letters, stream
 from penstock.consumer import Consumer
 from penstock.testing import (
     MemoryConnection,
     MemoryDatabase,
+    assert_dead_lettered,
     assert_handled,
     assert_nothing_published,
     assert_published,
@@ -58,6 +60,20 @@ def test_what_was_handled(db: MemoryDatabase, connection: MemoryConnection) -> N
     assert len(assert_handled(connection, "billing", ORDERS, key="Ada")) == 2
     with pytest.raises(AssertionError, match="no event of shop/orders with key='Bob'"):
         assert_handled(connection, "billing", ORDERS, key="Bob")
+
+
+def test_what_was_given_up(db: MemoryDatabase, connection: MemoryConnection) -> None:
+    _two(connection)
+    db.run_until_idle()
+    with pytest.raises(AssertionError, match="billing has given up: nothing"):
+        assert_dead_lettered(connection, "billing", ORDERS)
+    member = stream.join(connection, "billing", "a")
+    (lease,) = stream.check_in(connection, member)
+    dead_letters.give_up(connection, member, lease, 1, "no such customer", attempts=3)
+    (letter,) = assert_dead_lettered(connection, "billing", ORDERS, key="Ada", reason="customer")
+    assert (letter.sequence, letter.attempts, letter.state) == (1, 3, "dead")
+    with pytest.raises(AssertionError, match=r"/1 key='Ada' type='placed' dead after 3: no such"):
+        assert_dead_lettered(connection, "billing", ORDERS, key="Bob")
 
 
 def test_many_are_not_all_listed(connection: MemoryConnection) -> None:
