@@ -97,8 +97,33 @@ def heartbeat(tx: Transaction, subscription: str, consumer: str, session: uuid.U
 
 
 @statement
-def check_in(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID) -> list[Row]:
-    """Stays a member, and gives and takes leases."""
+def heartbeats(
+    tx: Transaction,
+    subscriptions: Sequence[str],
+    consumers: Sequence[str],
+    sessions: Sequence[uuid.UUID],
+) -> list[Row]:
+    """The same for all consumers of a process; each is to check in with it, which costs nothing."""
+    given = zip(subscriptions, consumers, sessions, strict=True)
+    return [(place, _beat(tx, *each), 0.0, 0.0) for place, each in enumerate(given, 1)]
+
+
+@statement
+def heartbeats_alone(
+    tx: Transaction,
+    subscriptions: Sequence[str],
+    consumers: Sequence[str],
+    sessions: Sequence[uuid.UUID],
+) -> list[Row]:
+    """The same: there is no disk to wait for."""
+    return heartbeats(tx, subscriptions, consumers, sessions)
+
+
+@statement
+def check_in(
+    tx: Transaction, subscription: str, consumer: str, session: uuid.UUID, fresh: bool
+) -> list[Row]:
+    """Stays a member, and gives and takes leases; what is there is always looked up anew."""
     tx.lock(("subscription", subscription))
     owner = find_subscription(tx, subscription)
     _extend(tx, owner, consumer, session)
@@ -196,6 +221,18 @@ def _extend(tx: Transaction, owner: SubscriptionRow, consumer: str, session: uui
         raise refused(UnknownConsumer, f'consumer "{consumer}" is not a member of "{owner.name}"')
     deadline = tx.store.clock.now() + owner.lease_time
     tx.put("consumers", place, replace(present, deadline=deadline))
+
+
+def _beat(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID) -> str:
+    """What became of a member: it is one, it is gone, or somebody holds its row."""
+    owner: SubscriptionRow | None = tx.get("subscriptions", subscription)
+    member = consumers_of(tx, owner).get(consumer) if owner else None
+    if owner is None or member is None or member.session != session:
+        return "gone"
+    if not tx.lock(("consumer", (owner.subscription_id, consumer)), wait=False):
+        return "locked"
+    _extend(tx, owner, consumer, session)
+    return "member"
 
 
 def _collect_dead(tx: Transaction, owner: SubscriptionRow) -> tuple[int, int]:
