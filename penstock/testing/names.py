@@ -239,4 +239,8 @@ def _drop(tx: Transaction, topic: TopicRow, *, with_subscriptions: bool) -> None
         for partition_id in topic.partition_ids():
             lock_lease(tx, (reader, partition_id))
             tx.delete("leases", (reader, partition_id))
+            tx.delete("attempts", (reader, partition_id))
+    for key, letter in tx.rows("dead_letters").items():
+        if letter.place[1] >> 16 == topic.topic_id:
+            tx.delete("dead_letters", key)
     tx.delete("topics", topic.address)
