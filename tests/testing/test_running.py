@@ -7,9 +7,16 @@ import threading
 import pytest
 
 import penstock
+from penstock import policies
 from penstock.consumer import Batch, Consumer, HandlerFailed
 from penstock.records import Event
-from penstock.testing import MemoryConnection, MemoryDatabase, assert_handled, published
+from penstock.testing import (
+    MemoryConnection,
+    MemoryDatabase,
+    assert_dead_lettered,
+    assert_handled,
+    published,
+)
 from tests.testing.conftest import ORDERS
 
 
@@ -99,3 +106,32 @@ def test_two_runs_do_the_same() -> None:
         return seen
 
     assert run() == run()
+
+
+def test_the_pause_before_another_attempt_passes_on_the_virtual_clock(
+    db: MemoryDatabase, connection: MemoryConnection
+) -> None:
+    """And after the last one the event is a dead letter."""
+    policies.set_policy(
+        connection,
+        "retry",
+        {"max_attempts": 3, "first_backoff_seconds": 5, "longest_backoff_seconds": 60},
+        scope="subscription",
+        name="billing",
+    )
+    tried: list[int] = []
+
+    def broken(event: Event) -> None:
+        tried.append(event.sequence)
+        raise LookupError("no such customer")
+
+    consumer = Consumer(db.url, "billing", handler=broken, clock=db.clock.monotonic)
+    penstock.publish(connection, ORDERS, b"1", partition=0)
+    for pause, expected in ((0, 1), (1, 1), (10, 2), (60, 3)):
+        db.clock.advance(pause)
+        with pytest.raises(HandlerFailed, match="no such customer"):
+            db.run_until_idle(consumer)
+        assert len(tried) == expected
+    db.run_until_idle(consumer)
+    assert tried == [1, 1, 1]
+    assert_dead_lettered(connection, "billing", ORDERS, reason="no such customer")
