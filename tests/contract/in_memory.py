@@ -52,9 +52,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "test_consumer": {
         "test_effects_and_position_are_one_transaction_over_injected_failures": EFFECTS,
         "test_what_a_handler_committed_before_it_failed_is_not_done_again": EFFECTS,
-        "test_what_a_handler_committed_before_it_raised_is_not_done_again": EFFECTS,
         "test_without_the_second_guard_it_is_done_twice": EFFECTS,
-        "test_without_both_it_is_done_twice": EFFECTS,
         "test_a_killed_session_is_survived": "there is no server that could end a session",
         "test_a_paused_consumer_finds_its_lease_gone": EFFECTS,
         "test_work_that_outlives_its_lease_is_told_so": "it asks the server for its sessions",
@@ -66,6 +64,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "test_consumer_failures": {
         "test_a_redriven_letter_that_fails_is_dead_again": EFFECTS,
         "test_async_transactions_finish_letters_and_events": EFFECTS,
+        "test_the_last_error_is_told_without_what_it_says": VIEWS,
         "test_without_the_record_it_ends_them_all": "it counts on the pause before a check-in",
     },
     "test_dead_letters": {
