@@ -26,6 +26,10 @@ class Dialect(Protocol):
         """A connection of the dialect's own driver, with limits."""
         ...
 
+    def statement(self, name: str) -> Statement:
+        """A named statement, for the schema that is set."""
+        ...
+
     def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters as the driver takes them."""
         ...

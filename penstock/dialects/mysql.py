@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from penstock import config
+from penstock import catalog, config
 from penstock.catalog import Statement
 from penstock.dialects.common import (
     CONNECT_TIMEOUT_SECONDS,
@@ -86,6 +86,10 @@ class MySQL:
             connection.close()
             raise
         return connection
+
+    def statement(self, name: str) -> Statement:
+        """Out of the files of its dialect."""
+        return catalog.statement(self.name, name, config.schema_name())
 
     def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Lists become JSON, UUIDs text, times UTC."""

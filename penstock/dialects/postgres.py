@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
-from penstock import config
+from penstock import catalog, config
 from penstock.catalog import Statement
 from penstock.dialects.common import (
     CONNECT_TIMEOUT_SECONDS,
@@ -68,6 +68,10 @@ class Postgres:
             connection.close()
             raise
         return connection
+
+    def statement(self, name: str) -> Statement:
+        """Out of the files of its dialect."""
+        return catalog.statement(self.name, name, config.schema_name())
 
     def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """As they are: psycopg knows the types."""

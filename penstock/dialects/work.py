@@ -154,8 +154,43 @@ class _MySQLWork:
         return iter(())
 
 
+class _MemoryWork:
+    """A log in memory, of penstock.testing."""
+
+    def transaction(self, connection: Any) -> AbstractContextManager[Any]:
+        transaction: AbstractContextManager[Any] = connection.transaction()
+        return transaction
+
+    def is_broken(self, connection: Any) -> bool:
+        """A block cannot end the transaction that it is in."""
+        return False
+
+    def is_closed(self, connection: Any) -> bool:
+        return bool(connection.closed)
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.commits_by_itself)
+
+    def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
+        return "outlived its lease" in str(error)
+
+    def listen(self, connection: Any) -> None:
+        """A look costs nothing."""
+
+    def notices(
+        self, connection: Any, most_seconds: float, idle_rounds: int, stop: Any
+    ) -> Iterator[str]:
+        """A short pause."""
+        stop.wait(min(most_seconds, _FIRST_PAUSE_SECONDS))
+        return iter(())
+
+
 _POSTGRES: Work = _PostgresWork()
-_MYSQL: Work = _MySQLWork()
+_WORK: dict[str, Work] = {
+    "postgres": _POSTGRES,
+    "mysql": _MySQLWork(),
+    "memory": _MemoryWork(),
+}
 
 
 def of_async_connection(connection: Any) -> Work:
@@ -165,4 +200,4 @@ def of_async_connection(connection: Any) -> Work:
 
 def of_connection(connection: Any) -> Work:
     """By the kind of the connection."""
-    return _MYSQL if dialects.of_connection(connection) is dialects.MYSQL else _POSTGRES
+    return _WORK[dialects.of_connection(connection).name]
