@@ -1,7 +1,7 @@
 """Measure Penstock on servers of its own.
 
 python -m benchmarks [--only GROUP] [--engine ENGINE] [--rows N] [--rounds N] [--hold-seconds N]
-    [--held-events N] [--held-batch N] [--retained-events N]
+    [--held-events N] [--held-batch N] [--retained-events N] [--load-seconds N]
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from benchmarks import (
     consume,
     fetch,
     held,
+    idle,
     latency,
+    load,
     publish,
     report,
     retained,
@@ -50,8 +52,10 @@ GROUPS = {
     "sequence": Group(sequence.cases),
     "fetch": Group(fetch.cases),
     "consume": Group(consume.cases),
+    "idle": Group(idle.cases),
     "latency": Group(latency.cases),
     "peers": Group(peers.cases, ["postgres"]),
+    "load": Group(load.cases),
     "held": Group(held.cases),
     "retained": Group(retained.cases, ["postgres"]),
 }
@@ -63,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160)
     settings = Settings(
         options.rows, options.rounds, options.hold_seconds, options.held_events,
-        options.held_batch, options.retained_events,
+        options.held_batch, options.retained_events, options.load_seconds,
     )  # fmt: skip
     try:
         figures = run(
@@ -135,6 +139,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("hold_seconds", "how long the snapshot is held"),
         ("held_batch", "in batches of how many those come"),
         ("retained_events", "how many events the long log holds"),
+        ("load_seconds", "how long the load of many consumers is measured"),
     ):
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=_positive, default=getattr(default, name),

@@ -132,6 +132,15 @@ class Bench(ABC):
 
     @property
     @abstractmethod
+    def server_pid(self) -> int:
+        """The server's process; the others of PostgreSQL are its children."""
+
+    @abstractmethod
+    def calls(self) -> int:
+        """How many statements it has answered: on PostgreSQL transactions, each of one."""
+
+    @property
+    @abstractmethod
     def garbage_name(self) -> str:
         """What a held snapshot piles up on this engine: dead tuples, undo."""
 

@@ -48,6 +48,9 @@ _DEAD_TABLES = """
 SELECT COALESCE(string_agg(relname || ' ' || n_dead_tup, ', ' ORDER BY n_dead_tup DESC), 'none')
 FROM pg_stat_user_tables WHERE schemaname = 'penstock' AND n_dead_tup > 0
 """
+_CALLS = """
+SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()
+"""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -133,6 +136,15 @@ class BenchDatabase(Bench):
             yield
             connection.execute("SELECT count(*) FROM penstock.topics")
             connection.rollback()
+
+    @property
+    def server_pid(self) -> int:
+        assert self.server.pid is not None
+        return self.server.pid
+
+    def calls(self) -> int:
+        self.connection.execute("SELECT pg_stat_force_next_flush()")
+        return int(self.figure(_CALLS))
 
     def garbage(self) -> int:
         self.connection.execute("SELECT pg_stat_force_next_flush()")

@@ -134,6 +134,14 @@ class BenchMySQL(Bench):
         finally:
             connection.close()
 
+    @property
+    def server_pid(self) -> int:
+        assert self.server.pid is not None
+        return self.server.pid
+
+    def calls(self) -> int:
+        return int(self.rows("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
+
     def garbage(self) -> int:
         return int(self.figure(_HISTORY))
 

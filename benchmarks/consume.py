@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
@@ -12,6 +13,7 @@ from benchmarks.bench import Bench
 from benchmarks.fetch import filled
 from benchmarks.measure import Aim, Case, Settings
 from penstock import stream
+from penstock.consumer import Batch, Consumer
 from penstock.records import Lease
 
 ROWS = 100_000
@@ -40,9 +42,13 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
             raise RuntimeError(f"handled {handled} of {count} events")
         return spent
 
+    aim = AIM if bench.engine == "postgres" else None
     yield Case(
-        "consume", count, BATCH_SIZE, Consuming(bench, topic, count), peer, "a cursor row",
-        AIM if bench.engine == "postgres" else None,
+        "consume", count, BATCH_SIZE, Consuming(bench, topic, count), peer, "a cursor row", aim
+    )
+    yield Case(
+        "consume_class", count, BATCH_SIZE, WithConsumer(bench, topic, count), peer,
+        "a cursor row", aim,
     )  # fmt: skip
 
 
@@ -85,6 +91,38 @@ class Consuming:
                 stream.heartbeat(connection, member)
                 heartbeat_due = perf_counter() + member.heartbeat_seconds
         return handled
+
+
+class WithConsumer(Consuming):
+    """The same by penstock.Consumer, which reads ahead; its start and its end are on the clock."""
+
+    def __call__(self) -> float:
+        connection = self._bench.connection
+        subscription = f"{self._topic.rpartition('/')[2]}-class-{next(self._numbers)}"
+        stream.subscribe(connection, subscription, [self._topic])
+        self._bench.settle()
+        stop = threading.Event()
+        left = [self._count]
+
+        def handle(batch: Batch) -> None:
+            left[0] -= len(batch)
+            if left[0] <= 0:
+                stop.set()
+
+        consumer = Consumer(
+            self._bench.url,
+            subscription,
+            batch_handler=handle,
+            batch_size=BATCH_SIZE,
+            prefetch_rows=10 * BATCH_SIZE,
+        )
+        begun = perf_counter()
+        consumer.run(stop)
+        spent = perf_counter() - begun
+        stream.unsubscribe(connection, subscription)
+        if consumer.stats.events != self._count:
+            raise RuntimeError(f"handled {consumer.stats.events} of {self._count} events")
+        return spent
 
 
 def join_all(connection: Any, subscription: str) -> tuple[stream.Membership, dict[int, Lease]]:

@@ -20,6 +20,7 @@ class Settings:
     held_events: int = 0
     held_batch: int = 500
     retained_events: int = 10_000_000
+    load_seconds: float = 60
 
     def amount(self, default: int) -> int:
         """How many rows a case takes."""

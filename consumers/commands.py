@@ -2,73 +2,76 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from consumers.settings import Settings, load_handler, parse_log_level, parse_pairs, parse_roles
-from penstock import config
+from consumers.options import OPTIONS, effective
+from consumers.settings import settings_of, shown
+
+
+def _flag(name: str) -> typer.models.OptionInfo:
+    option = OPTIONS[name]
+    told = f"{option.about}; one of {', '.join(option.words)}" if option.words else option.about
+    default = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+    found: typer.models.OptionInfo = typer.Option(
+        metavar=option.kind.upper(), help=f"{told} [{default}]" if default else told
+    )
+    return found
+
+
+Text = str | None
+Texts = list[str] | None
 
 
 def run_daemon(
     *,
-    roles: Annotated[str, typer.Option(help="sequencer, sweep, relay, consumers")] = (
-        "sequencer,sweep"
-    ),
-    consumer: Annotated[
-        list[str] | None, typer.Option(help="SUBSCRIPTION=module:function; repeat")
-    ] = None,
-    batch_consumer: Annotated[
-        list[str] | None, typer.Option(help="the same, for a function that takes a batch")
-    ] = None,
-    relay: Annotated[
-        list[str] | None, typer.Option(help="SUBSCRIPTION=SINK, e.g. jsonl:folder; repeat")
-    ] = None,
-    consumer_id: Annotated[str | None, typer.Option(help="default: host, process, random")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, max=100_000)] = 500,
-    http_host: str = "127.0.0.1",
-    http_port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="0: any free port; the log names it")
-    ] = 0,
-    drain_seconds: Annotated[
-        float, typer.Option(min=0, help="how long SIGTERM waits for the work in hand")
-    ] = 30.0,
-    stuck_seconds: Annotated[
-        float, typer.Option(min=1, help="a batch that takes longer turns /livez to 503")
-    ] = 300.0,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning, error")] = "info",
+    config: Annotated[Text, typer.Option(help="a YAML file of the options below")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="print what would be run with, and end")
+    ] = False,
+    profile: Annotated[Text, _flag("profile")] = None,
+    roles: Annotated[Text, _flag("roles")] = None,
+    processes: Annotated[Text, _flag("processes")] = None,
+    consumer: Annotated[Texts, _flag("consumers")] = None,
+    batch_consumer: Annotated[Texts, _flag("batch_consumers")] = None,
+    relay: Annotated[Texts, _flag("relays")] = None,
+    consumer_id: Annotated[Text, _flag("consumer_id")] = None,
+    weight: Annotated[Text, _flag("weight")] = None,
+    batch_size: Annotated[Text, _flag("batch_size")] = None,
+    concurrency: Annotated[Text, _flag("concurrency")] = None,
+    handler_seconds: Annotated[Text, _flag("handler_seconds")] = None,
+    idle_seconds: Annotated[Text, _flag("idle_seconds")] = None,
+    sequencer_events: Annotated[Text, _flag("sequencer_events")] = None,
+    sweep_seconds: Annotated[Text, _flag("sweep_seconds")] = None,
+    reconnects_per_second: Annotated[Text, _flag("reconnects_per_second")] = None,
+    http_host: Annotated[Text, _flag("http_host")] = None,
+    http_port: Annotated[Text, _flag("http_port")] = None,
+    drain_seconds: Annotated[Text, _flag("drain_seconds")] = None,
+    stuck_seconds: Annotated[Text, _flag("stuck_seconds")] = None,
+    log_level: Annotated[Text, _flag("log_level")] = None,
+    log_format: Annotated[Text, _flag("log_format")] = None,
 ) -> None:
     """Run consumers, the sequencer, relays and the sweep until SIGTERM."""
+    flags = {
+        "config": config, "profile": profile, "roles": roles, "processes": processes,
+        "consumers": consumer, "batch_consumers": batch_consumer, "relays": relay,
+        "consumer_id": consumer_id, "weight": weight, "batch_size": batch_size,
+        "concurrency": concurrency, "handler_seconds": handler_seconds,
+        "idle_seconds": idle_seconds, "sequencer_events": sequencer_events,
+        "sweep_seconds": sweep_seconds, "reconnects_per_second": reconnects_per_second,
+        "http_host": http_host, "http_port": http_port, "drain_seconds": drain_seconds,
+        "stuck_seconds": stuck_seconds, "log_level": log_level, "log_format": log_format,
+    }  # fmt: skip
+    chosen = effective(flags)
+    settings = settings_of(chosen)
+
     from consumers import daemon
+    from penstock import process
 
-    daemon.log_to_stderr(parse_log_level(log_level))
-    _import_from_here()
-    settings = Settings(
-        url=config.database_url(),
-        roles=parse_roles(roles),
-        consumers=_handlers(consumer, "--consumer"),
-        batch_consumers=_handlers(batch_consumer, "--batch-consumer"),
-        relays=parse_pairs(relay or [], "--relay"),
-        consumer_id=consumer_id,
-        batch_size=batch_size,
-        http_host=http_host,
-        http_port=http_port,
-        drain_seconds=drain_seconds,
-        stuck_seconds=stuck_seconds,
-    )
+    if check:
+        daemon.require_sinks(settings)
+        typer.echo(shown(settings, chosen))
+        return
+    process.log_to_stderr(settings.log_level, settings.log_format)
     raise typer.Exit(daemon.run(settings))
-
-
-def _handlers(given: list[str] | None, option: str) -> dict[str, Callable[..., Any]]:
-    pairs = parse_pairs(given or [], option)
-    return {name: load_handler(address) for name, address in pairs.items()}
-
-
-def _import_from_here() -> None:
-    """Handlers lie where the daemon is started; an installed command does not look there."""
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)

@@ -1,4 +1,4 @@
-"""The daemon: consumers, sequencer, relays and sweep in one process.
+"""The daemon: consumers, sequencer, relays and sweep, in one process or in several.
 
 The first SIGTERM or SIGINT drains: no new work, what is in hand is finished and committed, leases
 are given back.  A second one aborts.  Exit codes: 0 drained, 1 not drained in time or aborted, 2
@@ -8,87 +8,98 @@ refused to start, or ended by a worker that cannot go on.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
-import signal
-import sys
-from types import FrameType
-from typing import Any
 
 from consumers.http import HealthServer
-from consumers.settings import Settings
-from consumers.workers import RelayWorker, SequencerWorker, SweepWorker
+from consumers.metrics import Histogram
+from consumers.processes import ChildProcess
+from consumers.settings import Settings, load_handler
+from consumers.state import ManyProcesses, OneProcess
+from consumers.watch import Watch
+from consumers.workers import MeteredConsumer, RelayWorker, SequencerWorker, SweepWorker
+from ops.relay import Relay
 from ops.sinks.address import configured_sink
-from penstock import database, migrate, stream
+from penstock import database, migrate, process, reconnect, stream
 from penstock.consumer import Consumer
-from penstock.errors import ConfigurationError, PenstockError, SubscriptionNotFound
-from penstock.supervisor import Supervisor
-from penstock.worker import ConsumerWorker, Worker
+from penstock.errors import SubscriptionNotFound
+from penstock.supervisor import STARTED_AFTER_SECONDS, Supervisor
+from penstock.worker import Worker
 
 logger = logging.getLogger("penstock.daemon")
+
+#: What draining may take beyond its limit, for processes that have to be killed.
+MORE_DRAIN_SECONDS = 5.0
 
 
 def run(settings: Settings) -> int:
     """Run until a signal says stop; answers the exit code."""
-    supervisor = Supervisor(build_workers(settings), stuck_after_seconds=settings.stuck_seconds)
+    is_one = settings.processes == 1
+    children = [ChildProcess(n, settings) for n in range(1, settings.processes + 1) if not is_one]
+    workers: list[Worker] = [*children] if children else build_workers(settings)
+    require_sinks(settings)
     with database.connect(settings.url) as connection:
         migrate.require_usable(connection)
         _require_subscriptions(connection, settings)
-    server = HealthServer(
-        settings.http_host,
-        settings.http_port,
-        supervisor,
-        functools.partial(_not_ready, settings.url),
-    )
-    _install_signals(supervisor)
+    supervisor = Supervisor(workers, stuck_after_seconds=settings.stuck_seconds)
+    watch = Watch(settings.url, settings.subscriptions(), everything="sweep" in settings.roles)
+    state = OneProcess(supervisor, watch)
+    if children:
+        state = ManyProcesses(supervisor, watch, children)
+    server = HealthServer(settings.http_host, settings.http_port, state)
+    process.drain_on_signals(supervisor, again=functools.partial(_abort, children))
+    set_pace(settings, len(children) + 1)
     server.start()
     supervisor.start()
     logger.info("started", extra={"http_port": server.port, "pid": os.getpid()})
     try:
-        supervisor.wait()
-        logger.info("draining")
-        drained = supervisor.drain(settings.drain_seconds)
+        drained = wait_and_drain(supervisor, settings)
     finally:
         server.stop()
+        watch.close()
+    drained = drained and not any(each.undrained for each in children)
+    return process.EXIT_DRAINED if drained else process.EXIT_NOT_DRAINED
+
+
+def wait_and_drain(supervisor: Supervisor, settings: Settings) -> bool:
+    """Until somebody says stop or a worker ends all, and then until everything in hand is done."""
+    supervisor.wait()
+    logger.info("draining")
+    more = MORE_DRAIN_SECONDS if settings.processes > 1 else 0.0
+    pace = reconnect.present()
+    if pace is not None:
+        pace.end()
+    drained = supervisor.drain(settings.drain_seconds + more)
     if not drained:
         logger.error("not drained within %s s", settings.drain_seconds)
-    return 0 if drained else 1
+    return drained
 
 
-def build_workers(settings: Settings) -> list[Worker]:
-    """The workers that the roles ask for; nothing is connected or started yet."""
-    _require_work(settings)
+def set_pace(settings: Settings, processes: int) -> None:
+    """Share the daemon's attempts to connect again among so many processes."""
+    each = settings.reconnects_per_second / processes
+    reconnect.limit(reconnect.Pace(each, grace_seconds=STARTED_AFTER_SECONDS))
+
+
+def build_workers(settings: Settings, number: int = 1) -> list[Worker]:
+    """The workers of one process; nothing is connected or started yet.
+
+    Consumers and relays run in each, and share out the partitions; the first has the rest.
+    """
     workers: list[Worker] = []
-    if "sequencer" in settings.roles:
-        workers.append(SequencerWorker(settings.url))
-    if "sweep" in settings.roles:
-        workers.append(SweepWorker(settings.url))
-    if "relay" in settings.roles:
-        workers += _relays(settings)
-    if "consumers" in settings.roles:
-        workers += _consumers(settings)
+    if "sequencer" in settings.roles and number == 1:
+        workers.append(SequencerWorker(settings.url, settings.sequencer_events))
+    if "sweep" in settings.roles and number == 1:
+        workers.append(SweepWorker(settings.url, settings.sweep_seconds))
+    workers += _relays(settings, number)
+    workers += _consumers(settings, number)
     return workers
 
 
-def _require_work(settings: Settings) -> None:
-    """Options without their role, and roles without their options, are mistakes."""
-    for role, given, option in (
-        ("relay", settings.relays, "--relay"),
-        ("consumers", settings.consumers | settings.batch_consumers, "--consumer"),
-    ):
-        if (role in settings.roles) != bool(given):
-            raise ConfigurationError(
-                f"the role {role} goes together with the option {option}",
-                hint=f"give both, or leave both out (roles: {', '.join(sorted(settings.roles))})",
-            )
-    given_names = settings.subscriptions()
-    twice = sorted({name for name in given_names if given_names.count(name) > 1})
-    if twice:
-        raise ConfigurationError(
-            f"the subscription {twice[0]!r} is given twice",
-            hint="each has one handler or one sink; a second reader is a second subscription",
-        )
+def require_sinks(settings: Settings) -> None:
+    """A wrong address shows here, before anything is started."""
+    for address in settings.relays.values():
+        configured_sink(address).close()
 
 
 def _require_subscriptions(connection: database.Connection, settings: Settings) -> None:
@@ -100,80 +111,56 @@ def _require_subscriptions(connection: database.Connection, settings: Settings) 
             )
 
 
-def _relays(settings: Settings) -> list[Worker]:
-    for address in settings.relays.values():
-        configured_sink(address).close()  # a wrong address shows here, before anything is started
+def _consumer_id(settings: Settings, number: int) -> str | None:
+    """An id that is given belongs to one process."""
+    if settings.consumer_id is None or settings.processes == 1:
+        return settings.consumer_id
+    return f"{settings.consumer_id}-{number}"
+
+
+def _relays(settings: Settings, number: int) -> list[Worker]:
     return [
         RelayWorker(
-            f"relay:{name}", settings.url, name, functools.partial(configured_sink, address)
+            f"relay:{name}",
+            functools.partial(
+                Relay,
+                settings.url,
+                name,
+                consumer_id=_consumer_id(settings, number),
+                weight=settings.weight,
+                idle_seconds=settings.idle_seconds,
+            ),
+            functools.partial(configured_sink, address),
         )
         for name, address in settings.relays.items()
     ]
 
 
-def _consumers(settings: Settings) -> list[Worker]:
+def _consumers(settings: Settings, number: int) -> list[Worker]:
     make = functools.partial(
-        Consumer, consumer_id=settings.consumer_id, batch_size=settings.batch_size
+        Consumer,
+        consumer_id=_consumer_id(settings, number),
+        weight=settings.weight,
+        batch_size=settings.batch_size,
+        concurrency=settings.concurrency,
+        handler_seconds=settings.handler_seconds,
+        idle_seconds=settings.idle_seconds,
     )
-    by_event = {
-        name: functools.partial(make, settings.url, name, handler=handler)
-        for name, handler in settings.consumers.items()
-    }
-    by_batch = {
-        name: functools.partial(make, settings.url, name, batch_handler=handler)
-        for name, handler in settings.batch_consumers.items()
-    }
-    return [
-        ConsumerWorker(f"consumer:{name}", each) for name, each in (by_event | by_batch).items()
-    ]
+    workers: list[Worker] = []
+    for kind, given in (
+        ("handler", settings.consumers),
+        ("batch_handler", settings.batch_consumers),
+    ):
+        for name, address in given.items():
+            calls = Histogram()
+            handler = {kind: calls.timed(load_handler(address))}
+            one = functools.partial(make, settings.url, name, **handler)
+            one()  # refuses what is no handler, before anything is started
+            workers.append(MeteredConsumer(f"consumer:{name}", one, calls))
+    return workers
 
 
-def _not_ready(url: str) -> str:
-    """Why the daemon cannot work now, or ''."""
-    try:
-        with database.connect(url, statement_timeout_ms=2000) as connection:
-            connection.execute("SELECT 1")
-    except PenstockError as error:
-        return error.message
-    except Exception as error:  # whatever it is, the answer must be an answer
-        return f"the database refused: {error}".strip()
-    return ""
-
-
-def _install_signals(supervisor: Supervisor) -> None:
-    asked: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if asked:
-            os._exit(1)
-        asked.append(number)
-        supervisor.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The record with what was given as ``extra``."""
-        line: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-        }
-        line |= {name: value for name, value in vars(record).items() if name not in self._OWN}
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
-def log_to_stderr(level: str) -> None:
-    """JSON lines on the standard error output."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+def _abort(children: list[ChildProcess]) -> None:
+    for each in children:
+        each.kill()
+    process.abort()

@@ -4,74 +4,22 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.registry import Collector
-
+from consumers.metrics import CONTENT_TYPE_LATEST, exposition
+from consumers.state import State
 from penstock.errors import ConfigurationError, PortTaken
-from penstock.supervisor import Supervisor
-
-_ABOUT = {
-    "sequenced_events": "Events that got their sequence",
-    "sequencer_passes": "Passes of the sequencer",
-    "swept_consumers": "Dead consumers that were collected",
-    "consumed_events": "Events that handlers have done",
-    "consumed_batches": "Batches that handlers have done",
-    "consumed_failures": "Handlers that failed, and refused commits",
-    "stale_commits": "Commits that the fence refused",
-    "relayed_events": "Events that a sink has taken",
-    "relayed_batches": "Blocks that a sink has taken",
-    "relayed_failures": "Attempts that a sink refused or could not take",
-}
-
-
-class WorkerMetrics(Collector):
-    """The workers' own counters, read when somebody asks."""
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-
-    def collect(self) -> Iterator[Metric]:
-        """One counter for each figure, with the worker as its label."""
-        found: dict[str, CounterMetricFamily] = {}
-        restarts = CounterMetricFamily(
-            "penstock_worker_restarts", "Restarts after a failure", labels=["worker"]
-        )
-        up = GaugeMetricFamily(
-            "penstock_worker_up", "1 while the worker has no unanswered failure", labels=["worker"]
-        )
-        for worker, count, error in self._supervisor.states():
-            restarts.add_metric([worker.name], count)
-            up.add_metric([worker.name], 0.0 if error else 1.0)
-            for name, value in worker.counters().items():
-                family = found.setdefault(
-                    name,
-                    CounterMetricFamily(f"penstock_{name}", _ABOUT[name], labels=["worker"]),
-                )
-                family.add_metric([worker.name], value)
-        yield from found.values()
-        yield restarts
-        yield up
 
 
 class HealthServer:
-    """Answers on a port (0: the kernel chooses); ``ready`` says what is missing, or ''."""
+    """Answers on a port (0: the kernel chooses) what the state says."""
 
-    def __init__(
-        self, host: str, port: int, supervisor: Supervisor, ready: Callable[[], str]
-    ) -> None:
-        registry = CollectorRegistry()
-        registry.register(WorkerMetrics(supervisor))
+    def __init__(self, host: str, port: int, state: State) -> None:
         answers = {
-            "/livez": lambda: _verdict(", ".join(supervisor.stuck()), "stuck: "),
-            "/readyz": lambda: _verdict(
-                "draining" if supervisor.draining else ready(), "not ready: "
-            ),
-            "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
+            "/livez": lambda: _verdict(state.not_live()),
+            "/readyz": lambda: _verdict(state.not_ready(), "not ready: "),
+            "/metrics": lambda: (200, CONTENT_TYPE_LATEST, exposition(state.figures())),
         }
         try:
             self._server = ThreadingHTTPServer((host, port), _handler(answers))
@@ -97,7 +45,7 @@ class HealthServer:
         self._server.server_close()
 
 
-def _verdict(problem: str, prefix: str) -> tuple[int, str, bytes]:
+def _verdict(problem: str, prefix: str = "") -> tuple[int, str, bytes]:
     text = f"{prefix}{problem}\n" if problem else "ok\n"
     return (503 if problem else 200), "text/plain; charset=utf-8", text.encode()
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from consumers.options import Effective, flag
+from penstock import config
 from penstock.errors import ConfigurationError
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
-ROLES = ("sequencer", "sweep", "relay", "consumers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,54 +20,90 @@ class Settings:
     """The daemon's settings; the dictionaries map a subscription to what serves it."""
 
     url: str
-    roles: frozenset[str]
-    consumers: dict[str, Callable[..., Any]]
-    batch_consumers: dict[str, Callable[..., Any]]
+    roles: tuple[str, ...]
+    processes: int
+    consumers: dict[str, str]
+    batch_consumers: dict[str, str]
     relays: dict[str, str]
     consumer_id: str | None
+    weight: float
     batch_size: int
+    concurrency: int
+    handler_seconds: float | None
+    idle_seconds: float
+    sequencer_events: int
+    sweep_seconds: float
+    reconnects_per_second: float
     http_host: str
     http_port: int
     drain_seconds: float
     stuck_seconds: float
+    log_level: str
+    log_format: str
 
     def subscriptions(self) -> list[str]:
         """What is read; a subscription that is given twice is there twice."""
         return [*self.consumers, *self.batch_consumers, *self.relays]
 
+    def to_json(self) -> str:
+        """For a process that the daemon starts; the address of the database is in it."""
+        return json.dumps(asdict(self))
 
-def parse_roles(text: str) -> frozenset[str]:
-    """A comma-separated list of roles."""
-    roles = frozenset(part.strip() for part in text.split(",") if part.strip())
-    unknown = sorted(roles.difference(ROLES))
-    if unknown or not roles:
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """What :meth:`to_json` wrote."""
+        given = json.loads(text)
+        return cls(**given | {"roles": tuple(given["roles"])})
+
+
+def settings_of(chosen: Effective) -> Settings:
+    """Checked as far as can be without the database."""
+    names = {each.name for each in fields(Settings)}
+    given = {name: value for name, value in chosen.values.items() if name in names}
+    settings = Settings(url=config.database_url(), **given)
+    _require_work(settings)
+    for address in (settings.consumers | settings.batch_consumers).values():
+        load_handler(address)
+    return settings
+
+
+def shown(settings: Settings, chosen: Effective) -> str:
+    """The effective configuration as YAML, each value with who said so, and no secret."""
+    lines = [f"# database: {config.redact(settings.url)}, schema {config.schema_name()}"]
+    for name, value in chosen.values.items():
+        lines.append(f"{name}: {json.dumps(_redacted(value))}  # {chosen.sources[name]}")
+    return "\n".join(lines)
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: config.redact(each) for name, each in value.items()}
+    return value
+
+
+def _require_work(settings: Settings) -> None:
+    """Options without their role, and roles without their options, are mistakes."""
+    for role, given, option in (
+        ("relay", settings.relays, flag("relays")),
+        ("consumers", settings.consumers | settings.batch_consumers, flag("consumers")),
+    ):
+        if (role in settings.roles) != bool(given):
+            raise ConfigurationError(
+                f"the role {role} goes together with the option {option}",
+                hint=f"give both, or leave both out (roles: {', '.join(settings.roles)})",
+            )
+    given_names = settings.subscriptions()
+    twice = sorted({name for name in given_names if given_names.count(name) > 1})
+    if twice:
         raise ConfigurationError(
-            f"unknown role {unknown[0]!r}" if unknown else "the daemon has no role",
-            hint=f"use some of {', '.join(ROLES)}",
+            f"the subscription {twice[0]!r} is given twice",
+            hint="each has one handler or one sink; a second reader is a second subscription",
         )
-    return roles
-
-
-def parse_log_level(text: str) -> str:
-    """A level of the standard library's logging."""
-    if text.lower() not in LOG_LEVELS:
+    if settings.processes > 1 and not given_names:
         raise ConfigurationError(
-            f"unknown log level {text!r}", hint=f"use one of {', '.join(LOG_LEVELS)}"
+            f"{settings.processes} processes have nothing to share",
+            hint="one is enough for the sequencer and the sweep; consumers and relays are shared",
         )
-    return text.lower()
-
-
-def parse_pairs(given: Sequence[str], option: str) -> dict[str, str]:
-    """``subscription=value`` options as a dictionary."""
-    pairs: dict[str, str] = {}
-    for text in given:
-        name, found, value = text.partition("=")
-        if not found or not name or not value:
-            raise ConfigurationError(f"{option} {text!r} is not SUBSCRIPTION=VALUE")
-        if name in pairs:
-            raise ConfigurationError(f"{option} names the subscription {name!r} twice")
-        pairs[name] = value
-    return pairs
 
 
 def load_handler(address: str) -> Callable[..., Any]:
@@ -73,6 +111,7 @@ def load_handler(address: str) -> Callable[..., Any]:
     module_name, found, attribute = address.partition(":")
     if not (module_name and found and attribute):
         raise ConfigurationError(f"handler {address!r} is not module:function")
+    _import_from_here()
     try:
         handler = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # a module may fail in any way while it is imported
@@ -84,3 +123,10 @@ def load_handler(address: str) -> Callable[..., Any]:
     if not callable(handler):
         raise ConfigurationError(f"handler {address!r} is not a function")
     return handler  # type: ignore[no-any-return]
+
+
+def _import_from_here() -> None:
+    """Handlers lie where the daemon is started; an installed command does not look there."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from consumers.metrics import Histogram
 from ops.relay import Relay
-from ops.sequence import keep_up, sequence_round, unless_locked
+from ops.sequence import PASS_EVENTS, keep_up, sequence_round, unless_locked
 from ops.sinks.base import Sink
 from ops.sweep import sweep
 from penstock import database
+from penstock.lease_loop import LeaseLoop
 from penstock.worker import ConsumerWorker
 
 #: An idle sequencer looks again after this long, doubling up to the setting sequencer_idle_seconds.
@@ -21,7 +23,6 @@ UPKEEP_EVERY_SECONDS = 60.0
 #: How often what waits is measured for back pressure; a measure counts for five seconds.
 MEASURE_EVERY_SECONDS = 1.0
 PASSES_BETWEEN_MEASURES = 10
-SWEEP_EVERY_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class SequencerWorker:
     """Numbers committed events: at once while there are any, else ever more rarely."""
 
     url: str
+    max_events: int = PASS_EVENTS
     name: str = "sequencer"
     turned: float = field(default_factory=time.monotonic)
     events: int = 0
@@ -44,7 +46,9 @@ class SequencerWorker:
                 if self.turned >= upkeep_due:
                     longest = keep_up(connection).idle_seconds
                     upkeep_due = self.turned + UPKEEP_EVERY_SECONDS
-                done = sequence_round(connection, max_passes=PASSES_BETWEEN_MEASURES)
+                done = sequence_round(
+                    connection, max_events=self.max_events, max_passes=PASSES_BETWEEN_MEASURES
+                )
                 if self.turned >= measure_due:
                     unless_locked(
                         "measuring what waits",
@@ -71,6 +75,7 @@ class SweepWorker:
     """Collects consumers that died, also of subscriptions that nobody checks in to any more."""
 
     url: str
+    every_seconds: float = 5.0
     name: str = "sweep"
     turned: float = field(default_factory=time.monotonic)
     expired: int = 0
@@ -81,7 +86,7 @@ class SweepWorker:
             while not stop.is_set():
                 self.turned = time.monotonic()
                 self.expired += sweep(connection).expired_consumers
-                stop.wait(SWEEP_EVERY_SECONDS * random.uniform(0.8, 1.2))
+                stop.wait(self.every_seconds * random.uniform(0.8, 1.2))
 
     def last_turn(self) -> float:
         """When the loop last went round."""
@@ -92,15 +97,34 @@ class SweepWorker:
         return {"swept_consumers": self.expired}
 
 
-class RelayWorker(ConsumerWorker):
+class MeteredConsumer(ConsumerWorker):
+    """A consumer whose leases, heartbeats and calls of the handler are figures too."""
+
+    def __init__(self, name: str, make: Callable[[], LeaseLoop], calls: Histogram | None) -> None:
+        super().__init__(name, make)
+        self.calls = calls
+
+    def gauges(self) -> dict[str, float]:
+        """What it holds, and for how long the database has not heard of it."""
+        consumer, _ = self._state
+        if consumer is None:
+            return {}
+        keeper = consumer.keeper
+        return {
+            "held_leases": float(len(keeper.leases())),
+            "heartbeat_age_seconds": time.monotonic() - keeper.last_success,
+        }
+
+
+class RelayWorker(MeteredConsumer):
     """A relay with a sink of its own for every start."""
 
     prefix = "relayed"
 
     def __init__(
-        self, name: str, url: str, subscription: str, open_sink: Callable[[], Sink]
+        self, name: str, make: Callable[[Sink], Relay], open_sink: Callable[[], Sink]
     ) -> None:
-        super().__init__(name, lambda: Relay(url, subscription, self._sink))
+        super().__init__(name, lambda: make(self._sink), None)
         self._open_sink = open_sink
         self._sink: Sink
 

@@ -11,8 +11,9 @@ from dagster_project.catalogue import Catalogue
 from dagster_project.common import evaluated, exists, table, topic_options
 from dagster_project.naming import POLICIES, relay_key, topic_key
 from ops.policy_file import Policies, RelayPolicy
-from ops.relay import RelayResult, dead_letters, relay_micro_batch
+from ops.relay import RelayResult, relay_micro_batch
 from penstock import stream
+from penstock.dead_letters import dead_letters
 from penstock.errors import SinkError
 from penstock.stream import Lag
 from resources.database import DatabaseResource

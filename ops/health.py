@@ -7,11 +7,11 @@ from typing import Any
 
 from ops.policy import HAND, NONE, Drift, drift
 from ops.policy_file import Policies
-from ops.relay import dead_letters
 from ops.restore import restore_status
 from ops.seal import missing_copies
 from penstock import log, names, stream
 from penstock.database import call
+from penstock.dead_letters import dead_letters
 from penstock.doctor.findings import Finding, Severity, error, warning
 from penstock.doctor.schema import examine_schema
 from penstock.errors import TopicNotFound
@@ -133,7 +133,7 @@ def _dead_letters(connection: Any) -> Iterator[Finding]:
                 f"{len(dead)} dead letters{' or more' if len(dead) == 100 else ''}, the newest "  # noqa: PLR2004
                 f"{newest.topic} partition {newest.partition} sequence {newest.sequence}: "
                 f"{newest.reason}",
-                f"psql -c \"SELECT * FROM penstock.dead_letters_of('{subscription}')\"",
+                f"penstock dead-letter list {subscription}",
             )
 
 

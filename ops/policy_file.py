@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ops import yaml_file
 from ops.seal import MAX_EVENTS
 from ops.targets import Target
 from penstock import policies, validation
@@ -127,49 +126,17 @@ def default_path(environ: Mapping[str, str] | None = None) -> Path:
 def load(path: Path | str | None = None) -> Policies:
     """Read and check a policy file."""
     path = default_path() if path is None else Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            f"the policy file {path} cannot be read: {error}",
-            hint=f"create it, or name another one with {VARIABLE}",
-        ) from error
-    return parse(text, path)
+    hint = f"create it, or name another one with {VARIABLE}"
+    return parse(yaml_file.read(path, "the policy file", hint), path)
 
 
 def parse(text: str, path: Path) -> Policies:
     """The policies out of the text of a file; ``path`` is for messages and relative folders."""
-    try:
-        # SafeLoader underneath: it makes plain values only.
-        content = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        line = f" in line {place.line + 1}" if place else ""
-        problem = getattr(error, "problem", None) or "it is not YAML"
-        raise ConfigurationError(f"{path.name}{line}: {problem}") from error
+    content = yaml_file.parse(text, path.name)
     try:
         return _policies(content or {}, path.absolute().parent)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path.name}: {error.message}", hint=error.hint) from None
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which a key that stands twice is a fault, not the last one's silent victory."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen = set()
-    for key, _ in node.value:
-        if key.value in seen:
-            raise yaml.MarkedYAMLError(
-                problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
-            )
-        seen.add(key.value)
-    loader.flatten_mapping(node)
-    return dict(loader.construct_pairs(node, deep=True))
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
 def _policies(content: Any, folder: Path) -> Policies:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ops.relay_block import DEFAULT_BACKOFF, Backoff, BlockResult, relay_once
 from ops.sinks.base import Sink
-from penstock import database, names, stream
+from penstock import names, stream
 from penstock.errors import PenstockError, StaleLease, TopicNotFound
 from penstock.history import require_log
 from penstock.lease_loop import LeaseLoop
@@ -44,20 +44,6 @@ class RelayResult:
     failures: int
     drained: bool
     last_error: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """An event that a subscription has given up, and why."""
-
-    topic: str
-    partition: int
-    sequence: int
-    event_id: Any
-    key: str | None
-    type: str
-    reason: str
-    died_at: Any
 
 
 class Relay(LeaseLoop):
@@ -208,11 +194,3 @@ def relay_micro_batch(
     SinkMisconfigured when the sink is not set up right; other failures are in the result.
     """
     return Relay(url, subscription, sink).run_for(max_seconds)
-
-
-def dead_letters(connection: Any, subscription: str, max_rows: int = 100) -> list[DeadLetter]:
-    """What a subscription has given up, newest first."""
-    rows = database.call(
-        connection, "dead_letters_of", subscription=subscription, max_rows=max_rows
-    )
-    return [DeadLetter(*row) for row in rows]

@@ -9,6 +9,8 @@ The event exists if and only if the transaction commits.
 
 from __future__ import annotations
 
+from penstock.app import App
+from penstock.async_consumer import AsyncConsumer
 from penstock.config import database_url
 from penstock.consumer import Batch, Consumer
 from penstock.database import connect
@@ -90,6 +92,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExists",
+    "App",
+    "AsyncConsumer",
     "BackPressure",
     "BackwardCommit",
     "Batch",

@@ -14,16 +14,18 @@ from __future__ import annotations
 import inspect
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar
 
 from penstock import catalog, config, database, dialects, outgoing, validation
+from penstock.dead_letters import Redriven, finish_binds, parking_binds
 from penstock.errors import InvalidArgument
 from penstock.packed_arrays import packed_for_driver
 from penstock.publish_steps import batch_steps, publish_steps, rows_of
-from penstock.records import Event, Message, Published
+from penstock.records import Event, Lease, Message, Published
 from penstock.steps import Rows, Steps, asked
+from penstock.stream import Membership, commit_binds
 from penstock.topic_cache import KnownTopics, known_to_connection, remembered
 
 T = TypeVar("T")
@@ -70,9 +72,42 @@ async def fetch(
 ) -> list[Event]:
     """Events of one partition from a sequence on, as :func:`penstock.fetch` answers them."""
     validation.topic(topic)
+    validation.fetched(partition, from_sequence, max_events)
     binds = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
     rows = await _run(await _door(connection), asked("fetch", topic=topic, **binds))
     return Event.from_rows(topic, partition, rows[0][-1], rows) if rows else []
+
+
+async def commit(
+    connection: Any,
+    member: Membership,
+    positions: Iterable[tuple[Lease, int]],
+    *,
+    after: Sequence[int] | None = None,
+) -> None:
+    """Move positions forward in the caller's transaction, as :func:`penstock.stream.commit`."""
+    binds = commit_binds(member, list(positions), after)
+    await _run(await _door(connection), asked("commit", **binds))
+
+
+async def commit_parking(
+    connection: Any,
+    member: Membership,
+    lease: Lease,
+    position: int,
+    *,
+    after: int,
+    sequences: Iterable[int],
+) -> None:
+    """A commit in the caller's transaction, as :func:`penstock.dead_letters.commit_parking`."""
+    binds = parking_binds(member, lease, position, after, sequences)
+    await _run(await _door(connection), asked("commit_parking", **binds))
+
+
+async def finish_redriven(connection: Any, member: Membership, letter: Redriven) -> None:
+    """Remove a redriven letter, as :func:`penstock.dead_letters.finish_redriven`."""
+    binds = finish_binds(member, letter)
+    await _run(await _door(connection), asked("finish_redriven", **binds))
 
 
 class _Door:
@@ -93,9 +128,12 @@ class _Door:
 
 class _Psycopg(_Door):
     async def execute(self, sql: str, binds: dict[str, Any]) -> Rows:
-        from psycopg.rows import tuple_row
+        import psycopg
 
-        async with self.connection.cursor(row_factory=tuple_row) as cursor:
+        kind = self.connection.cursor_factory
+        if issubclass(kind, psycopg.AsyncRawCursor):  # knows no named parameters
+            kind = psycopg.AsyncCursor
+        async with kind(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
             await cursor.execute(sql, binds or None)
             return [] if cursor.description is None else list(await cursor.fetchall())
 

@@ -20,6 +20,8 @@ _DIALECTS = {
     "mysql": "mysql",
     "mariadb": "mysql",
 }
+#: The addresses of logs in memory, of penstock.testing; no environment names one.
+_TESTING = "testing"
 _SCHEMES = {"postgres": "postgresql", "mysql": "mysql"}
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306}
 _HIGHEST_PORT = 65_535
@@ -51,8 +53,10 @@ def database_url(environ: Mapping[str, str] | None = None) -> str:
 
 
 def dialect_of_url(url: str) -> str:
-    """'postgres' or 'mysql'; a keyword string such as ``host=... dbname=...`` is libpq's."""
+    """'postgres', 'mysql' or 'memory'; a string such as ``host=... dbname=...`` is libpq's."""
     scheme, found, _ = url.partition("://")
+    if scheme == _TESTING:
+        return "memory"
     if not found:
         if re.match(r"\s*\w+\s*=", url):
             return "postgres"

@@ -1,131 +1,66 @@
-"""A consumer with a handler function: polls, handles, commits, in order per partition."""
+"""A consumer with a handler: polls, handles, commits, in order per partition or per key.
+
+The loop's thread reads what is to be done, hands it over (:mod:`penstock.hands`), takes back what
+became of it and commits; what is in hand of a partition stands in :mod:`penstock.in_hand`.
+"""
 
 from __future__ import annotations
 
-import inspect
+import asyncio
 import logging
 import random
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
-from penstock import stream
-from penstock.dialects import work
+from penstock.delivery import (
+    Batch,
+    HandlerFailed,
+    HandlerRolledBack,
+    HandlerTimedOut,
+    OutlivedLease,
+)
 from penstock.errors import InvalidArgument, PenstockError, StaleLease
-from penstock.lease_loop import ConnectionLost, LeaseLoop
-from penstock.records import Event, Lease
-from penstock.stream import Membership
+from penstock.failing import Failing
+from penstock.handling import Handler, Middleware, above_zero, at_least, event_filter, handling
+from penstock.hands import Hands, Inline, Outcome, Tasks, Threads
+from penstock.holding import TopicPartition
+from penstock.in_hand import InHand, Unit
+from penstock.lease_loop import ConnectionLost
+from penstock.prefetch import Bounds
 
 if TYPE_CHECKING:
     from penstock.database import Connection
 
+__all__ = [
+    "Batch",
+    "Consumer",
+    "HandlerFailed",
+    "HandlerRolledBack",
+    "HandlerTimedOut",
+    "OutlivedLease",
+    "TopicPartition",
+]
+
 log = logging.getLogger(__name__)
 
-MAX_RETRY_SECONDS = 60.0
+#: What is read ahead where handlers run beside the loop.
+PREFETCH_ROWS = 5_000
+PREFETCH_BYTES = 64 * 1024 * 1024
+#: Events of one key that are handed over together.
+KEY_RUN = 16
+#: A handler in an event loop that blocks cannot be cancelled: then it is given up after so long.
+BLOCKED_LOOP_FACTOR = 2
 
 
-class HandlerFailed(PenstockError):
-    """A handler raised, and nobody waits for the next attempt."""
-
-
-class OutlivedLease(PenstockError):
-    """The server ended a transaction that would have outlived its lease; the events come again."""
-
-
-class HandlerRolledBack(PenstockError):
-    """A handler committed the position and rolled its transaction back; the events come again."""
-
-
-class Batch:
-    """Events of one partition, in order, under one lease; iterate over it.
-
-    A handler that returns without having committed has its events committed for it: at least once.
-    For exactly-once effect it writes inside :meth:`transaction`.
-    """
-
-    def __init__(
-        self, connection: Connection, member: Membership, lease: Lease, events: list[Event]
-    ) -> None:
-        self.events = events
-        self.lease = lease
-        self._connection = connection
-        self._member = member
-        self._work = work.of_connection(connection)
-        self._handed_over = False
-        self._committed = False
-        self._began = 0.0
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self.events)
-
-    def __len__(self) -> int:
-        return len(self.events)
-
-    @property
-    def last_sequence(self) -> int:
-        """The sequence of the last event."""
-        return self.events[-1].sequence
-
-    @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """A transaction that commits the block's writes and the position together, or neither.
-
-        The position is committed first: that takes the fence, so a consumer that lost its lease
-        fails before it writes, and the server ends a transaction that would outlive the lease.  So
-        the work inside must be shorter than a lease less a heartbeat (6.6 s by default); longer
-        work needs longer leases, see :func:`penstock.stream.configure_subscription`.
-        """
-        self._began = time.monotonic()
-        with self._work.transaction(self._connection):
-            self.commit(self._connection)
-            yield self._connection
-            if self._work.is_broken(self._connection):
-                raise HandlerRolledBack("a statement failed in the transaction and was passed over")
-        self._committed = True
-
-    def commit(self, connection: Connection) -> None:
-        """Commit the position in the transaction that a connection to the same database is in.
-
-        Raises StaleLease when the lease was lost; then the transaction must be rolled back.
-        """
-        self._handed_over = True
-        done = [(self.lease, self.last_sequence)]
-        # The answer to an earlier COMMIT may have been lost, and some of these events been done.
-        stream.commit(connection, self._member, done, after=[self.events[0].sequence - 1])
-
-    def finish(self) -> bool:
-        """Commit what the handler has not; answers whether the position really moved.
-
-        A handler may have called :meth:`commit` and then rolled back: the database is asked.
-        """
-        if not self._handed_over:
-            self.commit(self._connection)
-        elif not self._committed:
-            return self.stored_position() >= self.last_sequence
-        return True
-
-    def stored_position(self) -> int:
-        """Where the partition stands in the database."""
-        done = stream.position(self._connection, self._member.subscription, self.lease.topic)
-        return done[self.lease.partition]
-
-    @property
-    def cut_off(self) -> bool:
-        """Whether the consumer's own connection is gone, and not one of the handler's."""
-        return self._work.is_closed(self._connection)
-
-    def outlived_lease(self, error: BaseException) -> bool:
-        """Whether it is gone because the transaction went on for too long."""
-        seconds = time.monotonic() - self._began if self._began else 0.0
-        return self._work.outlived_lease(error, seconds, self._member.lease_seconds)
-
-
-class Consumer(LeaseLoop):
+class Consumer(Failing):
     """Reads a subscription until it is told to stop.
 
-    Give ``handler``, called with each event, or ``batch_handler``, called with each :class:`Batch`.
-    A handler that raises gets the same events again, after a pause that doubles up to a minute.
+    Give ``handler``, called with each event, or ``batch_handler``, called with each :class:`Batch`;
+    ``def`` or ``async def``.  What fails comes again after a pause, as the subscription's retry
+    policy says.  docs/consumers.md explains every option.
     """
 
     def __init__(
@@ -133,25 +68,75 @@ class Consumer(LeaseLoop):
         url: str | None,
         subscription: str,
         *,
-        handler: Callable[[Event], object] | None = None,
-        batch_handler: Callable[[Batch], object] | None = None,
+        handler: Handler | None = None,
+        batch_handler: Handler | None = None,
         consumer_id: str | None = None,
         weight: float = 1.0,
+        topics: Sequence[str] | None = None,
         batch_size: int = 500,
         idle_seconds: float = 0.5,
+        concurrency: int = 1,
+        types: Collection[str] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        prefetch_rows: int | None = None,
+        prefetch_bytes: int = PREFETCH_BYTES,
+        commit_every_events: int | None = None,
+        commit_every_seconds: float = 1.0,
+        handler_seconds: float | None = None,
+        middleware: Sequence[Middleware] = (),
+        on_assigned: Callable[[dict[TopicPartition, int]], Any] | None = None,
+        on_revoked: Callable[[list[TopicPartition]], Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
     ) -> None:
-        if (handler is None) == (batch_handler is None):
-            raise InvalidArgument("a consumer has exactly one of handler and batch_handler")
-        given = handler or batch_handler
-        if not callable(given) or inspect.iscoroutinefunction(given):
-            raise InvalidArgument("the handler is not a synchronous function")
-        if batch_size < 1:
-            raise InvalidArgument("batch_size is below 1")
+        self._handling = handling(subscription, handler, batch_handler, middleware)
+        for name, number in (("batch_size", batch_size), ("concurrency", concurrency)):
+            if number < 1:
+                raise InvalidArgument(f"{name} is below 1")
+        at_least("commit_every_seconds", commit_every_seconds, 0)
+        at_least("prefetch_bytes", prefetch_bytes, 1)
+        at_least("prefetch_rows", prefetch_rows or 0, 0)
+        above_zero("commit_every_events", commit_every_events)
+        above_zero("handler_seconds", handler_seconds)
+        by_key = concurrency > 1 and batch_handler is None
+        inline = concurrency == 1 and handler_seconds is None and not self._handling.is_async
+        rows = (0 if inline else PREFETCH_ROWS) if prefetch_rows is None else prefetch_rows
         super().__init__(
-            url, subscription, consumer_id=consumer_id, weight=weight, idle_seconds=idle_seconds
+            url,
+            subscription,
+            consumer_id=consumer_id,
+            weight=weight,
+            topics=topics,
+            idle_seconds=idle_seconds,
+            clock=clock,
+            by_key=by_key,
+            # In the loop's own thread a round is a batch of each partition.
+            commit_every_events=commit_every_events or (1 if inline else batch_size),
+            commit_every_seconds=commit_every_seconds,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            bounds=Bounds(rows, prefetch_bytes, batch_size),
+            wanted=event_filter(types, headers),
+            by_batch=self._handling.by_batch,
+            rng=rng,
         )
-        self._handle = batch_handler or self._by_event(handler)
         self._batch_size = batch_size
+        self._handler_seconds = self._overdue_seconds = handler_seconds
+        if handler_seconds is not None and self._handling.is_async:
+            self._overdue_seconds = handler_seconds * BLOCKED_LOOP_FACTOR
+        self.hands = self._make_hands(concurrency, inline=inline)
+
+    def tell(self, callback: Callable[[Any], Any], said: Any) -> None:
+        """Where the handlers run."""
+        self.hands.tell(callback, said)
+
+    def connection(self) -> Connection:
+        """The connection on which the caller's thread may work."""
+        return self.hands.connection
+
+    def async_connection(self) -> AbstractAsyncContextManager[Any]:
+        """The same for a coroutine."""
+        return self.hands.async_connection()
 
     def run_until_idle(self) -> int:
         """Work off what is there now; answers how many events were handled.
@@ -159,9 +144,15 @@ class Consumer(LeaseLoop):
         HandlerFailed when a handler raised: its events, and those behind them, are left.
         """
         before = self.stats.events
-        with self.keeper, self.open() as connection:
-            while self.keeper.leases() and self.turn(connection):
-                pass
+        with (
+            self.keeper,
+            self.at_work(),
+            self.open() as connection,
+            self._session(connection, read_ahead=False),
+        ):
+            while self.keeper.leases() and (self.turn(connection) or self.hands.under_way):
+                if self.hands.under_way:
+                    self._wait_for_hands()
         if self.has_postponed:
             raise HandlerFailed(
                 f"a handler failed: {self.stats.last_error}",
@@ -169,64 +160,218 @@ class Consumer(LeaseLoop):
             )
         return self.stats.events - before
 
+    @property
+    def is_async(self) -> bool:
+        """Whether its handler is a coroutine function."""
+        return self._handling.is_async
+
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the handlers on this event loop, and not on one of its own."""
+        assert isinstance(self.hands, Tasks)
+        self.hands.loop = loop
+
+    def at_work(self) -> AbstractContextManager[object]:
+        """Handlers run from here on."""
+        return self.hands.at_work()
+
+    @contextmanager
+    def session(self, connection: Connection) -> Iterator[None]:
+        """What is in hand is read on this connection, and forgotten with it."""
+        with self._session(connection, read_ahead=self.reads_ahead):
+            yield
+
     def round(self, connection: Connection) -> int:
-        """One poll over the held leases; answers how many events were handled."""
-        ready = self.ready_leases()
-        if not ready:
-            return 0
-        member = self.keeper.member
-        polled = stream.poll(connection, member, ready, self._batch_size)
-        return sum(
-            self._handle_batch(Batch(connection, member, lease, events))
-            for lease, events in polled
-            if self.still_held(lease)
-        )
+        """Read, hand over, take back, commit; answers how much was done."""
+        self.look_around(connection, self.look_at_leases())
+        if self._reader is None:
+            self.poll(connection)
+        elif self._reader.error is not None:
+            raise self._reader.error
+        done = self._hand_over(connection)
+        self._give_up_overdue(connection)
+        self.commit_due(connection, idle=not done)
+        return done
 
-    def _handle_batch(self, batch: Batch) -> int:
+    def rest(self, connection: Connection, idle_rounds: int, stop: threading.Event) -> None:
+        """Until something was sequenced, a handler has ended, or something is due."""
+        self.wait(connection, self._rest_seconds(), idle_rounds, self.hands.wake)
+        self.hands.wake.clear()
+
+    # -- handing over ---------------------------------------------------------------------------
+
+    def _hand_over(self, connection: Connection) -> int:
+        """Begin what can be begun; answers how much came to an end."""
+        done = self._settle(connection)
+        # What was begun under an earlier lease has to end first, or a key would lose its order.
+        busy = {each.work.lease.partition_id for each in self.hands.under_way if each.work.closed}
+        ready = [
+            self._hand[lease.partition_id]
+            for lease in self.ready_leases()
+            if lease.partition_id in self._hand and lease.partition_id not in busy
+        ]
+        while ready and self.hands.free:
+            still: list[InHand] = []
+            for each in ready:
+                if not self.hands.free:
+                    break
+                unit = self._next(connection, each) if self.holds(each.lease) else None
+                if unit is not None:
+                    self.hands.submit(unit)
+                    done += self._settle(connection)
+                    still.append(each)
+            # The loop's own thread has to commit in between.
+            ready = [] if isinstance(self.hands, Inline) else still
+        return done
+
+    def _next(self, connection: Connection, each: InHand) -> Unit | None:
+        """The next unit of a partition that may be handed out."""
+        limit = KEY_RUN if self._by_key else self._batch_size
+        while not each.closed:
+            with self._lock:
+                unit = each.begin_letter() or each.begin(limit, self._clock())
+            if unit is None:
+                break
+            unit.policy = self._policy
+            if unit.letter is not None or self.prepared(connection, unit):
+                return unit
+        return None
+
+    def _settle(self, connection: Connection) -> int:
+        return sum(self._settled(connection, outcome) for outcome in self.hands.arrived())
+
+    def _settled(self, connection: Connection, outcome: Outcome) -> int:
+        """Take back a unit; answers what it has brought forward."""
+        unit, error = outcome.unit, outcome.error
+        self.stats.last_round = self._clock()
+        if unit.work.closed:
+            return 0
+        if isinstance(error, StaleLease):
+            self.lease_lost(unit.work, error)
+            return 0
+        if unit.letter is not None and not outcome.cut_off:
+            finished = outcome.batch.handed_over
+            return self.letter_ended(connection, unit, error, finished=finished)
+        if outcome.cut_off and isinstance(self.hands, Inline):
+            raise self._cut_off(unit, error, outcome.outlived)
+        if outcome.batch.handed_over:
+            error = self._compare(connection, outcome)
+        if error is not None:
+            return self.unit_failed(unit, error)
+        self.end(unit)
+        with self._lock:
+            unit.work.widen(unit)
+        return unit.done
+
+    def _cut_off(self, unit: Unit, error: BaseException | None, outlived: bool) -> PenstockError:
+        """The loop's own connection went away under a handler: what to raise."""
+        if unit.letter is not None:
+            unit.work.end_letter()
+        elif outlived:
+            error = OutlivedLease(
+                f"the work on {len(unit.events)} events took longer than the lease: {error}",
+                hint="use a smaller batch_size, or penstock.stream.configure_subscription",
+            )
+            self.postpone_unit(unit, error)
+        else:
+            self.end(unit)
+        return ConnectionLost(str(error))
+
+    def _compare(self, connection: Connection, outcome: Outcome) -> BaseException | None:
+        """The handler had a hand in the position: how far it stands, the database knows."""
+        unit, error = outcome.unit, outcome.error
+        stored = self.stored_position(connection, unit.work.lease)
+        committed = sum(event.sequence <= stored for event in unit.events)
+        if stored >= outcome.batch.claimed:
+            unit.done = max(unit.done, committed)
+        else:
+            unit.done = committed
+            error = error or HandlerRolledBack("the handler gave the position back by a rollback")
+        self.stands_at(unit.work, stored)
+        return error
+
+    # -- failing --------------------------------------------------------------------------------
+
+    def _give_up_overdue(self, connection: Connection) -> None:
+        """A thread cannot be ended: what hangs loses its lease, and can commit nothing."""
+        if self._overdue_seconds is None:
+            return
+        for unit in list(self.hands.under_way):
+            overdue = self._clock() - unit.began > self._overdue_seconds
+            if overdue and self.hands.abandon(unit):
+                self._hangs(connection, unit)
+
+    def _hangs(self, connection: Connection, unit: Unit) -> None:
+        each = unit.work
+        if each.closed:
+            return
+        error = HandlerTimedOut(f"the handler is at it for more than {self._overdue_seconds} s")
+        if unit.letter is not None:
+            self.letter_ended(connection, unit, error, finished=False)
+        else:
+            self.unit_failed(unit, error)
+        self.part_with(connection, [each])
+        self.release(connection, [each.lease])
+
+    # -- the frame ------------------------------------------------------------------------------
+
+    @contextmanager
+    def _session(self, connection: Connection, *, read_ahead: bool) -> Iterator[None]:
+        if isinstance(self.hands, Inline):
+            self.hands.on(connection)
+        if read_ahead:
+            self.start_reading(self.hands.wake.set)
         try:
-            self._handle(batch)
-            if not batch.finish():
-                raise HandlerRolledBack("the handler gave the position back by a rollback")
-        except StaleLease as error:
-            self.stale(batch.lease, error)
-            return 0
-        except Exception as error:
-            if batch.cut_off:
-                if batch.outlived_lease(error):
-                    error = OutlivedLease(
-                        f"the work on {len(batch)} events took longer than the lease: {error}",
-                        hint="use a smaller batch_size, or penstock.stream.configure_subscription",
-                    )
-                    self._retry_later(batch, error)
-                raise ConnectionLost(str(error)) from error
-            self._retry_later(batch, error)
-            self.keeper.moved(batch.lease, batch.stored_position())
-            return 0
-        self.done(batch.lease, batch.last_sequence, len(batch))
-        return len(batch)
+            yield
+            self.stop_reading()
+            self._drain(connection)
+        finally:
+            self.stop_reading()
+            left = list(self._hand.values())
+            if left:
+                self.forget(left)
+                self.tell_revoked(left)
 
-    def _retry_later(self, batch: Batch, error: Exception) -> None:
-        doubled = 0.1 * 2.0 ** min(self.attempts(batch.lease) + 1, 20)
-        pause = min(MAX_RETRY_SECONDS, doubled) * random.uniform(0.5, 1)
-        attempt = self.postpone(batch.lease, pause)
-        self.failed(error)
-        log.error(
-            "handler failed at %s partition %s sequence %s, attempt %s, again in %.1f s",
-            batch.lease.topic,
-            batch.lease.partition,
-            batch.events[0].sequence,
-            attempt,
-            pause,
-            exc_info=error,
-        )
+    def _drain(self, connection: Connection) -> None:
+        """Finish what was begun, and give everything back."""
+        while self.hands.under_way:
+            self._wait_for_hands()
+            self._settle(connection)
+            self._give_up_overdue(connection)
+        self.part_with(connection, list(self._hand.values()))
 
-    def _by_event(self, handler: Callable[[Event], object] | None) -> Callable[[Batch], object]:
-        assert handler is not None
+    def _wait_for_hands(self) -> None:
+        self.hands.wake.wait(self._rest_seconds())
+        self.hands.wake.clear()
 
-        def handle(batch: Batch) -> None:
-            for event in batch:
-                handler(event)
-                # A batch of slow events is work and no standstill.
-                self.stats.last_round = time.monotonic()
+    def _rest_seconds(self) -> float:
+        """Until the next thing is due that nobody wakes us for."""
+        now = self._clock()
+        due = [now + self.longest_rest()]
+        with self._lock:
+            for each in self._hand.values():
+                if each.next_pause_end is not None:
+                    due.append(each.next_pause_end)
+                if each.first_done_at is not None:
+                    due.append(each.first_done_at + self._commit_seconds)
+        if self._overdue_seconds is not None:
+            due += [unit.began + self._overdue_seconds for unit in self.hands.under_way]
+        return max(0.0, min(due) - now)
 
-        return handle
+    def _make_hands(self, concurrency: int, *, inline: bool) -> Hands:
+        common: dict[str, Any] = {
+            "deliver": lambda unit: Batch(unit, self),
+            "clock": self._clock,
+            "slice_seconds": self._commit_seconds,
+        }
+        if self._handling.is_async:
+            return Tasks(
+                self._handling,
+                concurrency,
+                url=self._url,
+                application_name=f"penstock {self._subscription}"[:63],
+                handler_seconds=self._handler_seconds,
+                **common,
+            )
+        if inline:
+            return Inline(self._handling, 1, **common)
+        return Threads(self._handling, concurrency, connect=lambda: self.open(), **common)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock import catalog, config, dialects
+from penstock import config, dialects, reconnect
 from penstock.dialects import driver_connection as driver_connection
 from penstock.dialects.common import Dialect, Row
 from penstock.dialects.postgres import libpq_url as libpq_url
@@ -54,13 +54,21 @@ def connect(
     psycopg's for PostgreSQL, which the type says; PyMySQL's for MySQL and MariaDB.
     """
     url = url or config.database_url()
-    connection: Connection = dialects.of_url(url).connect(
-        url,
-        autocommit=autocommit,
-        application_name=application_name,
-        statement_timeout_ms=statement_timeout_ms,
-    )
+    with reconnect.turn():
+        connection: Connection = dialects.of_url(url).connect(
+            url,
+            autocommit=autocommit,
+            application_name=application_name,
+            statement_timeout_ms=statement_timeout_ms,
+        )
     return connection
+
+
+async def connect_async(url: str, *, application_name: str, seconds: float = 30) -> Any:
+    """A psycopg.AsyncConnection that commits by itself; PostgreSQL only."""
+    return await dialects.postgres.connect_async(
+        url, application_name=application_name, statement_timeout_ms=int(seconds * 1000)
+    )
 
 
 def call(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
@@ -76,7 +84,7 @@ def call_events(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, 
 def _call(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
     connection = dialects.unwrapped(connection)
     dialect = dialects.of_connection(connection)
-    statement = catalog.statement(dialect.name, name, config.schema_name())
+    statement = dialect.statement(name)
     if statement.binds != binds.keys():
         wrong = ", ".join(sorted(statement.binds ^ binds.keys()))
         raise InvalidArgument(f"the statement {name} and its call differ in: {wrong}")
@@ -127,7 +135,7 @@ def typed_errors(schema: str | None = None) -> Iterator[None]:
 
 
 def dialect_of(connection: Any) -> str:
-    """'postgres' or 'mysql', by the kind of the connection."""
+    """'postgres', 'mysql' or 'memory', by the kind of the connection."""
     return dialects.of_connection(connection).name
 
 

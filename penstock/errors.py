@@ -198,6 +198,21 @@ class BackPressure(PenstockError):
     sqlstate = "PS022"
 
 
+class TooManyParked(PenstockError):
+    """As many events as a subscription may park wait already; nothing was passed over."""
+
+    sqlstate = "PS040"
+
+
+class NotRedriven(PenstockError):
+    """A redriven dead letter waits no more: it was finished, dropped or given back.
+
+    What the same transaction wrote must be rolled back.
+    """
+
+    sqlstate = "PS041"
+
+
 class NotMigrated(PenstockError):
     """The database has no Penstock schema, or one older than this program needs."""
 
@@ -279,6 +294,8 @@ HINTS = {
     "PS033": "Use printable characters only.",
     "PS034": '"/" separates the names of a path, and stands nowhere else.',
     "PS035": "Choose a parent outside of what is moved.",
+    "PS040": "The partition stands still until some are redriven or dropped: penstock dead-letter.",
+    "PS041": "Roll back: they were finished before, dropped, or given back.",
 }
 
 #: The error class of each SQLSTATE that Penstock's functions raise.

@@ -1,27 +1,29 @@
-"""Holding leases: a thread with a connection of its own, whatever the handlers do meanwhile.
+"""Holding leases: membership, heartbeats and check-ins, whatever the handlers do meanwhile.
 
-The keeper joins, checks in at the subscription's heartbeat, joins again after it was collected, and
-reconnects after the database was away.  It trusts the database's clock for everything but one
-thing: by its own monotonic clock it stops using leases before the database could give them away.
+A keeper joins, is kept alive by the heartbeat of its process (:mod:`penstock.heart`), checks in
+when that heartbeat says so, and joins again after it was collected.  It trusts the database's clock
+for everything but one thing: by its own monotonic clock it stops using leases before the database
+could give them away.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock import database, history, stream
+from penstock import database, heart, history, stream
 from penstock.errors import DuplicateSession, LogBehind, PenstockError, UnknownConsumer
 from penstock.records import Lease
-from penstock.stream import Membership
+from penstock.stream import Beat, Membership
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,9 +34,10 @@ log = logging.getLogger(__name__)
 
 #: The share of the lease time after which the keeper's own clock stops the work.
 LOCAL_SHARE = 0.9
-#: The share of a heartbeat that lies between two check-ins, however often one is asked for.
-SOON_SHARE = 0.1
-MAX_RECONNECT_SECONDS = 10.0
+#: By how much check-ins that consumers ask for may exceed target_qps, where they are many.
+ASKED_SHARE = 0.2
+#: The pause after a heartbeat that found the consumer's row locked.
+LOCKED_SECONDS = 0.2
 
 
 def consumer_id() -> str:
@@ -58,36 +61,42 @@ class LeaseKeeper:
         *,
         consumer: str | None = None,
         weight: float = 1.0,
+        topics: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.consumer = consumer or consumer_id()
         self._url = url
         self._subscription = subscription
         self._weight = weight
+        self._topics = topics
         self._clock = clock
         self._lock = threading.Lock()
         self._leases: dict[int, Lease] = {}
         self._known: dict[int, Lease] = {}
         self._valid_until = 0.0
         self._member: Membership | None = None
-        self._stop = threading.Event()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._heart: heart.Heart | None = None
+        # Times of the process's clock, which the heart goes by.
+        self._beat_at = -math.inf
+        self._checked_in_at = -math.inf
+        self._check_in_at = math.inf
+        self._owed_since = math.inf
+        self._pace = 0.0
+        self._asked = self._gone = self._doubtful = self._left = False
+        self._failures = 0
         self.joins = 0
         self.last_success = clock()
 
     def __enter__(self) -> LeaseKeeper:
         """Joins and checks in once, so that a wrong name or id fails here and not in a thread."""
-        connection = self._connect()
+        self._left = False
+        self._heart = heart.enter(self, self._url)
         try:
-            self._check_in(connection)
+            self._at_office(lambda connection: self._check_in(connection, fresh=True))
         except BaseException:
-            connection.close()
+            heart.leave(self, self._heart)
             raise
-        self._thread = threading.Thread(
-            target=self._run, args=(connection,), name=f"leases-{self.consumer}", daemon=True
-        )
-        self._thread.start()
+        self._heart.start()
         return self
 
     def __exit__(
@@ -97,10 +106,16 @@ class LeaseKeeper:
         trace: TracebackType | None,
     ) -> None:
         """Leaves, so that others need not wait for the lease to end."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
+        assert self._heart is not None
+        self._left = True
+        self._forget_all()
+        try:
+            self._at_office(lambda connection: stream.leave(connection, self.member))
+        except Exception as failure:
+            log.warning(
+                "%s could not leave, its leases end by themselves: %s", self.consumer, failure
+            )
+        heart.leave(self, self._heart)
 
     @property
     def member(self) -> Membership:
@@ -130,70 +145,129 @@ class LeaseKeeper:
             held = self._leases.get(lease.partition_id)
             if held is not None and held.lease_epoch == lease.lease_epoch:
                 del self._leases[lease.partition_id]
-        self._wake.set()
+        self.check_in_soon()
 
     def check_in_soon(self) -> None:
-        """Check in before the next heartbeat is due."""
-        self._wake.set()
+        """Check in before the heartbeat says so, and look anew at what is unread.
 
-    def _run(self, connection: Connection | None) -> None:
-        failures = 0
-        while not self._stop.is_set():
-            if self._wake.wait(self._pause(failures)):
-                # Every consumer hears of every partition that grows; check-ins queue up.
-                self._stop.wait(self._shortest_pause())
-            self._wake.clear()
-            if self._stop.is_set():
-                break
-            try:
-                connection = connection or self._reconnect()
-                self._check_in(connection)
-                failures = 0
-            except DuplicateSession as error:
-                # Somebody else runs under this id now: every lease of this session is gone.
-                self._forget_all()
-                failures += 1
-                log.error("%s", error)
-            except LogBehind as error:
-                # What is held is of a log that is no more.
-                self._forget_all()
-                failures += 1
-                log.error("%s", error)
-                _close(connection)
-                connection = None
-            except Exception as error:
-                if not (isinstance(error, PenstockError) or database.is_unavailable(error)):
-                    log.exception("check-in of %s failed", self.consumer)
-                else:
-                    log.warning("check-in of %s failed: %s", self.consumer, error)
-                failures += 1
-                _close(connection)
-                connection = None
-        self._leave(connection)
+        Every consumer hears of every partition that grows: where they are many, most of those who
+        ask have heard of another one's check-in before their own comes.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if not self._asked and not self._failures:
+                self._check_in_at = min(self._check_in_at, now + self._soon(now))
+            self._asked = True
+        if self._heart is not None:
+            self._heart.wake()
 
-    def _pause(self, failures: int) -> float:
-        if failures == 0:
-            return self.member.heartbeat_seconds
-        return random.uniform(0.1, min(MAX_RECONNECT_SECONDS, 0.5 * 2.0 ** min(failures, 10)))
+    def _soon(self, now: float) -> float:
+        if self._pace > self.member.heartbeat_seconds:
+            return random.uniform(0, self._pace / ASKED_SHARE)
+        spread = random.uniform(0, max(0.0, self._pace - 1))
+        return max(spread, self._checked_in_at + self._pace - now)
 
-    def _shortest_pause(self) -> float:
-        shortest = self.member.heartbeat_seconds * SOON_SHARE
-        return min(shortest, max(0.0, self.last_success + shortest - self._clock()))
+    # What the heart calls, from its two threads.
 
-    def _connect(self) -> Connection:
-        return database.connect(self._url, application_name=f"penstock {self.consumer}"[:63])
+    def may_beat(self, now: float) -> bool:
+        """Whether to keep it alive: not one that cannot check in, for others get what it should."""
+        if self._member is None or self._gone or self._doubtful or self._left:
+            return False
+        return now - self._owed_since < self._member.lease_seconds
 
-    def _reconnect(self) -> Connection:
-        """The server may be another one, or an earlier state of this one."""
-        connection = self._connect()
+    def beat_due(self, share: float = 1.0) -> float:
+        """When this share of a heartbeat will have passed since the last one."""
+        return self._beat_at + self.member.heartbeat_seconds * share
+
+    def begin_beat(self) -> tuple[Membership, float]:
+        """Who is to be kept alive, and the lease's clock before it was asked for."""
+        self._beat_at = time.monotonic()
+        return self.member, self._clock()
+
+    def beaten(self, member: Membership, begun: float, beat: Beat) -> None:
+        """The answer to a heartbeat."""
+        now = time.monotonic()
+        with self._lock:
+            if member is not self._member:  # it has joined again meanwhile
+                return
+            if beat.standing == "locked":
+                self._beat_at = now - member.heartbeat_seconds + LOCKED_SECONDS
+                return
+            if beat.standing == "gone":
+                self._gone = True
+                self._check_in_at = now
+                self._forget_leases()
+                return
+            self._valid_until = max(self._valid_until, begun + member.lease_seconds * LOCAL_SHARE)
+            self.last_success = self._clock()
+            self._pace = beat.pace_seconds
+            self._owed_since = min(self._owed_since, now) if not beat.check_in_seconds else math.inf
+            if self._failures:
+                return
+            told = now + beat.check_in_seconds
+            if self._asked and self._pace <= member.heartbeat_seconds:
+                told = min(told, self._check_in_at)
+            else:
+                self._asked = False
+            self._check_in_at = told
+
+    def check_in_due(self) -> float:
+        """When to check in."""
+        return math.inf if self._left else self._check_in_at
+
+    def check_in(self) -> None:
+        """Check in, or see when to try again; what fails here disturbs no other consumer."""
+        with self._lock:
+            fresh, self._asked = self._asked, False
+            self._check_in_at = math.inf
         try:
-            source = f'consumer "{self.consumer}"'
-            known = self._known.values()
-            history.require_leases(connection, known, source, self._subscription)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            self._at_office(lambda connection: self._check_in(connection, fresh=fresh))
+            self._failures = 0
+            return
+        except (DuplicateSession, LogBehind) as error:
+            # Somebody else runs under this id, or what is held is of a log that is no more.
+            self._forget_all()
+            log.error("%s", error)
+        except Exception as error:
+            if isinstance(error, PenstockError) or database.is_unavailable(error):
+                log.warning("check-in of %s failed: %s", self.consumer, error)
+            else:
+                log.exception("check-in of %s failed", self.consumer)
+        with self._lock:
+            self._failures += 1
+            self._asked = True
+            self._check_in_at = time.monotonic() + heart.backoff(self._failures)
+
+    def doubt(self) -> None:
+        """The server may be another one now, or an earlier state of the same."""
+        self._doubtful = True
+
+    def compare(self, connection: Connection) -> None:
+        """Report what this consumer knows of the log; who is ahead of it has to check in first."""
+        try:
+            self._require_known(connection)
+        except PenstockError as error:
+            log.error("%s", error)
+            self.doubt()
+            with self._lock:
+                self._check_in_at = time.monotonic()
+
+    def _require_known(self, connection: Connection) -> None:
+        known = list(self._known.values())
+        history.require_leases(connection, known, f'consumer "{self.consumer}"', self._subscription)
+        self._doubtful = False
+
+    def _at_office(self, work: Callable[[Connection], object]) -> None:
+        """Once more on a new connection when the old one turns out to be lost."""
+        assert self._heart is not None
+        for is_last in (False, True):
+            try:
+                with self._heart.office() as connection:
+                    work(connection)
+                return
+            except Exception as error:
+                if is_last or not database.is_unavailable(error):
+                    raise
 
     def _remember(self, lease: Lease) -> None:
         """The furthest position of each partition, whoever holds it by now."""
@@ -201,24 +275,36 @@ class LeaseKeeper:
         if (lease.history, lease.position) >= (known.history, known.position):
             self._known[lease.partition_id] = lease
 
-    def _check_in(self, connection: Connection) -> None:
+    def _check_in(self, connection: Connection, *, fresh: bool) -> None:
+        if self._left:
+            return
+        if self._doubtful:
+            self._require_known(connection)
         begun = self._clock()
         try:
-            held = stream.check_in(connection, self.member)
+            held = stream.check_in(connection, self.member, fresh=fresh)
         except UnknownConsumer:
             self._forget_all()
             known = list(self._known.values())
             self._member = stream.join(
-                connection, self._subscription, self.consumer, self._weight, known=known
+                connection,
+                self._subscription,
+                self.consumer,
+                self._weight,
+                topics=self._topics,
+                known=known,
             )
             self.joins += 1
-            held = stream.check_in(connection, self._member)
+            held = stream.check_in(connection, self._member, fresh=fresh)
         with self._lock:
             self._leases = {lease.partition_id: self._newest(lease) for lease in held}
             for lease in self._leases.values():
                 self._remember(lease)
             self._valid_until = begun + self.member.lease_seconds * LOCAL_SHARE
             self.last_success = self._clock()
+            self._checked_in_at = self._beat_at = time.monotonic()
+            self._owed_since = math.inf
+            self._gone = False
 
     def _newest(self, lease: Lease) -> Lease:
         """A commit may have passed while the check-in was under way: its position counts."""
@@ -229,22 +315,8 @@ class LeaseKeeper:
 
     def _forget_all(self) -> None:
         with self._lock:
-            self._leases = {}
-            self._valid_until = 0.0
+            self._forget_leases()
 
-    def _leave(self, connection: Connection | None) -> None:
-        self._forget_all()
-        try:
-            connection = connection or self._connect()
-            stream.leave(connection, self.member)
-        except Exception as error:
-            log.warning(
-                "%s could not leave, its leases end by themselves: %s", self.consumer, error
-            )
-        finally:
-            _close(connection)
-
-
-def _close(connection: Connection | None) -> None:
-    if connection is not None:
-        connection.close()
+    def _forget_leases(self) -> None:
+        self._leases = {}
+        self._valid_until = 0.0

@@ -7,7 +7,8 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,16 @@ from penstock.dialects import work
 from penstock.errors import DatabaseUnavailable, PenstockError, StaleLease
 from penstock.lease_keeper import LeaseKeeper
 from penstock.records import Lease
+from penstock.wake import Wake
 
 if TYPE_CHECKING:
     from penstock.database import Connection
 
 log = logging.getLogger(__name__)
+
+
+#: How often to look whether a check-in that was asked for has brought leases.
+EXPECTING_SECONDS = 0.005
 
 
 class ConnectionLost(PenstockError):
@@ -35,6 +41,10 @@ class LoopStats:
     batches: int = 0
     failures: int = 0
     stale_commits: int = 0
+    #: Events that the filter passed over, and handlers that took too long.
+    filtered: int = 0
+    timeouts: int = 0
+    dead_letters: int = 0
     last_error: str = ""
     last_round: float = field(default_factory=time.monotonic)
 
@@ -50,15 +60,27 @@ class LeaseLoop(ABC):
         consumer_id: str | None,
         weight: float,
         idle_seconds: float,
+        topics: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url or config.database_url()
         self._subscription = subscription
         self._idle_seconds = idle_seconds
+        self._clock = clock
         self._postponed: dict[int, tuple[int, float]] = {}
         self._turn = 0
         self._outages = 0
+        #: The last check-in when another one was asked for.
+        self._asked_at: float | None = None
         self.stats = LoopStats()
-        self.keeper = LeaseKeeper(self._url, subscription, consumer=consumer_id, weight=weight)
+        self.keeper = LeaseKeeper(
+            self._url,
+            subscription,
+            consumer=consumer_id,
+            weight=weight,
+            topics=topics,
+            clock=clock,
+        )
 
     @abstractmethod
     def round(self, connection: Connection) -> int:
@@ -66,7 +88,7 @@ class LeaseLoop(ABC):
 
     def run(self, stop: threading.Event) -> None:
         """Work until ``stop`` is set; the events in hand are finished and committed first."""
-        with self.keeper:
+        with self.keeper, self.at_work():
             while not stop.is_set():
                 try:
                     self._work(stop)
@@ -81,16 +103,55 @@ class LeaseLoop(ABC):
         """A connection for the work; the keeper has one of its own."""
         return database.connect(self._url, application_name=f"penstock {self._subscription}"[:63])
 
+    def at_work(self) -> AbstractContextManager[object]:
+        """What lives as long as the loop runs."""
+        return nullcontext()
+
+    def session(self, connection: Connection) -> AbstractContextManager[object]:
+        """What lives as long as a connection of the loop; its end is the end of the work on it."""
+        return nullcontext()
+
     def turn(self, connection: Connection) -> int:
         """One round, and the answer to leases that are asked back: what was in hand is done."""
         self.stats.last_round = time.monotonic()
         done = self.round(connection)
         asked = [lease for lease in self.keeper.leases() if lease.state == "RELEASING"]
         if asked:
-            stream.release(connection, self.keeper.member, asked)
-            for lease in asked:
-                self.keeper.lost(lease)
+            self.release(connection, self.let_go(connection, asked))
         return done
+
+    def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
+        """Which of the leases that are asked back can be given back now."""
+        return asked
+
+    def release(self, connection: Connection, leases: list[Lease]) -> None:
+        """Give leases back."""
+        if leases:
+            stream.release(connection, self.keeper.member, leases)
+        for lease in leases:
+            self.keeper.lost(lease)
+
+    def rest(self, connection: Connection, idle_rounds: int, stop: threading.Event) -> None:
+        """Nothing was done: wait until something was sequenced, at most idle_seconds."""
+        self.wait(connection, self.longest_rest(), idle_rounds, stop)
+
+    def wait(
+        self,
+        connection: Connection,
+        seconds: float,
+        idle_rounds: int,
+        stop: threading.Event | Wake,
+    ) -> None:
+        """Until something was sequenced, at most so long."""
+        kind = work.of_connection(connection)
+        self._heard(kind.notices(connection, seconds, idle_rounds, stop))
+
+    def longest_rest(self) -> float:
+        """idle_seconds; less while a check-in was asked for, which may bring leases."""
+        if self._asked_at is not None and self._asked_at == self.keeper.last_success:
+            return min(self._idle_seconds, EXPECTING_SECONDS)
+        self._asked_at = None
+        return self._idle_seconds
 
     def ready_leases(self) -> list[Lease]:
         """Leases to work on, each round beginning with another one, so that none is starved."""
@@ -144,7 +205,7 @@ class LeaseLoop(ABC):
         self.failed(error)
         self.keeper.lost(lease)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Count a failure, and log it where it is an expected one."""
         self.stats.last_round = time.monotonic()
         self.stats.failures += 1
@@ -153,18 +214,15 @@ class LeaseLoop(ABC):
             log.warning("%s", self.stats.last_error)
 
     def _work(self, stop: threading.Event) -> None:
-        with self.open() as connection:
-            kind = work.of_connection(connection)
-            kind.listen(connection)
+        with self.open() as connection, self.session(connection):
+            work.of_connection(connection).listen(connection)
             idle_rounds = 0
             while not stop.is_set():
                 done = self.turn(connection)
                 self._outages = 0
                 idle_rounds = 0 if done else idle_rounds + 1
                 if not done:
-                    # Until something was sequenced, at most idle_seconds.
-                    pause = kind.notices(connection, self._idle_seconds, idle_rounds, stop)
-                    self._heard(pause)
+                    self.rest(connection, idle_rounds, stop)
 
     def _heard(self, notices: Iterable[str]) -> None:
         held = {str(lease.partition_id) for lease in self.keeper.leases()}
@@ -172,6 +230,7 @@ class LeaseLoop(ABC):
             # Any login may notify this channel: a payload that is no list of partitions is "all".
             if not held.issuperset(notice.split(",")):
                 self.keeper.check_in_soon()
+                self._asked_at = self.keeper.last_success
 
 
 def _is_lost(error: BaseException) -> bool:

@@ -76,6 +76,7 @@ def fetch(
     BelowLowSequence when the database no longer holds the first of them.
     """
     validation.topic(topic)
+    validation.fetched(partition, from_sequence, max_events)
     rows = database.call_events(
         connection,
         "fetch",

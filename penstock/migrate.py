@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import catalog, config, database, migration_scripts
 from penstock.dialects import mysql_migrate, postgres_migrate
 from penstock.errors import (
+    ConfigurationError,
     DatabaseUnavailable,
     MigrationChanged,
     NotMigrated,
@@ -98,7 +99,7 @@ def migrate(
     """Bring the schema up to date; safe to run twice at once, and again after a failure."""
     schema = config.validate_schema(schema) if schema else config.schema_name()
     with _typed_errors(schema), _connection(connection_or_url) as connection:
-        steps = _STEPS[database.dialect_of(connection)](connection, schema, lock_wait_seconds)
+        steps = _steps_of(connection)(connection, schema, lock_wait_seconds)
         steps.require_server()
         with steps.session():
             runner = _Runner(steps)
@@ -217,8 +218,17 @@ class _Runner:
             )
 
 
+def _steps_of(connection: Any) -> type[Steps]:
+    steps = _STEPS.get(database.dialect_of(connection))
+    if steps is None:
+        raise ConfigurationError(
+            "a log in memory has nothing to migrate", hint="it is there when it is made"
+        )
+    return steps
+
+
 def _recorded(connection: Any, schema: str) -> dict[int, _Recorded]:
-    steps = _STEPS[database.dialect_of(connection)](connection, schema, 0)
+    steps = _steps_of(connection)(connection, schema, 0)
     return {row[0]: _Recorded(*row) for row in steps.recorded()}
 
 
@@ -273,7 +283,7 @@ def _connection(connection_or_url: Any) -> Iterator[Any]:
         with database.connect(connection_or_url, statement_timeout_ms=0) as connection:
             yield connection
         return
-    steps = _STEPS[database.dialect_of(connection_or_url)]
+    steps = _steps_of(connection_or_url)
     with steps.outside_a_transaction(connection_or_url) as connection:
         yield connection
 

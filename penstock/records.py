@@ -293,6 +293,12 @@ class TopicDescription:
     known_as: str
 
 
+def payload_bytes(events: Iterable[Event]) -> tuple[int, int]:
+    """How many events, and the bytes of their payloads together."""
+    sizes = [len(event._row[6]) for event in events]
+    return len(sizes), sum(sizes)
+
+
 def as_uuid(value: Any) -> uuid.UUID:
     """A UUID, also from a driver that answers its 16 bytes or text."""
     if isinstance(value, bytes):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -29,6 +30,20 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
+class Beat:
+    """What a heartbeat answered for one consumer, in seconds.
+
+    ``standing`` is "member", "gone" or "locked" (somebody holds its row: beat again in a moment).
+    ``check_in_seconds`` is when to check in; ``pace_seconds`` lies between two check-ins of one
+    consumer when all of them together keep to the subscription's target_qps.
+    """
+
+    standing: str
+    check_in_seconds: float
+    pace_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Lag:
     """Where a subscription stands on one partition, and who holds it."""
 
@@ -44,18 +59,25 @@ class Lag:
     lease_epoch: int
 
 
+#: Where to begin: "earliest", "latest", the first sequence to read, or a time with its zone (as
+#: text in ISO 8601): the first event that was sequenced then or later.
+Start = str | int | datetime
+
+
 def subscribe(
-    connection: Any, subscription: str, topics: Iterable[str], start: str | int = "earliest"
+    connection: Any, subscription: str, topics: Iterable[str], start: Start = "earliest"
 ) -> int:
     """Create the subscription, or add topics to it; answers how many topics were new.
 
-    ``start`` is "earliest", "latest" or the first sequence to read; it holds for new topics only.
+    ``start`` holds for new topics only.
     """
-    if isinstance(topics, str) or not isinstance(topics, Iterable):
-        raise InvalidArgument(f"topics is a {type(topics).__name__}", hint="give a list of topics")
     validation.name(subscription, "subscription")
     rows = database.call(
-        connection, "subscribe", subscription=subscription, topics=list(topics), start=str(start)
+        connection,
+        "subscribe",
+        subscription=subscription,
+        topics=_addresses(topics),
+        start=_start(start),
     )
     return int(rows[0][0])
 
@@ -73,9 +95,9 @@ def configure_subscription(
         connection,
         "configure_subscription",
         subscription=subscription,
-        heartbeat_seconds=heartbeat_seconds,
-        lease_seconds=lease_seconds,
-        release_seconds=release_seconds,
+        heartbeat_seconds=validation.number(heartbeat_seconds, "heartbeat"),
+        lease_seconds=validation.number(lease_seconds, "lease time"),
+        release_seconds=validation.number(release_seconds, "release time"),
     )
 
 
@@ -91,16 +113,20 @@ def join(
     consumer: str,
     weight: float = 1.0,
     *,
+    topics: Iterable[str] | None = None,
     known: Iterable[Lease] = (),
 ) -> Membership:
     """Become a member.  DuplicateSession when the id is already running.
 
+    With ``topics``, which the subscription reads, it is given only partitions of these.
     ``known`` are leases of an earlier membership, with the positions that were reached: LogBehind,
     and the partition is stopped, when the log has been restored to before one of them.  Those of
     topics that are gone do not count.
     """
     validation.name(subscription, "subscription")
     validation.name(consumer, "consumer")
+    validation.number(weight, "weight")
+    listed = None if topics is None else _addresses(topics)
     history.require_leases(connection, known, f'consumer "{consumer}"', subscription)
     session = uuid.uuid4()
     heartbeat, lease, _ = database.call(
@@ -110,6 +136,7 @@ def join(
         consumer=consumer,
         session=session,
         weight=weight,
+        topics=listed,
     )[0]
     return Membership(subscription, consumer, session, heartbeat, lease)
 
@@ -119,9 +146,31 @@ def heartbeat(connection: Any, member: Membership) -> None:
     database.call(connection, "heartbeat", **_identity(member))
 
 
-def check_in(connection: Any, member: Membership) -> list[Lease]:
-    """A heartbeat that also shares out the partitions; answers what is now held."""
-    return [Lease(*row) for row in database.call(connection, "check_in", **_identity(member))]
+def heartbeats(
+    connection: Any, members: Sequence[Membership], *, alone: bool = False
+) -> list[Beat]:
+    """Keep many members alive by one statement; one that is gone is an answer, not an error.
+
+    ``alone`` says that the connection commits by itself: on PostgreSQL that commit does not wait
+    for the disk.  A heartbeat that a crash takes back only lets a lease end early.
+    """
+    rows = database.call(
+        connection,
+        "heartbeats_alone" if alone else "heartbeats",
+        subscriptions=[member.subscription for member in members],
+        consumers=[member.consumer for member in members],
+        sessions=[member.session for member in members],
+    )
+    return [Beat(standing, float(due), float(pace)) for _, standing, due, pace in rows]
+
+
+def check_in(connection: Any, member: Membership, *, fresh: bool = True) -> list[Lease]:
+    """A heartbeat that also shares out the partitions; answers what is now held.
+
+    Unless ``fresh``, events that were sequenced in the last second may not count yet.
+    """
+    rows = database.call(connection, "check_in", **_identity(member), fresh=fresh)
+    return [Lease(*row) for row in rows]
 
 
 def poll(
@@ -161,17 +210,21 @@ def commit(
     BackwardCommit or BeyondHighWatermark without any effect; roll back what the same transaction
     wrote.
     """
-    wanted = list(positions)
-    database.call(
-        connection,
-        "commit",
-        subscription=member.subscription,
-        consumer=member.consumer,
-        partition_ids=[lease.partition_id for lease, _ in wanted],
-        lease_epochs=[lease.lease_epoch for lease, _ in wanted],
-        positions=[position for _, position in wanted],
-        after=None if after is None else list(after),
-    )
+    database.call(connection, "commit", **commit_binds(member, list(positions), after))
+
+
+def commit_binds(
+    member: Membership, wanted: Sequence[tuple[Lease, int]], after: Sequence[int] | None
+) -> dict[str, Any]:
+    """What the statement of :func:`commit` is given."""
+    return {
+        "subscription": member.subscription,
+        "consumer": member.consumer,
+        "partition_ids": [lease.partition_id for lease, _ in wanted],
+        "lease_epochs": [lease.lease_epoch for lease, _ in wanted],
+        "positions": [position for _, position in wanted],
+        "after": None if after is None else list(after),
+    }
 
 
 def release(connection: Any, member: Membership, leases: Sequence[Lease]) -> int:
@@ -198,8 +251,16 @@ def position(connection: Any, subscription: str, topic: str) -> dict[int, int]:
     return {partition: done for partition, done, _ in rows}
 
 
-def seek(connection: Any, subscription: str, topic: str, partition: int, start: str | int) -> int:
-    """Read on from "earliest", "latest" or a sequence; answers the new position.
+def report_error(connection: Any, member: Membership, text: str) -> None:
+    """Tell of the member's last error, for `penstock status`; the next one replaces it.
+
+    Cut at 2,000 characters.  It is for people to read: no payloads, no secrets.
+    """
+    database.call(connection, "report_error", error=text, **_identity(member))
+
+
+def seek(connection: Any, subscription: str, topic: str, partition: int, start: Start) -> int:
+    """Read on from somewhere else; answers the new position.
 
     The present holder loses its lease: what it still commits is stale.
     """
@@ -209,9 +270,23 @@ def seek(connection: Any, subscription: str, topic: str, partition: int, start: 
         subscription=subscription,
         topic=topic,
         partition=partition,
-        start=str(start),
+        start=_start(start),
     )
     return int(rows[0][0])
+
+
+def reset(
+    connection: Any, subscription: str, start: Start, *, topic: str | None = None
+) -> dict[tuple[str, int], int]:
+    """The same for all partitions, or those of one topic: all or none; answers their positions."""
+    rows = database.call(
+        connection,
+        "reset_subscription",
+        subscription=subscription,
+        start=_start(start),
+        topic=topic,
+    )
+    return {(address, partition): done for address, partition, done in rows}
 
 
 def lag(connection: Any, subscription: str | None = None) -> list[Lag]:
@@ -228,6 +303,20 @@ def rejected_commits(connection: Any) -> int:
 def take_overs(connection: Any, subscription: str) -> int:
     """How often a lease changed hands because its holder's time ran out."""
     return int(database.call(connection, "take_overs", subscription=subscription)[0][0])
+
+
+def _addresses(topics: Iterable[str]) -> list[str]:
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise InvalidArgument(f"topics is a {type(topics).__name__}", hint="give a list of topics")
+    return [validation.topic(each) for each in topics]
+
+
+def _start(start: Start) -> str:
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidArgument(f"the time {start} has no zone", hint="give an aware datetime")
+        return start.isoformat()
+    return str(start)
 
 
 def _identity(member: Membership) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import random
@@ -20,6 +21,7 @@ MAX_RESTART_SECONDS = 30.0
 #: After so long without a failure the next one counts as the first again.
 HEALTHY_AFTER_SECONDS = 60.0
 STUCK_AFTER_SECONDS = 300.0
+LOOK_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -70,8 +72,14 @@ class Supervisor:
         self._asked.put(None)
 
     def wait(self) -> None:
-        """Until somebody calls :meth:`stop` or a worker fails so that all must end."""
-        self._asked.get()
+        """Until somebody calls :meth:`stop` or a worker fails so that all must end.
+
+        The kernel may give a signal to any thread, and only this one runs handlers: it has to wake
+        up by itself now and then.
+        """
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._asked.get(timeout=LOOK_SECONDS)
 
     def drain(self, seconds: float) -> bool:
         """Ask every worker to finish what it has in hand, and wait for it.

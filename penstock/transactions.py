@@ -28,7 +28,7 @@ def within_transaction(
     """
     connection = connect()
     try:
-        with _transaction(connection):
+        with transaction_on(connection):
             events = fn(connection)
             messages = (registry or Registry()).messages(() if events is None else events)
             return publish_batch(connection, messages, strict=strict)
@@ -37,8 +37,8 @@ def within_transaction(
             connection.close()
 
 
-def _transaction(connection: Any) -> Any:
-    """The transaction of a fresh connection, committed at the end or rolled back."""
+def transaction_on(connection: Any) -> Any:
+    """The transaction of a connection that is in none, committed at the end or rolled back."""
     if hasattr(connection, "vendor"):
         from django.db.transaction import Atomic
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 from collections.abc import Iterable, Mapping
@@ -100,6 +101,13 @@ def partition_count(count: int) -> int:
     )
 
 
+def number(value: Any, what: str) -> float:
+    """A number that databases can calculate with."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    raise InvalidArgument(f"the {what} is {value!r}", hint="give a number that is finite")
+
+
 def message(given: Message) -> None:
     """Everything of an event that can be judged without the database."""
     topic(given.topic)
@@ -119,6 +127,14 @@ def message(given: Message) -> None:
     if given.dedup_key is not None:
         _text("dedup_key", given.dedup_key, limits.MAX_KEY)
     for_relays(given.exchange, given.routing_key, given.max_attempts)
+
+
+def fetched(partition: Any, from_sequence: Any, max_events: Any) -> None:
+    """Refuse what is no whole number; the bounds are the database's."""
+    given = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
+    for what, value in given.items():
+        if not _is_integer(value):
+            raise InvalidArgument(f"{what} is a {type(value).__name__}", hint="give a whole number")
 
 
 def for_relays(exchange: Any, routing_key: Any, max_attempts: Any) -> None:

@@ -107,7 +107,7 @@ def test_what_the_page_says_of_errors_and_isolation(server: tuple[str, MySQLTest
         cursor.execute("SELECT n FROM witness")
         assert cursor.fetchall() == ((1,),)
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        assert refused(cursor, "CALL check_in('billing', 'consumer-1', UUID())") == 31_018
+        assert refused(cursor, "CALL check_in('billing', 'consumer-1', UUID(), 1)") == 31_018
         connection.commit()
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute("SET autocommit = 1")

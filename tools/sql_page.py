@@ -33,11 +33,16 @@ FAMILIES = {
     "publish": "publish publish_batch prepare_bulk publish_bulk partition_of turn_dedup "
     "set_backpressure measure_pressure",
     "log": "sequence announce fetch high_watermarks unsequenced",
-    "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat poll commit "
-    "release leave held_leases position seek subscription_lag take_overs rejected_commits",
+    "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats "
+    "poll commit release leave held_leases position seek reset_subscription pause_subscription "
+    "resume_subscription report_error list_subscriptions describe_subscription "
+    "subscription_consumers subscription_lag unleased_cursors leased_cursors "
+    "subscription_statistics take_overs rejected_commits",
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
     "assignment_of mark_low_water",
-    "relay": "open_block read_block relay_failure dead_letter dead_letters_of sweep",
+    "relay": "open_block read_block relay_failure dead_letter sweep",
+    "failures": "suspects begin_attempt give_up parked_keys commit_parking poll_redriven "
+    "finish_redriven fail_redriven redrive dead_letters_of dead_letter_of drop_dead_letters",
     "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
     "clean keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks "
     "swap_chunks",

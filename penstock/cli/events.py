@@ -115,19 +115,19 @@ def tail(
     from penstock.tail import tail as tail_events
 
     begin = int(start) if start.isascii() and start.isdigit() else start
-    with _until_interrupted(), database.connect(application_name="penstock tail") as connection:
+    with until_interrupted(), database.connect(application_name="penstock tail") as connection:
         for event in islice(tail_events(connection, topic, begin, follow=follow), max_events):
             if output is Lines.json:
                 show_line(event)
             else:
-                sys.stdout.write(f"{_line(event)}\n")
+                sys.stdout.write(f"{as_line(event)}\n")
             if follow:
                 sys.stdout.flush()
 
 
 @contextmanager
-def _until_interrupted() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and a reader that has enough (`| head`) are how a tail is meant to end."""
+def until_interrupted() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and a reader that has enough (`| head`) are how they are meant to end."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -141,7 +141,7 @@ def _until_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _line(event: Event) -> str:
+def as_line(event: Event) -> str:
     """One line whatever the event holds: quoted like JSON where it is not plain text."""
     at = event.sequenced_at.isoformat(sep=" ", timespec="milliseconds")
     key = "-" if event.key is None else _plain(event.key)

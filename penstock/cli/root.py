@@ -10,10 +10,21 @@ import typer
 
 import penstock
 from penstock import config
-from penstock.cli import events, migrations, namespaces, rights, subscriptions, topics
+from penstock.cli import (
+    dead_letters,
+    events,
+    inbox,
+    migrations,
+    namespaces,
+    rights,
+    subscriptions,
+    topics,
+)
+from penstock.cli.consume import consume
 from penstock.cli.doctor import doctor
 from penstock.cli.plugins import WithPlatform
 from penstock.cli.status import status
+from penstock.cli.worker import worker
 
 _HELP = """Events in the database that you already have.
 
@@ -33,12 +44,16 @@ root.command("migrate")(migrations.migrate)
 root.add_typer(namespaces.app, name="namespace")
 root.add_typer(topics.app, name="topic")
 root.add_typer(subscriptions.app, name="subscription")
+root.add_typer(dead_letters.app, name="dead-letter")
+root.add_typer(inbox.app, name="inbox")
 root.add_typer(rights.app, name="rights")
 root.command("publish")(events.publish)
 root.command("fetch")(events.fetch)
 root.command("tail")(events.tail)
+root.command("consume")(consume)
 root.command("status")(status)
 root.command("doctor")(doctor)
+root.command("worker")(worker)
 
 
 def _say_version(wanted: bool) -> None:

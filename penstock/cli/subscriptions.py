@@ -6,15 +6,17 @@ from typing import Annotated
 
 import typer
 
-from penstock import database, names, stream
-from penstock.cli.output import Format, Output, say, show
-from penstock.cli.topics import Topic
+from penstock import database, stream, subscriptions
+from penstock.cli.output import Format, Output, as_dict, say, show, show_json
 from penstock.cli.transactions import own_transaction
-from penstock.errors import InvalidArgument, SubscriptionNotFound
+from penstock.errors import InvalidArgument
 
-app = typer.Typer(help="Create, list, move and delete subscriptions.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, describe, move, pause and delete subscriptions.", no_args_is_help=True
+)
 
-_START = "earliest, latest, or the first sequence to read"
+_START = "earliest, latest, the first sequence to read, or a time with its zone"
+To = Annotated[str, typer.Option("--to", help=_START)]
 
 
 @app.command()
@@ -30,32 +32,76 @@ def create(
 
 
 @app.command("list")
-def list_(
-    subscription: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
-    output: Output = Format.table,
-) -> None:
-    """Show where subscriptions stand on each partition, and who holds it."""
+def list_(output: Output = Format.table) -> None:
+    """Show the subscriptions: what they read, their times, and whether one is paused."""
     with database.connect() as connection:
-        found = stream.lag(connection, subscription)
-    if subscription is not None and not found:
-        raise SubscriptionNotFound(f"there is no subscription {subscription!r}")
-    show(found, output)
+        show(subscriptions.list_subscriptions(connection), output)
+
+
+@app.command()
+def describe(subscription: str, output: Output = Format.table) -> None:
+    """Show one subscription, and where it stands on each partition."""
+    with database.connect() as connection:
+        found = as_dict(subscriptions.describe_subscription(connection, subscription))
+        cursors = [as_dict(each) for each in stream.lag(connection, subscription)]
+    if output is Format.json:
+        show_json({**found, "cursors": cursors})
+        return
+    for name, value in found.items():
+        said = ", ".join(value) if isinstance(value, tuple) else value
+        say(f"{name.replace('_', ' ')}: {'-' if value is None else said}")
+    show(cursors, output)
 
 
 @app.command()
 def seek(
     subscription: str,
-    topic: Topic,
-    to: Annotated[str, typer.Option("--to", help=_START)],
+    topic: Annotated[str, typer.Argument(help="namespace/path/topic")],
+    to: To,
     partition: Annotated[int | None, typer.Option(help="Only this one, else all.")] = None,
 ) -> None:
-    """Read on from somewhere else; present holders lose their leases."""
+    """Read a topic on from somewhere else; present holders lose their leases."""
     with own_transaction() as connection:
-        ranges = names.describe_topic(connection, topic).partitions
-        every = [each.partition for each in ranges]
-        for number in every if partition is None else [partition]:
-            done = stream.seek(connection, subscription, topic, number, to)
-            say(f"subscription {subscription}, partition {number}: reads on after {done}")
+        if partition is None:
+            moved = stream.reset(connection, subscription, to, topic=topic)
+        else:
+            done = stream.seek(connection, subscription, topic, partition, to)
+            moved = {(topic, partition): done}
+    for (_, number), done in moved.items():
+        say(f"subscription {subscription}, partition {number}: reads on after {done}")
+
+
+@app.command()
+def reset(
+    subscription: str,
+    to: To,
+    yes: Annotated[bool, typer.Option("--yes", help="Its positions are lost for good.")] = False,
+) -> None:
+    """Read everything on from somewhere else: all partitions of all topics, or none."""
+    _require_yes(yes, "reset")
+    with own_transaction() as connection:
+        moved = stream.reset(connection, subscription, to)
+    for (topic, number), done in moved.items():
+        say(f"subscription {subscription}, {topic} partition {number}: reads on after {done}")
+
+
+@app.command()
+def pause(
+    subscription: str,
+    reason: Annotated[str, typer.Option(help="Why; whoever looks at it later reads this.")] = "",
+) -> None:
+    """Hand out no lease until it is resumed; consumers finish what they have in hand."""
+    with own_transaction() as connection:
+        changed = subscriptions.pause(connection, subscription, reason)
+    say(f"subscription {subscription}: {'paused' if changed else 'was paused already'}")
+
+
+@app.command()
+def resume(subscription: str) -> None:
+    """Hand out leases again."""
+    with own_transaction() as connection:
+        changed = subscriptions.resume(connection, subscription)
+    say(f"subscription {subscription}: {'resumed' if changed else 'was not paused'}")
 
 
 @app.command()
@@ -64,10 +110,14 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Its positions are lost for good.")] = False,
 ) -> None:
     """Remove a subscription; it holds back no event any more."""
-    if not yes:
-        raise InvalidArgument(
-            "delete loses the positions of the subscription", hint="say --yes if that is meant"
-        )
+    _require_yes(yes, "delete")
     with own_transaction() as connection:
         stream.unsubscribe(connection, subscription)
     say(f"deleted subscription {subscription}")
+
+
+def _require_yes(yes: bool, verb: str) -> None:
+    if not yes:
+        raise InvalidArgument(
+            f"{verb} loses the positions of the subscription", hint="say --yes if that is meant"
+        )

@@ -56,7 +56,8 @@ class SqlRegistry(LeaseRegistry):
         return 0
 
     def _register(self, consumer: str, session: str, weight: float) -> None:
-        self._call("join", consumer=consumer, session=uuid.UUID(session), weight=weight)
+        run = uuid.UUID(session)
+        self._call("join", consumer=consumer, session=run, weight=weight, topics=None)
 
     def deregister(self, consumer: str) -> None:
         session = self._sessions.pop(consumer, None)

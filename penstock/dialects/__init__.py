@@ -7,17 +7,19 @@ from functools import cache
 from typing import Any
 
 from penstock import config
-from penstock.dialects import mysql, postgres
+from penstock.dialects import memory, mysql, postgres
 from penstock.dialects.common import Dialect
 from penstock.errors import InvalidArgument
 
 POSTGRES: Dialect = postgres.Postgres()
 MYSQL: Dialect = mysql.MySQL()
+MEMORY: Dialect = memory.Memory()
+_BY_NAME = {each.name: each for each in (POSTGRES, MYSQL, MEMORY)}
 
 
 def of_name(name: str) -> Dialect:
-    """The dialect called 'postgres' or 'mysql'."""
-    return MYSQL if name == MYSQL.name else POSTGRES
+    """The dialect called 'postgres', 'mysql' or 'memory'."""
+    return _BY_NAME[name]
 
 
 def of_url(url: str) -> Dialect:
@@ -70,9 +72,11 @@ def driver_connection(connection: Any) -> Any:
 
 
 def _of_plain_driver(connection: Any) -> Dialect | None:
-    """The dialect of a connection that needs no unwrapping; None of all others."""
-    kind: Any = type(connection)
-    return _of_type(kind)
+    """The dialect of a connection that needs no unwrapping; None of all others.
+
+    By ``__class__``, which what a tracer puts round a connection answers as the connection does.
+    """
+    return _of_type(connection.__class__)
 
 
 @cache
@@ -84,4 +88,8 @@ def _of_type(kind: Any) -> Dialect | None:
     return None
 
 
-_PLAIN_DRIVERS = {"psycopg.Connection": POSTGRES, "pymysql.connections.Connection": MYSQL}
+_PLAIN_DRIVERS = {
+    "psycopg.Connection": POSTGRES,
+    "pymysql.connections.Connection": MYSQL,
+    "penstock.testing.connection.MemoryConnection": MEMORY,
+}

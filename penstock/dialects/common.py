@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -24,6 +24,10 @@ class Dialect(Protocol):
         self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int
     ) -> Any:
         """A connection of the dialect's own driver, with limits."""
+        ...
+
+    def statement(self, name: str) -> Statement:
+        """A named statement, for the schema that is set."""
         ...
 
     def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +72,14 @@ def without_secrets(url: str, error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return config.redact(text.replace(url, config.redact(url)))
+
+
+def tuples(rows: Iterable[Any]) -> list[Row]:
+    """Rows as a cursor gives them, which may be one that makes dictionaries."""
+    found = list(rows)
+    if found and isinstance(found[0], Mapping):
+        return [tuple(row.values()) for row in found]
+    return list(map(tuple, found))
 
 
 def on_sqlalchemy(connection: Any) -> bool:

@@ -16,14 +16,23 @@ from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from penstock import config
+from penstock import catalog, config
 from penstock.catalog import Statement
-from penstock.dialects.common import CONNECT_TIMEOUT_SECONDS, Row, on_sqlalchemy, unavailable
+from penstock.dialects.common import (
+    CONNECT_TIMEOUT_SECONDS,
+    Row,
+    on_sqlalchemy,
+    tuples,
+    unavailable,
+)
 from penstock.errors import ConfigurationError, DatabaseTooOld, driver_error, errno_of
 
 #: DEFAULT (expression) and CHECK; SKIP LOCKED and JSON_TABLE.
 OLDEST_MYSQL = (8, 0, 16)
 OLDEST_MARIADB = (10, 6, 0)
+
+#: How long a transaction of a single call may wait for its own COMMIT.
+OWN_IDLE_SECONDS = 3
 
 _DRIVERS = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
 _DEFAULT_PORT = 3306
@@ -78,6 +87,10 @@ class MySQL:
             raise
         return connection
 
+    def statement(self, name: str) -> Statement:
+        """Out of the files of its dialect."""
+        return catalog.statement(self.name, name, config.schema_name())
+
     def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Lists become JSON, UUIDs text, times UTC."""
         return {name: _bind(value) for name, value in given.items()}
@@ -130,8 +143,7 @@ class MySQL:
 
 def is_driver(connection: Any) -> bool:
     """Whether a connection is of a driver for MySQL or MariaDB, subclasses included."""
-    kind: Any = type(connection)
-    return bool(_modules(kind) & _DRIVERS)
+    return bool(_modules(connection.__class__) & _DRIVERS)
 
 
 @cache
@@ -182,17 +194,36 @@ def _own_transaction(connection: Any, statement: Statement) -> Iterator[None]:
     if not _commits_by_itself(connection, driver):
         yield
         return
-    driver.begin()
+    with _never_idle(driver):
+        driver.begin()
+        try:
+            yield
+        except BaseException:
+            # What cannot be rolled back any more, the server rolls back itself.
+            if getattr(driver, "open", True):
+                driver.rollback()
+            raise
+        driver.commit()
+        if statement.limits:
+            lift_limit(driver)
+
+
+@contextmanager
+def _never_idle(driver: Any) -> Iterator[None]:
+    """The server ends the session if its client stops between two statements of the block.
+
+    A call is three of them here.  A process that is paused in front of COMMIT would hold what the
+    call has locked, and with it every check-in of a subscription, or the sequencer, for hours.
+    """
+    mariadb = is_mariadb(str(getattr(driver, "server_version", "")))
+    name = "@@SESSION." + ("idle_transaction_timeout" if mariadb else "wait_timeout")
+    most = f"IF({name} = 0, {OWN_IDLE_SECONDS}, LEAST({name}, {OWN_IDLE_SECONDS}))"
+    driver.query(f"SET @penstock_idle = {name}, {name} = CAST({most} AS SIGNED)")
     try:
         yield
-    except BaseException:
-        # What cannot be rolled back any more, the server rolls back itself.
+    finally:
         if getattr(driver, "open", True):
-            driver.rollback()
-        raise
-    driver.commit()
-    if statement.limits:
-        lift_limit(driver)
+            driver.query(f"SET {name} = @penstock_idle")
 
 
 def _commits_by_itself(connection: Any, driver: Any) -> bool:
@@ -240,7 +271,7 @@ def _read(cursor: Any) -> list[Row]:
     found: list[Row] = []
     while True:
         if cursor.description is not None:
-            found += map(tuple, cursor.fetchall())
+            found += tuples(cursor.fetchall())
         # Also reads what comes last: an error behind a result would otherwise be lost.
         if not cursor.nextset():
             return found
@@ -251,7 +282,7 @@ def _read_converted(cursor: Any) -> list[Row]:
     while True:
         if cursor.description is not None:
             makers = [_MAKERS.get(column[1], _same) for column in cursor.description]
-            found += (_made(makers, row) for row in cursor.fetchall())
+            found += (_made(makers, row) for row in tuples(cursor.fetchall()))
         if not cursor.nextset():
             return found
 
@@ -283,7 +314,8 @@ _MAKERS: dict[int, Callable[[Any], Any]] = {_TIMESTAMP: _in_utc, _DATETIME: _in_
 
 
 def _cursor(connection: Any) -> Any:
-    if type(connection).__module__.startswith("pymysql"):
+    kind: Any = type(connection)
+    if "pymysql" in _modules(kind):
         # The caller's connection may be set to give dictionaries, or row by row.
         return connection.cursor(_pymysql().cursors.Cursor)
     return connection.cursor()

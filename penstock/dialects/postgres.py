@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
-from penstock import config
+from penstock import catalog, config
 from penstock.catalog import Statement
 from penstock.dialects.common import (
     CONNECT_TIMEOUT_SECONDS,
     Row,
     on_sqlalchemy,
+    tuples,
     unavailable,
     without_secrets,
 )
@@ -67,6 +69,10 @@ class Postgres:
             raise
         return connection
 
+    def statement(self, name: str) -> Statement:
+        """Out of the files of its dialect."""
+        return catalog.statement(self.name, name, config.schema_name())
+
     def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """As they are: psycopg knows the types."""
         return dict(given)
@@ -77,8 +83,7 @@ class Postgres:
             result = connection.exec_driver_sql(sql, binds)
             return [tuple(row) for row in result] if result.returns_rows else []
         if _is_psycopg(connection):
-            # The caller's connection may be set to give dictionaries.
-            with connection.cursor(row_factory=_psycopg().rows.tuple_row) as cursor:
+            with _cursor(connection) as cursor:
                 cursor.execute(sql, binds)
                 # Whether there are rows; `description` would be built first.
                 return [] if cursor.rownumber is None else list(cursor.fetchall())
@@ -86,7 +91,7 @@ class Postgres:
             cursor.execute(sql, binds)
             if cursor.description is None:
                 return []
-            return [tuple(row) for row in cursor.fetchall()]
+            return tuples(cursor.fetchall())
 
     def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """Ids and times as the bytes that travel; an event decodes them when it is asked."""
@@ -94,10 +99,10 @@ class Postgres:
             return self.execute(connection, sql, binds)
         from psycopg.types.string import ByteaBinaryLoader
 
-        with connection.cursor(binary=True, row_factory=_psycopg().rows.tuple_row) as cursor:
+        with _cursor(connection) as cursor:
             for kind in ("uuid", "timestamptz"):
                 cursor.adapters.register_loader(kind, ByteaBinaryLoader)
-            cursor.execute(sql, binds)
+            cursor.execute(sql, binds, binary=True)
             return list(cursor.fetchall())
 
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
@@ -124,6 +129,18 @@ class Postgres:
         return str(getattr(getattr(inner, "diag", None), "message_primary", None) or inner)
 
 
+async def connect_async(url: str, *, application_name: str, statement_timeout_ms: int) -> Any:
+    """A psycopg.AsyncConnection, with the same limits."""
+    url = libpq_url(url)
+    psycopg = _psycopg()
+    try:
+        return await psycopg.AsyncConnection.connect(
+            url, autocommit=True, **_options(url, application_name, statement_timeout_ms)
+        )
+    except psycopg.OperationalError as error:
+        raise unavailable(url, error, "") from None
+
+
 def libpq_url(url: str) -> str:
     """The address as libpq reads it: SQLAlchemy's ``postgresql+psycopg://`` is accepted too."""
     if config.dialect_of_url(url) != "postgres":
@@ -146,7 +163,27 @@ def require_server(version: int) -> None:
 
 
 def _is_psycopg(connection: Any) -> bool:
-    return type(connection).__module__.startswith("psycopg") and hasattr(connection, "row_factory")
+    kind: Any = type(connection)
+    return _is_psycopg_type(kind)
+
+
+@cache
+def _is_psycopg_type(kind: Any) -> bool:
+    return any(
+        (each.__module__, each.__name__) == ("psycopg", "Connection") for each in kind.__mro__
+    )
+
+
+def _cursor(connection: Any) -> Any:
+    """A cursor that gives tuples, takes named parameters and can answer in the binary format.
+
+    The caller's connection may be set to give dictionaries, or cursors that cannot do these.
+    """
+    psycopg = _psycopg()
+    kind = connection.cursor_factory
+    if issubclass(kind, (psycopg.ClientCursor, psycopg.RawCursor)):
+        kind = psycopg.Cursor
+    return kind(connection, row_factory=psycopg.rows.tuple_row)
 
 
 def _options(url: str, application_name: str, statement_timeout_ms: int) -> dict[str, Any]:

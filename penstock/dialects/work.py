@@ -10,10 +10,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from penstock import config, dialects
-from penstock.dialects.mysql import lift_limit
+from penstock.dialects.mysql import in_transaction, lift_limit
 from penstock.errors import errno_of
+from penstock.wake import Wake
 
-_IN_ERROR = 3  # libpq's PQTRANS_INERROR
+_IDLE, _IN_ERROR = 0, 3  # libpq's PQTRANS_IDLE and PQTRANS_INERROR
 _OUTLIVED = "terminating connection due to"  # idle-in-transaction timeout, or transaction timeout
 
 _NO_SAVEPOINT = 1305
@@ -35,6 +36,10 @@ class Work(Protocol):
         """Whether the connection is gone."""
         ...
 
+    def commits_by_itself(self, connection: Any) -> bool:
+        """Whether a statement is committed with its end: no transaction is open."""
+        ...
+
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         """Whether the server ended a session whose transaction went on for too long."""
         ...
@@ -44,9 +49,12 @@ class Work(Protocol):
         ...
 
     def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event
+        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event | Wake
     ) -> Iterator[str]:
-        """Wait at most so long; what was said of the partitions that grew."""
+        """Wait at most so long; what was said of the partitions that grew.
+
+        A Wake ends the waiting.
+        """
         ...
 
 
@@ -64,6 +72,9 @@ class _PostgresWork:
     def is_closed(self, connection: Any) -> bool:
         return bool(connection.closed)
 
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.autocommit and connection.info.transaction_status == _IDLE)
+
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         return _OUTLIVED in str(error) and "timeout" in str(error)
 
@@ -71,10 +82,17 @@ class _PostgresWork:
         connection.execute(f'LISTEN "{config.schema_name()}_log"')
 
     def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event
+        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event | Wake
     ) -> Iterator[str]:
-        for notice in connection.notifies(timeout=most_seconds, stop_after=1):
-            yield notice.payload
+        if isinstance(stop, Wake):
+            # What was heard during a statement does not show at the socket any more.
+            heard = list(connection.notifies(timeout=0))
+            if not heard:
+                stop.wait(most_seconds, beside=connection.fileno())
+                heard = list(connection.notifies(timeout=0))
+        else:
+            heard = list(connection.notifies(timeout=most_seconds, stop_after=1))
+        return iter([notice.payload for notice in heard])
 
 
 class _MySQLWork:
@@ -117,6 +135,9 @@ class _MySQLWork:
             return True
         return False
 
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.get_autocommit()) and in_transaction(connection) is False
+
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         """A connection that is closed for its idleness is told nothing: so by the time."""
         return seconds >= lease_seconds / 2
@@ -125,7 +146,7 @@ class _MySQLWork:
         """Nobody can be woken."""
 
     def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event
+        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event | Wake
     ) -> Iterator[str]:
         """Pauses that double, so that a busy stream is read at once and an idle one rarely."""
         doubled = min(most_seconds, _FIRST_PAUSE_SECONDS * 2.0 ** min(idle_rounds, 20))
@@ -133,10 +154,50 @@ class _MySQLWork:
         return iter(())
 
 
+class _MemoryWork:
+    """A log in memory, of penstock.testing."""
+
+    def transaction(self, connection: Any) -> AbstractContextManager[Any]:
+        transaction: AbstractContextManager[Any] = connection.transaction()
+        return transaction
+
+    def is_broken(self, connection: Any) -> bool:
+        """A block cannot end the transaction that it is in."""
+        return False
+
+    def is_closed(self, connection: Any) -> bool:
+        return bool(connection.closed)
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.commits_by_itself)
+
+    def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
+        return "outlived its lease" in str(error)
+
+    def listen(self, connection: Any) -> None:
+        """A look costs nothing."""
+
+    def notices(
+        self, connection: Any, most_seconds: float, idle_rounds: int, stop: Any
+    ) -> Iterator[str]:
+        """A short pause."""
+        stop.wait(min(most_seconds, _FIRST_PAUSE_SECONDS))
+        return iter(())
+
+
 _POSTGRES: Work = _PostgresWork()
-_MYSQL: Work = _MySQLWork()
+_WORK: dict[str, Work] = {
+    "postgres": _POSTGRES,
+    "mysql": _MySQLWork(),
+    "memory": _MemoryWork(),
+}
+
+
+def of_async_connection(connection: Any) -> Work:
+    """PostgreSQL's only: there is no other asynchronous driver that we know."""
+    return _POSTGRES
 
 
 def of_connection(connection: Any) -> Work:
     """By the kind of the connection."""
-    return _MYSQL if dialects.of_connection(connection) is dialects.MYSQL else _POSTGRES
+    return _WORK[dialects.of_connection(connection).name]

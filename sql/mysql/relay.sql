@@ -25,11 +25,6 @@ CALL penstock.dead_letter(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(reason)s
 )
 
--- name: dead_letters_of
--- What a subscription has given up, newest first.
--- reads only
-CALL penstock.dead_letters_of(%(subscription)s, %(max_rows)s)
-
 -- name: sweep
 -- Collects consumers whose time has run out.
 CALL penstock.sweep(%(max_rows)s)

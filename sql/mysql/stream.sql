@@ -14,15 +14,23 @@ CALL penstock.unsubscribe(%(subscription)s)
 
 -- name: join
 -- Becomes a member of a subscription.
-CALL penstock.`join`(%(subscription)s, %(consumer)s, %(session)s, %(weight)s)
+CALL penstock.`join`(%(subscription)s, %(consumer)s, %(session)s, %(weight)s, %(topics)s)
 
 -- name: heartbeat
 -- Stays a member.
 CALL penstock.heartbeat(%(subscription)s, %(consumer)s, %(session)s)
 
+-- name: heartbeats
+-- The same for all consumers of a process: place, standing, seconds until the check-in, seconds between two of them.
+CALL penstock.heartbeats(%(subscriptions)s, %(consumers)s, %(sessions)s)
+
+-- name: heartbeats_alone
+-- The same in a transaction of its own; whether a commit waits for the disk is a setting of the whole server.
+CALL penstock.heartbeats(%(subscriptions)s, %(consumers)s, %(sessions)s)
+
 -- name: check_in
 -- Stays a member, and gives and takes leases.
-CALL penstock.check_in(%(subscription)s, %(consumer)s, %(session)s)
+CALL penstock.check_in(%(subscription)s, %(consumer)s, %(session)s, %(fresh)s)
 
 -- name: poll
 -- Events of held leases, each after its own position.
@@ -54,6 +62,55 @@ CALL penstock.`position`(%(subscription)s, %(topic)s)
 -- name: seek
 -- Sets the position of one partition and takes the lease from its holder.
 CALL penstock.seek(%(subscription)s, %(topic)s, %(partition)s, %(start)s)
+
+-- name: reset_subscription
+-- Sets the positions of a subscription, or of its partitions of one topic.
+CALL penstock.reset_subscription(%(subscription)s, %(start)s, %(topic)s)
+
+-- name: pause_subscription
+-- No lease is handed out from now on.
+CALL penstock.pause_subscription(%(subscription)s, %(reason)s)
+
+-- name: resume_subscription
+-- Leases are handed out again.
+CALL penstock.resume_subscription(%(subscription)s)
+
+-- name: list_subscriptions
+-- Every subscription that the login may see.
+-- json: 2
+-- reads only
+CALL penstock.list_subscriptions()
+
+-- name: describe_subscription
+-- One of them.
+-- json: 2
+-- reads only
+CALL penstock.describe_subscription(%(subscription)s)
+
+-- name: report_error
+-- The last error of a consumer.
+CALL penstock.report_error(%(subscription)s, %(consumer)s, %(session)s, %(error)s)
+
+-- name: subscription_consumers
+-- The members of one subscription, or of all.
+-- json: 3
+-- reads only
+CALL penstock.subscription_consumers(%(subscription)s)
+
+-- name: unleased_cursors
+-- What can be leased.
+-- reads only
+CALL penstock.unleased_cursors(%(subscription)s)
+
+-- name: leased_cursors
+-- What is held.
+-- reads only
+CALL penstock.leased_cursors(%(subscription)s)
+
+-- name: subscription_statistics
+-- One row for each subscription.
+-- reads only
+CALL penstock.subscription_statistics(%(subscription)s)
 
 -- name: subscription_lag
 -- Positions, lag and holders, of one subscription or of all.

@@ -27,11 +27,6 @@ SELECT penstock.dead_letter(
     %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(sequence)s::bigint, %(reason)s
 )
 
--- name: dead_letters_of
--- What a subscription has given up, newest first.
-SELECT topic, partition, sequence, event_id, key, type, reason, died_at
-FROM penstock.dead_letters_of(%(subscription)s, %(max_rows)s::integer)
-
 -- name: sweep
 -- Collects consumers whose time has run out.
 SELECT expired_consumers, locked_leases FROM penstock.sweep(%(max_rows)s::integer)

@@ -15,16 +15,29 @@ SELECT penstock.unsubscribe(%(subscription)s)
 -- name: join
 -- Becomes a member of a subscription.
 SELECT heartbeat_seconds, lease_seconds, history
-FROM penstock.join(%(subscription)s, %(consumer)s, %(session)s, %(weight)s)
+FROM penstock.join(%(subscription)s, %(consumer)s, %(session)s, %(weight)s, %(topics)s::text[])
 
 -- name: heartbeat
 -- Stays a member.
 SELECT penstock.heartbeat(%(subscription)s, %(consumer)s, %(session)s)
 
+-- name: heartbeats
+-- The same for all consumers of a process.
+SELECT place, standing, check_in_seconds, COALESCE(pace_seconds, 0)
+FROM penstock.heartbeats(%(subscriptions)s::text[], %(consumers)s::text[], %(sessions)s::uuid[])
+ORDER BY place
+
+-- name: heartbeats_alone
+-- The same in a transaction of its own, whose commit does not wait for the disk.
+SELECT place, standing, check_in_seconds, COALESCE(pace_seconds, 0)
+FROM set_config('synchronous_commit', 'off', true),
+    penstock.heartbeats(%(subscriptions)s::text[], %(consumers)s::text[], %(sessions)s::uuid[])
+ORDER BY place
+
 -- name: check_in
 -- Stays a member, and gives and takes leases.
 SELECT topic, partition, partition_id, lease_epoch, state, "position", history
-FROM penstock.check_in(%(subscription)s, %(consumer)s, %(session)s)
+FROM penstock.check_in(%(subscription)s, %(consumer)s, %(session)s, %(fresh)s)
 
 -- name: poll
 -- Events of held leases, each after its own position. Headers as text, as in fetch.
@@ -60,6 +73,62 @@ SELECT partition, "position", history FROM penstock.position(%(subscription)s, %
 -- name: seek
 -- Sets the position of one partition and takes the lease from its holder.
 SELECT penstock.seek(%(subscription)s, %(topic)s, %(partition)s::integer, %(start)s)
+
+-- name: reset_subscription
+-- Sets the positions of a subscription, or of its partitions of one topic.
+SELECT topic, partition, "position" FROM penstock.reset_subscription(%(subscription)s, %(start)s, %(topic)s)
+
+-- name: pause_subscription
+-- No lease is handed out from now on.
+SELECT penstock.pause_subscription(%(subscription)s, %(reason)s)
+
+-- name: resume_subscription
+-- Leases are handed out again.
+SELECT penstock.resume_subscription(%(subscription)s)
+
+-- name: list_subscriptions
+-- Every subscription that the login may see.
+SELECT
+    name, mode, topics, heartbeat_seconds, lease_seconds, release_seconds, max_consumers, created_at, paused_at, paused_by,
+    paused_reason
+FROM penstock.list_subscriptions()
+
+-- name: describe_subscription
+-- One of them.
+SELECT
+    name, mode, topics, heartbeat_seconds, lease_seconds, release_seconds, max_consumers, created_at, paused_at, paused_by,
+    paused_reason
+FROM penstock.describe_subscription(%(subscription)s)
+
+-- name: report_error
+-- The last error of a consumer.
+SELECT penstock.report_error(%(subscription)s, %(consumer)s, %(session)s, %(error)s)
+
+-- name: subscription_consumers
+-- The members of one subscription, or of all.
+SELECT
+    subscription, consumer, weight, topics, joined_at, heartbeat_at, deadline, live, leases, last_error, last_error_at
+FROM penstock.subscription_consumers(%(subscription)s)
+
+-- name: unleased_cursors
+-- What can be leased.
+SELECT
+    subscription, topic, partition, "position", high_watermark, lag_events, lag_seconds, state, holder, lease_epoch
+FROM penstock.unleased_cursors(%(subscription)s)
+
+-- name: leased_cursors
+-- What is held.
+SELECT
+    subscription, topic, partition, holder, state, lease_epoch, "position", high_watermark, lag_events, acquired_at,
+    deadline, release_deadline
+FROM penstock.leased_cursors(%(subscription)s)
+
+-- name: subscription_statistics
+-- One row for each subscription.
+SELECT
+    subscription, heartbeat_seconds, active_partitions, active_consumers, active_weight, moves, take_overs, changed_at,
+    paused_at
+FROM penstock.subscription_statistics(%(subscription)s)
 
 -- name: subscription_lag
 -- Positions, lag and holders, of one subscription or of all.

@@ -20,6 +20,10 @@ def record(event: Event) -> None:
     _note(f"{event.partition} {event.sequence} {event.payload.decode()}")
 
 
+def ignore(event: Event) -> None:
+    """Note nothing."""
+
+
 def behind_a_gate(batch: Batch) -> None:
     """Note the batch, wait until the test makes the gate's file, note its end."""
     _note(f"begin {batch.lease.partition} {len(batch)}")

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from consumers import __main__ as command
-from consumers import daemon
+from penstock import process
 from penstock.supervisor import Supervisor
 from tests.consumers.conftest import Connection, StartDaemon
 
@@ -37,7 +37,8 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return one_line(err)
 
     monkeypatch.setattr(Supervisor, "start", start)
-    monkeypatch.setattr(daemon, "log_to_stderr", str)  # the tests' own log stays as it is
+    # The tests' own log stays as it is.
+    monkeypatch.setattr(process, "log_to_stderr", lambda level, form: None)
     return refusal
 
 
@@ -50,8 +51,8 @@ def one_line(text: str) -> str:
 
 
 WRONG = {
-    "unknown role": (["--roles", "sequencer,cook"], "unknown role 'cook'", "sequencer, sweep"),
-    "no role": (["--roles", ","], "has no role", "use some of"),
+    "unknown role": (["--roles", "sequencer,cook"], "'cook' is not known", "the nearest is"),
+    "no role": (["--roles", ","], "--roles is ','", "use some of"),
     "role without option": (["--roles", "consumers"], "--consumer", "give both"),
     "relay without option": (["--roles", "relay"], "--relay", "give both"),
     "option without role": (["--relay", "export=jsonl:out"], "--relay", "give both"),
@@ -94,6 +95,13 @@ WRONG = {
         "jsonl:///directory",
     ),
     "log level": (["--log-level", "loud"], "'loud'", "debug, info"),
+    "nothing to share": (["--processes", "2"], "2 processes", "one is enough"),
+    "processes that run no consumer": (
+        ["--processes", "2", "--roles", "sequencer,consumers", "--consumer",
+         f"nobody={HANDLERS}:record"],
+        "no subscription 'nobody'",
+        "penstock subscription create nobody",
+    ),
     "host": (["--http-host", "192.0.2.1"], "192.0.2.1", "--http-host"),
 }  # fmt: skip
 

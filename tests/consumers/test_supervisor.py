@@ -194,3 +194,26 @@ def test_stop_from_a_signal_handler_wakes_the_waiting_thread(pair: Pair) -> None
         sender.join()
         signal.signal(signal.SIGUSR1, before)
     assert calls == [signal.SIGUSR1]
+
+
+def test_a_signal_that_another_thread_takes_is_seen(pair: Pair) -> None:
+    """Guard: waiting ends now and then; nothing wakes the main thread when it was not interrupted.
+
+    Python's part of the handler is left waiting as it is then, with the main thread blocked.
+    """
+    supervisor, _, _ = pair
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: supervisor.stop())
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+
+    def take() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    taker = threading.Timer(0.1, take)
+    try:
+        taker.start()
+        supervisor.wait()
+    finally:
+        taker.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGUSR1, before)

@@ -1,7 +1,8 @@
 """The same tests on PostgreSQL, MySQL and MariaDB, by the fixture ``db``.
 
 They use Penstock's Python API, and SQL that all engines take.  PENSTOCK_TEST_DATABASES leaves
-engines out.
+engines out.  Those that tests.contract.in_memory names run on the log in memory of penstock.testing
+as well.
 """
 
 from __future__ import annotations
@@ -18,12 +19,27 @@ from tests.contract.databases import (
     PostgresDatabase,
     installed,
 )
+from tests.contract.in_memory import runs_in_memory
+from tests.contract.memory_kit import MemoryContractDatabase
 
 
-@pytest.fixture(params=servers.DATABASES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The engines of a test that names none itself."""
+    marks = metafunc.definition.iter_markers("parametrize")
+    if "db" in metafunc.fixturenames and not any(mark.args[0] == "db" for mark in marks):
+        engines = [*servers.DATABASES, *["memory"] * runs_in_memory(metafunc.definition)]
+        metafunc.parametrize("db", engines, indirect=True)
+
+
+@pytest.fixture
 def db(request: pytest.FixtureRequest) -> Iterator[ContractDatabase]:
-    """A fresh, migrated database; ids [postgres], [mysql], [mariadb]."""
+    """A fresh, migrated database; ids [postgres], [mysql], [mariadb], [memory]."""
     engine: str = request.param
+    if engine == "memory":
+        memory = MemoryContractDatabase()
+        yield memory
+        memory.close()
+        return
     if engine == "postgres":
         topic_cache.clear()
         postgres = PostgresDatabase(engine, request.getfixturevalue("database_url"))

@@ -3,7 +3,7 @@
 Measured on a log of 50,000 events (PostgreSQL, MySQL, MariaDB): a publish reads 1, 1, 2 rows, a
 batch of 20 events 20, 145, 146, a pass over them 40, 305, 462, a pass over nothing 2, 19, 22, a
 fetch of 20 27, 583, 583 (on MySQL a chunk is taken apart whole), a poll 33, 620, 624, a check-in
-72, 86, 128, a commit of 4 partitions 14, 101, 110, a heartbeat 2, 4, 5.
+59, 127, 154, a commit of 4 partitions 14, 101, 110, a heartbeat 2, 7, 7.
 """
 
 from __future__ import annotations
@@ -88,9 +88,14 @@ def _heartbeat(own: Any, past: Seeded) -> object:
     return None
 
 
-@_may_read(
-    300, "consumers_pkey leases_pkey chunks_sequence positions_subscription_id_partition_id_id_idx"
-)
+@_may_read(60, "subscriptions_name_key consumers_pkey surveys_pkey")
+def _heartbeats(own: Any, past: Seeded) -> object:
+    (beat,) = stream.heartbeats(own, [past.member])
+    assert beat.standing == "member"
+    return None
+
+
+@_may_read(300, f"consumers_pkey leases_pkey surveys_pkey active_partitions_pkey {LEDGER}")
 def _check_in(own: Any, past: Seeded) -> object:
     return stream.check_in(own, past.member)
 
@@ -150,6 +155,7 @@ CALLS = {
     "fetch": _fetch,
     "high_watermarks": _high_watermarks,
     "heartbeat": _heartbeat,
+    "heartbeats": _heartbeats,
     "check_in": _check_in,
     "poll": _poll,
     "open_block": _open_block,

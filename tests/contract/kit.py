@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import database
 from tests.contract.databases import ContractDatabase
+from tests.contract.memory_kit import MemoryContractDatabase
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -26,6 +27,8 @@ def open_transaction(db: ContractDatabase) -> Iterator[Connection]:
 
 def count(db: ContractDatabase, table: str) -> int:
     """How many rows a table of Penstock has."""
+    if isinstance(db, MemoryContractDatabase):
+        return db.count(table)
     ((found,),) = db.run(f"SELECT COUNT(*) FROM penstock.{table}")
     return int(found)
 

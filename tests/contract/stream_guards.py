@@ -11,6 +11,11 @@ NO_EPOCH: Guard = {
         "ON given.partition_id = l.partition_id",
     ),
     "mysql": ("hold_lease", "AND l.lease_epoch = given_epoch", ""),
+    "memory": (
+        "delivery.held",
+        "present != [epoch for _, epoch in wanted]",
+        "len(present) < len(wanted)",
+    ),
 }
 NO_FENCE: Guard = {
     "postgres": (
@@ -23,6 +28,11 @@ NO_FENCE: Guard = {
         "IF NOT all_held OR NOT COALESCE(left_seconds > 0, FALSE) THEN",
         "IF FALSE THEN",
     ),
+    "memory": (
+        "delivery.held",
+        "if present != [epoch for _, epoch in wanted] or member is None or member.deadline <= now:",
+        "if False:",
+    ),
 }
 NO_LIMIT: Guard = {
     "postgres": ("hold_leases", "PERFORM limit_transaction(left_seconds);", ""),
@@ -31,10 +41,12 @@ NO_LIMIT: Guard = {
         "IF @penstock_own_limit = 0 OR @penstock_own_limit > allowed THEN",
         "IF FALSE THEN",
     ),
+    "memory": ("delivery.held", "tx.limit(member.deadline - now)", ""),
 }
 NO_LOCK: Guard = {
     "postgres": ("hold_leases", "FOR NO KEY UPDATE OF l", ""),
     "mysql": ("hold_lease", "FOR UPDATE", ""),
+    "memory": ("delivery.held", "lock_lease(tx, place)", 'tx.get("leases", place)'),
 }
 NOT_FORWARD: dict[str, list[tuple[str, str, str]]] = {
     "postgres": [
@@ -45,10 +57,19 @@ NOT_FORWARD: dict[str, list[tuple[str, str, str]]] = {
     "mysql": [
         ("commit", "CALL check_positions(owner_id, partition_ids, positions, after);", ""),
     ],
+    "memory": [
+        ("delivery._problem", "if position <= lease.position:", "if False:"),
+        ("delivery._problem", "if position > high:", "if False:"),
+    ],
 }
 READ_BEHIND: Guard = {
     "postgres": ("commit", "OR given.read_after <> stored.position", ""),
     "mysql": ("check_positions", "ELSEIF read_after <> stands_at THEN", "ELSEIF FALSE THEN"),
+    "memory": (
+        "delivery._problem",
+        "if behind is not None and behind != lease.position:",
+        "if False:",
+    ),
 }
 NAMED_TWICE: Guard = {
     "postgres": (
@@ -57,6 +78,11 @@ NAMED_TWICE: Guard = {
         "cardinality(partition_ids)",
     ),
     "mysql": ("commit", "COUNT(DISTINCT p.id)", "COUNT(p.id)"),
+    "memory": (
+        "delivery.commit",
+        "if len(set(partition_ids)) != len(partition_ids):",
+        "if False:",
+    ),
 }
 JOIN_DOES_NOT_WAIT: Guard = {
     "postgres": (
@@ -65,6 +91,11 @@ JOIN_DOES_NOT_WAIT: Guard = {
         "IF give_up_leases(owner.id, consumer, 'expired', now) < 0 THEN",
     ),
     "mysql": ("join", "IF blocked > 0 THEN", "IF blocked < 0 THEN"),
+    "memory": (
+        "leases.join",
+        'if _give_up(tx, owner, consumer, "expired") > 0:',
+        'if _give_up(tx, owner, consumer, "expired") < 0:',
+    ),
 }
 LEAVE_FORGETS: Guard = {
     "postgres": (
@@ -73,16 +104,26 @@ LEAVE_FORGETS: Guard = {
         "PERFORM give_up_leases(owner.id, consumer, 'released', clock_timestamp()); IF true THEN",
     ),
     "mysql": ("leave", "IF blocked = 0 THEN", "IF TRUE THEN"),
+    "memory": (
+        "leases.leave",
+        'if _give_up(tx, owner, consumer, "released") == 0:',
+        'if _give_up(tx, owner, consumer, "released") >= 0:',
+    ),
 }
 SEEK_LEAVES_THE_LEASE: Guard = {
     "postgres": (
-        "seek",
+        "move_position",
         "SET state = 'AVAILABLE', holder = NULL, lease_epoch = l.lease_epoch + 1,",
         "SET",
     ),
     "mysql": (
-        "seek",
+        "move_position",
         "SET l.state = 'AVAILABLE', l.holder = NULL, l.lease_epoch = held_epoch + 1,",
         "SET",
+    ),
+    "memory": (
+        "subscriptions._move",
+        "put_lease(tx, LeaseRow(*place, position, epoch, moved_epoch=epoch))",
+        "put_lease(tx, replace(lease, position=position))",
     ),
 }

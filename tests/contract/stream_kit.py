@@ -8,6 +8,7 @@ from penstock import stream
 from penstock.records import Lease
 from penstock.stream import Membership
 from tests.contract.databases import ContractDatabase
+from tests.contract.memory_kit import MemoryContractDatabase
 from tests.stream.kit import SUBSCRIPTION, filled, member_with_lease
 
 PAST = "2000-01-01 00:00:00"
@@ -18,11 +19,19 @@ Guard = dict[str, tuple[str, str, str]]
 
 def without(db: ContractDatabase, guard: Guard) -> None:
     """Make the mutant of the engine."""
-    db.without_guard(*guard["postgres" if db.engine == "postgres" else "mysql"])
+    db.without_guard(*guard[dialect(db)])
+
+
+def dialect(db: ContractDatabase) -> str:
+    """Whose mutants the engine has."""
+    return "mysql" if db.engine == "mariadb" else db.engine
 
 
 def end_lease(db: ContractDatabase, consumer: str) -> None:
     """As if the lease time of a consumer had passed."""
+    if isinstance(db, MemoryContractDatabase):
+        db.end_lease(consumer)
+        return
     db.run(
         "UPDATE penstock.consumers SET deadline = %(past)s WHERE id = %(consumer)s",
         {"past": PAST, "consumer": consumer},
@@ -31,6 +40,8 @@ def end_lease(db: ContractDatabase, consumer: str) -> None:
 
 def acquired(db: ContractDatabase) -> int:
     """How often a lease was acquired."""
+    if isinstance(db, MemoryContractDatabase):
+        return db.acquired()
     ((found,),) = db.run(
         "SELECT COUNT(*) FROM penstock.lease_history AS h"
         " WHERE h.lease_epoch > 0 AND h.holder <> ''"
@@ -68,3 +79,20 @@ def join(connection: Any, count: int, first: int = 0) -> list[Membership]:
 
 def _quoted(db: ContractDatabase, name: str) -> str:
     return f'"{name}"' if db.engine == "postgres" else f"`{name}`"
+
+
+#: The times that the protocol has stored.
+_TIMES = {
+    "consumers": ("joined_at", "heartbeat_at", "deadline"),
+    "leases": ("acquired_at", "release_deadline"),
+    "lease_history": ("at",),
+    "positions": ("at",),
+}
+
+
+def pass_time(db: ContractDatabase, seconds: float) -> None:
+    """The database's clock as the protocol sees it goes on: all that it has stored is older."""
+    number = f"'{seconds}'" if db.engine == "postgres" else f"{seconds}"
+    for table, columns in _TIMES.items():
+        changes = ", ".join(f"{each} = {each} - INTERVAL {number} SECOND" for each in columns)
+        db.run(f"UPDATE penstock.{table} SET {changes}")

@@ -31,7 +31,7 @@ from tests.contract.stream_guards import (
     READ_BEHIND,
     SEEK_LEAVES_THE_LEASE,
 )
-from tests.contract.stream_kit import end_lease, taken_over, without
+from tests.contract.stream_kit import dialect, end_lease, taken_over, without
 from tests.log.kit import wait_until
 from tests.stream.kit import (
     STREAM,
@@ -231,7 +231,7 @@ def test_without_the_comparison_any_position_is_taken(db: ContractDatabase, posi
     filled(own)
     member, lease = member_with_lease(own, "a")
     stream.commit(own, member, [(lease, 5)])
-    for guard in NOT_FORWARD["postgres" if db.engine == "postgres" else "mysql"]:
+    for guard in NOT_FORWARD[dialect(db)]:
         db.without_guard(*guard)
     stream.commit(own, member, [(lease, position)])
     assert stored(own) == position

@@ -157,7 +157,8 @@ def test_refusals_are_typed(db: ContractDatabase) -> None:
         log.fetch(own, "tests/nothing", 0, 1)
     with pytest.raises(InvalidPartition):
         log.fetch(own, TOPIC, 1, 2)
-    for start, most in ((0, 1), (2, 0), (2, 100_001), (10**19, 1)):
+    wrong: list[tuple[Any, Any]] = [(0, 1), (2, 0), (2, 100_001), (10**19, 1)]
+    for start, most in [*wrong, (True, 1), (2, 1.5), ("2", 1), (2, None)]:
         with pytest.raises(InvalidArgument):
             log.fetch(own, TOPIC, 0, start, most)
 

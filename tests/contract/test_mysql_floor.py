@@ -16,7 +16,7 @@ from penstock import database, log
 from penstock.dialects import mysql_slices
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction, sql
-from tests.contract.mysql_kit import GATE, WAIT, wait_for_gate
+from tests.contract.mysql_kit import GATE, WAIT, stopped, wait_for_gate
 from tests.log.kit import drain, put, texts, topic
 
 _OTHER = "tests/other"
@@ -243,6 +243,32 @@ def test_without_that_its_event_is_lost(mysql_db: MySQLDatabase) -> None:
         "settle_block", "INSERT INTO pending (block, event_count) VALUES (of_block, 0);", "DO 0;"
     )
     assert _number_without_a_row(mysql_db) == ["0", "1", "2"]
+
+
+def test_a_row_that_comes_while_its_number_is_taken_is_late(mysql_db: MySQLDatabase) -> None:
+    """Guard: settle_block takes a duplicate key for a publisher; without it the pass fails."""
+    mysql_db.without_guard(*_EAGER)
+    own = _log(mysql_db)
+    put(own, "0")
+    drain(own)
+    ((number,),) = mysql_db.run("SELECT MAX(settled_block) + 1 FROM penstock.sequencer")
+    with open_transaction(mysql_db) as undone:
+        put(undone, "undone")
+        undone.rollback()
+    put(own, "1")
+    drain(own)
+    put(own, "2")
+    with stopped(mysql_db, "settle_block", "IF NOT is_open AND found IS NULL THEN") as a_pass:
+        sql(own, f"INSERT INTO penstock.pending (block, event_count) VALUES ({number}, 1)")
+        sql(
+            own,
+            "INSERT INTO penstock.events (id, partition_id, event_id, type, content_type, payload,"
+            f" created_at) SELECT {number} * 256, MIN(id), RANDOM_BYTES(16), '', '', 'late',"
+            " UTC_TIMESTAMP(6) FROM penstock.partitions",
+        )
+    assert a_pass.failures == []
+    drain(own)
+    assert texts(own) == ["0", "1", "2", "late"]
 
 
 def test_numbers_that_were_rolled_back_do_not_pile_up(mysql_db: MySQLDatabase) -> None:

@@ -31,8 +31,9 @@ FEW = {"sequencer", "namespace_grants", "slices", "slice_rates", "subscriptions"
 
 VERBS = (
     "publish", "publish_batch", "sequence", "fetch", "high_watermarks", "poll", "commit",
-    "heartbeat", "check_in", "release", "leave", "position", "open_block", "read_block",
-    "relay_failure", "log_status", "unsequenced", "refuse_under_pressure", "measure_pressure",
+    "heartbeat", "heartbeats", "check_in", "release", "leave", "position", "open_block",
+    "read_block", "relay_failure", "log_status", "unsequenced", "refuse_under_pressure",
+    "measure_pressure",
 )  # fmt: skip
 #: A pass comes to them after a restore only.
 RARE = {"open_era", "repair_pass"}
@@ -46,9 +47,11 @@ INDEXES = {
     "positions": {"PRIMARY", "positions_newest"},
     "leases": {"PRIMARY"},
     "consumers": {"PRIMARY"},
+    "surveys": {"PRIMARY"},
+    "active_partitions": {"PRIMARY"},
     "blocks": {"PRIMARY", "blocks_newest"},
     "relay_failures": {"PRIMARY", "relay_failures_attempt"},
-    "dead_letters": {"PRIMARY"},
+    "dead_letters": {"PRIMARY", "dead_letters_redriven"},
     "topics": {"PRIMARY", "topics_address"},
     "partitions": {"PRIMARY", "partitions_number"},
     "subscriptions": {"PRIMARY", "subscriptions_name"},
@@ -229,7 +232,7 @@ MYSQL_MUTANTS = {
         "FROM chunks AS c IGNORE INDEX (PRIMARY)",
     ),
     "check_in": (
-        "read_board",
+        "survey",
         "FORCE INDEX (positions_newest)",
         "IGNORE INDEX (PRIMARY, positions_newest)",
     ),

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from ops.relay import Relay, dead_letters
+from ops.relay import Relay
 from ops.relay_block import Backoff, relay_once
 from ops.sinks.base import Block, EventRefused, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from ops.sweep import sweep
 from penstock import database, stream
+from penstock.dead_letters import dead_letters
 from penstock.errors import BelowLowSequence, StaleLease
 from penstock.history import Seen
 from penstock.records import Lease

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -12,6 +13,7 @@ from ops.restore import histories, reconcile, report_position, restore_status
 from penstock import database, log, stream
 from penstock.cli import main
 from penstock.errors import InvalidArgument, LogBehind, StaleLease, TopicNotFound
+from penstock.heart import Heart
 from penstock.history import Seen, require_log
 from penstock.lease_keeper import LeaseKeeper
 from tests.contract.databases import ContractDatabase
@@ -42,6 +44,14 @@ NOT_BROUGHT_BACK: Guard = {
         "IF current_position(owner_id, part_id) > high_watermark(part_id) THEN",
         "IF FALSE THEN",
     ),
+}
+SEQUENCE_ALONE: Guard = {
+    "postgres": (
+        "report_positions",
+        "WHERE (EXCLUDED.history, EXCLUDED.sequence) > (s.history, s.sequence);",
+        "WHERE EXCLUDED.history > s.history OR EXCLUDED.sequence > s.sequence;",
+    ),
+    "mysql": ("stop_partition", "seen_history = known_history AND", "TRUE AND"),
 }
 OLD_LEASES: Guard = {
     "postgres": ("open_history", "SET state = 'AVAILABLE', holder = NULL,", "SET"),
@@ -214,6 +224,25 @@ def test_without_it_they_stay_beyond(db: ContractDatabase) -> None:
     assert _beyond(db) == [9]
 
 
+def _furthest(db: ContractDatabase, *reports: tuple[int, int]) -> tuple[int, int]:
+    own = db.connect()
+    reconcile(own, "what was reported before is over")
+    for sequence, history in reports:
+        _report(own, sequence, history)
+    (status,) = restore_status(own)
+    return status.sequence, status.history
+
+
+def test_of_several_reports_the_furthest_counts(db: ContractDatabase) -> None:
+    """Guard: report_positions, on MySQL stop_partition: first by history, then by sequence."""
+    filled(db.connect())
+    assert _furthest(db, (50, 9), (70, 2)) == (50, 9)
+    assert _furthest(db, (50, 9), (40, 9)) == (50, 9)
+    assert _furthest(db, (70, 4), (50, 9)) == (50, 9)
+    without(db, SEQUENCE_ALONE)
+    assert _furthest(db, (50, 9), (70, 5)) == (70, 5)
+
+
 def test_a_report_of_a_later_history_stops_too(db: ContractDatabase) -> None:
     """A database from before a reconcile: the reporter knows better."""
     own = db.connect()
@@ -227,7 +256,15 @@ def test_a_report_of_a_later_history_stops_too(db: ContractDatabase) -> None:
 
 @pytest.mark.parametrize(
     ("sequence", "history", "source"),
-    [(-1, 1, "x"), (None, 1, "x"), (1, 0, "x"), (1, None, "x"), (1, 1, ""), (1, 1, None)],
+    [
+        (-1, 1, "x"),
+        (None, 1, "x"),
+        (1, 0, "x"),
+        (1, None, "x"),
+        (1, 2**31, "x"),
+        (1, 1, ""),
+        (1, 1, None),
+    ],
 )
 def test_wrong_reports_are_typed_errors(
     db: ContractDatabase, sequence: int, history: int, source: str
@@ -296,20 +333,20 @@ def _reconnected(db: ContractDatabase) -> tuple[Any, LeaseKeeper]:
     short_leases(own, 3)
     opened: list[Any] = []
     keeper = LeaseKeeper(db.url, SUBSCRIPTION, consumer="a")
-    connect = keeper._connect
+    connect = Heart.open
 
-    def remembered() -> Any:
-        opened.append(connect())
+    def remembered(heart: Heart) -> Any:
+        opened.append(connect(heart))
         return opened[-1]
 
-    keeper._connect = remembered  # type: ignore[method-assign]
-    with keeper:
+    with patch.object(Heart, "open", remembered), keeper:
         (lease,) = keeper.leases()
         stream.commit(own, keeper.member, [(lease, 10)])
         keeper.moved(lease, 10)
         db.run("DELETE FROM penstock.chunks")
         joined = keeper.last_success
-        kill(db, opened[0])
+        for connection in opened:
+            kill(db, connection)
         keeper.check_in_soon()
         wait_until(
             lambda: db.run("SELECT * FROM penstock.stops") or keeper.last_success > joined,
@@ -329,7 +366,7 @@ def test_without_it_it_goes_on_in_a_log_that_is_behind(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: a new connection is as good as the one before."""
-    monkeypatch.setattr(LeaseKeeper, "_reconnect", lambda keeper: keeper._connect())
+    monkeypatch.setattr(LeaseKeeper, "_require_known", lambda keeper, connection: None)
     own, _ = _reconnected(db)
     assert db.run("SELECT * FROM penstock.stops") == []
     assert {each.source for each in restore_status(own)} == {f'subscription "{SUBSCRIPTION}"'}

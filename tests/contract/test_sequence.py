@@ -16,6 +16,7 @@ from penstock.publish import publish, publish_batch
 from penstock.records import Message
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction, sql
+from tests.contract.stream_kit import without
 from tests.log.kit import TOPIC, drain, put, read, texts, topic, wait_until
 
 PARTITIONS = 3
@@ -154,6 +155,7 @@ MUTANTS = {
             "DELETE p\n    FROM claimed AS c",
             "DELETE p\n    FROM (SELECT * FROM claimed WHERE FALSE) AS c",
         ),
+        "memory": ("log.sequence", 'tx.delete("unsequenced", number)', "pass"),
     },
     "overlaps": {
         "postgres": (
@@ -166,14 +168,25 @@ MUTANTS = {
             "SELECT c.first_sequence + c.event_count",
             "SELECT c.first_sequence + 1",
         ),
+        "memory": (
+            "log._append",
+            "high_watermark(tx, event.partition_id) + 1",
+            "max(high_watermark(tx, event.partition_id), 1)",
+        ),
     },
     "disorders": {
         "postgres": ("append_chunks", "ORDER BY b.due, b.id", "ORDER BY random()"),
         "mysql": ("collect_claimed", "ORDER BY c.block, l.n", "ORDER BY RAND()"),
+        "memory": ("log.sequence", "ready[:max_events]", "ready[::-1][:max_events]"),
     },
     "shows too much": {
         "postgres": ("high_watermark", "c.event_count - 1", "c.event_count"),
         "mysql": ("high_watermarks", "c.event_count - 1", "c.event_count"),
+        "memory": (
+            "log.high_watermarks",
+            "high_watermark(tx, each)",
+            "high_watermark(tx, each) + 1",
+        ),
     },
 }
 
@@ -181,7 +194,7 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_is_noticed(db: ContractDatabase, mutant: str) -> None:
     """Mutants of the sequencer: each one breaks a promise, or an index refuses it."""
-    db.without_guard(*MUTANTS[mutant]["postgres" if db.engine == "postgres" else "mysql"])
+    without(db, MUTANTS[mutant])
     with pytest.raises(Exception):  # noqa: B017 - an assertion, or what the driver raises
         _run(db, 0)
 

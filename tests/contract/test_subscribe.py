@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -175,7 +176,7 @@ def test_lag_tells_who_is_behind(db: ContractDatabase) -> None:
     assert stream.lag(own, "nobody") == []
 
 
-@pytest.mark.parametrize("seconds", [(0, 10), (3, 8), (1, 90_000)])
+@pytest.mark.parametrize("seconds", [(0, 10), (3, 8), (1, 90_000), (math.nan, 10), (3, math.inf)])
 def test_times_that_cannot_be_are_refused(
     db: ContractDatabase, seconds: tuple[float, float]
 ) -> None:
@@ -187,6 +188,7 @@ def test_times_that_cannot_be_are_refused(
         stream.configure_subscription(
             own, SUBSCRIPTION, heartbeat_seconds=heartbeat, lease_seconds=lease
         )
+    assert count(db, "policies") == 0
     short_leases(own, 3)
     member = stream.join(own, SUBSCRIPTION, "a")
     assert (member.heartbeat_seconds, member.lease_seconds) == (1, 3)

@@ -5,14 +5,13 @@ What is hidden and what is not there are refused in the same words.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import penstock
-from penstock import database, log, policies, rights, stream, topic_cache
+from penstock import database, dead_letters, log, policies, rights, stream, topic_cache
 from penstock.errors import (
     AlreadyExists,
     InUse,
@@ -24,6 +23,7 @@ from penstock.errors import (
     sqlstate_of,
 )
 from tests.contract.databases import ContractDatabase
+from tests.contract.failure_calls import FAILURES
 from tests.contract.stream_kit import Guard, without
 from tests.contract.tenants import (
     OPEN,
@@ -35,9 +35,8 @@ from tests.contract.tenants import (
     tenants_of,
     three_topics,
 )
+from tests.contract.wall_calls import LISTS, STEERING, Call, member
 from tests.contract.wall_guards import MUTANTS, READ_KEEPS
-
-Call = Callable[[Any, str], object]
 
 
 @pytest.fixture
@@ -103,6 +102,8 @@ BY_TOPIC: dict[str, Call] = {
     "subscribe": lambda own, topic: stream.subscribe(own, "new", [OPEN, topic]),
     "position": lambda own, topic: stream.position(own, "open", topic),
     "seek": lambda own, topic: stream.seek(own, "open", topic, 0, "earliest"),
+    "reset": lambda own, topic: stream.reset(own, "open", "earliest", topic=topic),
+    "join": lambda own, topic: stream.join(own, "open", "spy", topics=[topic]),
     "rename_topic": lambda own, topic: penstock.rename_topic(own, topic, "x"),
     "move_topic": lambda own, topic: penstock.move_topic(own, topic, "open"),
     "resize_topic": lambda own, topic: penstock.resize_topic(own, topic, 4),
@@ -141,14 +142,15 @@ BY_NAMESPACE: dict[str, Call] = {
 #: Calls that name a subscription.
 BY_SUBSCRIPTION: dict[str, Call] = {
     "join": lambda own, name: stream.join(own, name, "spy"),
-    "heartbeat": lambda own, name: stream.heartbeat(own, _member(name)),
-    "check_in": lambda own, name: stream.check_in(own, _member(name)),
+    "heartbeat": lambda own, name: stream.heartbeat(own, member(name)),
+    "check_in": lambda own, name: stream.check_in(own, member(name)),
     "poll": _held("poll", partition_ids=[1], lease_epochs=[1], after=[0], max_events=1),
     "commit": _held("commit", partition_ids=[1], lease_epochs=[1], positions=[1], after=[0]),
     "release": _held("release", partition_ids=[1], lease_epochs=[1]),
-    "leave": lambda own, name: stream.leave(own, _member(name)),
+    "leave": lambda own, name: stream.leave(own, member(name)),
     "position": lambda own, name: stream.position(own, name, OPEN),
     "seek": lambda own, name: stream.seek(own, name, OPEN, 0, "latest"),
+    **STEERING,
     **_policy("subscription"),
     "subscription_policy": policies.subscription_policy,
     "configure_subscription": lambda own, name: stream.configure_subscription(own, name),
@@ -158,15 +160,12 @@ BY_SUBSCRIPTION: dict[str, Call] = {
         "relay_failure", block_id=1, error="", base_seconds=1, max_seconds=1, **_BLOCK
     ),
     "dead_letter": _held("dead_letter", sequence=1, reason="", **_BLOCK),
+    **FAILURES,
 }
 
 
 def _somebody(own: Any) -> str:
     return "postgres" if database.dialect_of(own) == "postgres" else "root"
-
-
-def _member(subscription: str) -> stream.Membership:
-    return stream.Membership(subscription, "spy", uuid.UUID(int=1), 1, 3)
 
 
 def _refusal(own: Any, call: Call, name: str) -> tuple[type[Exception], str]:
@@ -229,11 +228,13 @@ def _learned(own: Any, partition_id: int) -> set[str]:
         penstock.list_namespaces(own),
         stream.lag(own),
         stream.lag(own, "theirs"),
+        *(each(own) for each in LISTS),
         rights.grants_of(own),
         policies.list_policies(own),
         database.call(own, "retention_of"),
         database.execute(own, call.format("penstock.held_leases('theirs', 'one')")),
-        database.call(own, "dead_letters_of", subscription="theirs", max_rows=10),
+        dead_letters.dead_letters(own, "theirs"),
+        dead_letters.dead_letter(own, "theirs", 1),
         database.call(own, "take_overs", subscription="theirs"),
         database.call(own, "read_block", subscription="theirs", **block),
         database.call(own, "namespace_exists", path="theirs"),
@@ -252,8 +253,8 @@ def test_lists_do_not_tell_of_the_others(tenants: Tenants, us: str, they: str) -
     _policy("topic")["set_policy"](tenants.owner, THEIRS)
     _policy("namespace")["set_policy"](tenants.owner, "theirs")
     _policy("subscription")["set_policy"](tenants.owner, "theirs")
-    member = stream.join(tenants.owner, "theirs", "one")
-    (lease,) = stream.check_in(tenants.owner, member)
+    joined = stream.join(tenants.owner, "theirs", "one")
+    (lease,) = stream.check_in(tenants.owner, joined)
     partition_id = lease.partition_id
     database.call(
         tenants.owner,

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import catalog
+from penstock import catalog, inbox
 from penstock.errors import InvalidArgument
 
 NAMES = sorted(catalog.statements("postgres"))
@@ -42,7 +42,9 @@ def test_a_statement_is_explained_and_fits_every_driver(name: str) -> None:
 def test_every_statement_is_valid_on_a_migrated_database(
     connection: psycopg.Connection[Any], subtests: pytest.Subtests
 ) -> None:
-    for name in NAMES:
+    # A table of the application's database; a statement that makes one cannot be prepared.
+    inbox.create(connection)
+    for name in set(NAMES) - {"create_inbox"}:
         statement = catalog.statement("postgres", name)
         places = {bind: f"${number}" for number, bind in enumerate(sorted(statement.binds), 1)}
         with subtests.test(name):

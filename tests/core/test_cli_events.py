@@ -1,4 +1,4 @@
-"""`penstock publish`, `fetch` and `tail` as a shell sees them: output, exit code, signals."""
+"""`penstock publish`, `fetch`, `tail` and `consume` as a shell sees them."""
 
 from __future__ import annotations
 
@@ -217,6 +217,25 @@ def test_tail_follows_until_it_is_asked_to_stop(
     following.send_signal(asked)
     rest, said = following.communicate(timeout=30)
     assert (following.returncode, rest, said) == (0, "", "")
+
+
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_consume_leaves_when_it_is_asked_to_stop(
+    shell: Shell, topic: str, connection: Connection, asked: signal.Signals
+) -> None:
+    """Guard: what was written is committed, and the consumer leaves: nobody waits for its lease."""
+    publish(connection, "a", "b")
+    penstock.subscribe(connection, "billing", [topic])
+    with shell.start("consume", "billing", "--commit", "--format", "json") as process:
+        assert process.stdout is not None
+        assert [json.loads(process.stdout.readline())["payload"] for _ in "ab"] == ["a", "b"]
+        publish(connection, "c")
+        assert json.loads(process.stdout.readline())["payload"] == "c"
+        process.send_signal(asked)
+        rest, said = process.communicate(timeout=30)
+    assert (process.returncode, rest, said) == (0, "", "")
+    assert connection.execute("SELECT count(*) FROM penstock.consumers").fetchone() == (0,)
+    assert shell.run("consume", "billing", "--until-idle").out == ""
 
 
 def test_tail_never_steps_over_what_is_gone(topic: str, connection: Connection) -> None:

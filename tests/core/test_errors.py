@@ -39,6 +39,8 @@ EXPECTED = {
     "PS033": "ControlCharacter",
     "PS034": "EmptySegment",
     "PS035": "MovedUnderItself",
+    "PS040": "TooManyParked",
+    "PS041": "NotRedriven",
 }
 
 

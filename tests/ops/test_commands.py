@@ -173,7 +173,7 @@ def test_subscriptions(run: Run, connection: Connection) -> None:
     run("sequence")
     created = run("subscription", "create", "billing", "--topic", TOPIC)
     assert (created.code, created.err) == (0, "subscription billing: 1 topic added\n")
-    rows = run("subscription", "list", "-o", "json").rows
+    rows = run("subscription", "describe", "billing", "-o", "json").json["cursors"]
     assert {(row["subscription"], row["position"], row["lag_events"]) for row in rows} == {
         ("billing", 0, 2)
     }
@@ -190,7 +190,7 @@ def test_subscriptions(run: Run, connection: Connection) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["list", "nobody"],
+        ["describe", "nobody"],
         ["delete", "nobody", "--yes"],
         ["seek", "nobody", TOPIC, "--to", "latest"],
         ["create", "billing", "--topic", "bank/nothing"],

@@ -11,12 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.relay import Relay, dead_letters, relay_micro_batch
+from ops.relay import Relay, relay_micro_batch
 from ops.relay_block import Backoff, relay_once
 from ops.sinks import open_sink
 from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from penstock import publish, stream
+from penstock.dead_letters import dead_letters
 from penstock.errors import ConfigurationError, StaleLease
 from penstock.history import Seen
 from penstock.records import Event, Lease

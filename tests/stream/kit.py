@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock import stream
+from penstock import policies, stream
 from penstock.consumer import Consumer
 from penstock.publish import publish_batch
 from penstock.records import Lease, Message
@@ -55,6 +55,21 @@ def short_leases(connection: Connection, lease_seconds: float = 0.6) -> None:
         heartbeat_seconds=lease_seconds / 3,
         lease_seconds=lease_seconds,
         release_seconds=lease_seconds,
+    )
+
+
+def slow_leases(connection: Connection) -> None:
+    """Leases that do not end while a test waits."""
+    stream.configure_subscription(
+        connection, SUBSCRIPTION, heartbeat_seconds=60, lease_seconds=180, release_seconds=60
+    )
+
+
+def retry(connection: Connection, *, longest: float = 0.02, **settings: float | str) -> None:
+    """Short pauses between attempts."""
+    wanted = {"first_backoff_seconds": min(0.01, longest), "longest_backoff_seconds": longest}
+    policies.set_policy(
+        connection, "retry", wanted | settings, scope="subscription", name=SUBSCRIPTION
     )
 
 

@@ -64,10 +64,10 @@ def test_a_handler_that_raises_is_called_again_and_others_flow(
     consumer = _consumer(database_url, handler=handle)
     with running(consumer):
         wait_until(lambda: stored(connection, 1) == 5 and calls[0, 3] >= 2, "tried again")
-        assert stored(connection, 0) == 0
+        assert stored(connection, 0) == 2  # what comes before it is committed
         poisoned.clear()
         wait_until(lambda: _done(connection), "all are handled")
-    assert all(calls[1, sequence] == 1 for sequence in range(1, 6))
+    assert {place for place, count in calls.items() if count > 1} == {(0, 3)}
     assert consumer.stats.failures >= 2
 
 
@@ -84,9 +84,9 @@ def test_a_killed_session_of_the_lease_keeper_is_survived(
         killed = value(
             connection,
             "SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'penstock a') AS ended",
+            " WHERE application_name LIKE 'penstock keeper%') AS ended",
         )
-        assert killed == 1
+        assert killed == 2  # that of the heartbeats, and that of the check-ins
         more(connection, events=5, start=6)
         wait_until(lambda: _done(connection), "the others")
     assert seen == list(range(1, 11))

@@ -94,7 +94,7 @@ def test_a_lost_connection_is_opened_again(connection: Connection, database_url:
     with LeaseKeeper(database_url, SUBSCRIPTION, consumer="a") as keeper:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'penstock a'"
+            " WHERE application_name LIKE 'penstock keeper%'"
         )
         before = keeper.last_success
         wait_until(lambda: keeper.last_success > before, "another check-in")

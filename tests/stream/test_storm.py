@@ -157,7 +157,10 @@ def test_every_call_at_once(connection: Connection, database_url: str) -> None:
 
 def test_the_storm_sees_live_leases_being_taken(connection: Connection, database_url: str) -> None:
     """Mutant: acquire takes any lease, free or not."""
-    without_guard(connection, "acquire", "b.state = 'AVAILABLE' AND", "")
+    without_guard(
+        connection, "acquire", "= acquire.subscription_id AND l.state = 'AVAILABLE'",
+        "= acquire.subscription_id",
+    )  # fmt: skip
     without_guard(connection, "acquire", "WHERE l.state = 'AVAILABLE'", "WHERE true")
     _storm(connection, database_url, 1.5)
     assert connection.execute(OVERLAPPING.encode()).fetchall() != []
@@ -247,10 +250,10 @@ def _sound(verb: str, member: Membership) -> list[str]:
     partition = "ARRAY[(SELECT min(id) FROM penstock.partitions)]"
     epoch = "ARRAY[(SELECT lease_epoch FROM penstock.leases)]"
     return {
-        "join": [*me, "gen_random_uuid()", "1"],
+        "join": [*me, "gen_random_uuid()", "1", f"ARRAY['{STREAM}']"],
         "poll": [*me, partition, epoch, "ARRAY[0]::bigint[]", "10"],
         "commit": [*me, partition, epoch, "ARRAY[3]::bigint[]", "ARRAY[0]::bigint[]"],
-        "check_in": [*me, f"'{member.session}'"],
+        "check_in": [*me, f"'{member.session}'", "true"],
         "seek": [me[0], f"'{STREAM}'", "0", "'earliest'"],
         "subscribe": [me[0], f"ARRAY['{STREAM}']", "'earliest'"],
     }[verb]

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from tools.demo.figures import relayed, relayed_events
 from tools.demo.report import Outcome
-from tools.demo.stage import TOPIC, DemoFailed, Stage
+from tools.demo.stage import (
+    HEARTBEAT_SECONDS,
+    LEASE_SECONDS,
+    SUBSCRIPTION,
+    TOPIC,
+    DemoFailed,
+    Stage,
+)
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -40,6 +47,14 @@ relays:
   bank-file:
     topic: {TOPIC}
     sink: jsonl:relay
+
+# As the stage has set them before there was a file: without them the check policy_drift would warn.
+subscriptions:
+  {SUBSCRIPTION}:
+    heartbeat:
+      heartbeat_seconds: {HEARTBEAT_SECONDS}
+      lease_seconds: {LEASE_SECONDS}
+      release_seconds: {LEASE_SECONDS}
 """
 
 

@@ -33,16 +33,23 @@ BEGIN
         WHEN 'PS033' THEN SIGNAL SQLSTATE 'PS033' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
         WHEN 'PS034' THEN SIGNAL SQLSTATE 'PS034' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
         WHEN 'PS035' THEN SIGNAL SQLSTATE 'PS035' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS040' THEN SIGNAL SQLSTATE 'PS040' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS041' THEN SIGNAL SQLSTATE 'PS041' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
         ELSE SIGNAL SQLSTATE 'PS099' SET MYSQL_ERRNO = 31099, MESSAGE_TEXT = words;
     END CASE;
 END;
 
 -- name: begin_call
 -- Opens a procedure that changes something. A procedure is not atomic by itself: where the connection commits every
--- statement it would be torn, so that is refused (PS018). The savepoint is what undo_call goes back to.
+-- statement it would be torn, so that is refused (PS018). The savepoint is what undo_call goes back to. A session that says itself
+-- which id comes next, or in which steps, is refused too (PS006): the counters are everybody's, and whoever takes one to its end
+-- stops the log for all.
 CREATE PROCEDURE begin_call(what VARCHAR(100))
 BEGIN
     DECLARE CONTINUE HANDLER FOR 1305 CALL refuse('PS018', CONCAT(what, ' needs a transaction: START TRANSACTION first'));
+    IF @@SESSION.insert_id <> 0 OR @@SESSION.auto_increment_increment <> 1 THEN
+        CALL refuse('PS006', CONCAT(what, ' needs a session without insert_id and with auto_increment_increment = 1'));
+    END IF;
     SAVEPOINT penstock_call;
     -- Outside of a transaction the savepoint is gone already.
     ROLLBACK TO SAVEPOINT penstock_call;

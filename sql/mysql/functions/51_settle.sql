@@ -6,8 +6,8 @@ CREATE PROCEDURE settle_block(of_block BIGINT)
 BEGIN
     DECLARE found INT;
     DECLARE is_open BOOLEAN DEFAULT FALSE;
-    -- A row that is locked, in the words of either engine.
-    DECLARE CONTINUE HANDLER FOR 1205, 3572 SET is_open = TRUE;
+    -- A row that is locked, in the words of either engine; or one that has come, and is committed, since it was looked for.
+    DECLARE CONTINUE HANDLER FOR 1062, 1205, 3572 SET is_open = TRUE;
     SELECT MAX(p.event_count) INTO found
     FROM pending AS p FORCE INDEX (PRIMARY)
     WHERE p.block = of_block

@@ -81,10 +81,12 @@ BEGIN
 END;
 
 -- name: find_start
--- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes) or a sequence to begin with.
+-- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes), a sequence to begin with, or a time:
+-- then with the first event that was sequenced at it or later, however early that was published. Raises PS006, PS012, PS016.
 CREATE PROCEDURE find_start(of_partition BIGINT, start TEXT, OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
+    DECLARE since DATETIME(6);
     IF start = 'earliest' THEN
         SELECT MAX(p.low_sequence) - 1 INTO wanted FROM partitions AS p WHERE p.id = of_partition;
     ELSEIF start = 'latest' THEN
@@ -96,13 +98,67 @@ BEGIN
             CALL refuse('PS012', CONCAT('sequence ', start, ' is beyond the high watermark'));
         END IF;
     ELSE
-        CALL refuse('PS006', CONCAT('a subscription cannot start at "', COALESCE(start, 'NULL'), '"'));
+        CALL find_start_time(start, since);
+        CALL find_position_before(of_partition, since, wanted);
     END IF;
 END;
 
+-- name: find_start_time
+-- A time at which to start: ISO 8601 with its zone, and not in the future. Raises PS006.
+CREATE PROCEDURE find_start_time(start TEXT, OUT since DATETIME(6))
+NO SQL
+BEGIN
+    DECLARE zone VARCHAR(6);
+    DECLARE minutes INT;
+    DECLARE CONTINUE HANDLER FOR 1292 SET since = NULL;  -- There is no such day.
+    SET since = NULL;
+    IF start REGEXP '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,6})?)?(Z|[+-](0[0-9]|1[0-5]):?[0-5][0-9])$' THEN
+        SET zone = REGEXP_SUBSTR(start, '(Z|[+-][0-9]{2}:?[0-9]{2})$');
+        SET minutes = IF(zone = 'Z', 0, (60 * SUBSTR(zone, 2, 2) + RIGHT(zone, 2)) * IF(LEFT(zone, 1) = '-', -1, 1));
+        SET since = CAST(REPLACE(LEFT(start, CHAR_LENGTH(start) - CHAR_LENGTH(zone)), 'T', ' ') AS DATETIME(6));
+        SET since = since - INTERVAL minutes MINUTE;
+    END IF;
+    IF since IS NULL THEN
+        CALL refuse('PS006', CONCAT('a subscription cannot start at "', COALESCE(LEFT(start, 60), 'NULL'), '"'));
+    ELSEIF since > UTC_TIMESTAMP(6) THEN
+        CALL refuse('PS006', CONCAT('the time ', start, ' has not come yet'));
+    END IF;
+END;
+
+-- name: find_position_before
+-- The position before the first event that was sequenced at a time or later. Where such an event may have been dropped, that is an
+-- error (PS016): nothing is skipped in silence.
+CREATE PROCEDURE find_position_before(of_partition BIGINT, since DATETIME(6), OUT wanted BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE low, watermark, found_chunk, first_wanted BIGINT;
+    DECLARE known INT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
+    SET watermark = high_watermark(of_partition);
+    SELECT c.first_sequence INTO found_chunk
+    FROM chunks AS c
+    WHERE c.partition_id = of_partition AND c.sequenced_at >= since
+    ORDER BY c.first_sequence
+    LIMIT 1;
+    SELECT MIN(n.sequence) INTO first_wanted
+    FROM logged_ids AS n
+    WHERE n.partition_id = of_partition AND n.first_sequence = found_chunk AND n.sequenced_at >= since;
+    SET first_wanted = COALESCE(first_wanted, watermark + 1);
+    SELECT COUNT(c.first_sequence) INTO known
+    FROM chunks AS c
+    WHERE c.partition_id = of_partition AND c.first_sequence < first_wanted
+      AND c.first_sequence + c.event_count >= first_wanted;
+    -- The index of what was dropped goes, too: then nobody knows when the last one of it was sequenced.
+    IF first_wanted < low OR (first_wanted = low AND first_wanted BETWEEN 2 AND watermark AND known = 0) THEN
+        CALL refuse('PS016', CONCAT('not all that was sequenced since ', since, ' is there: it begins at sequence ', low));
+    END IF;
+    SET wanted = first_wanted - 1;
+END;
+
 -- name: add_topic
--- Makes a subscription read a topic. The topic row is locked against the logical drop, so that "earliest" never points below
--- the low sequence.
+-- Makes a subscription read a topic. The caller holds the topic's row against the logical drop, so that "earliest" never points
+-- below the low sequence.
 CREATE PROCEDURE add_topic(owner_id BIGINT, source_id BIGINT, start TEXT)
 BEGIN
     DECLARE part_id, wanted BIGINT;
@@ -130,13 +186,13 @@ END;
 CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start TEXT)
 BEGIN
     DECLARE owner_id, source_id BIGINT;
-    DECLARE address VARCHAR(4000);
-    DECLARE added, known, taken, topic_partitions INT DEFAULT 0;
+    DECLARE added, known, taken INT DEFAULT 0;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE given CURSOR FOR
-        SELECT DISTINCT g.address
+        SELECT DISTINCT t.id
         FROM JSON_TABLE(topics, '$[*]' COLUMNS (address VARCHAR(4000) PATH '$')) AS g
-        ORDER BY g.address;
+        JOIN topics AS t ON t.address_hash = UNHEX(SHA2(g.address, 256))
+        ORDER BY t.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -161,11 +217,10 @@ BEGIN
     CALL lock_subscription(subscription, owner_id);
     OPEN given;
     topic: LOOP
-        FETCH given INTO address;
+        FETCH given INTO source_id;
         IF done THEN
             LEAVE topic;
         END IF;
-        CALL lock_topic(COALESCE(address, ''), 'consume', source_id, topic_partitions);
         SELECT COUNT(*) INTO known
         FROM subscription_topics AS t WHERE t.subscription_id = owner_id AND t.topic_id = source_id;
         IF known = 0 THEN
@@ -209,7 +264,7 @@ BEGIN
 END;
 
 -- name: unsubscribe
--- Removes a subscription with its leases; it holds back no event any more. What the ledger of positions says of it stays, void,
+-- Removes a subscription with its leases and dead letters; it holds back no event any more. What the ledger of positions says of it stays, void,
 -- until it is trimmed. Raises PS013.
 CREATE PROCEDURE unsubscribe(subscription LONGTEXT)
 BEGIN
@@ -225,8 +280,12 @@ BEGIN
     DELETE c FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE l FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE l FROM leases AS l WHERE l.subscription_id = owner_id;
+    DELETE a FROM active_partitions AS a WHERE a.subscription_id = owner_id;
+    DELETE v FROM surveys AS v WHERE v.subscription_id = owner_id;
     DELETE t FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;
+    DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id;
+    DELETE d FROM dead_letters AS d WHERE d.subscription_id = owner_id;
     CALL forget_policies('subscription', JSON_ARRAY(owner_id));
     DELETE s FROM subscriptions AS s WHERE s.id = owner_id;
 END;
@@ -235,6 +294,14 @@ END;
 -- Position, high watermark, lag and holder of every partition of one subscription, or of all (NULL). lag_seconds is the time
 -- since the first unread event was sequenced.
 CREATE PROCEDURE subscription_lag(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    CALL show_cursors(subscription, FALSE);
+END;
+
+-- name: show_cursors
+-- What subscription_lag answers, or only those that can be leased.
+CREATE PROCEDURE show_cursors(subscription LONGTEXT, only_unleased BOOLEAN)
 READS SQL DATA
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
@@ -260,5 +327,68 @@ BEGIN
                LIMIT 1), present), 0), 0) / 1e6 AS lag_seconds,
            a.state, a.holder, a.lease_epoch
     FROM standing AS a
+    WHERE NOT only_unleased OR (a.state = 'AVAILABLE' AND a.watermark > a.position)
     ORDER BY a.name, a.address, a.number;
+END;
+
+-- name: find_paused
+-- Whether a subscription is paused: to be asked behind the lock of its row.
+CREATE PROCEDURE find_paused(owner_id BIGINT, OUT paused BOOLEAN)
+READS SQL DATA
+BEGIN
+    SELECT COUNT(s.paused_at) > 0 INTO paused FROM subscriptions AS s WHERE s.id = owner_id;
+END;
+
+-- name: require_listed
+-- Checks the topics to which a consumer limits itself (a JSON array; NULL for all of the subscription). Raises PS002, PS003, PS006,
+-- PS013, PS030 to PS034.
+CREATE PROCEDURE require_listed(owner_id BIGINT, subscription LONGTEXT, topics JSON)
+READS SQL DATA
+BEGIN
+    DECLARE address VARCHAR(5000);
+    DECLARE topic_id BIGINT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE given CURSOR FOR
+        SELECT g.address FROM JSON_TABLE(topics, '$[*]' COLUMNS (address VARCHAR(5000) PATH '$')) AS g;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    IF topics IS NOT NULL THEN
+        IF COALESCE(JSON_TYPE(topics), '') <> 'ARRAY' OR JSON_LENGTH(topics) = 0 THEN
+            CALL refuse('PS006', 'the topics of a consumer are not a list of at least one');
+        END IF;
+        OPEN given;
+        topic: LOOP
+            FETCH given INTO address;
+            IF done THEN
+                LEAVE topic;
+            END IF;
+            CALL require_address(address);
+            CALL find_topic_for(address, 'consume', topic_id);
+            CALL require_reader(owner_id, topic_id, subscription, address);
+        END LOOP;
+        CLOSE given;
+    END IF;
+END;
+
+-- name: limit_consumer
+-- Writes down the topics of a consumer that joins, in place of those of an earlier run.
+CREATE PROCEDURE limit_consumer(owner_id BIGINT, consumer VARCHAR(255), topics JSON)
+BEGIN
+    DELETE t FROM consumer_topics AS t WHERE t.subscription_id = owner_id AND t.consumer = consumer;
+    IF topics IS NOT NULL THEN
+        INSERT INTO consumer_topics (subscription_id, consumer, topic_id)
+        SELECT DISTINCT owner_id, consumer, t.id
+        FROM JSON_TABLE(topics, '$[*]' COLUMNS (address VARCHAR(4000) PATH '$')) AS g
+        JOIN topics AS t ON t.address_hash = UNHEX(SHA2(g.address, 256));
+    END IF;
+END;
+
+-- name: may_hold
+-- Whether a consumer takes partitions of a topic: it has named it, or none.
+CREATE FUNCTION may_hold(owner_id BIGINT, consumer VARCHAR(255), of_topic BIGINT) RETURNS BOOLEAN
+READS SQL DATA
+BEGIN
+    DECLARE takes BOOLEAN;
+    SELECT COUNT(t.topic_id) = 0 OR SUM(t.topic_id = of_topic) > 0 INTO takes
+    FROM consumer_topics AS t WHERE t.subscription_id = owner_id AND t.consumer = consumer;
+    RETURN takes;
 END;

@@ -2,7 +2,8 @@
 -- Events of leased partitions, each after its own read position, at most max_events together, in the order of the arrays
 -- (JSON), so that a caller who turns them starves no partition: a result for each partition that has some. (LIMIT makes the
 -- second and third array tables that are joined by an index; as they stand, each row would read them anew.) A lease that is no
--- longer held gives no rows; the next heartbeat or check-in tells why. Raises PS013, PS016, PS021.
+-- longer held gives no rows; the next heartbeat or check-in tells why. A subscription that is paused gives none. Raises PS013,
+-- PS016, PS021.
 CREATE PROCEDURE poll(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, after JSON, max_events INT
 )
@@ -27,6 +28,7 @@ BEGIN
         JOIN leases AS l ON l.subscription_id = owner_id AND l.partition_id = p.id AND l.lease_epoch = e.lease_epoch
                         AND l.holder = consumer
         JOIN consumers AS c ON c.subscription_id = owner_id AND c.id = consumer AND c.deadline > UTC_TIMESTAMP(6)
+        JOIN subscriptions AS s ON s.id = owner_id AND s.paused_at IS NULL
         ORDER BY p.place;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     CALL find_subscription(subscription, owner_id);
@@ -239,30 +241,18 @@ BEGIN
     ORDER BY p.number;
 END;
 
--- name: seek
--- Sets the position of one partition ('earliest', 'latest' or the sequence to read next), raises lease_epoch and takes the
--- lease from its holder: what that one still commits is stale. Answers the new position. Raises PS002, PS005, PS006, PS012,
--- PS013, PS016, PS018.
-CREATE PROCEDURE seek(subscription LONGTEXT, topic LONGTEXT, `partition` INT, start TEXT)
+-- name: move_position
+-- Sets the position of a partition whose topic the caller has locked, raises lease_epoch and takes the lease from its holder: what
+-- that one still commits is stale. Raises PS006, PS012, PS013, PS016.
+CREATE PROCEDURE move_position(owner_id BIGINT, source_id BIGINT, start TEXT, OUT wanted BIGINT)
 BEGIN
-    DECLARE owner_id, topic_id, source_id, held_epoch, wanted BIGINT;
+    DECLARE held_epoch BIGINT;
     DECLARE held_by VARCHAR(255);
-    DECLARE partitions INT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
-    CALL require_read_committed('seek()');
-    CALL begin_call('seek()');
-    CALL find_subscription(subscription, owner_id);
-    CALL lock_topic(topic, 'read', topic_id, partitions);
-    CALL find_partition(topic, `partition`, source_id);
     SELECT l.lease_epoch, l.holder INTO held_epoch, held_by
     FROM leases AS l WHERE l.subscription_id = owner_id AND l.partition_id = source_id FOR UPDATE;
     IF held_epoch IS NULL THEN
-        CALL refuse('PS013', CONCAT('subscription "', subscription, '" does not read topic "', topic, '"'));
+        CALL refuse('PS013', 'the subscription does not read the topic');
     END IF;
     CALL find_start(source_id, start, wanted);
     UPDATE leases AS l
@@ -273,7 +263,109 @@ BEGIN
     VALUES (owner_id, source_id, held_epoch + 1, COALESCE(held_by, ''), 'seek', UTC_TIMESTAMP(6));
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
     VALUES (owner_id, source_id, wanted, held_epoch + 1, 'seek');
+    -- Whoever goes back gives its events new attempts.
+    DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id AND a.partition_id = source_id;
+END;
+
+-- name: seek
+-- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time), raises lease_epoch and takes the
+-- lease from its holder: what that one still commits is stale. Answers the new position. Raises PS002, PS005, PS006, PS012,
+-- PS013, PS016, PS018.
+CREATE PROCEDURE seek(subscription LONGTEXT, topic LONGTEXT, `partition` INT, start TEXT)
+BEGIN
+    DECLARE owner_id, topic_id, source_id, wanted BIGINT;
+    DECLARE partitions INT;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_read_committed('seek()');
+    CALL begin_call('seek()');
+    CALL find_subscription(subscription, owner_id);
+    CALL lock_topic(topic, 'read', topic_id, partitions);
+    CALL find_partition(topic, `partition`, source_id);
+    CALL require_reader(owner_id, topic_id, subscription, topic);
+    CALL move_position(owner_id, source_id, start, wanted);
     SELECT wanted AS position;
+END;
+
+-- name: require_reader
+-- Refuses a topic that a subscription does not read (PS013).
+CREATE PROCEDURE require_reader(owner_id BIGINT, topic_id BIGINT, subscription LONGTEXT, topic LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE is_read INT;
+    SELECT COUNT(r.topic_id) INTO is_read
+    FROM subscription_topics AS r WHERE r.subscription_id = owner_id AND r.topic_id = topic_id;
+    IF is_read = 0 THEN
+        CALL refuse('PS013', CONCAT('subscription "', LEFT(subscription, 40), '" does not read topic "', LEFT(topic, 40), '"'));
+    END IF;
+END;
+
+-- name: lock_topics_read
+-- Locks the topics of a subscription, or one of them (NULL: all), in the order of their ids.
+CREATE PROCEDURE lock_topics_read(owner_id BIGINT, only_id BIGINT)
+BEGIN
+    DECLARE source_id, locked BIGINT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE sources CURSOR FOR
+        SELECT r.topic_id FROM subscription_topics AS r
+        WHERE r.subscription_id = owner_id AND (only_id IS NULL OR r.topic_id = only_id)
+        ORDER BY r.topic_id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    OPEN sources;
+    topic: LOOP
+        FETCH sources INTO source_id;
+        IF done THEN
+            LEAVE topic;
+        END IF;
+        SET locked = (SELECT t.id FROM topics AS t WHERE t.id = source_id FOR UPDATE);
+    END LOOP;
+    CLOSE sources;
+END;
+
+-- name: reset_subscription
+-- The same for every partition of a subscription, or of one of its topics (NULL: all), in one transaction: all or none. Answers the
+-- new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
+CREATE PROCEDURE reset_subscription(subscription LONGTEXT, start TEXT, of_topic LONGTEXT)
+BEGIN
+    DECLARE owner_id, only_id, source_id, wanted BIGINT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE sources CURSOR FOR
+        SELECT l.partition_id
+        FROM leases AS l JOIN partitions AS p ON p.id = l.partition_id
+        WHERE l.subscription_id = owner_id AND (only_id IS NULL OR p.topic_id = only_id)
+        ORDER BY l.partition_id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL require_read_committed('reset_subscription()');
+    CALL begin_call('reset_subscription()');
+    CALL find_subscription(subscription, owner_id);
+    IF of_topic IS NOT NULL THEN
+        CALL find_topic_for(of_topic, 'consume', only_id);
+        CALL require_reader(owner_id, only_id, subscription, of_topic);
+    END IF;
+    CALL lock_topics_read(owner_id, only_id);
+    OPEN sources;
+    source: LOOP
+        FETCH sources INTO source_id;
+        IF done THEN
+            LEAVE source;
+        END IF;
+        CALL move_position(owner_id, source_id, start, wanted);
+    END LOOP;
+    CLOSE sources;
+    SELECT t.address AS topic, p.number AS `partition`, current_position(owner_id, p.id) AS position
+    FROM leases AS l
+    JOIN partitions AS p ON p.id = l.partition_id
+    JOIN topics AS t ON t.id = p.topic_id
+    WHERE l.subscription_id = owner_id AND (only_id IS NULL OR t.id = only_id)
+    ORDER BY p.id;
 END;
 
 -- name: sweep

@@ -80,7 +80,8 @@ BEGIN
     DECLARE known_history INT;
     SELECT MAX(s.sequence), MAX(s.history) INTO known_sequence, known_history
     FROM stops AS s WHERE s.partition_id = part_id AND s.subscription_id = owner_id;
-    IF known_history IS NULL OR seen_history > known_history OR seen > known_sequence THEN
+    IF known_history IS NULL OR seen_history > known_history
+        OR (seen_history = known_history AND seen > known_sequence) THEN
         REPLACE INTO stops (partition_id, subscription_id, sequence, history, source)
         VALUES (part_id, owner_id, seen, seen_history, LEFT(source, 500));
     END IF;
@@ -151,7 +152,7 @@ BEGIN
     SELECT COUNT(*) INTO wrong
     FROM JSON_TABLE(JSON_MERGE_PRESERVE(partition_ids, sequences, histories), '$[*]' COLUMNS (
         place FOR ORDINALITY, number BIGINT PATH '$')) AS g
-    WHERE g.number IS NULL OR g.number < 0 OR (g.place > 2 * given AND g.number < 1);
+    WHERE g.number IS NULL OR g.number < 0 OR (g.place > 2 * given AND g.number NOT BETWEEN 1 AND 2147483647);
     IF COALESCE(wrong > 0 OR source = '' OR JSON_LENGTH(sequences) <> given OR JSON_LENGTH(histories) <> given, TRUE) THEN
         CALL refuse('PS006', CONCAT('positions ', COALESCE(LEFT(sequences, 30), 'NULL'), ' of histories ',
                                     COALESCE(LEFT(histories, 30), 'NULL'), ', seen by "', COALESCE(LEFT(source, 30), ''), '"'));

@@ -15,13 +15,14 @@ END;
 
 -- name: claim
 -- Leases one partition that nobody alive holds, if lease_epoch is still the one that was seen. Answers the position, or NULL when
--- another was faster or a zombie's transaction still holds the lease. Raises PS013, PS014.
+-- another was faster, a zombie's transaction still holds the lease, or the subscription is paused. Raises PS013, PS014.
 CREATE PROCEDURE claim(
     subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), partition_id BIGINT, lease_epoch BIGINT
 )
 BEGIN
     DECLARE owner_id, free_epoch, position BIGINT;
     DECLARE held_by, alive VARCHAR(255);
+    DECLARE paused BOOLEAN;
     DECLARE present DATETIME(6);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
@@ -35,7 +36,8 @@ BEGIN
         SELECT l.lease_epoch FROM leases AS l
         WHERE l.subscription_id = owner_id AND l.partition_id = partition_id AND l.lease_epoch = lease_epoch
         FOR UPDATE SKIP LOCKED);
-    IF free_epoch IS NOT NULL THEN
+    CALL find_paused(owner_id, paused);
+    IF free_epoch IS NOT NULL AND NOT paused THEN
         SET held_by = (
             SELECT l.holder FROM leases AS l
             WHERE l.subscription_id = owner_id AND l.partition_id = partition_id

@@ -99,7 +99,7 @@ BEGIN
           WHERE f.partition_id = partition_id AND f.first_sequence <= first_sequence)
       AND e.first_sequence <= last_sequence AND e.sequence BETWEEN first_sequence AND last_sequence
       AND NOT EXISTS (
-        SELECT * FROM dead_letters AS d
+        SELECT * FROM dead_letters AS d FORCE INDEX (PRIMARY)
         WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
           AND d.history = present)
     ORDER BY e.sequence;
@@ -156,24 +156,7 @@ BEGIN
           SELECT MAX(f.first_sequence) FROM chunks AS f
           WHERE f.partition_id = partition_id AND f.first_sequence <= sequence)
       AND NOT EXISTS (
-        SELECT * FROM dead_letters AS d
+        SELECT * FROM dead_letters AS d FORCE INDEX (PRIMARY)
         WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
           AND d.history = present);
-END;
-
--- name: dead_letters_of
--- The dead letters of a subscription, newest first.
-CREATE PROCEDURE dead_letters_of(subscription LONGTEXT, max_rows INT)
-READS SQL DATA
-BEGIN
-    SELECT t.address AS topic, p.number AS `partition`, d.sequence,
-           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
-           d.`key`, d.type, d.reason, d.died_at
-    FROM dead_letters AS d
-    JOIN subscriptions AS s ON s.id = d.subscription_id
-    JOIN partitions AS p ON p.id = d.partition_id
-    JOIN topics AS t ON t.id = p.topic_id
-    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
-    ORDER BY d.died_at DESC
-    LIMIT max_rows;
 END;

@@ -214,6 +214,12 @@ BEGIN
     DELETE FROM leases AS l
     WHERE l.subscription_id = ANY (readers)
       AND l.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM attempts AS a
+    WHERE a.subscription_id = ANY (readers)
+      AND a.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM dead_letters AS d
+    WHERE d.subscription_id = ANY (readers)
+      AND d.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
     PERFORM forget_policies('topic', topic_ids);

@@ -27,7 +27,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: start_position
--- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes) or a sequence to begin with.
+-- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes), a sequence to begin with, or a time:
+-- then with the first event that was sequenced at it or later, however early that was published. Raises PS006, PS012, PS016.
 CREATE OR REPLACE FUNCTION start_position(partition_id bigint, low_sequence bigint, start text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -43,8 +44,60 @@ BEGIN
         END IF;
         RETURN start::bigint - 1;
     END IF;
-    PERFORM refuse('PS006', format('a subscription cannot start at "%s"', start),
-                   'Use "earliest", "latest" or a sequence from 1 on.');
+    RETURN position_before(partition_id, low_sequence, start_time(start));
+END
+$$;
+
+-- name: start_time
+-- A time at which to start: ISO 8601 with its zone, and not in the future. Raises PS006.
+CREATE OR REPLACE FUNCTION start_time(start text) RETURNS timestamptz
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    found_time timestamptz;
+BEGIN
+    IF start ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})$' THEN
+        BEGIN
+            found_time := start::timestamptz;
+        EXCEPTION WHEN data_exception THEN
+            NULL;  -- There is no such day, or hour.
+        END;
+    END IF;
+    IF found_time IS NULL THEN
+        PERFORM refuse('PS006', format('a subscription cannot start at "%s"', left(start, 100)),
+                       'Use "earliest", "latest", a sequence from 1 on, or a time with its zone: 2026-01-31T09:30:00+01:00.');
+    ELSIF found_time > clock_timestamp() THEN
+        PERFORM refuse('PS006', format('the time %s has not come yet', start), 'Use "latest" for what comes from now on.');
+    END IF;
+    RETURN found_time;
+END
+$$;
+
+-- name: position_before
+-- The position before the first event that was sequenced at a time or later. Where such an event may have been dropped, that is an
+-- error (PS016): nothing is skipped in silence.
+CREATE OR REPLACE FUNCTION position_before(partition_id bigint, low_sequence bigint, since timestamptz) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    watermark bigint := high_watermark(partition_id);
+    wanted bigint;
+BEGIN
+    SELECT COALESCE(c.first_sequence + place.n - 1, c.first_sequence) INTO wanted
+    FROM chunks AS c
+    CROSS JOIN LATERAL (
+        SELECT min(t.n) AS n FROM unnest(c.sequenced_ats) WITH ORDINALITY AS t (at, n) WHERE t.at >= since
+    ) AS place
+    WHERE c.partition_id = position_before.partition_id AND c.sequenced_at >= since
+    ORDER BY c.first_sequence
+    LIMIT 1;
+    wanted := COALESCE(wanted, watermark + 1);
+    -- The index of what was dropped goes, too: then nobody knows when the last one of it was sequenced.
+    IF wanted < low_sequence OR (wanted = low_sequence AND wanted BETWEEN 2 AND watermark
+                                 AND sequenced_at_of(partition_id, wanted - 1) IS NULL) THEN
+        PERFORM refuse('PS016', format('not all that was sequenced since %s is there: it begins at sequence %s', since,
+                                       low_sequence),
+                       'Read it from the archive, or start at "earliest".');
+    END IF;
+    RETURN wanted - 1;
 END
 $$;
 
@@ -57,7 +110,6 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint;
     source_id bigint;
-    address text;
     added integer := 0;
 BEGIN
     PERFORM require_read_committed('subscribe()');
@@ -76,8 +128,7 @@ BEGIN
     IF reads_hidden(owner_id) THEN
         PERFORM refuse('PS007', format('there is already a subscription "%s"', subscription), 'Choose another name.');
     END IF;
-    FOR address IN SELECT DISTINCT t COLLATE "C" FROM unnest(subscribe.topics) AS t ORDER BY 1 LOOP
-        source_id := (lock_topic(address, 'consume')).id;
+    FOR source_id IN SELECT t.id FROM topics AS t WHERE t.address = ANY (subscribe.topics) ORDER BY t.address LOOP
         INSERT INTO subscription_topics (subscription_id, topic_id) VALUES (owner_id, source_id) ON CONFLICT DO NOTHING;
         CONTINUE WHEN NOT FOUND;
         added := added + 1;
@@ -117,7 +168,7 @@ END
 $$;
 
 -- name: unsubscribe
--- Removes a subscription with its leases; it holds back no event any more. What the ledger of positions says of it stays, void,
+-- Removes a subscription with its leases and dead letters; it holds back no event any more. What the ledger of positions says of it stays, void,
 -- until it is trimmed. Raises PS013.
 CREATE OR REPLACE FUNCTION unsubscribe(subscription text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -129,8 +180,12 @@ BEGIN
     DELETE FROM consumers AS c WHERE c.subscription_id = owner_id;
     DELETE FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE FROM leases AS l WHERE l.subscription_id = owner_id;
+    DELETE FROM active_partitions AS a WHERE a.subscription_id = owner_id;
+    DELETE FROM surveys AS v WHERE v.subscription_id = owner_id;
     DELETE FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE FROM stops AS s WHERE s.subscription_id = owner_id;
+    DELETE FROM attempts AS a WHERE a.subscription_id = owner_id;
+    DELETE FROM dead_letters AS d WHERE d.subscription_id = owner_id;
     PERFORM forget_policies('subscription', ARRAY[owner_id]);
     DELETE FROM subscriptions AS s WHERE s.id = owner_id;
 END
@@ -158,4 +213,84 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     WHERE (subscription_lag.subscription IS NULL OR s.name = subscription_lag.subscription)
       AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
     ORDER BY s.name, t.address, p.number
+$$;
+
+-- name: is_paused
+-- Whether a subscription is paused: to be asked behind the lock of its row, in a statement of its own.
+CREATE OR REPLACE FUNCTION is_paused(subscription_id bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT s.paused_at IS NOT NULL FROM subscriptions AS s WHERE s.id = is_paused.subscription_id
+$$;
+
+-- name: listed_topics
+-- The ids of the topics to which a consumer limits itself; NULL for all of the subscription. Raises PS002, PS003, PS006, PS013, PS030
+-- to PS034.
+CREATE OR REPLACE FUNCTION listed_topics(owner subscriptions, topics text[]) RETURNS bigint[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    address text;
+    source_id bigint;
+    found_ids bigint[] := '{}';
+BEGIN
+    IF topics IS NULL THEN
+        RETURN NULL;
+    ELSIF cardinality(topics) = 0 THEN
+        PERFORM refuse('PS006', 'a consumer with an empty list of topics', 'Name at least one, or pass no list for all of them.');
+    END IF;
+    FOREACH address IN ARRAY topics LOOP
+        PERFORM require_address(address);
+        source_id := require_topic_for(address, 'consume');
+        IF NOT EXISTS (
+                SELECT FROM subscription_topics AS r
+                WHERE r.subscription_id = owner.id AND r.topic_id = source_id) THEN
+            PERFORM refuse_unread(owner.name, address);
+        END IF;
+        found_ids := found_ids || source_id;
+    END LOOP;
+    RETURN found_ids;
+END
+$$;
+
+-- name: limit_consumer
+-- Writes down the topics of a consumer that joins, in place of those of an earlier run.
+CREATE OR REPLACE FUNCTION limit_consumer(subscription_id bigint, consumer text, topic_ids bigint[]) RETURNS void
+LANGUAGE sql AS $$
+    DELETE FROM consumer_topics AS t
+    WHERE t.subscription_id = limit_consumer.subscription_id AND t.consumer = limit_consumer.consumer;
+    INSERT INTO consumer_topics (subscription_id, consumer, topic_id)
+    SELECT DISTINCT limit_consumer.subscription_id, limit_consumer.consumer, t.id FROM unnest(topic_ids) AS t (id)
+$$;
+
+-- name: may_hold
+-- Whether a consumer takes partitions of a topic: it has named it, or none.
+CREATE OR REPLACE FUNCTION may_hold(subscription_id bigint, consumer text, topic_id bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT count(*) = 0 OR bool_or(t.topic_id = may_hold.topic_id)
+    FROM consumer_topics AS t
+    WHERE t.subscription_id = may_hold.subscription_id AND t.consumer = may_hold.consumer
+$$;
+
+-- name: shared_topics
+-- The topics of a subscription that a consumer takes, in groups that the same consumers take: each group is shared out by itself.
+-- One group of all topics (NULL) where nobody has named topics.
+CREATE OR REPLACE FUNCTION shared_topics(subscription_id bigint, consumer text) RETURNS TABLE (topic_ids bigint[])
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM consumer_topics AS t WHERE t.subscription_id = shared_topics.subscription_id) THEN
+        RETURN QUERY SELECT NULL::bigint[];
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT array_agg(e.topic_id ORDER BY e.topic_id)
+    FROM (
+        SELECT r.topic_id, array_agg(c.id ORDER BY c.id) AS takers
+        FROM subscription_topics AS r
+        JOIN consumers AS c ON c.subscription_id = r.subscription_id AND may_hold(c.subscription_id, c.id, r.topic_id)
+        WHERE r.subscription_id = shared_topics.subscription_id
+        GROUP BY r.topic_id
+    ) AS e
+    WHERE shared_topics.consumer = ANY (e.takers)
+    GROUP BY e.takers
+    ORDER BY 1;
+END
 $$;

@@ -1,7 +1,7 @@
 -- name: poll
 -- Events of leased partitions, each after its own read position, at most max_events together, in the order of the arrays, so
 -- that a caller who turns them starves no partition. A lease that is no longer held
--- gives no rows; the next heartbeat or check-in tells why. Raises PS013, PS016, PS021.
+-- gives no rows; the next heartbeat or check-in tells why. A subscription that is paused gives none. Raises PS013, PS016, PS021.
 CREATE OR REPLACE FUNCTION poll(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], after bigint[],
     max_events integer DEFAULT 500
@@ -18,6 +18,9 @@ DECLARE
     watermark bigint;
     found_rows integer;
 BEGIN
+    IF owner.paused_at IS NOT NULL THEN
+        RETURN;
+    END IF;
     FOR source IN
         SELECT l.partition_id AS id, LEAST(given.after, 1000000000000000000) + 1 AS from_sequence
         FROM unnest(partition_ids, lease_epochs, poll.after)
@@ -175,8 +178,42 @@ BEGIN
 END
 $$;
 
+-- name: move_position
+-- Sets the position of a partition whose topic and lease row the caller has locked, raises lease_epoch and takes the lease from its
+-- holder: what that one still commits is stale. Raises PS006, PS012, PS016.
+CREATE OR REPLACE FUNCTION move_position(present leases, start text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    wanted bigint;
+BEGIN
+    SELECT start_position(p.id, p.low_sequence, start) INTO wanted FROM partitions AS p WHERE p.id = present.partition_id;
+    UPDATE leases AS l
+    SET state = 'AVAILABLE', holder = NULL, lease_epoch = l.lease_epoch + 1, acquired_at = NULL, release_deadline = NULL
+    WHERE l.subscription_id = present.subscription_id AND l.partition_id = present.partition_id;
+    INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, change, at)
+    VALUES (present.subscription_id, present.partition_id, present.lease_epoch + 1, COALESCE(present.holder, ''), 'seek',
+            clock_timestamp());
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
+    VALUES (present.subscription_id, present.partition_id, wanted, present.lease_epoch + 1, 'seek');
+    -- Whoever goes back gives its events new attempts.
+    DELETE FROM attempts AS a
+    WHERE a.subscription_id = present.subscription_id AND a.partition_id = present.partition_id;
+    RETURN wanted;
+END
+$$;
+
+-- name: refuse_unread
+-- Says that a subscription does not read a topic (PS013).
+CREATE OR REPLACE FUNCTION refuse_unread(subscription text, topic text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM refuse('PS013', format('subscription "%s" does not read topic "%s"', subscription, left(topic, 200)),
+                   'Subscribe it to the topic first.');
+END
+$$;
+
 -- name: seek
--- Sets the position of one partition ('earliest', 'latest' or the sequence to read next), raises lease_epoch and takes the
+-- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time), raises lease_epoch and takes the
 -- lease from its holder: what that one still commits is stale. Raises PS002, PS005, PS006, PS012, PS013, PS016.
 CREATE OR REPLACE FUNCTION seek(subscription text, topic text, partition integer, start text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -184,7 +221,6 @@ DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     source_id bigint := require_partition(topic, partition);
     present leases%ROWTYPE;
-    wanted bigint;
 BEGIN
     PERFORM require_read_committed('seek()');
     PERFORM FROM topics AS t WHERE t.address = seek.topic FOR NO KEY UPDATE;
@@ -192,18 +228,48 @@ BEGIN
     WHERE l.subscription_id = owner.id AND l.partition_id = source_id
     FOR UPDATE;
     IF NOT FOUND THEN
-        PERFORM refuse('PS013', format('subscription "%s" does not read topic "%s"', subscription, topic),
-                       'Subscribe it to the topic first.');
+        PERFORM refuse_unread(subscription, topic);
     END IF;
-    SELECT start_position(p.id, p.low_sequence, seek.start) INTO wanted FROM partitions AS p WHERE p.id = source_id;
-    UPDATE leases AS l
-    SET state = 'AVAILABLE', holder = NULL, lease_epoch = l.lease_epoch + 1, acquired_at = NULL, release_deadline = NULL
-    WHERE l.subscription_id = owner.id AND l.partition_id = source_id;
-    INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, change, at)
-    VALUES (owner.id, source_id, present.lease_epoch + 1, COALESCE(present.holder, ''), 'seek', clock_timestamp());
-    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
-    VALUES (owner.id, source_id, wanted, present.lease_epoch + 1, 'seek');
-    RETURN wanted;
+    RETURN move_position(present, start);
+END
+$$;
+
+-- name: reset_subscription
+-- The same for every partition of a subscription, or of one of its topics (NULL: all), in one transaction: all or none. Answers the
+-- new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
+CREATE OR REPLACE FUNCTION reset_subscription(subscription text, start text, of_topic text DEFAULT NULL)
+RETURNS TABLE (topic text, partition integer, "position" bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    only_id bigint;
+    present leases%ROWTYPE;
+BEGIN
+    PERFORM require_read_committed('reset_subscription()');
+    IF of_topic IS NOT NULL THEN
+        only_id := require_topic_for(of_topic, 'consume');
+        IF NOT EXISTS (
+                SELECT FROM subscription_topics AS r WHERE r.subscription_id = owner.id AND r.topic_id = only_id) THEN
+            PERFORM refuse_unread(subscription, of_topic);
+        END IF;
+    END IF;
+    PERFORM FROM topics AS t
+    WHERE t.id IN (SELECT r.topic_id FROM subscription_topics AS r WHERE r.subscription_id = owner.id)
+      AND (only_id IS NULL OR t.id = only_id)
+    ORDER BY t.address
+    FOR NO KEY UPDATE;
+    FOR present IN
+        SELECT l.*
+        FROM leases AS l JOIN partitions AS p ON p.id = l.partition_id
+        WHERE l.subscription_id = owner.id AND (only_id IS NULL OR p.topic_id = only_id)
+        ORDER BY l.partition_id
+        FOR UPDATE OF l
+    LOOP
+        RETURN QUERY
+        SELECT t.address, p.number, move_position(present, start)
+        FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
+        WHERE p.id = present.partition_id;
+    END LOOP;
 END
 $$;
 

@@ -99,7 +99,7 @@ BEGIN
                     left(report_positions.source, 500))
             ON CONFLICT ON CONSTRAINT stops_pkey DO UPDATE
             SET sequence = EXCLUDED.sequence, history = EXCLUDED.history, source = EXCLUDED.source
-            WHERE EXCLUDED.history > s.history OR EXCLUDED.sequence > s.sequence;
+            WHERE (EXCLUDED.history, EXCLUDED.sequence) > (s.history, s.sequence);
         END IF;
         stopped := EXISTS (
             SELECT FROM stops AS s

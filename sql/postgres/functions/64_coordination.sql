@@ -16,7 +16,7 @@ $$;
 
 -- name: claim
 -- Leases one partition that nobody alive holds, if lease_epoch is still the one that was seen. Answers the position, or NULL when
--- another was faster or a zombie's transaction still holds the lease. Raises PS013, PS014.
+-- another was faster, a zombie's transaction still holds the lease, or the subscription is paused. Raises PS013, PS014.
 CREATE OR REPLACE FUNCTION claim(subscription text, consumer text, session uuid, partition_id bigint, lease_epoch bigint)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -27,6 +27,9 @@ DECLARE
 BEGIN
     PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
     PERFORM require_member(owner, consumer, session);
+    IF is_paused(owner.id) THEN
+        RETURN NULL;
+    END IF;
     SELECT * INTO present
     FROM leases AS l
     WHERE l.subscription_id = owner.id AND l.partition_id = claim.partition_id AND l.lease_epoch = claim.lease_epoch

@@ -129,20 +129,3 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END
 $$;
-
--- name: dead_letters_of
--- The dead letters of a subscription, newest first.
-CREATE OR REPLACE FUNCTION dead_letters_of(subscription text, max_rows integer DEFAULT 100)
-RETURNS TABLE (
-    topic text, partition integer, sequence bigint, event_id uuid, key text, type text, reason text, died_at timestamptz
-)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT t.address, p.number, d.sequence, d.event_id, d.key, d.type, d.reason, d.died_at
-    FROM dead_letters AS d
-    JOIN subscriptions AS s ON s.id = d.subscription_id
-    JOIN partitions AS p ON p.id = d.partition_id
-    JOIN topics AS t ON t.id = p.topic_id
-    WHERE s.name = dead_letters_of.subscription AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
-    ORDER BY d.died_at DESC
-    LIMIT max_rows
-$$;

@@ -1,0 +1,293 @@
+"""The load of a thousand consumers that only stay alive and share 1,024 active partitions.
+
+Each consumer makes the calls of a process of its own, at its own pace: a heartbeat, and a check-in
+when the heartbeat says so.  Handlers are simulated: what is unread stays unread, so every partition
+stays active.  Half way through, a twentieth of the consumers die: they make no call any more.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from benchmarks.bench import Bench
+from benchmarks.measure import Aim, Figure, Settings, figure
+from penstock import database, stream
+from penstock.errors import UnknownConsumer
+from penstock.lease_keeper import LeaseKeeper
+from penstock.publish import publish_batch
+from penstock.records import Message
+from penstock.stream import Membership
+
+CONSUMERS = 1_000
+PARTITIONS = 1_024
+KILLED_SHARE = 0.05
+WORKERS = 8
+SUBSCRIPTION = "load"
+#: Heartbeats in a run, which tells how long one may be: the default in a run of a minute.
+BEATS = 20
+LONGEST_HEARTBEAT = 3.0
+LEASE_HEARTBEATS = 10 / 3
+SETTLING_ROUNDS = 3
+JOINING_BEATS = 10  # heartbeats in which all of them start
+TICKS_PER_SECOND = 100  # of /proc/PID/stat
+IDLE_SECONDS = 10.0
+
+_UNHELD = """
+SELECT COUNT(*) FROM penstock.leases AS l
+LEFT JOIN penstock.consumers AS c ON c.subscription_id = l.subscription_id AND c.id = l.holder
+WHERE l.state <> 'ACTIVE' OR c.id IS NULL
+"""
+_CALLS = {
+    "postgres": "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()",
+    "mysql": "SELECT VARIABLE_VALUE FROM performance_schema.global_status"
+    " WHERE VARIABLE_NAME = 'Questions'",
+    "mariadb": "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS"
+    " WHERE VARIABLE_NAME = 'QUESTIONS'",
+}
+
+
+def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
+    """What many consumers cost, how soon the dead are replaced, and what an idle one asks."""
+    count = settings.amount(CONSUMERS)
+    seconds = settings.load_seconds
+    heartbeat = min(LONGEST_HEARTBEAT, seconds / BEATS)
+    lease = heartbeat * LEASE_HEARTBEATS
+    partitions = min(PARTITIONS, 2 * count)
+    topic = bench.new_topic(partitions)
+    stream.subscribe(bench.connection, SUBSCRIPTION, [topic])
+    stream.configure_subscription(
+        bench.connection, SUBSCRIPTION, heartbeat_seconds=heartbeat, lease_seconds=lease,
+        release_seconds=lease,
+    )  # fmt: skip
+    yield _idle_calls(bench, partitions, min(IDLE_SECONDS, seconds))
+    publish_batch(bench.connection, [Message(topic, b"x", partition=n) for n in range(partitions)])
+    bench.work_off()
+    with Crowd(bench, count, heartbeat) as crowd:
+        crowd.settle()
+        found = crowd.live(seconds)
+    print(
+        f"  {count} consumers, {partitions} partitions, heartbeat {heartbeat:g} s,"
+        f" lease {lease:g} s; {found}",
+        flush=True,
+    )
+    yield from _figures(found, count, lease)
+
+
+@dataclass(slots=True)
+class Found:
+    """What was measured."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    replaced_seconds: float = 0.0
+    check_ins: list[float] = field(default_factory=list)
+    heartbeats: list[float] = field(default_factory=list)
+    by_second: Counter[int] = field(default_factory=Counter)
+    joined_again: int = 0
+
+    def __str__(self) -> str:
+        """One line."""
+        return (
+            f"{len(self.heartbeats)} heartbeats, median {_share(self.heartbeats, 50):.2f} ms,"
+            f" 99 % {_share(self.heartbeats, 99):.2f} ms; {self.joined_again} were late and joined"
+            f" again; at most"
+            f" {max(self.by_second.values(), default=0)} check-ins in a second"
+        )
+
+
+class Crowd:
+    """Consumers on a few connections, each with a time of its own for its next call."""
+
+    def __init__(self, bench: Bench, count: int, heartbeat: float) -> None:
+        self._bench = bench
+        self._heartbeat = heartbeat
+        self._rng = random.Random(7)
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._dead: set[str] = set()
+        self._names = [f"c{number:04}" for number in range(count)]
+        self._pool = ThreadPoolExecutor(WORKERS)
+        self._found: Found | None = None
+        self._joined: set[str] = set()
+
+    def __enter__(self) -> Crowd:
+        self._work = [
+            self._pool.submit(self._run, self._names[number::WORKERS]) for number in range(WORKERS)
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+        for each in self._work:
+            each.result()
+
+    def settle(self) -> None:
+        """Until all have joined, every partition is held, and the surplus is given back."""
+        begun = time.perf_counter()
+        while len(self._joined) < len(self._names) or self._bench.figure(_UNHELD):
+            self._check()
+            time.sleep(self._heartbeat)
+        time.sleep(SETTLING_ROUNDS * self._heartbeat)
+        print(f"  all held after {time.perf_counter() - begun:.1f} s", flush=True)
+
+    def live(self, seconds: float) -> Found:
+        """Measure so long; half way through some die."""
+        found = Found()
+        server = server_pid(self._bench)
+        begun, cpu = time.perf_counter(), cpu_seconds(server)
+        with self._lock:
+            self._found = found
+        time.sleep(seconds / 2)
+        killed = self._rng.sample(self._names, max(1, round(len(self._names) * KILLED_SHARE)))
+        killed_at = time.perf_counter()
+        self._dead.update(killed)
+        held = ", ".join(f"'{name}'" for name in killed)
+        gone = f"SELECT COUNT(*) FROM penstock.consumers WHERE id IN ({held})"
+        while self._bench.figure(gone) or self._bench.figure(_UNHELD):
+            self._check()
+            time.sleep(self._heartbeat / 10)
+        found.replaced_seconds = time.perf_counter() - killed_at
+        time.sleep(max(0.0, begun + seconds - time.perf_counter()))
+        with self._lock:
+            self._found = None
+        found.seconds = time.perf_counter() - begun
+        found.cpu_seconds = cpu_seconds(server) - cpu
+        return found
+
+    def _check(self) -> None:
+        for each in self._work:
+            if each.done():
+                each.result()
+
+    def _run(self, names: list[str]) -> None:
+        connection: Any = database.connect(self._bench.url)
+        try:
+            now, starting = time.perf_counter(), JOINING_BEATS * self._heartbeat
+            calls = [
+                (now + starting * n / len(names), name, "join") for n, name in enumerate(names)
+            ]
+            members: dict[str, Membership] = {}
+            while not self._stop.is_set():
+                due, name, kind = heapq.heappop(calls)
+                self._stop.wait(max(0.0, due - time.perf_counter()))
+                if name in self._dead:
+                    continue
+                try:
+                    if kind == "join":
+                        members[name] = stream.join(connection, SUBSCRIPTION, name)
+                        self._joined.add(name)
+                    told = self._call(connection, members[name], kind)
+                except UnknownConsumer:
+                    told = math.inf
+                    if kind == "check in":  # its next heartbeat finds it out
+                        continue
+                    kind = "gone"
+                    heapq.heappush(calls, (time.perf_counter(), name, "join"))
+                if told < self._heartbeat:
+                    heapq.heappush(calls, (time.perf_counter() + told, name, "check in"))
+                if kind in {"join", "beat"}:
+                    heapq.heappush(calls, (due + self._heartbeat, name, "beat"))
+        finally:
+            connection.close()
+
+    def _call(self, connection: Any, member: Membership, kind: str) -> float:
+        """A heartbeat answers when to check in."""
+        if kind == "beat":
+            return self._beat(connection, member)
+        self._check_in(connection, member)
+        return math.inf
+
+    def _beat(self, connection: Any, member: Membership) -> float:
+        begun = time.perf_counter()
+        (beat,) = stream.heartbeats(connection, [member], alone=True)
+        spent = time.perf_counter() - begun
+        with self._lock:
+            if self._found is not None:
+                self._found.heartbeats.append(1_000 * spent)
+                self._found.joined_again += beat.standing == "gone"
+        if beat.standing == "gone":
+            raise UnknownConsumer(member.consumer)
+        return beat.check_in_seconds if beat.standing == "member" else self._heartbeat
+
+    def _check_in(self, connection: Any, member: Membership) -> None:
+        begun = time.perf_counter()
+        held = stream.check_in(connection, member, fresh=False)
+        now = time.perf_counter()
+        with self._lock:
+            if self._found is not None:
+                self._found.check_ins.append(1_000 * (now - begun))
+                self._found.by_second[int(now)] += 1
+        asked = [lease for lease in held if lease.state == "RELEASING"]
+        if asked:
+            stream.release(connection, member, asked)
+
+
+def server_pid(bench: Bench) -> int:
+    """The first process of the server."""
+    if bench.engine == "postgres":
+        own = bench.figure("SELECT pg_backend_pid()")
+        return int(_stat(own)[1])
+    return int(Path(bench.figure("SELECT @@pid_file")).read_text())
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time of a process, its children, and those of them that have ended."""
+    fields = _stat(pid)
+    ticks = sum(int(each) for each in fields[11:15])
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return ticks / TICKS_PER_SECOND + sum(cpu_seconds(int(child)) for child in children)
+
+
+def _stat(pid: int) -> list[str]:
+    """Behind the name: state, parent, ...; 11 to 14 are its times and those of ended children."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+
+
+def _idle_calls(bench: Bench, partitions: int, seconds: float) -> Figure:
+    """Statements a second while nothing is unread; PostgreSQL counts them as transactions."""
+    with LeaseKeeper(bench.url, SUBSCRIPTION, consumer="idle"):
+        before = _calls(bench)
+        time.sleep(seconds)
+        made = _calls(bench) - before
+    return figure(
+        "load_idle_calls", made / seconds, unit="calls/s", rows=partitions, batch=1,
+        aim=Aim(at_most=50),
+    )  # fmt: skip
+
+
+def _calls(bench: Bench) -> int:
+    if bench.engine == "postgres":
+        time.sleep(1.1)  # a backend reports at most once a second
+    return int(bench.figure(_CALLS[bench.engine]))
+
+
+def _figures(found: Found, count: int, lease: float) -> Iterator[Figure]:
+    for name, value, unit, aim in (
+        ("check_ins", len(found.check_ins) / found.seconds, "check-ins/s", 12),
+        ("database_cpu", 100 * found.cpu_seconds / found.seconds, "% of a core", 15),
+        ("check_in_median", _share(found.check_ins, 50), "ms", None),
+        ("check_in_p99", _share(found.check_ins, 99), "ms", 20),
+        ("replaced", found.replaced_seconds, "s", 15 if lease >= LONGEST_HEARTBEAT else None),
+    ):
+        yield figure(
+            f"load_{name}", value, unit=unit, rows=count, batch=1,
+            aim=None if aim is None else Aim(at_most=aim),
+        )  # fmt: skip
+
+
+def _share(values: list[float], percent: int) -> float:
+    if len(values) == 1:
+        return values[0]
+    return quantiles(values, n=100)[percent - 1] if values else 0.0

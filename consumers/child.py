@@ -1,0 +1,71 @@
+"""``python -m consumers.child FD``: a process of a daemon of several; the daemon starts it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from typing import Any
+
+from consumers import daemon
+from consumers.processes import Line
+from consumers.settings import Settings
+from consumers.state import figures_of
+from penstock.errors import PenstockError, UsageError
+from penstock.process import drain_on_signals, log_to_stderr
+from penstock.supervisor import Supervisor
+
+
+def main() -> int:
+    """Run what the daemon says until it says to drain, or is gone."""
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    line = Line(socket.socket(fileno=descriptor))
+    given = line.receive()
+    settings = Settings.from_json(given["settings"])
+    log_to_stderr(settings.log_level, settings.log_format, process=given["number"])
+    try:
+        drained = _run(settings, given["number"], line)
+    except Exception as error:
+        line.send(
+            {
+                "ended": getattr(error, "message", "") or f"{type(error).__name__}: {error}",
+                "hint": error.hint if isinstance(error, PenstockError) else "",
+                "usage": isinstance(error, UsageError),
+            }
+        )
+        return 2
+    return 0 if drained else 1
+
+
+def _run(settings: Settings, number: int, line: Line) -> bool:
+    daemon.set_pace(settings, settings.processes + 1)
+    workers = daemon.build_workers(settings, number)
+    supervisor = Supervisor(workers, stuck_after_seconds=settings.stuck_seconds)
+    # A second one aborts the daemon, which then kills this process.
+    drain_on_signals(supervisor, again=supervisor.stop)
+    threading.Thread(target=_listen, args=(line, supervisor), name="line", daemon=True).start()
+    supervisor.start()
+    line.send({"started": True})
+    return daemon.wait_and_drain(supervisor, settings)
+
+
+def _listen(line: Line, supervisor: Supervisor) -> None:
+    """Answer questions; the word to drain and the end of the daemon are the same here."""
+    try:
+        while True:
+            message: Any = line.receive()
+            if "drain" in message:
+                supervisor.stop()
+            else:
+                figures = [
+                    [name, label, value] for (name, label), value in figures_of(supervisor).items()
+                ]
+                line.send({"stuck": supervisor.stuck(), "figures": figures})
+    except (EOFError, OSError):
+        supervisor.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""A part of the daemon in a process of its own, seen from the one that starts it.
+
+Both talk over a socket pair, a JSON object a line: what to run, then questions and answers, at the
+end why the process has left.  Its end is the end of the socket, so neither outlives the other
+unnoticed, however it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from consumers.metrics import Figures, add_up, only_counters
+from consumers.settings import Settings
+from penstock.errors import PenstockError, UsageError
+
+ASK_SECONDS = 2.0
+#: How often the thread of a process looks whether it is to drain.
+LOOK_SECONDS = 0.2
+#: What a process may take longer than its own limit for draining.
+MORE_DRAIN_SECONDS = 3.0
+
+
+class ProcessEnded(PenstockError):
+    """A process of the daemon has ended without being asked to."""
+
+
+class ProcessRefused(UsageError):
+    """A process of the daemon cannot do what it is asked to; starting it again would not help."""
+
+
+class Line:
+    """One end of the socket pair."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._rest = b""
+        self._lock = threading.Lock()
+
+    def send(self, message: Any) -> None:
+        """Write a message; OSError when nobody is there."""
+        with self._lock:
+            self._end.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, seconds: float | None = None) -> Any:
+        """The next message, None after so long without one; EOFError at the end."""
+        while b"\n" not in self._rest:
+            self._end.settimeout(seconds)
+            try:
+                more = self._end.recv(65_536)
+            except TimeoutError:
+                return None
+            except OSError:
+                more = b""
+            if not more:
+                raise EOFError
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._end.close()
+
+
+class ChildProcess:
+    """A worker whose work is to keep one process alive, and to drain it."""
+
+    def __init__(self, number: int, settings: Settings) -> None:
+        self.name = f"process:{number}"
+        self.started = False
+        self.undrained = False
+        self._number = number
+        self._settings = settings
+        self._line: Line | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._asking = threading.Lock()
+        self._runs = 0
+        self._silent_since: float | None = None
+        self._stuck: list[str] = []
+        self._last: Figures = {}
+        self._gone: Figures = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Start the process and wait for its end; told to stop, drain it."""
+        self._runs += 1
+        with self._running() as (line, process):
+            told = self._follow(line, stop)
+            code = process.wait()
+        if stop.is_set():
+            self.undrained = self.undrained or code != 0
+            return
+        problem = told.get("ended", "")
+        if problem and (told["usage"] or self._runs == 1):
+            raise ProcessRefused(problem, hint=told["hint"])
+        raise ProcessEnded(f"{self.name} ended with {code}: {problem or 'it did not say why'}")
+
+    def last_turn(self) -> float:
+        """Now: :meth:`not_live` says more than a time."""
+        return time.monotonic()
+
+    def counters(self) -> dict[str, float]:
+        """None of its own; :meth:`figures` has those of the workers in it."""
+        return {}
+
+    def kill(self) -> None:
+        """End it at once; a signal handler may call it."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def not_live(self) -> str:
+        """Its stuck workers; that it is silent, once it is for as long as a batch may take."""
+        self._ask()
+        silent = self._silent_since
+        if silent is not None and time.monotonic() - silent > self._settings.stuck_seconds:
+            return f"{self.name} does not answer"
+        return f"{self.name} is stuck: {', '.join(self._stuck)}" if self._stuck else ""
+
+    def figures(self) -> Figures:
+        """Of this process and the ones before it; its last ones while it does not answer."""
+        self._ask()
+        return add_up([self._gone, self._last])
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[tuple[Line, subprocess.Popen[bytes]]]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "consumers.child", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # Ctrl-C reaches all of a terminal's processes; this one is told to drain by us.
+                start_new_session=True,
+            )
+        self._process, line = process, Line(ours)
+        try:
+            with contextlib.suppress(OSError):  # ended already: the end of the line says so
+                line.send({"number": self._number, "settings": self._settings.to_json()})
+            yield line, process
+        finally:
+            self.started, self._line, self._stuck, self._silent_since = False, None, [], None
+            process.kill()
+            process.wait()
+            line.close()
+            self._gone, self._last = add_up([self._gone, only_counters(self._last)]), {}
+
+    def _follow(self, line: Line, stop: threading.Event) -> dict[str, Any]:
+        """Read what the process says up to its end; answers its last word."""
+        told: dict[str, Any] = {}
+        give_up = float("inf")
+        while time.monotonic() < give_up:
+            if stop.is_set() and give_up == float("inf"):
+                give_up = time.monotonic() + self._settings.drain_seconds + MORE_DRAIN_SECONDS
+                with contextlib.suppress(OSError):
+                    line.send({"drain": True})
+            try:
+                message = line.receive(LOOK_SECONDS)
+            except EOFError:
+                return told
+            if message is None:
+                continue
+            if "ended" in message:
+                told = message
+            elif "started" in message:
+                self._line, self.started = line, True
+            else:
+                self._answers.put(message)
+        assert self._process is not None
+        self._process.kill()
+        return told
+
+    def _ask(self) -> None:
+        """Have the process say how it is, unless somebody asks it just now."""
+        with self._asking:
+            line = self._line
+            if line is None:
+                return
+            while not self._answers.empty():  # what came too late for the question before
+                self._answers.get()
+            try:
+                line.send({"ask": True})
+                answer = self._answers.get(timeout=ASK_SECONDS)
+            except (OSError, queue.Empty):
+                self._silent_since = self._silent_since or time.monotonic()
+                return
+            self._silent_since = None
+            self._stuck = answer["stuck"]
+            self._last = {(name, label): value for name, label, value in answer["figures"]}

@@ -1,0 +1,147 @@
+"""One connection for what the daemon says of the database: whether it answers, and lags."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from consumers.metrics import Figures
+from penstock import database, log, reconnect, stream
+from penstock.errors import PenstockError
+
+#: How old an answer may be: probes and scrapes of several systems cost one question.
+FRESH_SECONDS = 1.0
+MEASURE_SECONDS = 5.0
+STATEMENT_TIMEOUT_MS = 2_000
+#: How long a request waits for another one that asks the database already.
+PATIENCE_SECONDS = 3.0
+#: More subscriptions than this are one figure together, under this name.
+MOST_SUBSCRIPTIONS = 1_000
+THE_OTHERS = "(others)"
+
+
+class Watch:
+    """Asks the database when somebody asks the daemon, and not otherwise.
+
+    ``served`` are the subscriptions that the daemon reads; with ``everything``, its lags are those
+    of all subscriptions.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        served: list[str],
+        *,
+        everything: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._served = served
+        self._everything = everything
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._connection: database.Connection | None = None
+        self._asked_at = self._measured_at = float("-inf")
+        self._problem = ""
+        self._figures: Figures = {}
+
+    def problem(self) -> str:
+        """Why the database cannot be worked with now, or ''."""
+        if not self._lock.acquire(timeout=PATIENCE_SECONDS):
+            return "the database does not answer"
+        try:
+            if self._clock() - self._asked_at > FRESH_SECONDS:
+                self._problem = self._ask(lambda each: database.execute(each, "SELECT 1"))
+                self._asked_at = self._clock()
+            return self._problem
+        finally:
+            self._lock.release()
+
+    def figures(self) -> Figures:
+        """Lags and what the database counts; only that it is down, when it is."""
+        problem = self.problem()
+        if not problem and self._lock.acquire(timeout=PATIENCE_SECONDS):
+            try:
+                if self._clock() - self._measured_at > MEASURE_SECONDS:
+                    problem = self._ask(self._measure)
+                    self._measured_at = self._clock()
+            finally:
+                self._lock.release()
+        up: Figures = {("database_up", ""): 0.0 if problem else 1.0}
+        return up if problem else up | self._figures
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._drop()
+
+    def _ask(self, question: Callable[[Any], Any]) -> str:
+        """What is wrong, or ''; a connection that went stale is not yet a database that is down."""
+        if self._connection is not None and not self._asked(question):
+            return ""
+        return self._asked(question)
+
+    def _asked(self, question: Callable[[Any], Any]) -> str:
+        try:
+            if self._connection is None:
+                self._connection = database.connect(
+                    self._url,
+                    application_name="penstock daemon",
+                    statement_timeout_ms=STATEMENT_TIMEOUT_MS,
+                )
+            question(self._connection)
+        except PenstockError as error:
+            self._drop()
+            return error.message
+        except Exception as error:  # whatever it is, the answer must be an answer
+            self._drop()
+            return f"the database refused: {' '.join(str(error).split())}"
+        return ""
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):  # PyMySQL's raises when it is gone
+                connection.close()
+
+    def _measure(self, connection: Any) -> None:
+        status = log.status(connection)
+        found: Figures = {
+            ("rejected_commits", ""): float(status.rejected_commits),
+            ("sequencer_lag_events", ""): float(status.unsequenced_events),
+            ("sequencer_lag_seconds", ""): float(status.unsequenced_age_seconds),
+        }
+        for name in self._served:
+            found["take_overs", name] = float(stream.take_overs(connection, name))
+        for name, lags in self._by_subscription(connection).items():
+            found["lag_events", name] = float(sum(each.lag_events for each in lags))
+            found["lag_seconds", name] = float(max(each.lag_seconds for each in lags))
+            held = [each for each in lags if each.holder is not None]
+            found["leased_partitions", name] = float(len(held))
+        self._figures = found
+
+    def _by_subscription(self, connection: Any) -> dict[str, list[stream.Lag]]:
+        if self._everything:
+            lags = stream.lag(connection)
+        else:
+            lags = [lag for name in self._served for lag in stream.lag(connection, name)]
+        found: dict[str, list[stream.Lag]] = {}
+        for each in lags:
+            is_one_too_many = each.subscription not in found and len(found) >= MOST_SUBSCRIPTIONS
+            name = THE_OTHERS if is_one_too_many else each.subscription
+            found.setdefault(name, []).append(each)
+        return found
+
+
+def of_this_process() -> Figures:
+    """What the pace has counted here."""
+    pace = reconnect.present()
+    if pace is None:
+        return {}
+    return {
+        ("database_reconnects", ""): float(pace.opened),
+        ("database_connect_failures", ""): float(pace.failures),
+    }

@@ -1,0 +1,141 @@
+"""``penstock consume``: a consumer of a subscription that writes what it gets."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock import stream
+from penstock.cli.events import as_line, until_interrupted
+from penstock.cli.output import Lines, say, show_line
+from penstock.errors import StaleLease
+from penstock.lease_loop import LeaseLoop
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+_AT_ONCE = 500
+_IDLE_SECONDS = 0.5
+
+
+class _Printer(LeaseLoop):
+    """Writes each event once; what it has written is committed, or only read past."""
+
+    def __init__(
+        self,
+        subscription: str,
+        topics: list[str] | None,
+        *,
+        consumer_id: str | None,
+        as_json: bool,
+        commits: bool,
+        max_events: int | None,
+    ) -> None:
+        super().__init__(
+            None, subscription, consumer_id=consumer_id, weight=1, idle_seconds=_IDLE_SECONDS,
+            topics=topics,
+        )  # fmt: skip
+        self._as_json = as_json
+        self._commits = commits
+        self._max_events = max_events
+        self.stop = threading.Event()
+
+    def run_until_idle(self) -> None:
+        """Until nothing that is held is unread."""
+        with self.keeper, self.open() as connection:
+            while not self.stop.is_set() and self.turn(connection):
+                pass
+
+    def round(self, connection: Connection) -> int:
+        """One poll; answers how many events were written."""
+        before = self.stats.events
+        ready = self.ready_leases()
+        if ready:
+            member = self.keeper.member
+            for lease, events in stream.poll(connection, member, ready, self._room()):
+                for event in events:
+                    if self._as_json:
+                        show_line(event)
+                    else:
+                        sys.stdout.write(f"{as_line(event)}\n")
+                # Before the position moves: what did not get out comes again.
+                sys.stdout.flush()
+                try:
+                    if self._commits:
+                        last = (lease, events[-1].sequence)
+                        stream.commit(connection, member, [last], after=[lease.position])
+                except StaleLease as error:
+                    self.stale(lease, error)
+                else:
+                    self.done(lease, events[-1].sequence, len(events))
+        if self._room() == 0:
+            self.stop.set()
+        return self.stats.events - before
+
+    def _room(self) -> int:
+        if self._max_events is None:
+            return _AT_ONCE
+        return min(_AT_ONCE, self._max_events - self.stats.events)
+
+
+def consume(
+    subscription: str,
+    topic: Annotated[
+        list[str] | None, typer.Argument(help="Only these topics of it; all of them without.")
+    ] = None,
+    *,
+    lines: Annotated[
+        Lines, typer.Option("--format", help="text, or one JSON object a line")
+    ] = Lines.text,
+    commit: Annotated[
+        bool, typer.Option("--commit", help="Move the position past what was written.")
+    ] = False,
+    max_events: Annotated[
+        int | None, typer.Option("--max", min=1, help="Leave after so many events.")
+    ] = None,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="Leave when nothing more is there.")
+    ] = False,
+    consumer_id: Annotated[
+        str | None, typer.Option("--id", help="The consumer's id; else host and process.")
+    ] = None,
+) -> None:
+    """Join a subscription and write the events of the partitions that it is handed."""
+    printer = _Printer(
+        subscription,
+        topic or None,
+        consumer_id=consumer_id,
+        as_json=lines is Lines.json,
+        commits=commit,
+        max_events=max_events,
+    )
+    with until_interrupted(), _asked_by_signals(printer.stop):
+        if until_idle:
+            printer.run_until_idle()
+        else:
+            printer.run(printer.stop)
+    if not commit and printer.stats.events:
+        say("nothing was committed: the same events come again (--commit moves the position)")
+
+
+@contextmanager
+def _asked_by_signals(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM lets it finish what it has in hand, a second one does not."""
+
+    def ask(number: int, _: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, signal.default_int_handler)
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,277 @@
+"""What fails: again after a pause, alone; in the end a dead letter, or a key that waits.
+
+The calls and their order are those of :mod:`penstock.dead_letters`.  Attempts are counted here, and
+in the database from the moment on that the event stands right behind the position: so they survive
+the consumer, also when the event is what ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock import dead_letters, policies, stream
+from penstock.delivery import HandlerTimedOut
+from penstock.errors import NotRedriven, PenstockError, StaleLease, TooManyParked
+from penstock.holding import STANDS_SECONDS
+from penstock.in_hand import InHand, Unit
+from penstock.policies import SubscriptionPolicy
+from penstock.reading import MAX_AHEAD, Reading
+from penstock.retries import Retries
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+log = logging.getLogger(__name__)
+
+#: An event that is to be given up waits for what stands before it, and looks so often.
+LOOK_SECONDS = 0.1
+
+
+class Failing(Reading):
+    """A loop that knows what to do when events fail."""
+
+    def __init__(
+        self, *given: Any, by_batch: bool, rng: random.Random | None, **options: Any
+    ) -> None:
+        super().__init__(*given, **options)
+        self._by_batch = by_batch
+        self._retries = Retries(rng or random.Random())
+        self._policy: SubscriptionPolicy | None = None
+        self._looked_at = -math.inf
+        self._to_report = ""
+
+    @property
+    def has_postponed(self) -> bool:
+        """Whether an event waits for its next attempt."""
+        return bool(self._retries)
+
+    def look_around(self, connection: Connection, new: Sequence[InHand]) -> None:
+        """What is known of partitions that are new here; as often as a heartbeat, what changed.
+
+        What is begun keeps the version of the policy that it was begun under.
+        """
+        if new:
+            self._look_at_new(connection, new)
+        now = self._clock()
+        if self._policy is None or now - self._looked_at >= self.member.heartbeat_seconds:
+            self._policy = policies.subscription_policy(connection, self.member.subscription)
+            self._looked_at = now
+            self._look_for_redriven(connection)
+            self._report(connection)
+
+    def _report(self, connection: Connection) -> None:
+        """The last error, for `penstock status`."""
+        if self._to_report:
+            text, self._to_report = self._to_report, ""
+            try:
+                stream.report_error(connection, self.member, text)
+            except PenstockError as error:
+                log.warning("the last error could not be reported: %s", error)
+
+    def _look_at_new(self, connection: Connection, new: Sequence[InHand]) -> None:
+        leases = [each.lease for each in new]
+        suspects = dead_letters.suspects(connection, self.member, leases)
+        parked = dead_letters.parked_keys(connection, self.member.subscription, leases)
+        # So many events may a consumer have handed out and not committed.
+        in_flight = MAX_AHEAD if self._by_key else int(self._commit_events) + self._bounds.batch
+        for each in new:
+            lease = each.lease
+            self._retries.forget_record(lease.partition_id)
+            with self._lock:
+                each.park(parked.get(lease.partition_id, frozenset()))
+            suspect = suspects.get(lease.partition_id)
+            if suspect is not None:
+                each.careful_to = max(
+                    lease.position + in_flight if suspect.died else 0, suspect.sequence or 0
+                )
+        self.reader_may_go_on()
+
+    def prepared(self, connection: Connection, unit: Unit) -> bool:
+        """Whether a unit that was begun may be handed out; else it is back, or given up."""
+        each, event = unit.work, unit.events[0]
+        failing = self._retries.of(each.lease.partition_id, event.sequence)
+        if failing is None and event.sequence > each.careful_to:
+            return True
+        assert unit.policy is not None
+        now, most = self._clock(), unit.policy.max_attempts
+        if failing is not None and failing.due > now:  # it failed under an earlier lease
+            self._put_back(unit, failing.due)
+            return False
+        attempts = failing.attempts if failing is not None else 0
+        try:
+            if not self._is_next(connection, each, event.sequence):
+                if attempts < most:
+                    return True  # what stands before it is not done: nobody could count it
+                self._put_back(unit, now + LOOK_SECONDS)
+                return False
+            if attempts < most:
+                attempts = self._count_attempt(connection, unit, attempts)
+            if attempts < most:
+                return True
+            self._give_up(connection, unit, attempts)
+        except TooManyParked as error:
+            self.failed(error)
+            self._put_back(unit, now + STANDS_SECONDS)
+        except StaleLease as error:
+            self.lease_lost(each, error)
+        return False
+
+    def _is_next(self, connection: Connection, each: InHand, sequence: int) -> bool:
+        """Whether the event stands right behind the position; commits what is done before it."""
+        if each.done != sequence - 1:
+            return False
+        if each.committed < each.done:
+            self.commit(connection, [each])
+        return each.committed == sequence - 1
+
+    def _count_attempt(self, connection: Connection, unit: Unit, attempts: int) -> int:
+        """Answers how many attempts there were before this one."""
+        lease, sequence = unit.work.lease, unit.events[0].sequence
+        failing = self._retries.of(lease.partition_id, sequence)
+        new = failing is None or not failing.on_record
+        counted = dead_letters.begin_attempt(
+            connection,
+            self.member,
+            lease,
+            sequence,
+            uncounted=attempts if new else 0,
+            reason=failing.reason if failing is not None else "",
+        )
+        self._retries.counted(lease.partition_id, sequence, counted - 1)
+        return counted - 1
+
+    def _give_up(self, connection: Connection, unit: Unit, attempts: int) -> None:
+        each, event = unit.work, unit.events[0]
+        failing = self._retries.of(each.lease.partition_id, event.sequence)
+        assert unit.policy is not None
+        parked = dead_letters.give_up(
+            connection,
+            self.member,
+            each.lease,
+            event.sequence,
+            (failing.reason if failing is not None else "")
+            or "its consumer ended while it was handled",
+            attempts=attempts,
+            park=unit.policy.exhausted == "park_key",
+        )
+        with self._lock:
+            each.end(unit, 1, self._clock())
+        each.handled -= 1
+        self.stands_at(each, event.sequence)
+        self._retries.succeeded(each.lease.partition_id, unit.events[:1])
+        self.stats.dead_letters += 1
+        self.reader_may_go_on()
+        log.error(
+            "given up after %s attempts: %s partition %s sequence %s",
+            attempts,
+            event.topic,
+            event.partition,
+            event.sequence,
+        )
+        if parked:
+            self._look_at_parked(connection, each)
+
+    def _look_at_parked(self, connection: Connection, each: InHand) -> None:
+        found = dead_letters.parked_keys(connection, self.member.subscription, [each.lease])
+        with self._lock:
+            each.park(found.get(each.lease.partition_id, frozenset()))
+
+    def _put_back(self, unit: Unit, until: float) -> None:
+        with self._lock:
+            unit.work.end(unit, 0, self._clock(), pause_until=until)
+
+    def end(self, unit: Unit, pause_until: float | None = None) -> None:
+        """What is done of a unit is done; the rest comes again."""
+        each = unit.work
+        with self._lock:
+            each.end(unit, unit.done, self._clock(), pause_until=pause_until)
+        self._retries.succeeded(each.lease.partition_id, unit.events[: unit.done])
+        if each.done <= each.committed:
+            self.count_done(each)
+        self.reader_may_go_on()
+
+    def unit_failed(self, unit: Unit, error: BaseException) -> int:
+        """Events of a unit failed; answers what is done, or nearer to be."""
+        left = len(unit.events) - unit.done
+        if left == 0:  # it raised behind its commit
+            self._note_failure(unit, error, "")
+            self.end(unit)
+        elif self._by_batch and left > 1:
+            self._note_failure(unit, error, ", again with half as many")
+            with self._lock:
+                unit.work.narrow(unit)
+            self.end(unit)
+            return unit.done + 1
+        else:
+            self.postpone_unit(unit, error)
+        return unit.done
+
+    def postpone_unit(self, unit: Unit, error: BaseException) -> None:
+        """The first event of it that is not done comes again after a pause, alone."""
+        event, now = unit.events[unit.done], self._clock()
+        assert unit.policy is not None
+        failing = self._retries.failed(
+            unit.work.lease.partition_id, event.sequence, error, unit.policy, now
+        )
+        pause = failing.due - now
+        self._note_failure(unit, error, f", attempt {failing.attempts}, again in {pause:.1f} s")
+        with self._lock:
+            unit.work.alone.add(event.sequence)
+        self.end(unit, pause_until=failing.due)
+
+    def _note_failure(self, unit: Unit, error: BaseException, what_follows: str) -> None:
+        self.failed(error)
+        self.stats.timeouts += isinstance(error, HandlerTimedOut)
+        event = unit.events[min(unit.done, len(unit.events) - 1)]
+        place = f"{event.topic} partition {event.partition} sequence {event.sequence}"
+        # Not what it says: that can be a part of the payload.
+        self._to_report = f"{type(error).__name__} at {place}{what_follows}"
+        log.error(
+            "handler failed at %s%s",
+            place,
+            what_follows,
+            exc_info=error,
+        )
+
+    # -- dead letters that come again -----------------------------------------------------------
+
+    def _look_for_redriven(self, connection: Connection) -> None:
+        hands = {
+            partition_id: each
+            for partition_id, each in self._hand.items()
+            if not each.letters and not each.letter_under_way
+        }
+        leases = [lease for lease in self.ready_leases() if lease.partition_id in hands]
+        if not leases:
+            return
+        for letter in dead_letters.poll_redriven(connection, self.member, leases):
+            hands[letter.lease.partition_id].letters.append(letter)
+
+    def letter_ended(
+        self, connection: Connection, unit: Unit, error: BaseException | None, *, finished: bool
+    ) -> int:
+        """A dead letter that was handed out again came back."""
+        each, letter = unit.work, unit.letter
+        assert letter is not None
+        each.end_letter()
+        try:
+            if error is None and not finished:
+                dead_letters.finish_redriven(connection, self.member, letter)
+            elif error is not None:
+                self._note_failure(unit, error, ", a dead letter again")
+                reason = f"{type(error).__name__}: {error}"
+                dead_letters.fail_redriven(connection, self.member, letter, reason)
+            self._look_at_parked(connection, each)
+        except NotRedriven as gone:  # finished before it raised, dropped, or taken by another one
+            log.warning("%s", gone)
+        except StaleLease as stale:
+            self.lease_lost(each, stale)
+            return 0
+        if not each.letters:
+            self._looked_at = -math.inf  # there may be more
+        self.stats.events += error is None
+        return 1

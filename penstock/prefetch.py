@@ -1,0 +1,144 @@
+"""Reading ahead: a thread with a connection of its own fills what the consumer has in hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock import stream
+from penstock.dialects import work
+from penstock.in_hand import InHand
+from penstock.records import Event, Lease
+from penstock.stream import Membership
+from penstock.wake import Wake
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+#: Read so many of a partition while nobody knows how large its events are.
+PROBE_ROWS = 16
+#: While a partition has no room, others are looked at again after so long.
+FULL_PAUSE_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What may be in memory of all partitions together, and read at once."""
+
+    rows: int
+    bytes: int
+    batch: int
+
+
+class Room:
+    """How much may be read of which partition.
+
+    Each has an equal share, so that one that is not worked off keeps no other one waiting.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._mean: float | None = None
+
+    def chunk(self, hands: Sequence[InHand]) -> tuple[list[InHand], int]:
+        """Which of these to read from, and how many events."""
+        if not hands:
+            return [], 0
+        full = self._rows_of(self._bounds.bytes / len(hands))
+        full = max(1, min(full, self._bounds.rows // len(hands), self._bounds.batch))
+        wanted: list[InHand] = []
+        least = full
+        for each in hands:
+            room = self._room(each, len(hands))
+            # Not for a few rows at a time; but an event that fits nowhere must come as well.
+            if not each.rows:
+                room = max(room, 1)
+            if room >= (full + 1) // 2 or not each.rows:
+                wanted.append(each)
+                least = min(least, room)
+        return wanted, least
+
+    def learn(self, events: Sequence[Event], size: int) -> None:
+        """How large events are: the newest count most."""
+        mean = size / len(events)
+        self._mean = mean if self._mean is None else max(mean, (self._mean + mean) / 2)
+
+    def _room(self, each: InHand, share: int) -> int:
+        rows = self._bounds.rows // share - each.rows
+        return max(0, min(rows, self._rows_of(self._bounds.bytes / share - each.bytes)))
+
+    def _rows_of(self, size: float) -> int:
+        return PROBE_ROWS if self._mean is None else int(size / self._mean)
+
+
+class Reader(threading.Thread):
+    """Polls ahead until it is stopped; what it raised stands in ``error``."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        member: Membership,
+        *,
+        wanted: Callable[[], tuple[list[tuple[InHand, Lease]], int, bool]],
+        took: Callable[[InHand, list[Event]], None],
+        heard: Callable[[Iterable[str]], None],
+        wake: Callable[[], None],
+        idle_seconds: float,
+    ) -> None:
+        super().__init__(name="penstock-reader", daemon=True)
+        self.error: BaseException | None = None
+        self.changed = Wake()
+        self._connect = connect
+        self._member = member
+        self._wanted = wanted
+        self._took = took
+        self._heard = heard
+        self._wake = wake
+        self._idle_seconds = idle_seconds
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End, and wait for it."""
+        self._stopped = True
+        self.changed.set()
+        self.join()
+        self.changed.close()
+
+    def run(self) -> None:
+        """In the thread."""
+        try:
+            with self._connect() as connection:
+                self._read(connection)
+        except BaseException as error:
+            self.error = error
+            self._wake()
+
+    def _read(self, connection: Connection) -> None:
+        kind = work.of_connection(connection)
+        kind.listen(connection)
+        idle_rounds = 0
+        while not self._stopped:
+            self.changed.clear()
+            wanted, max_events, some_are_full = self._wanted()
+            found = self._poll(connection, wanted, max_events)
+            if found:
+                idle_rounds = 0
+                continue
+            idle_rounds += 1
+            seconds = FULL_PAUSE_SECONDS if some_are_full else self._idle_seconds
+            self._heard(kind.notices(connection, seconds, idle_rounds, self.changed))
+
+    def _poll(
+        self, connection: Connection, wanted: list[tuple[InHand, Lease]], max_events: int
+    ) -> int:
+        if not wanted:
+            return 0
+        by_partition = {lease.partition_id: each for each, lease in wanted}
+        polled = stream.poll(connection, self._member, [lease for _, lease in wanted], max_events)
+        for lease, events in polled:
+            self._took(by_partition[lease.partition_id], events)
+        if polled:
+            self._wake()
+        return len(polled)

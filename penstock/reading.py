@@ -1,0 +1,108 @@
+"""Reading: by the loop itself, or ahead of it by a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from penstock import stream
+from penstock.holding import Holding
+from penstock.in_hand import InHand
+from penstock.prefetch import Bounds, Reader, Room
+from penstock.records import Event, Lease, payload_bytes
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+#: So far may be read beyond an event that is not done: it would all come again after a crash.
+MAX_AHEAD = 2_000
+
+
+class Reading(Holding):
+    """A loop that fills what it has in hand; with ``bounds.rows``, ahead of the work."""
+
+    def __init__(
+        self,
+        *given: Any,
+        bounds: Bounds,
+        wanted: Callable[[Event], bool] | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*given, **options)
+        self._bounds = bounds
+        self._wanted = wanted
+        self._room = Room(bounds) if bounds.rows else None
+        self._reader: Reader | None = None
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a thread of its own is to read."""
+        return self._room is not None
+
+    def reader_may_go_on(self) -> None:
+        """Wakes the thread that reads ahead."""
+        if self._reader is not None:
+            self._reader.changed.set()
+
+    def start_reading(self, wake: Callable[[], None]) -> None:
+        """Let a thread read; ``wake`` is called when it has brought something."""
+        self._reader = Reader(
+            lambda: self.open(),
+            self.member,
+            wanted=self._reads_wanted,
+            took=self._took,
+            heard=self._heard,
+            wake=wake,
+            idle_seconds=self._idle_seconds,
+        )
+        self._reader.start()
+
+    def stop_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.stop()
+            self._reader = None
+
+    def poll(self, connection: Connection) -> None:
+        """Where the loop itself reads: what has nothing left in hand."""
+        most = self._bounds.batch if self._by_key else 1
+        empty = {
+            each.lease.partition_id
+            for each in self._hand.values()
+            if each.rows < most and self._may_read_on(each)
+        }
+        leases = [
+            replace(lease, position=self._hand[lease.partition_id].read)
+            for lease in self.ready_leases()
+            if lease.partition_id in empty
+        ]
+        if not leases:
+            return
+        for lease, events in stream.poll(connection, self.member, leases, self._bounds.batch):
+            self._took(self._hand[lease.partition_id], events)
+
+    def _reads_wanted(self) -> tuple[list[tuple[InHand, Lease]], int, bool]:
+        """What the reader is to poll, and whether a partition was left out for want of room."""
+        assert self._room is not None
+        active = {each.partition_id for each in self.ready_leases()}
+        with self._lock:
+            open_hands = [
+                each
+                for partition_id, each in self._hand.items()
+                if partition_id in active and self._may_read_on(each)
+            ]
+            chosen, count = self._room.chunk(open_hands)
+            chosen.sort(key=lambda each: each.rows)
+            wanted = [(each, replace(each.lease, position=each.read)) for each in chosen]
+        return wanted, count, len(chosen) < len(self._hand)
+
+    def _may_read_on(self, each: InHand) -> bool:
+        return not self._by_key or each.read - each.done < MAX_AHEAD
+
+    def _took(self, each: InHand, events: list[Event]) -> None:
+        """Events were read; those of a lease that was lost meanwhile are dropped."""
+        if self._room is not None:
+            self._room.learn(events, payload_bytes(events)[1])
+        with self._lock:
+            if not each.closed:
+                self.stats.filtered += each.take(events, self._wanted)

@@ -1,0 +1,39 @@
+"""The clock of a log in memory: it goes on when it is told to."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from penstock.errors import InvalidArgument
+
+
+class VirtualClock:
+    """Stands still until :meth:`advance`; with ``running``, the time that passes counts as well.
+
+    Leases, delays and the window of dedup keys go by it, and so do the times of events.
+    """
+
+    def __init__(self, start: datetime | None = None, *, running: bool = False) -> None:
+        if start is not None and start.utcoffset() is None:
+            raise InvalidArgument(
+                "the start of the clock has no zone", hint="use datetime(..., tzinfo=UTC)"
+            )
+        self._at = start or datetime.now(UTC)
+        self._since = time.monotonic() if running else None
+
+    def now(self) -> datetime:
+        """The present time."""
+        if self._since is None:
+            return self._at
+        return self._at + timedelta(seconds=time.monotonic() - self._since)
+
+    def monotonic(self) -> float:
+        """The same in seconds, for what takes a clock such as time.monotonic."""
+        return self.now().timestamp()
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass."""
+        if not seconds >= 0:
+            raise InvalidArgument(f"the clock cannot go {seconds!r} seconds", hint="give 0 or more")
+        self._at += timedelta(seconds=seconds)

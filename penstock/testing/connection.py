@@ -1,0 +1,205 @@
+"""A connection to a log in memory, with transactions as a driver for PostgreSQL has them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.dialects.common import Row
+from penstock.errors import DatabaseUnavailable, InvalidArgument, UsageError
+from penstock.testing.statements import NotInMemory, answered, text_of
+from penstock.testing.store import Store, Transaction, outlived_lease
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_SAVEPOINT = re.compile(
+    r"\s*(?:(SAVEPOINT)|(ROLLBACK\s+TO)(?:\s+SAVEPOINT)?|(RELEASE)(?:\s+SAVEPOINT)?)\s+(\w+)\s*;?\s*",
+    re.IGNORECASE,
+)
+#: What pools ask of a connection.
+_PING = re.compile(r"\s*SELECT\s+1\s*;?\s*", re.IGNORECASE)
+
+
+class MemoryConnection:
+    """Runs the named statements of Penstock, and no SQL of anybody else's.
+
+    What a transaction has written shows to other connections when it commits.
+    """
+
+    def __init__(
+        self, store: Store, key: str, *, autocommit: bool, committed: Callable[[], None]
+    ) -> None:
+        self.key = key
+        self.autocommit = autocommit
+        self._store = store
+        self._committed = committed
+        self._transaction: Transaction | None = None
+        self._in_block = False
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or ended because its transaction outlived a lease."""
+        return self._closed or (self._transaction is not None and self._transaction.outlived)
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """Whether a statement is committed with its end."""
+        return self.autocommit and self._transaction is None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its statement waits for another transaction."""
+        return self._transaction is not None and self._transaction.waiting_for is not None
+
+    def execute(self, sql: str, binds: dict[str, Any] | None = None) -> list[Row]:
+        """A named statement of Penstock, a savepoint, or ``SELECT 1``."""
+        with self._statement() as transaction:
+            name = sql.removeprefix(text_of(""))
+            if name != sql:
+                return answered()[name](transaction, **binds or {})
+            if _PING.fullmatch(sql):
+                return [(1,)]
+            found = _SAVEPOINT.fullmatch(sql)
+            if found is None:
+                raise NotInMemory(
+                    f"the log in memory runs no SQL: {sql[:80]}",
+                    hint="keep what the application stores itself behind functions of its own",
+                )
+            _savepoint(transaction, found)
+            return []
+
+    def commit(self) -> None:
+        """Show what was written; without a transaction it does nothing."""
+        self._require_no_block("commit()")
+        self._end(commits=True)
+
+    def rollback(self) -> None:
+        """Drop what was written."""
+        self._require_no_block("rollback()")
+        self._end(commits=False)
+
+    @contextmanager
+    def transaction(self) -> Iterator[MemoryConnection]:
+        """A transaction, or inside of one a savepoint; rolled back when the block raises."""
+        if self._transaction is None:
+            yield from self._outer_block()
+        else:
+            mark = self._transaction.mark()
+            try:
+                yield self
+            except BaseException:
+                if self._transaction is not None:
+                    self._transaction.back_to(mark)
+                raise
+
+    def close(self) -> None:
+        """Roll back what is open, and end."""
+        self._closed = True
+        with self._store.turn:
+            if self._transaction is not None:
+                self._transaction.rollback()
+                self._transaction = None
+
+    def __enter__(self) -> MemoryConnection:
+        """The connection; at the end of the block it is committed and closed."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit unless the block raised, and close."""
+        try:
+            if kind is None and not self.closed:
+                self.commit()
+        finally:
+            self.close()
+
+    def _outer_block(self) -> Iterator[MemoryConnection]:
+        with self._store.turn:
+            self._begin()
+        self._in_block = True
+        try:
+            yield self
+        except BaseException:
+            self._in_block = False
+            self._end(commits=False)
+            raise
+        self._in_block = False
+        self._end(commits=True)
+
+    @contextmanager
+    def _statement(self) -> Iterator[Transaction]:
+        """All of a statement or nothing of it; one at a time, whatever the connection."""
+        alone = self._transaction is None and self.autocommit
+        with self._store.turn:
+            transaction = self._begin()
+            transaction.thread = threading.get_ident()
+            mark = transaction.mark()
+            try:
+                yield transaction
+            except BaseException:
+                transaction.back_to(mark)
+                if alone:
+                    self._end(commits=False)
+                raise
+        if alone:
+            self._end(commits=True)
+
+    def _begin(self) -> Transaction:
+        self._store.end_outlived()
+        if self.closed:
+            raise self._ended()
+        self._transaction = self._transaction or Transaction(self._store)
+        return self._transaction
+
+    def _end(self, *, commits: bool) -> None:
+        with self._store.turn:
+            self._store.end_outlived()
+            if self.closed and commits:
+                raise self._ended()
+            transaction, self._transaction = self._transaction, None
+            if transaction is None or transaction.outlived:
+                self._closed = self._closed or transaction is not None
+                return
+            if not commits:
+                transaction.rollback()
+                return
+            has_published = transaction.has_written("unsequenced")
+            transaction.commit()
+        if has_published:
+            self._committed()
+
+    def _ended(self) -> DatabaseUnavailable:
+        if self._transaction is not None and self._transaction.outlived:
+            return outlived_lease()
+        return DatabaseUnavailable("the connection is closed", hint="open another one")
+
+    def _require_no_block(self, what: str) -> None:
+        if self._in_block:
+            raise UsageError(
+                f"{what} inside of `with connection.transaction()`",
+                hint="the end of the block commits, an exception rolls back",
+            )
+
+
+def _savepoint(transaction: Transaction, found: re.Match[str]) -> None:
+    sets, rolls_back, _, name = found.groups()
+    if sets:
+        transaction.savepoints.append((name, transaction.mark()))
+        return
+    while transaction.savepoints and transaction.savepoints[-1][0] != name:
+        transaction.savepoints.pop()
+    if not transaction.savepoints:
+        raise InvalidArgument(f"there is no savepoint {name}", hint="SAVEPOINT makes one")
+    if rolls_back:
+        transaction.back_to(transaction.savepoints[-1][1])
+    else:
+        transaction.savepoints.pop()

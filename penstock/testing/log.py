@@ -1,0 +1,144 @@
+"""Giving events their sequences, and reading them, in a log in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.dialects.common import Row
+from penstock.errors import InvalidArgument
+from penstock.testing.statements import one, refused, statement
+from penstock.testing.store import Transaction
+from penstock.testing.tables import (
+    HISTORY,
+    MAX_SEQUENCE,
+    EventRow,
+    find_partition,
+    find_topic,
+    high_watermark,
+    topics_by_id,
+)
+
+_AT_ONCE = datetime.min.replace(tzinfo=UTC)
+_MOST_PASSED = 1_000_000
+_MOST_FETCHED = 100_000
+
+
+@statement
+def sequence(tx: Transaction, max_events: int) -> list[Row]:
+    """One pass: what is committed and due, in the order of publishing; delayed events by time."""
+    if max_events not in range(1, _MOST_PASSED + 1):
+        raise refused(InvalidArgument, f"a pass of {max_events} events")
+    if not tx.lock("sequencer", wait=False):
+        return [(0, False, True, [])]
+    now = tx.store.clock.now()
+    ready = sorted(
+        (event.due_at or _AT_ONCE, number, event)
+        for number, event in _committed(tx)
+        if (event.due_at or _AT_ONCE) <= now
+    )
+    alive = topics_by_id(tx)
+    grown: list[int] = []
+    for _, number, event in ready[:max_events]:
+        tx.delete("unsequenced", number)
+        if event.partition_id >> 16 in alive:  # else its topic was deleted
+            _append(tx, event, now)
+            grown.append(event.partition_id)
+    tx.put("passes", "last", now)
+    return [(len(grown), len(ready) > max_events, False, sorted(set(grown)))]
+
+
+@statement
+def announce(tx: Transaction, grown: Sequence[int]) -> list[Row]:
+    """Nobody listens: a consumer looks often, which costs nothing here."""
+    return one(None)
+
+
+@statement
+def ensure_slices(tx: Transaction) -> list[Row]:
+    """There is always room."""
+    return one(0)
+
+
+@statement
+def log_status(tx: Transaction) -> list[Row]:
+    """The state of the log in one row."""
+    now = tx.store.clock.now()
+    waiting = [event.created_at for _, event in _committed(tx) if event.due_at is None]
+    passed_at = tx.get("passes", "last")
+    return [
+        (
+            len(waiting),
+            (now - min(waiting, default=now)).total_seconds(),
+            (now - (passed_at or now)).total_seconds(),
+            0.0,
+            MAX_SEQUENCE,
+            tx.store.counters["rejected_commits"],
+            HISTORY,
+            len(tx.rows("topics")),
+            len(tx.rows("subscriptions")),
+        )
+    ]
+
+
+@statement
+def sequence_gaps(tx: Transaction, topic: str) -> list[Row]:
+    """Holes in the log."""
+    return [
+        (partition_id & 65535, number, number + 1)
+        for partition_id in find_topic(tx, topic).partition_ids()
+        for number in range(1, high_watermark(tx, partition_id) + 1)
+        if tx.get("log", (partition_id, number)) is None
+    ]
+
+
+@statement
+def fetch(
+    tx: Transaction, topic: str, partition: int, from_sequence: int, max_events: int
+) -> list[Row]:
+    """Events of one partition from a sequence on, in order."""
+    source = find_partition(tx, topic, partition)
+    if not (1 <= from_sequence <= MAX_SEQUENCE and 1 <= max_events <= _MOST_FETCHED):
+        raise refused(
+            InvalidArgument, f"a fetch of {max_events} events from sequence {from_sequence}"
+        )
+    return [(*row, HISTORY) for row in read(tx, source, from_sequence, max_events)]
+
+
+@statement
+def high_watermarks(tx: Transaction, topic: str) -> list[Row]:
+    """The readable range of every partition of a topic; nothing is ever dropped here."""
+    return [
+        (each & 65535, 1, high_watermark(tx, each), HISTORY, each)
+        for each in find_topic(tx, topic).partition_ids()
+    ]
+
+
+def read(tx: Transaction, partition_id: int, first: int, most: int) -> Iterator[Row]:
+    """Events in the columns of the log."""
+    last = min(high_watermark(tx, partition_id), first + most - 1)
+    for number in range(first, last + 1):
+        event, at = tx.get("log", (partition_id, number))
+        yield (
+            number, event.event_id, event.key, event.type, event.content_type, event.headers,
+            event.payload, event.created_at, at,
+        )  # fmt: skip
+
+
+def sequenced_at(tx: Transaction, partition_id: int, number: int) -> datetime | None:
+    """When an event got its sequence; None when there is none of that sequence."""
+    found: tuple[EventRow, datetime] | None = tx.get("log", (partition_id, number))
+    return None if found is None else found[1]
+
+
+def _committed(tx: Transaction) -> list[tuple[int, EventRow]]:
+    """What waits; not what this transaction has published, nor what it has numbered already."""
+    waiting: Any = tx.store.tables["unsequenced"].items()
+    return [each for each in waiting if tx.get("unsequenced", each[0]) is not None]
+
+
+def _append(tx: Transaction, event: EventRow, now: datetime) -> None:
+    number = high_watermark(tx, event.partition_id) + 1
+    tx.put("log", (event.partition_id, number), (event, now))
+    tx.put("watermarks", event.partition_id, number)

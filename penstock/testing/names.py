@@ -1,0 +1,246 @@
+"""Namespaces and topics of a log in memory; nobody has less than all rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from penstock import strategies, validation
+from penstock.dialects.common import Row
+from penstock.errors import (
+    AlreadyExists,
+    InUse,
+    InvalidPartition,
+    MovedUnderItself,
+    NamespaceNotFound,
+)
+from penstock.testing.statements import one, refused, statement
+from penstock.testing.store import Transaction
+from penstock.testing.tables import (
+    MAX_PAYLOAD_BYTES,
+    LeaseRow,
+    TopicRow,
+    find_topic,
+    lock_lease,
+    put_lease,
+)
+
+
+@statement
+def is_installed(tx: Transaction, schema: str) -> list[Row]:
+    """One row: there is nothing to install."""
+    return one(1)
+
+
+@statement
+def create_namespace(tx: Transaction, path: str) -> list[Row]:
+    """Creates one namespace below an existing parent; answers its id."""
+    validation.namespace(path)
+    parent = path.rpartition("/")[0]
+    if parent:
+        _require_namespace(tx, parent)
+    _claim(tx, "namespace", path)
+    tx.put("namespaces", path, tx.store.clock.now())
+    return one(tx.store.next("namespaces"))
+
+
+@statement
+def rename_namespace(tx: Transaction, path: str, new_name: str) -> list[Row]:
+    """Gives a namespace another name; answers its new path."""
+    validation.namespace(path)
+    validation.single_name(new_name, "namespace")
+    _require_namespace(tx, path)
+    parent, slash, _ = path.rpartition("/")
+    return one(_place_namespace(tx, path, parent + slash + new_name))
+
+
+@statement
+def move_namespace(tx: Transaction, path: str, new_parent: str) -> list[Row]:
+    """Moves a namespace under another parent, or to the root; answers its new path."""
+    validation.namespace(path)
+    _require_namespace(tx, path)
+    name = path.rpartition("/")[-1]
+    if new_parent:
+        validation.namespace(new_parent)
+        _require_namespace(tx, new_parent)
+        if f"{new_parent}/".startswith(f"{path}/"):
+            raise refused(MovedUnderItself, f'"{path[:200]}" cannot be moved under itself')
+        name = f"{new_parent}/{name}"
+    return one(_place_namespace(tx, path, name))
+
+
+@statement
+def delete_namespace(tx: Transaction, path: str, with_topics: bool) -> list[Row]:
+    """Deletes a namespace with all that is below it; answers how many topics that were."""
+    validation.namespace(path)
+    _require_namespace(tx, path)
+    topics = [each for each in tx.rows("topics").values() if _is_in(each.address, path)]
+    if topics and not with_topics:
+        raise refused(InUse, f'the namespace "{path[:200]}" holds {len(topics)} topics')
+    for topic in topics:
+        _drop(tx, topic, with_subscriptions=False)
+    for each in tx.rows("namespaces"):
+        if _is_in(str(each), path):
+            tx.delete("namespaces", each)
+    return one(len(topics))
+
+
+@statement
+def namespace_exists(tx: Transaction, path: str) -> list[Row]:
+    """Whether there is a namespace."""
+    return one(tx.get("namespaces", path) is not None)
+
+
+@statement
+def list_namespaces(tx: Transaction) -> list[Row]:
+    """All namespaces, parents first."""
+    return sorted(tx.rows("namespaces").items())
+
+
+@statement
+def create_topic(tx: Transaction, topic: str, partitions: int, strategy: str) -> list[Row]:
+    """Creates a topic with its partitions; answers its id."""
+    validation.topic(topic)
+    validation.partition_count(partitions)
+    strategies.require_valid(strategy)
+    _require_namespace(tx, topic.rpartition("/")[0])
+    _claim(tx, "topic", topic)
+    topic_id = tx.store.next("topics")
+    now = tx.store.clock.now()
+    known_as = f"{topic}//{topic_id}"
+    tx.put("topics", topic, TopicRow(topic_id, topic, partitions, strategy, now, known_as))
+    return one(topic_id)
+
+
+@statement
+def rename_topic(tx: Transaction, topic: str, new_name: str) -> list[Row]:
+    """Gives a topic another name; answers its new address."""
+    validation.single_name(new_name, "topic")
+    return one(_place_topic(tx, topic, topic.rpartition("/")[0] + "/" + new_name))
+
+
+@statement
+def move_topic(tx: Transaction, topic: str, namespace: str) -> list[Row]:
+    """Moves a topic into another namespace; answers its new address."""
+    find_topic(tx, topic)
+    _require_namespace(tx, namespace)
+    return one(_place_topic(tx, topic, namespace + "/" + topic.rpartition("/")[-1]))
+
+
+@statement
+def resize_topic(tx: Transaction, topic: str, partitions: int) -> list[Row]:
+    """Gives a topic more partitions; answers how many it had."""
+    validation.partition_count(partitions)
+    tx.lock(("topic", topic))
+    own = find_topic(tx, topic)
+    if partitions < own.partitions:
+        raise InvalidPartition(
+            f'topic "{topic[:200]}" has {own.partitions} partitions already',
+            hint="Partitions are only ever added: their events would have no place.",
+        )
+    grown = replace(own, partitions=partitions)
+    tx.put("topics", topic, grown)
+    for subscription_id in _readers(tx, own):
+        for partition_id in grown.partition_ids(own.partitions):
+            put_lease(tx, LeaseRow(subscription_id, partition_id, 0))
+    return one(own.partitions)
+
+
+@statement
+def delete_topic(tx: Transaction, topic: str, with_subscriptions: bool) -> list[Row]:
+    """Deletes a topic with its events."""
+    tx.lock(("topic", topic))
+    _drop(tx, find_topic(tx, topic), with_subscriptions=with_subscriptions)
+    return one(None)
+
+
+@statement
+def list_topics(tx: Transaction, namespace: str) -> list[Row]:
+    """The topics at or below a namespace; all of them when it is empty."""
+    return sorted(
+        (topic.address, topic.partitions, topic.created_at, topic.strategy)
+        for topic in tx.rows("topics").values()
+        if not namespace or _is_in(topic.address, namespace)
+    )
+
+
+@statement
+def describe_topic(tx: Transaction, topic: str) -> list[Row]:
+    """What is set for a topic, and how many subscriptions read it."""
+    own = find_topic(tx, topic)
+    return [
+        (
+            own.partitions, own.strategy, MAX_PAYLOAD_BYTES, None, None, False,
+            len(_readers(tx, own)), own.created_at, own.topic_id, own.known_as,
+        )
+    ]  # fmt: skip
+
+
+def _require_namespace(tx: Transaction, path: str) -> None:
+    if tx.get("namespaces", path) is None:
+        raise refused(NamespaceNotFound, f'there is no namespace "{path[:200]}"')
+
+
+def _claim(tx: Transaction, what: str, path: str) -> None:
+    """Whoever claims the same name in another transaction waits for this one."""
+    tx.lock((what, path))
+    if tx.get(f"{what}s", path) is not None:
+        raise refused(AlreadyExists, f'there is already a {what} "{path[:200]}"')
+
+
+def _is_in(path: str, namespace: str) -> bool:
+    return f"{path}/".startswith(f"{namespace}/")
+
+
+def _place_namespace(tx: Transaction, path: str, new_path: str) -> str:
+    if new_path == path:
+        return path
+    _claim(tx, "namespace", new_path)
+    for each, created_at in tx.rows("namespaces").items():
+        if _is_in(str(each), path):
+            moved = validation.namespace(new_path + str(each)[len(path) :])
+            tx.delete("namespaces", each)
+            tx.put("namespaces", moved, created_at)
+    for topic in tx.rows("topics").values():
+        if _is_in(topic.address, path):
+            _readdress(tx, topic, new_path + topic.address[len(path) :])
+    return new_path
+
+
+def _place_topic(tx: Transaction, topic: str, new_address: str) -> str:
+    validation.topic(topic)
+    tx.lock(("topic", topic))
+    own = find_topic(tx, topic)
+    if new_address != topic:
+        validation.topic(new_address)
+        _claim(tx, "topic", new_address)
+        _readdress(tx, own, new_address)
+    return new_address
+
+
+def _readdress(tx: Transaction, topic: TopicRow, address: str) -> None:
+    tx.delete("topics", topic.address)
+    tx.put("topics", validation.topic(address), replace(topic, address=address))
+
+
+def _readers(tx: Transaction, topic: TopicRow) -> list[int]:
+    """The ids of the subscriptions that read a topic."""
+    places: Iterable[tuple[int, int]] = tx.rows("subscription_topics")
+    return [subscription_id for subscription_id, read in places if read == topic.topic_id]
+
+
+def _drop(tx: Transaction, topic: TopicRow, *, with_subscriptions: bool) -> None:
+    """What still comes for it is discarded by the sequencer."""
+    readers = _readers(tx, topic)
+    if readers and not with_subscriptions:
+        raise refused(InUse, f'a subscription reads the topic "{topic.address[:200]}"')
+    for reader in readers:
+        tx.delete("subscription_topics", (reader, topic.topic_id))
+        for partition_id in topic.partition_ids():
+            lock_lease(tx, (reader, partition_id))
+            tx.delete("leases", (reader, partition_id))
+            tx.delete("attempts", (reader, partition_id))
+    for key, letter in tx.rows("dead_letters").items():
+        if letter.place[1] >> 16 == topic.topic_id:
+            tx.delete("dead_letters", key)
+    tx.delete("topics", topic.address)

@@ -1,0 +1,68 @@
+"""The named statements that a log in memory answers: functions of a transaction and their binds.
+
+The names, binds and columns are those of ``sql/postgres/*.sql``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, TypeVar
+
+from penstock import catalog
+from penstock.catalog import Statement
+from penstock.dialects.common import Row
+from penstock.errors import HINTS, PenstockError, UsageError
+
+Answer = Callable[..., list[Row]]
+F = TypeVar("F", bound=Answer)
+
+_MODULES = ("names", "publish", "log", "subscriptions", "leases", "delivery", "failures")
+_found: dict[str, Answer] = {}
+
+
+class NotInMemory(UsageError):
+    """The log in memory does not have this; test it on a real database."""
+
+
+def statement(function: F) -> F:
+    """The function is the statement of its name."""
+    _found[function.__name__] = function
+    return function
+
+
+def answered() -> dict[str, Answer]:
+    """Every statement that there is in memory."""
+    for module in _MODULES:
+        import_module(f"penstock.testing.{module}")
+    return _found
+
+
+@cache
+def described(name: str) -> Statement:
+    """A statement as the catalog has those of a database; NotInMemory when there is none."""
+    function = answered().get(name)
+    if function is None:
+        about = catalog.statement("postgres", name).about
+        raise NotInMemory(
+            f"the log in memory has no {name} ({about})", hint="test this on a real database"
+        )
+    _, *binds = inspect.signature(function).parameters
+    return Statement(name, inspect.getdoc(function) or "", text_of(name), frozenset(binds))
+
+
+def text_of(name: str) -> str:
+    """What stands for a statement where a database has its text."""
+    return f"-- name: {name}"
+
+
+def refused(kind: type[PenstockError], message: str) -> PenstockError:
+    """The error, with what to do about it, as a database raises it."""
+    return kind(message, hint=HINTS[kind.sqlstate or ""])
+
+
+def one(value: Any) -> list[Row]:
+    """One row of one column."""
+    return [(value,)]

@@ -1,0 +1,68 @@
+-- name: suspects
+-- Held leases whose next events may break their consumer.
+-- reads only
+CALL penstock.suspects(%(subscription)s, %(consumer)s, %(partition_ids)s, %(lease_epochs)s)
+
+-- name: begin_attempt
+-- Counts that the event behind the position is handed out.
+-- limits the session
+CALL penstock.begin_attempt(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(uncounted)s, %(reason)s
+)
+
+-- name: give_up
+-- Makes the event behind the position a dead letter and moves over it.
+-- limits the session
+CALL penstock.give_up(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(reason)s, %(attempts)s,
+    %(park)s
+)
+
+-- name: parked_keys
+-- The keys whose events wait.
+-- reads only
+CALL penstock.parked_keys(%(subscription)s, %(partition_ids)s)
+
+-- name: commit_parking
+-- Commits one partition and parks some of the events that it passes.
+-- limits the session
+CALL penstock.commit_parking(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(position)s, %(after)s, %(sequences)s
+)
+
+-- name: poll_redriven
+-- Hands out redriven dead letters of held leases, and counts that.
+-- limits the session
+CALL penstock.poll_redriven(%(subscription)s, %(consumer)s, %(partition_ids)s, %(lease_epochs)s, %(max_events)s)
+
+-- name: finish_redriven
+-- Removes redriven dead letters that were handled.
+-- limits the session
+CALL penstock.finish_redriven(%(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(letter_ids)s)
+
+-- name: fail_redriven
+-- A redriven dead letter that was handed out is dead again.
+-- limits the session
+CALL penstock.fail_redriven(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(letter_id)s, %(reason)s
+)
+
+-- name: redrive
+-- Makes dead letters deliverable again.
+CALL penstock.redrive(%(subscription)s, %(letter_ids)s)
+
+-- name: drop_dead_letters
+-- Throws dead letters away.
+CALL penstock.drop_dead_letters(%(subscription)s, %(letter_ids)s)
+
+-- name: dead_letters_of
+-- Dead letters without their payloads, newest first.
+-- reads only
+CALL penstock.dead_letters_of(
+    %(subscription)s, %(max_rows)s, %(of_topic)s, %(of_key)s, %(of_type)s, %(of_state)s, %(before_id)s
+)
+
+-- name: dead_letter_of
+-- One dead letter with everything it holds.
+-- reads only
+CALL penstock.dead_letter_of(%(subscription)s, %(letter_id)s)

@@ -1,0 +1,226 @@
+-- name: pause_subscription
+-- From now on no lease of the subscription is handed out and polls give nothing; check-ins ask for what is held, and what is in
+-- hand may be committed until the lease is given back. Who paused first, when and why stays until it is resumed. Answers whether it
+-- ran. Raises PS006, PS013.
+CREATE PROCEDURE pause_subscription(subscription LONGTEXT, reason LONGTEXT)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE paused BOOLEAN;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('pause_subscription()');
+    IF reason IS NULL OR CHAR_LENGTH(reason) > 1000 THEN
+        CALL refuse('PS006', 'the reason of a pause has not 0 to 1,000 characters');
+    END IF;
+    CALL lock_subscription(subscription, owner_id);
+    CALL find_paused(owner_id, paused);
+    UPDATE subscriptions AS s
+    SET s.paused_at = UTC_TIMESTAMP(6), s.paused_by = USER(), s.paused_reason = reason
+    WHERE s.id = owner_id AND s.paused_at IS NULL;
+    SELECT NOT paused AS paused;
+END;
+
+-- name: resume_subscription
+-- Lets the next check-ins hand out leases again. Answers whether the subscription was paused. Raises PS013.
+CREATE PROCEDURE resume_subscription(subscription LONGTEXT)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE paused BOOLEAN;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('resume_subscription()');
+    CALL lock_subscription(subscription, owner_id);
+    CALL find_paused(owner_id, paused);
+    UPDATE subscriptions AS s SET s.paused_at = NULL, s.paused_by = NULL, s.paused_reason = NULL
+    WHERE s.id = owner_id;
+    SELECT paused AS resumed;
+END;
+
+-- name: show_subscriptions
+-- What list_subscriptions answers, of one subscription or of all (NULL).
+CREATE PROCEDURE show_subscriptions(only_id BIGINT)
+READS SQL DATA
+BEGIN
+    SELECT s.name, s.mode, COALESCE((
+               SELECT JSON_ARRAYAGG(t.address)
+               FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
+               WHERE r.subscription_id = s.id), '[]') AS topics,
+           s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.max_consumers, s.created_at, s.paused_at, s.paused_by,
+           s.paused_reason
+    FROM subscriptions AS s
+    WHERE (only_id IS NULL OR s.id = only_id) AND NOT reads_hidden(s.id)
+    ORDER BY s.name;
+END;
+
+-- name: list_subscriptions
+-- The subscriptions that the login may see: what they read, their times in seconds, and since when, by whom and why one is paused.
+CREATE PROCEDURE list_subscriptions()
+READS SQL DATA
+BEGIN
+    CALL show_subscriptions(NULL);
+END;
+
+-- name: describe_subscription
+-- The same of one subscription. Raises PS013.
+CREATE PROCEDURE describe_subscription(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id BIGINT;
+    CALL find_subscription(subscription, owner_id);
+    CALL show_subscriptions(owner_id);
+END;
+
+-- name: share_out_groups
+-- Shares the topics of a subscription out, where a consumer has named topics: in groups that the same consumers take, each by itself.
+CREATE PROCEDURE share_out_groups(owner_id BIGINT, consumer VARCHAR(255), present DATETIME(6), deadline DATETIME(6))
+BEGIN
+    DECLARE topic_ids LONGTEXT;
+    DECLARE of_topic BIGINT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE taken CURSOR FOR
+        SELECT JSON_ARRAYAGG(e.topic_id), MIN(e.topic_id)
+        FROM (
+            SELECT r.topic_id, BIT_XOR(CAST(CONV(LEFT(SHA2(c.id, 256), 16), 16, 10) AS UNSIGNED)) AS takers
+            FROM subscription_topics AS r JOIN consumers AS c ON c.subscription_id = r.subscription_id
+            WHERE r.subscription_id = owner_id AND may_hold(owner_id, c.id, r.topic_id)
+            GROUP BY r.topic_id
+            HAVING SUM(c.id = consumer) > 0
+        ) AS e
+        GROUP BY e.takers
+        ORDER BY MIN(e.topic_id);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    OPEN taken;
+    topics: LOOP
+        FETCH taken INTO topic_ids, of_topic;
+        IF done THEN
+            LEAVE topics;
+        END IF;
+        CALL share_out(owner_id, consumer, topic_ids, of_topic, present, deadline);
+    END LOOP;
+    CLOSE taken;
+END;
+
+-- name: report_error
+-- What a consumer tells of its last error: overwritten by the next one, cut at 2,000 characters, gone with the consumer. Never of
+-- payloads or passwords. Raises PS006, PS013, PS014.
+CREATE PROCEDURE report_error(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), error LONGTEXT)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE member VARCHAR(255);
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('report_error()');
+    CALL find_subscription(subscription, owner_id);
+    IF error IS NULL THEN
+        CALL refuse('PS006', 'an error without a text');
+    END IF;
+    -- Locked, or the consumer could be collected before the row is written.
+    SET member = (
+        SELECT c.id FROM consumers AS c
+        WHERE c.subscription_id = owner_id AND c.id = consumer AND c.session = UNHEX(REPLACE(session, '-', ''))
+        FOR UPDATE);
+    IF member IS NULL THEN
+        CALL refuse('PS014', CONCAT('consumer "', COALESCE(consumer, ''), '" is not a member, or not any more'));
+    END IF;
+    REPLACE INTO consumer_errors (subscription_id, consumer, error, at)
+    VALUES (owner_id, consumer, LEFT(error, 2000), UTC_TIMESTAMP(6));
+END;
+
+-- name: subscription_consumers
+-- The members of one subscription, or of all (NULL): live until their deadline, with what they hold, the topics that they have named
+-- (NULL: all) and the last error that they have reported.
+CREATE PROCEDURE subscription_consumers(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    SELECT s.name AS subscription, c.id AS consumer, c.weight, (
+               SELECT JSON_ARRAYAGG(a.address)
+               FROM consumer_topics AS t JOIN topics AS a ON a.id = t.topic_id
+               WHERE t.subscription_id = s.id AND t.consumer = c.id) AS topics,
+           c.joined_at, c.heartbeat_at, c.deadline, c.deadline > UTC_TIMESTAMP(6) AS live, COALESCE(h.held, 0) AS leases,
+           e.error AS last_error, e.at AS last_error_at
+    FROM subscriptions AS s
+    JOIN consumers AS c ON c.subscription_id = s.id
+    LEFT JOIN (
+        SELECT l.subscription_id, l.holder, COUNT(*) AS held FROM leases AS l GROUP BY l.subscription_id, l.holder
+    ) AS h ON h.subscription_id = s.id AND h.holder = c.id
+    LEFT JOIN consumer_errors AS e ON e.subscription_id = s.id AND e.consumer = c.id
+    WHERE (subscription IS NULL OR s.name_hash = UNHEX(SHA2(subscription, 256))) AND NOT reads_hidden(s.id)
+    ORDER BY s.name, c.id;
+END;
+
+-- name: unleased_cursors
+-- What can be leased: partitions with unread events that nobody holds, of one subscription or of all (NULL).
+CREATE PROCEDURE unleased_cursors(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    CALL show_cursors(subscription, TRUE);
+END;
+
+-- name: leased_cursors
+-- What is held: by whom, since when, and until when its holder is alive and, where it is to be given back, has time for it; of one
+-- subscription or of all (NULL).
+CREATE PROCEDURE leased_cursors(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    SELECT n.name AS subscription, n.address AS topic, n.number AS `partition`, n.holder, n.state, n.lease_epoch, n.position,
+           n.watermark AS high_watermark, n.watermark - n.position AS lag_events, n.acquired_at, n.deadline, n.release_deadline
+    FROM (
+        SELECT s.name, t.address, p.number, l.holder, l.state, l.lease_epoch, l.acquired_at, l.release_deadline, c.deadline,
+               current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
+        FROM subscriptions AS s
+        JOIN leases AS l ON l.subscription_id = s.id AND l.state <> 'AVAILABLE'
+        JOIN partitions AS p ON p.id = l.partition_id
+        JOIN topics AS t ON t.id = p.topic_id
+        LEFT JOIN consumers AS c ON c.subscription_id = s.id AND c.id = l.holder
+        WHERE (subscription IS NULL OR s.name_hash = UNHEX(SHA2(subscription, 256)))
+          AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+        LIMIT 100000000  -- Keeps it from being merged into the query, which would call the functions for each mention.
+    ) AS n
+    ORDER BY n.name, n.address, n.number;
+END;
+
+-- name: subscription_statistics
+-- One row for a subscription, or for each (NULL): its heartbeat, how many partitions have unread events, how many consumers are alive
+-- and what they weigh together, how often a partition went to another consumer in the last hour because it was given back (moves) or
+-- because its holder's time ran out (take_overs), and when a lease changed last.
+CREATE PROCEDURE subscription_statistics(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    SELECT s.name AS subscription, s.heartbeat_seconds, (
+               SELECT COUNT(*) FROM leases AS l
+               WHERE l.subscription_id = s.id AND high_watermark(l.partition_id) > current_position(s.id, l.partition_id)
+           ) AS active_partitions, (
+               SELECT COUNT(*) FROM consumers AS c WHERE c.subscription_id = s.id AND c.deadline > present
+           ) AS active_consumers, (
+               SELECT COALESCE(SUM(c.weight), 0) FROM consumers AS c WHERE c.subscription_id = s.id AND c.deadline > present
+           ) AS active_weight,
+           COALESCE(h.moves, 0) AS moves, COALESCE(h.take_overs, 0) AS take_overs, (
+               SELECT MAX(a.at) FROM lease_history AS a WHERE a.subscription_id = s.id
+           ) AS changed_at,
+           s.paused_at
+    FROM subscriptions AS s
+    LEFT JOIN (
+        SELECT taken.subscription_id, SUM(lost.`change` = 'released') AS moves, SUM(lost.`change` = 'expired') AS take_overs
+        FROM lease_history AS taken
+        JOIN lease_history AS lost
+            ON lost.subscription_id = taken.subscription_id AND lost.partition_id = taken.partition_id
+            AND lost.lease_epoch = taken.lease_epoch - 1 AND lost.holder <> taken.holder
+            AND lost.at > present - INTERVAL 1 HOUR
+        WHERE taken.`change` = 'acquired' AND taken.at > present - INTERVAL 1 HOUR
+          AND (subscription IS NULL OR taken.subscription_id = (
+                  SELECT n.id FROM subscriptions AS n WHERE n.name_hash = UNHEX(SHA2(subscription, 256))))
+        GROUP BY taken.subscription_id
+    ) AS h ON h.subscription_id = s.id
+    WHERE (subscription IS NULL OR s.name_hash = UNHEX(SHA2(subscription, 256))) AND NOT reads_hidden(s.id)
+    ORDER BY s.name;
+END;

@@ -1,0 +1,76 @@
+-- name: suspects
+-- Held leases whose next events may break their consumer.
+SELECT partition_id, died, sequence, attempts, reason
+FROM penstock.suspects(%(subscription)s, %(consumer)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[])
+
+-- name: begin_attempt
+-- Counts that the event behind the position is handed out.
+SELECT penstock.begin_attempt(
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(sequence)s::bigint,
+    %(uncounted)s::integer, %(reason)s
+)
+
+-- name: give_up
+-- Makes the event behind the position a dead letter and moves over it.
+SELECT penstock.give_up(
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(sequence)s::bigint,
+    %(reason)s, %(attempts)s::integer, %(park)s::boolean
+)
+
+-- name: parked_keys
+-- The keys whose events wait.
+SELECT partition_id, key FROM penstock.parked_keys(%(subscription)s, %(partition_ids)s::bigint[])
+
+-- name: commit_parking
+-- Commits one partition and parks some of the events that it passes.
+SELECT penstock.commit_parking(
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(position)s::bigint,
+    %(after)s::bigint, %(sequences)s::bigint[]
+)
+
+-- name: poll_redriven
+-- Hands out redriven dead letters of held leases, and counts that.
+SELECT
+    letter_id, attempts, parked, history, partition_id, sequence, event_id, key, type, content_type, headers::text,
+    payload, created_at
+FROM penstock.poll_redriven(
+    %(subscription)s, %(consumer)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[], %(max_events)s::integer
+)
+
+-- name: finish_redriven
+-- Removes redriven dead letters that were handled.
+SELECT penstock.finish_redriven(
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(letter_ids)s::bigint[]
+)
+
+-- name: fail_redriven
+-- A redriven dead letter that was handed out is dead again.
+SELECT penstock.fail_redriven(
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(letter_id)s::bigint,
+    %(reason)s
+)
+
+-- name: redrive
+-- Makes dead letters deliverable again.
+SELECT penstock.redrive(%(subscription)s, %(letter_ids)s::bigint[])
+
+-- name: drop_dead_letters
+-- Throws dead letters away.
+SELECT penstock.drop_dead_letters(%(subscription)s, %(letter_ids)s::bigint[])
+
+-- name: dead_letters_of
+-- Dead letters without their payloads, newest first.
+SELECT
+    id, topic, partition, sequence, history, event_id, key, type, content_type, payload_bytes, state, attempts, reason,
+    created_at, died_at
+FROM penstock.dead_letters_of(
+    %(subscription)s::text, %(max_rows)s::integer, %(of_topic)s::text, %(of_key)s::text, %(of_type)s::text,
+    %(of_state)s::text, %(before_id)s::bigint
+)
+
+-- name: dead_letter_of
+-- One dead letter with everything it holds. Headers as text, as in fetch.
+SELECT
+    id, topic, partition, sequence, history, event_id, key, type, content_type, payload_bytes, state, attempts, reason,
+    created_at, died_at, headers::text, payload
+FROM penstock.dead_letter_of(%(subscription)s, %(letter_id)s::bigint)

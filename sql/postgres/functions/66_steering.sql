@@ -1,0 +1,190 @@
+-- name: pause_subscription
+-- From now on no lease of the subscription is handed out and polls give nothing; check-ins ask for what is held, and what is in
+-- hand may be committed until the lease is given back. Who paused first, when and why stays until it is resumed. Answers whether it
+-- ran. Raises PS006, PS013.
+CREATE OR REPLACE FUNCTION pause_subscription(subscription text, reason text DEFAULT '') RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner_id bigint := (require_subscription(subscription)).id;
+BEGIN
+    IF reason IS NULL OR char_length(reason) > 1000 THEN
+        PERFORM refuse('PS006', 'the reason of a pause has not 0 to 1,000 characters', 'Say it shorter.');
+    END IF;
+    UPDATE subscriptions AS s
+    SET paused_at = clock_timestamp(), paused_by = session_user, paused_reason = pause_subscription.reason
+    WHERE s.id = owner_id AND s.paused_at IS NULL;
+    RETURN FOUND;
+END
+$$;
+
+-- name: resume_subscription
+-- Lets the next check-ins hand out leases again. Answers whether the subscription was paused. Raises PS013.
+CREATE OR REPLACE FUNCTION resume_subscription(subscription text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner_id bigint := (require_subscription(subscription)).id;
+BEGIN
+    UPDATE subscriptions AS s SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
+    WHERE s.id = owner_id AND s.paused_at IS NOT NULL;
+    RETURN FOUND;
+END
+$$;
+
+-- name: list_subscriptions
+-- The subscriptions that the login may see: what they read, their times in seconds, and since when, by whom and why one is paused.
+CREATE OR REPLACE FUNCTION list_subscriptions()
+RETURNS TABLE (
+    name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
+    release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz, paused_by text,
+    paused_reason text
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT s.name, s.mode, ARRAY(
+               SELECT t.address FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
+               WHERE r.subscription_id = s.id
+               ORDER BY t.address),
+           s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.max_consumers, s.created_at, s.paused_at, s.paused_by,
+           s.paused_reason
+    FROM subscriptions AS s
+    WHERE NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id)
+    ORDER BY s.name
+$$;
+
+-- name: describe_subscription
+-- The same of one subscription. Raises PS013.
+CREATE OR REPLACE FUNCTION describe_subscription(subscription text)
+RETURNS TABLE (
+    name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
+    release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz, paused_by text,
+    paused_reason text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM require_subscription(describe_subscription.subscription);
+    RETURN QUERY SELECT l.* FROM list_subscriptions() AS l WHERE l.name = describe_subscription.subscription;
+END
+$$;
+
+-- name: report_error
+-- What a consumer tells of its last error: overwritten by the next one, cut at 2,000 characters, gone with the consumer. Never of
+-- payloads or passwords. Raises PS006, PS013, PS014.
+CREATE OR REPLACE FUNCTION report_error(subscription text, consumer text, session uuid, error text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+BEGIN
+    IF error IS NULL THEN
+        PERFORM refuse('PS006', 'an error without a text', 'Say what went wrong.');
+    END IF;
+    -- Locked, or the consumer could be collected before the row is written.
+    PERFORM FROM consumers AS c
+    WHERE c.subscription_id = owner.id AND c.id = consumer AND c.session = report_error.session
+    FOR KEY SHARE;
+    IF NOT FOUND THEN
+        PERFORM refuse('PS014', format('consumer "%s" is not a member of "%s"', consumer, owner.name),
+                       'It never joined, left, or was replaced after its lease ended: join again.');
+    END IF;
+    INSERT INTO consumer_errors (subscription_id, consumer, error, at)
+    VALUES (owner.id, report_error.consumer, left(report_error.error, 2000), clock_timestamp())
+    ON CONFLICT ON CONSTRAINT consumer_errors_pkey DO UPDATE SET error = EXCLUDED.error, at = EXCLUDED.at;
+END
+$$;
+
+-- name: subscription_consumers
+-- The members of one subscription, or of all (NULL): live until their deadline, with what they hold, the topics that they have named
+-- (NULL: all) and the last error that they have reported.
+CREATE OR REPLACE FUNCTION subscription_consumers(subscription text DEFAULT NULL)
+RETURNS TABLE (
+    subscription text, consumer text, weight double precision, topics text[], joined_at timestamptz, heartbeat_at timestamptz,
+    deadline timestamptz, live boolean, leases bigint, last_error text, last_error_at timestamptz
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT s.name, c.id, c.weight, (
+               SELECT array_agg(a.address ORDER BY a.address)
+               FROM consumer_topics AS t JOIN topics AS a ON a.id = t.topic_id
+               WHERE t.subscription_id = s.id AND t.consumer = c.id),
+           c.joined_at, c.heartbeat_at, c.deadline, c.deadline > clock_timestamp(),
+           COALESCE(h.held, 0), e.error, e.at
+    FROM subscriptions AS s
+    JOIN consumers AS c ON c.subscription_id = s.id
+    LEFT JOIN (
+        SELECT l.subscription_id, l.holder, count(*) AS held FROM leases AS l GROUP BY l.subscription_id, l.holder
+    ) AS h ON h.subscription_id = s.id AND h.holder = c.id
+    LEFT JOIN consumer_errors AS e ON e.subscription_id = s.id AND e.consumer = c.id
+    WHERE (subscription_consumers.subscription IS NULL OR s.name = subscription_consumers.subscription)
+      AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id))
+    ORDER BY s.name, c.id
+$$;
+
+-- name: unleased_cursors
+-- What can be leased: partitions with unread events that nobody holds, of one subscription or of all (NULL).
+CREATE OR REPLACE FUNCTION unleased_cursors(subscription text DEFAULT NULL)
+RETURNS TABLE (
+    subscription text, topic text, partition integer, "position" bigint, high_watermark bigint, lag_events bigint,
+    lag_seconds double precision, state text, holder text, lease_epoch bigint
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT g.* FROM subscription_lag(unleased_cursors.subscription) AS g WHERE g.state = 'AVAILABLE' AND g.lag_events > 0
+$$;
+
+-- name: leased_cursors
+-- What is held: by whom, since when, and until when its holder is alive and, where it is to be given back, has time for it; of one
+-- subscription or of all (NULL).
+CREATE OR REPLACE FUNCTION leased_cursors(subscription text DEFAULT NULL)
+RETURNS TABLE (
+    subscription text, topic text, partition integer, holder text, state text, lease_epoch bigint, "position" bigint,
+    high_watermark bigint, lag_events bigint, acquired_at timestamptz, deadline timestamptz, release_deadline timestamptz
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT s.name, t.address, p.number, l.holder, l.state, l.lease_epoch, at.position, at.watermark, at.watermark - at.position,
+           l.acquired_at, c.deadline, l.release_deadline
+    FROM subscriptions AS s
+    JOIN leases AS l ON l.subscription_id = s.id AND l.state <> 'AVAILABLE'
+    JOIN partitions AS p ON p.id = l.partition_id
+    JOIN topics AS t ON t.id = p.topic_id
+    LEFT JOIN consumers AS c ON c.subscription_id = s.id AND c.id = l.holder
+    CROSS JOIN LATERAL (
+        SELECT current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
+    ) AS at
+    WHERE (leased_cursors.subscription IS NULL OR s.name = leased_cursors.subscription)
+      AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+    ORDER BY s.name, t.address, p.number
+$$;
+
+-- name: subscription_statistics
+-- One row for a subscription, or for each (NULL): its heartbeat, how many partitions have unread events, how many consumers are alive
+-- and what they weigh together, how often a partition went to another consumer in the last hour because it was given back (moves) or
+-- because its holder's time ran out (take_overs), and when a lease changed last.
+CREATE OR REPLACE FUNCTION subscription_statistics(subscription text DEFAULT NULL)
+RETURNS TABLE (
+    subscription text, heartbeat_seconds double precision, active_partitions bigint, active_consumers bigint,
+    active_weight double precision, moves bigint, take_overs bigint, changed_at timestamptz, paused_at timestamptz
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT s.name, s.heartbeat_seconds, (
+               SELECT count(*) FROM leases AS l
+               WHERE l.subscription_id = s.id AND high_watermark(l.partition_id) > current_position(s.id, l.partition_id)),
+           alive.consumers, alive.weight, changes.moves, changes.take_overs, (
+               SELECT h.at FROM lease_history AS h WHERE h.subscription_id = s.id ORDER BY h.at DESC LIMIT 1),
+           s.paused_at
+    FROM subscriptions AS s
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS consumers, COALESCE(sum(c.weight), 0) AS weight
+        FROM consumers AS c
+        WHERE c.subscription_id = s.id AND c.deadline > clock_timestamp()
+    ) AS alive
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE lost.change = 'released') AS moves,
+               count(*) FILTER (WHERE lost.change = 'expired') AS take_overs
+        FROM lease_history AS taken
+        JOIN lease_history AS lost
+            ON lost.subscription_id = s.id AND lost.partition_id = taken.partition_id
+            AND lost.lease_epoch = taken.lease_epoch - 1 AND lost.holder <> taken.holder
+            AND lost.at > clock_timestamp() - interval '1 hour'
+        WHERE taken.subscription_id = s.id AND taken.change = 'acquired'
+          AND taken.at > clock_timestamp() - interval '1 hour'
+    ) AS changes
+    WHERE (subscription_statistics.subscription IS NULL OR s.name = subscription_statistics.subscription)
+      AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id))
+    ORDER BY s.name
+$$;

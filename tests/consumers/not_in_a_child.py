@@ -1,0 +1,10 @@
+"""A handler that the daemon can load, and the processes that it starts cannot."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.consumers.handlers import record as record
+
+if "consumers.child" in sys.orig_argv:
+    raise RuntimeError("not here")

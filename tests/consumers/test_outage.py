@@ -1,0 +1,197 @@
+"""The database is killed under a daemon and comes back: L9, and the small form of F6."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import database, migrate, names, reconnect, stream
+from penstock.errors import PenstockError
+from penstock.publish import publish_batch
+from penstock.reconnect import Pace
+from penstock.records import Message
+from penstock.supervisor import STARTED_AFTER_SECONDS
+from resources.embedded import EmbeddedPostgres
+from tests import servers
+from tests.consumers.conftest import StartDaemon
+from tests.consumers.process import Daemon, until
+from tests.consumers.proxy import CountingProxy
+from tests.support import FAST_SETTINGS, missing
+from tools.servers import FAST, MARIADB, MySQLServer
+
+TOPIC = "shop/orders"
+PARTITIONS = 4
+SUBSCRIPTIONS = [f"s{number}" for number in range(3)]
+#: Attempts of a daemon that has the rate before the database is back.
+ENOUGH = 5
+RATE = 2.0
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A server of an engine that can be killed and started."""
+
+    url: Callable[[], str]
+    port: Callable[[], int | None]
+    kill: Callable[[], None]
+    start: Callable[[], Any]
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[Victim]:
+    """The embedded one."""
+    with EmbeddedPostgres(folder, settings=FAST_SETTINGS) as server:
+
+        def kill() -> None:
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGKILL)
+
+        yield Victim(lambda: server.url("app"), lambda: server.port, kill, server.start)
+
+
+@contextmanager
+def mariadb(folder: Path) -> Iterator[Victim]:
+    """One out of Debian packages."""
+    # A commit is with the kernel before it is answered: the server's death loses nothing.
+    settings = {**FAST, "innodb_flush_log_at_trx_commit": "2"}
+    server = MySQLServer(folder, MARIADB, settings=settings)
+    try:
+        server.start()
+    except PenstockError as error:
+        missing("MariaDB", error)
+    try:
+        yield Victim(lambda: server.url("app"), lambda: server.port, server.kill, server.start)
+    finally:
+        server.stop()
+
+
+ENGINES = {"postgres": postgres, "mariadb": mariadb}
+
+
+@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.long)])
+def victim(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Victim]:
+    """A server with a topic that some subscriptions read."""
+    if request.param not in servers.chosen():
+        pytest.skip(f"this run is about {', '.join(servers.chosen())}")
+    with ENGINES[request.param](tmp_path / "server") as started:
+        migrate.migrate(started.url())
+        with database.connect(started.url()) as connection:
+            names.create_topic(connection, TOPIC, PARTITIONS, create_namespaces=True)
+            for name in SUBSCRIPTIONS:
+                stream.subscribe(connection, name, [TOPIC])
+        yield started
+
+
+def publish(victim: Victim, first: int, count: int) -> None:
+    """Numbered events, committed."""
+    messages = [
+        Message(TOPIC, str(number).encode(), partition=number % PARTITIONS)
+        for number in range(first, first + count)
+    ]
+    with database.connect(victim.url()) as connection:
+        publish_batch(connection, messages)
+
+
+def committed(victim: Victim) -> list[int]:
+    """How far each subscription has come."""
+    with database.connect(victim.url()) as connection:
+        lags = stream.lag(connection)
+    return [
+        sum(each.position for each in lags if each.subscription == name) for name in SUBSCRIPTIONS
+    ]
+
+
+def run(daemons: StartDaemon, url: str, rate: float) -> Daemon:
+    """A daemon of five workers."""
+    handlers = [f"--consumer={name}=tests.consumers.handlers:record" for name in SUBSCRIPTIONS]
+    roles = ("--roles", "sequencer,sweep,consumers", "--reconnects-per-second", str(rate))
+    return daemons(url, *roles, *handlers).wait_started()
+
+
+def at_the_rate(attempts: list[float]) -> bool:
+    """Whether at no moment more had been made than the rate allows, and one more."""
+    return all(
+        number <= RATE * (at - attempts[0]) + 1 + 0.1 for number, at in enumerate(attempts, 1)
+    )
+
+
+def test_a_database_that_is_killed_and_comes_back(victim: Victim, daemons: StartDaemon) -> None:
+    """Guard: the pace of the process; beside it a daemon that has (almost) none."""
+    with CountingProxy(victim.port) as paced_way, CountingProxy(victim.port) as hasty_way:
+        paced = run(daemons, paced_way.url(victim.url()), RATE)
+        hasty = run(daemons, hasty_way.url(victim.url()), 1000)
+        publish(victim, 0, 40)
+        until(lambda: committed(victim) == [40] * len(SUBSCRIPTIONS), "the first events")
+        until(lambda: min(paced.age(), hasty.age()) > STARTED_AFTER_SECONDS, "the end of the start")
+        before = len(paced_way.attempts), len(hasty_way.attempts)
+        publish(victim, 40, 40)
+        victim.kill()
+        until(lambda: len(paced_way.attempts) - before[0] >= ENOUGH, "attempts in vain")
+        until(lambda: paced.get("/readyz")[0] == 503, "the daemon to be not ready")
+        assert paced.get("/livez")[0] == 200
+        assert "penstock_database_up 0.0" in paced.get("/metrics")[1]
+        victim.start()
+        publish(victim, 80, 40)
+        until(lambda: committed(victim) == [120] * len(SUBSCRIPTIONS), "all events")
+        until(lambda: paced.get("/readyz")[0] == 200, "the daemon to be ready again")
+
+        seen = [line.split()[2] for each in (paced, hasty) for line in each.handled()]
+        counts = {payload: seen.count(payload) for payload in seen}
+        assert set(counts) == {str(number) for number in range(120)}
+        assert min(counts.values()) >= len(SUBSCRIPTIONS)
+        assert at_the_rate(paced_way.attempts[before[0] :])
+        assert not at_the_rate(hasty_way.attempts[before[1] :])
+        for each in (paced, hasty):
+            each.terminate()
+        assert (paced.exit_code(), hasty.exit_code()) == (0, 0)
+
+
+def test_never_more_than_the_rate_in_any_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock of our own, which the callers' waits move."""
+    now = [0.0]
+    pace = Pace(RATE, clock=lambda: now[0])
+    turns = [pace.pause() for _ in range(50)]  # all at once
+    now[0] = 100.0
+    turns += [100.0 + pace.pause() for _ in range(3)]  # after a rest: no more than before
+    for turn in turns:
+        assert len([each for each in turns if turn <= each < turn + 1]) <= RATE
+    spaces = {round(b - a, 3) for a, b in itertools.pairwise(turns)}
+    assert len(spaces) > 40, "the spaces have a random part"
+
+
+def test_a_start_and_a_drain_do_not_wait() -> None:
+    """Guard: the grace of the start; the end of the pace."""
+    now = [0.0]
+    pace = Pace(0.001, grace_seconds=5.0, clock=lambda: now[0])
+    assert [pace.pause() for _ in range(20)] == [0.0] * 20
+    now[0] = 6.0
+    assert pace.pause() == 0.0
+    assert pace.pause() >= 1000
+    pace.end()
+    with pace.attempt():
+        pass
+    assert pace.opened == 1
+
+
+def test_only_who_asks_for_it_has_a_pace() -> None:
+    assert reconnect.present() is None
+    with reconnect.turn():
+        pass
+
+
+def test_attempts_are_counted(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    monkeypatch.setattr(reconnect, "_paces", [])
+    pace = Pace(1000.0)
+    reconnect.limit(pace)
+    database.connect(database_url).close()
+    with pytest.raises(PenstockError, match="cannot connect"):
+        database.connect("postgresql://me@127.0.0.1:1/app")
+    assert (pace.opened, pace.failures) == (1, 1)

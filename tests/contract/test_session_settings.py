@@ -1,0 +1,89 @@
+"""What a login may set in its session before it calls: no wall falls by it, and nobody notices.
+
+Only MySQL and MariaDB have settings of a session that reach into a procedure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymysql.err import OperationalError
+
+import penstock
+from penstock import database
+from penstock.errors import InvalidArgument, TopicNotFound
+from tests.contract.databases import MySQLDatabase
+from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tenants_of, three_topics
+
+DEEP = "theirs/deep/deeper/orders"
+#: What would make the counter of ids jump for everybody.
+STEPS = ("insert_id = {next}", "auto_increment_increment = 1000")
+#: The query that rights were asked by: on MariaDB it ends where the session says so.
+RECURSIVE = """
+    SELECT JSON_ARRAYAGG(a.id) INTO found FROM (
+        WITH RECURSIVE above AS (
+            SELECT n.id, n.parent_id FROM namespaces AS n WHERE n.id = of_namespace
+            UNION
+            SELECT p.id, p.parent_id FROM above AS a JOIN namespaces AS p ON p.id = a.parent_id
+        ) SELECT id FROM above) AS a;
+    SET here = 0;
+    WHILE here > 0 DO"""
+
+
+@pytest.fixture
+def tenants(mysql_db: MySQLDatabase) -> Iterator[Tenants]:
+    """Two tenants' topics and an open one."""
+    with tenants_of(mysql_db) as found:
+        three_topics(found)
+        yield found
+
+
+def _last_block(mysql_db: MySQLDatabase) -> int:
+    ((newest,),) = mysql_db.run("SELECT MAX(id) DIV 256 FROM penstock.events")
+    return int(newest)
+
+
+def _publish_as_told(tenants: Tenants, mysql_db: MySQLDatabase, setting: str) -> int:
+    """By how much the ids have risen for the others, when a tenant has set this."""
+    before = _last_block(mysql_db)
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        database.execute(own, "SET SESSION " + setting.format(next=before + 1000))
+        penstock.publish(own, OURS, b"x")
+    penstock.publish(tenants.owner, THEIRS, b"y")
+    return _last_block(mysql_db) - before
+
+
+def test_no_session_says_which_ids_come_next(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guard: begin_call.  One publisher could bring the counter to its end, and that for good."""
+    before = _last_block(mysql_db)
+    for setting in STEPS:
+        with pytest.raises(InvalidArgument, match="insert_id"):
+            _publish_as_told(tenants, mysql_db, setting)
+    penstock.publish(tenants.owner, THEIRS, b"y")
+    assert _last_block(mysql_db) - before < 1000
+    mysql_db.without_guard("begin_call", "IF @@SESSION.insert_id <> 0 OR", "IF FALSE AND")
+    for setting in STEPS:
+        assert _publish_as_told(tenants, mysql_db, setting) >= 1000
+
+
+def _fetch_without_recursion(own: Any, mysql_db: MySQLDatabase) -> object:
+    name = "max_recursive_iterations" if mysql_db.engine == "mariadb" else "cte_max_recursion_depth"
+    database.execute(own, f"SET SESSION {name} = 0")
+    return [event.payload for event in penstock.fetch(own, DEEP, 0, 1)]
+
+
+def test_a_right_counts_however_far_above_it_was_given(
+    tenants: Tenants, mysql_db: MySQLDatabase
+) -> None:
+    """Guard: namespaces_above goes up step by step, not by a query that a session may shorten."""
+    penstock.create_topic(tenants.owner, DEEP, create_namespaces=True)
+    tenant(tenants, "theirs")
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        # MySQL refuses a query, of the login's roles, where MariaDB cuts it off.
+        with pytest.raises((TopicNotFound, OperationalError)):
+            _fetch_without_recursion(own, mysql_db)
+        if mysql_db.engine == "mariadb":
+            mysql_db.without_guard("namespaces_above", "\n    WHILE here > 0 DO", RECURSIVE)
+            assert _fetch_without_recursion(own, mysql_db) == []

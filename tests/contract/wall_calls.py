@@ -1,0 +1,35 @@
+"""Calls that steer a subscription, and lists of what subscriptions do, for the tests of walls."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from penstock import stream, subscriptions
+
+Call = Callable[[Any, str], object]
+
+
+def member(subscription: str) -> stream.Membership:
+    """Somebody who never joined."""
+    return stream.Membership(subscription, "spy", uuid.UUID(int=1), 1, 3)
+
+
+#: Each refuses a hidden subscription as it refuses one that is not there.
+STEERING: dict[str, Call] = {
+    "reset": lambda own, name: stream.reset(own, name, "latest"),
+    "pause": subscriptions.pause,
+    "resume": subscriptions.resume,
+    "describe_subscription": subscriptions.describe_subscription,
+    "report_error": lambda own, name: stream.report_error(own, member(name), "x"),
+}
+
+#: Each leaves out what is hidden.
+LISTS: tuple[Callable[[Any], object], ...] = (
+    subscriptions.list_subscriptions,
+    subscriptions.members,
+    subscriptions.leased_cursors,
+    subscriptions.unleased_cursors,
+    subscriptions.statistics,
+)

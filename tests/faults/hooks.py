@@ -1,0 +1,155 @@
+"""What the worker processes of fault tests put round Penstock's calls: records and failpoints.
+
+The product has no hooks for this.  A worker replaces the functions of :mod:`penstock.stream` by
+ones that write down what they were asked and answered, before anything else looks at it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from penstock import stream
+from penstock.errors import PenstockError
+from penstock.records import Event, Lease
+from tests.faults.history import Recorder
+
+
+class Failpoints:
+    """Named places where a process ends, stops or waits, at the n-th time that it comes by.
+
+    ``commit.before=kill@3``, ``handle.after=stop@2``, ``handle.before=sleep:1.5@1``.
+    """
+
+    def __init__(self, texts: list[str], recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._hits: Counter[str] = Counter()
+        self._wanted: dict[str, tuple[str, int]] = {}
+        for text in texts:
+            name, _, rest = text.partition("=")
+            action, _, number = rest.partition("@")
+            self._wanted[name] = action, int(number or 1)
+
+    def hit(self, name: str) -> None:
+        """The process is at this place."""
+        self._hits[name] += 1
+        action, number = self._wanted.get(name, ("", 0))
+        if self._hits[name] != number:
+            return
+        self._recorder.write("failpoint", "ok", name=name, action=action)
+        if action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif action == "exit":
+            os._exit(9)
+        else:
+            time.sleep(float(action.removeprefix("sleep:")))
+
+
+def label_of(event: Event) -> str:
+    """The name that its publisher gave an event: what its payload begins with."""
+    return bytes(event.payload).partition(b" ")[0].decode()
+
+
+class Recorded:
+    """Penstock's stream calls in this process, written down.
+
+    A commit inside a transaction is not accepted before its COMMIT is: then ``in_transaction`` is
+    set, and who ends the transaction writes the outcome with :meth:`committed`.
+    """
+
+    def __init__(
+        self, recorder: Recorder, failpoints: Failpoints, *, in_transaction: bool = False
+    ) -> None:
+        self.recorder = recorder
+        self.failpoints = failpoints
+        self.in_transaction = in_transaction
+        self._commits: list[dict[str, Any]] = []
+        for name in ("join", "heartbeat", "check_in", "leave", "poll", "commit"):
+            setattr(stream, name, getattr(self, f"_{name}")(getattr(stream, name)))
+
+    def committed(self, st: str, **fields: Any) -> None:
+        """What became of the last commit's transaction."""
+        for each in self._commits:
+            self.recorder.write("commit", st, **each, **fields)
+        self._commits = []
+
+    def _membership(self, op: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(connection: Any, member: stream.Membership) -> Any:
+            begun = self.recorder.begun()
+            names = {"sub": member.subscription, "consumer": member.consumer}
+            answer = call(connection, member)
+            self.recorder.write(op, "ok", **names, **begun)
+            return answer
+
+        return recorded
+
+    def _heartbeat(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return self._membership("heartbeat", call)
+
+    def _check_in(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return self._membership("check_in", call)
+
+    def _leave(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return self._membership("leave", call)
+
+    def _join(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(
+            connection: Any, subscription: str, consumer: str, *more: Any, **options: Any
+        ) -> Any:
+            begun = self.recorder.begun()
+            answer = call(connection, subscription, consumer, *more, **options)
+            self.recorder.write("join", "ok", sub=subscription, consumer=consumer, **begun)
+            return answer
+
+        return recorded
+
+    def _poll(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(
+            connection: Any, member: stream.Membership, leases: Any, *more: Any, **options: Any
+        ) -> Any:
+            begun = self.recorder.begun()
+            answer = call(connection, member, leases, *more, **options)
+            for lease, events in answer:
+                read = [[event.sequence, label_of(event)] for event in events]
+                self.recorder.write(
+                    "poll", "ok", sub=member.subscription, partition=lease.partition,
+                    epoch=lease.lease_epoch, events=read, **begun,
+                )  # fmt: skip
+            return answer
+
+        return recorded
+
+    def _commit(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(
+            connection: Any, member: stream.Membership, positions: Any, **options: Any
+        ) -> None:
+            wanted: list[tuple[Lease, int]] = list(positions)
+            begun = self.recorder.begun()
+            self._commits = [
+                {
+                    "sub": member.subscription, "partition": lease.partition,
+                    "epoch": lease.lease_epoch, "position": position, **begun,
+                }
+                for lease, position in wanted
+            ]  # fmt: skip
+            for each in self._commits:
+                self.recorder.write("commit", "invoke", **each)
+            if not self.in_transaction:
+                self.failpoints.hit("commit.before")
+            try:
+                call(connection, member, wanted, **options)
+            except Exception as error:
+                known = self.in_transaction or isinstance(error, PenstockError)
+                self.committed("fail" if known else "info", error=type(error).__name__)
+                raise
+            if not self.in_transaction:
+                self.committed("ok")
+                self.failpoints.hit("commit.after")
+
+        return recorded

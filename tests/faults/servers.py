@@ -1,0 +1,116 @@
+"""A database server of its own for one run, because the run kills it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from penstock.errors import PenstockError
+from penstock.migrate import migrate
+from resources.embedded import EmbeddedPostgres
+from tests.faults.proxy import Address, address_of
+from tests.support import missing
+from tools.servers import MARIADB, MYSQL, MySQLServer
+
+#: A commit that was answered survives the death of the server, though not of the machine.
+POSTGRES = {"fsync": "off", "lock_timeout": "60s"}
+MYSQL_FAMILY = {
+    "innodb_flush_log_at_trx_commit": "2",
+    "skip_log_bin": None,
+    "performance_schema": "OFF",
+    "innodb_buffer_pool_size": "128M",
+}
+
+
+class Crashing(Protocol):
+    """A server that a test kills and starts again."""
+
+    url: str
+
+    def address(self) -> Address:
+        """Where it listens now; another port after a restart, perhaps."""
+        ...
+
+    def crash(self) -> None:
+        """SIGKILL."""
+        ...
+
+    def restart(self) -> None:
+        """Start it on the data that it left."""
+        ...
+
+
+class CrashingPostgres:
+    """The embedded one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = EmbeddedPostgres(folder, settings=POSTGRES)
+        self._server.start()
+        self.url = self._server.url("faults")
+
+    def address(self) -> Address:
+        """By its pid file."""
+        return "127.0.0.1", self._server.port or 1
+
+    def crash(self) -> None:
+        """The postmaster; its children end when they notice."""
+        pid = self._server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        while Path(f"/proc/{pid}").exists():
+            time.sleep(0.01)
+
+    def restart(self) -> None:
+        """With crash recovery."""
+        self._server.start()
+        self.url = self._server.url("faults")
+
+    def stop(self) -> None:
+        """In order."""
+        self._server.stop()
+
+
+class CrashingMySQL:
+    """MySQL or MariaDB."""
+
+    def __init__(self, folder: Path, engine: str) -> None:
+        distribution = MYSQL if engine == "mysql" else MARIADB
+        self._server = MySQLServer(folder, distribution, settings=MYSQL_FAMILY)
+        self._server.start()
+        self.url = self._server.url("faults")
+
+    def address(self) -> Address:
+        """Where it was started last."""
+        return address_of(self.url)
+
+    def crash(self) -> None:
+        """The server process."""
+        self._server.kill()
+
+    def restart(self) -> None:
+        """With crash recovery."""
+        self._server.start()
+        self.url = self._server.url("faults")
+
+    def stop(self) -> None:
+        """In order."""
+        self._server.stop()
+
+
+@contextmanager
+def crashing_server(engine: str, folder: Path) -> Iterator[Crashing]:
+    """A migrated one of this engine, until the block ends."""
+    try:
+        server = CrashingPostgres(folder) if engine == "postgres" else CrashingMySQL(folder, engine)
+    except PenstockError as error:
+        missing(engine, error)
+    try:
+        migrate(server.url)
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,261 @@
+"""Everything at once, with real processes and a database that is killed (F1 to F3, F6, F8, F24)."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock import database, stream
+from tests import servers
+from tests.faults.servers import Crashing, crashing_server
+from tests.faults.world import SEED, TOPIC, World
+
+#: How often the full form has each fault: PENSTOCK_FAULT_ROUNDS=20 is an hour's run.
+ROUNDS = int(os.environ.get("PENSTOCK_FAULT_ROUNDS", "4"))
+
+
+class Mixed:
+    """Two publishers, a sequencer, three consumers of each kind, and faults drawn by a seed."""
+
+    def __init__(self, world: World, server: Crashing, seed: int) -> None:
+        self.world = world
+        self.server = server
+        self.chance = random.Random(seed)
+        self.faults: dict[str, Callable[[], None]] = {
+            "kill": self.kill,
+            "failpoint": self.failpoint,
+            "terminate": self.terminate,
+            "pause": self.pause,
+            "pause in the transaction": self.pause_in_transaction,
+            "cut": self.cut,
+            "commit unknown": self.commit_unknown,
+            "one way": self.one_way,
+            "slow": self.slow,
+            "seek": self.seek,
+            "crash": self.crash,
+        }
+
+    def begin(self, consumers: int = 2, poison: tuple[str, ...] = ("raise", "exit")) -> None:
+        """Start everybody and wait until all are at work."""
+        world = self.world
+        world.set_up()
+        world.tend = self.revive
+        world.start("sequencer", "s1")
+        for number in range(2):
+            more = [f"--poison={each}" for each in poison]
+            world.start("publisher", f"p{number}", "--seed", str(self.chance.random())[2:9], *more)
+        for number in range(consumers):
+            for subscription in ("exact", "least"):
+                skew = f"--skew={3600 * (-1) ** number}"  # F19: nothing may depend on it
+                self.consumer(subscription, f"{subscription}{number}", skew)
+        world.until(lambda: world.records("handle"), "the first event is handled")
+        world.until(lambda: world.records("commit", sub="exact"), "the first effect is committed")
+
+    def consumer(self, subscription: str, name: str, *options: str) -> None:
+        """A consumer process."""
+        self.world.start("consumer", name, "--subscription", subscription, *options)
+
+    def play(self, faults: list[str]) -> None:
+        """These faults, each with work before and behind it."""
+        for each in faults:
+            self.progress()
+            self.faults[each]()
+
+    def progress(self, commits: int = 3) -> None:
+        """Until positions have moved a few more times: a fault is to meet work."""
+        before = self.moves()
+        self.world.until(lambda: self.moves() >= before + commits, "work goes on")
+
+    def moves(self) -> int:
+        """How many commits were answered."""
+        return len(self.world.records("commit"))
+
+    def revive(self) -> None:
+        """Start again what poison has ended, under its old id, which waits for its old lease."""
+        for each in list(self.world.running.values()):
+            if each.process.poll() is not None and not each.name.startswith(("doomed", "zombie")):
+                self.world.has_ended(each.name)
+                self.world.start(each.role, each.name, *each.options)
+
+    def someone(self) -> str:
+        """A consumer that runs."""
+        return self._chosen({"consumer"})
+
+    def anyone(self) -> str:
+        """Any process."""
+        return self._chosen({"consumer", "publisher", "sequencer"})
+
+    def _chosen(self, roles: set[str]) -> str:
+        running = self.world.running.values()
+        name = self.chance.choice(sorted(each.name for each in running if each.role in roles))
+        self.world.until(lambda: self.world.has_begun(name), f"{name} has started")
+        return name
+
+    def kill(self) -> None:
+        """F1, and the same for publishers and the sequencer."""
+        name = self.anyone()
+        each = self.world.running[name]
+        self.world.kill(name)
+        self.world.start(each.role, name, *each.options)
+
+    def failpoint(self) -> None:
+        """F1 at a place: before or behind the handler or the commit."""
+        subscription = self.chance.choice(["exact", "least"])
+        place = self.chance.choice(
+            ["handle.before", "handle.after", "commit.before", "commit.after"]
+        )
+        name = f"doomed{len(self.world.ended)}"
+        self.consumer(subscription, name, "--immune", "--failpoint", f"{place}=kill@2")
+        self.world.note(f"kill at {place}", name)
+        assert self.world.has_ended(name) == -9
+
+    def terminate(self) -> None:
+        """F2."""
+        name = self.someone()
+        each = self.world.running[name]
+        self.world.note("terminate", name)
+        assert self.world.terminate(name) == 0
+        self.world.start(each.role, name, *each.options)
+
+    def pause(self) -> None:
+        """F3, anywhere."""
+        name = self.someone()
+        self.world.stop(name)
+        self.taken_over_from(name)
+        self.world.go_on(name)
+
+    def pause_in_transaction(self) -> None:
+        """F3 between a commit call and its COMMIT."""
+        name = f"zombie{len(self.world.ended)}"
+        self.consumer("exact", name, "--immune", "--failpoint", "commit.before=stop@2")
+        process = self.world.running[name]
+        self.world.until(process.is_stopped, f"{name} stops itself")
+        self.world.note("stop in a transaction", name)
+        self.taken_over_from(name)
+        self.world.go_on(name)
+        self.progress()
+        assert self.world.terminate(name) == 0
+
+    def taken_over_from(self, name: str) -> None:
+        """Until nothing is its own any more, or poison has ended it."""
+        process = self.world.running[name].process
+        query = "SELECT COUNT(*) FROM penstock.leases WHERE holder = %(name)s"
+        with closing(self.world.connect()) as own:
+            self.world.until(
+                lambda: (
+                    process.poll() is not None
+                    or database.execute(own, query, {"name": name}) == [(0,)]
+                ),
+                f"{name} is replaced",
+            )
+
+    def cut(self) -> None:
+        """F8: all connections of a process end at a random moment."""
+        name = self.anyone()
+        self.world.note("cut", name)
+        self.world.proxies.cut(self.world.running[name].proxy)
+
+    def commit_unknown(self) -> None:
+        """F9: a COMMIT is sent and its answer is lost, or it is lost itself."""
+        how = self.chance.choice(["after", "before"])
+        names = ["p0", "p1", *(n for n in self.world.running if n.startswith("exact"))]
+        chosen = self.world.running[self.chance.choice(sorted(names))]
+        self.world.note(f"commit cut {how}", chosen.name)
+        chosen.proxy.cut_commit = how
+        self.world.until(
+            lambda: not chosen.proxy.cut_commit or chosen.process.poll() is not None,
+            f"a COMMIT of {chosen.name} is cut",
+        )
+
+    def one_way(self) -> None:
+        """F20: nothing comes back from the database, until somebody else has taken over."""
+        name = self.someone()
+        proxy = self.world.running[name].proxy
+        self.world.note("one way", name)
+        proxy.frozen_to_client = b""
+        self.taken_over_from(name)
+        proxy.frozen_to_client = None
+
+    def slow(self) -> None:
+        """F21: 50 ms more each way, for everybody, over a few commits."""
+        self.world.note("slow")
+        for each in self.world.proxies.made:
+            each.delay = 0.05
+        self.progress()
+        for each in self.world.proxies.made:
+            each.delay = 0.0
+
+    def seek(self) -> None:
+        """F24: back by some events, of the subscription that counts its effects."""
+        with closing(self.world.connect()) as own:
+            partition = self.chance.randrange(self.world.partitions)
+            at = stream.position(own, "exact", TOPIC)[partition]
+            self.world.seek(own, "exact", partition, max(1, at - self.chance.randint(0, 20)))
+
+    def crash(self) -> None:
+        """F6."""
+        self.world.note("crash")
+        self.server.crash()
+        self.server.restart()
+        self.world.url = self.server.url
+
+    def end(self) -> None:
+        """Publishers stop, everything is drained, all leave in order (L6, L8)."""
+        for name in [n for n in self.world.running if n.startswith("p")]:
+            assert self.world.terminate(name) == 0
+        self.world.drain()
+        self.world.tend = None
+        for name in list(self.world.running):
+            assert self.world.terminate(name) == 0, name
+
+
+def _judged(mixed: Mixed) -> None:
+    """No anomaly; and the run was one: the void is sound too."""
+    world = mixed.world
+    assert world.verdict() == [], f"seed {SEED}: {dict(world.done)}"
+    assert len(world.records("publish")) > 50
+    assert len(world.records("publish", "fail")) > 5
+    assert len(world.records("commit")) > 50
+
+
+FAULTS = [
+    "kill", "failpoint", "cut", "pause in the transaction", "commit unknown", "seek", "one way",
+    "crash", "terminate",
+]  # fmt: skip
+ALL = [*FAULTS, "pause", "slow", "kill", "failpoint", "commit unknown"]
+
+
+def _run(engine: str, folder: Path, consumers: int, faults: list[str], *poison: str) -> None:
+    if engine not in servers.chosen():
+        pytest.skip(f"this run is about {', '.join(servers.chosen())}")
+    with (
+        crashing_server(engine, folder / "server") as server,
+        World(server.url, folder / "history", target=server.address) as world,
+    ):
+        mixed = Mixed(world, server, SEED)
+        mixed.begin(consumers, poison)
+        mixed.play(faults)
+        mixed.end()
+        _judged(mixed)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("engine", servers.DATABASES)
+def test_nothing_is_lost_or_done_twice(engine: str, tmp_path: Path) -> None:
+    """Guards: all of the protocol; S1 to S6, S9 to S13, S24, L6, L8."""
+    _run(engine, tmp_path, 2, FAULTS, "raise", "exit")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("engine", servers.DATABASES)
+def test_nothing_is_lost_or_done_twice_for_long(engine: str, tmp_path: Path) -> None:
+    """Every fault several times, in an order that the seed draws; handlers hang, too."""
+    drawn = random.Random(SEED)
+    faults = [each for _ in range(ROUNDS) for each in drawn.sample(ALL, len(ALL))]
+    _run(engine, tmp_path, 3, faults, "raise", "exit", "hang")
