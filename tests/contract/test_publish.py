@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 import uuid
@@ -264,3 +265,18 @@ def test_a_delayed_event_comes_when_it_is_due(db: ContractDatabase) -> None:
     wait_until(lambda: payloads(db) == [*before, b"later", b"later too"], "they are due")
     assert datetime.now(UTC) >= later
     assert count(db, "events") == 5
+
+
+def _deep(levels: int, inner: str) -> dict[str, Any]:
+    return dict(json.loads('{"a":' * levels + inner + "}" * levels))
+
+
+def test_headers_are_as_deep_on_every_engine(db: ContractDatabase) -> None:
+    """Guard: is_json_object, which judges what MariaDB cannot, counts as JSON_DEPTH does."""
+    own = db.connect()
+    for inner in ("{}", "[]", "1"):
+        penstock.publish(own, "bank/one", b"x", headers=_deep(32, inner), partition=0)
+    for inner in ('{"a":1}', "[1]", "{}"):
+        with pytest.raises(InvalidArgument, match="nested deeper"):
+            penstock.publish(own, "bank/one", b"x", headers=_deep(33, inner), partition=0)
+    assert payloads(db) == [b"x"] * 3

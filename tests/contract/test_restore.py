@@ -303,6 +303,18 @@ def test_the_commands(
     assert "history 2" in captured.out + captured.err
 
 
+_NO_REASON = ["\t\t", " \n ", "", "x" * 1001, "x" * 100_000]
+
+
+def test_a_history_has_a_reason_of_some_words(db: ContractDatabase) -> None:
+    """Guard: reconcile, before anything is written."""
+    own = db.connect()
+    for reason in _NO_REASON:
+        with pytest.raises(InvalidArgument, match="reason"):
+            reconcile(own, reason)
+    assert reconcile(own, "x" * 1000) == 2
+
+
 # Clients.
 
 

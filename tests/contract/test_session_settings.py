@@ -5,6 +5,7 @@ Only MySQL and MariaDB have settings of a session that reach into a procedure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 from pymysql.err import OperationalError
 
 import penstock
-from penstock import database
-from penstock.errors import InvalidArgument, TopicNotFound
-from tests.contract.databases import MySQLDatabase
+from penstock import database, log
+from penstock.errors import InvalidArgument, TopicNotFound, WrongIsolation
+from tests.contract.databases import MySQLDatabase, routines
 from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tenants_of, three_topics
 
 DEEP = "theirs/deep/deeper/orders"
@@ -87,3 +88,69 @@ def test_a_right_counts_however_far_above_it_was_given(
         if mysql_db.engine == "mariadb":
             mysql_db.without_guard("namespaces_above", "\n    WHILE here > 0 DO", RECURSIVE)
             assert _fetch_without_recursion(own, mysql_db) == []
+
+
+def _publish_in_the_past(tenants: Tenants) -> None:
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        database.execute(own, "SET SESSION timestamp = 1000000000")
+        penstock.publish(own, OURS, b"x")
+
+
+def test_no_session_says_what_time_it_is(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guard: begin_call.  Repairs after a restore trust the time at which an event was made."""
+    made = "SELECT YEAR(MIN(created_at)) FROM penstock.events"
+    with pytest.raises(InvalidArgument, match="timestamp"):
+        _publish_in_the_past(tenants)
+    assert mysql_db.run(made) != [(2001,)]
+    mysql_db.without_guard("begin_call", "NOT BETWEEN -10 AND 10", "IS NULL")
+    _publish_in_the_past(tenants)
+    assert mysql_db.run(made) == [(2001,)]
+
+
+def _fetched_at_serializable(tenants: Tenants, log_owner: Any) -> int:
+    """How many events the sequencer takes beside a tenant's reader at that level."""
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        database.execute(own, "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        database.execute(own, "START TRANSACTION")
+        try:
+            penstock.fetch(own, OURS, 0, 1)
+        finally:
+            penstock.publish(tenants.owner, OURS, b"next")
+            sequenced = log.sequence(log_owner).sequenced
+        return sequenced
+
+
+def test_no_reader_stops_the_log_at_serializable(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guard: refuse_serializable.  The reader at the head would lock where the next chunk goes."""
+    own = mysql_db.connect()
+    database.execute(own, "SET SESSION innodb_lock_wait_timeout = 1")
+    while log.sequence(own).more:
+        pass
+    with pytest.raises(WrongIsolation, match="SERIALIZABLE"):
+        _fetched_at_serializable(tenants, own)
+    mysql_db.without_guard("refuse_serializable", "= 'SERIALIZABLE'", "= ''")
+    with pytest.raises(OperationalError, match="Lock wait timeout"):
+        _fetched_at_serializable(tenants, own)
+
+
+def test_no_publisher_is_at_serializable(tenants: Tenants) -> None:
+    """Guard: begin_call.  A batch would lock the rows of topics that others subscribe to."""
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        database.execute(own, "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        with pytest.raises(WrongIsolation, match="SERIALIZABLE"):
+            penstock.publish_batch(own, [penstock.Message(OURS, b"x")])
+
+
+def test_every_procedure_asks_how_the_session_is_set() -> None:
+    """Guard: refuse_serializable or begin_call (lock_names), at whatever a role may call."""
+    present = routines()
+    granted = {
+        name
+        for names in re.findall(r"'\w+'(?: AS role)?, '([^']*)'", present["function_roles"])
+        for name in names.split()
+    }
+    for name in sorted(granted & present.keys()):
+        body = present[name]
+        assert re.search(
+            r"CALL (refuse_serializable|begin_call|lock_names|set_policy)\(", body
+        ) or ("NO SQL" in body or name == "lift_limit"), name

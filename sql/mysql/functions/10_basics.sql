@@ -43,13 +43,17 @@ END;
 -- Opens a procedure that changes something. A procedure is not atomic by itself: where the connection commits every
 -- statement it would be torn, so that is refused (PS018). The savepoint is what undo_call goes back to. A session that says itself
 -- which id comes next, or in which steps, is refused too (PS006): the counters are everybody's, and whoever takes one to its end
--- stops the log for all.
+-- stops the log for all. So is one that says itself what time it is: events, deadlines and repairs go by the clock of the server. One
+-- at SERIALIZABLE is refused (PS018), see refuse_serializable.
 CREATE PROCEDURE begin_call(what VARCHAR(100))
 BEGIN
     DECLARE CONTINUE HANDLER FOR 1305 CALL refuse('PS018', CONCAT(what, ' needs a transaction: START TRANSACTION first'));
     IF @@SESSION.insert_id <> 0 OR @@SESSION.auto_increment_increment <> 1 THEN
         CALL refuse('PS006', CONCAT(what, ' needs a session without insert_id and with auto_increment_increment = 1'));
+    ELSEIF TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6)) NOT BETWEEN -10 AND 10 THEN
+        CALL refuse('PS006', CONCAT(what, ' needs a session that has not set its timestamp'));
     END IF;
+    CALL refuse_serializable(what);
     SAVEPOINT penstock_call;
     -- Outside of a transaction the savepoint is gone already.
     ROLLBACK TO SAVEPOINT penstock_call;
@@ -62,6 +66,19 @@ CREATE PROCEDURE undo_call()
 BEGIN
     DECLARE CONTINUE HANDLER FOR 1305 BEGIN END;
     ROLLBACK TO SAVEPOINT penstock_call;
+END;
+
+-- name: refuse_serializable
+-- Refuses a session at SERIALIZABLE (PS018): there a query locks what it reads to the end of the transaction, and the sequencer and
+-- everybody's publishers would wait for it. Every procedure that a role may call asks this, or begin_call. What SET TRANSACTION
+-- without SESSION says of one transaction no procedure can see.
+CREATE PROCEDURE refuse_serializable(what VARCHAR(100))
+NO SQL
+BEGIN
+    -- Each of the two engines reads the comment that is meant for it.
+    IF /*!80000 @@SESSION.transaction_isolation */ /*M! @@SESSION.tx_isolation */ = 'SERIALIZABLE' THEN
+        CALL refuse('PS018', CONCAT(what, ' locks what it reads at SERIALIZABLE: use READ COMMITTED or REPEATABLE READ'));
+    END IF;
 END;
 
 -- name: require_read_committed
@@ -90,6 +107,7 @@ END;
 CREATE PROCEDURE topic_lookup(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('topic_lookup()');
     SELECT t.id AS topic_id, t.partitions, t.max_payload_bytes, (SELECT MAX(h.history) FROM histories AS h) AS history,
            t.strategy
     FROM topics AS t
@@ -168,5 +186,6 @@ END;
 CREATE PROCEDURE current_history()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('current_history()');
     SELECT MAX(h.history) AS history FROM histories AS h;
 END;

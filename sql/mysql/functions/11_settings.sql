@@ -21,6 +21,7 @@ CREATE PROCEDURE setting(name VARCHAR(100))
 READS SQL DATA
 BEGIN
     DECLARE found DOUBLE;
+    CALL refuse_serializable('setting()');
     CALL find_setting(name, found);
     SELECT found AS value;
 END;
@@ -58,6 +59,7 @@ END;
 CREATE PROCEDURE settings_of()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('settings_of()');
     SELECT k.name, COALESCE(s.value, k.preset) AS value, k.preset, s.updated_at, s.updated_by
     FROM (
         SELECT 'dedup_window_seconds' AS name, 3600e0 AS preset

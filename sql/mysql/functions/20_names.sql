@@ -124,6 +124,7 @@ CREATE PROCEDURE namespace_exists(path LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE is_there BOOLEAN;
+    CALL refuse_serializable('namespace_exists()');
     SELECT COUNT(n.id) > 0 INTO is_there
     FROM namespaces AS n
     WHERE n.path_hash = UNHEX(SHA2(path, 256)) AND has_right(n.id, 'any');
@@ -135,6 +136,7 @@ END;
 CREATE PROCEDURE list_namespaces()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('list_namespaces()');
     SELECT n.path, n.created_at FROM namespaces AS n WHERE has_right(n.id, 'any') ORDER BY CAST(n.path AS BINARY);
 END;
 
@@ -143,6 +145,7 @@ END;
 CREATE PROCEDURE list_topics(namespace LONGTEXT)
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('list_topics()');
     SELECT t.address AS topic, t.partitions, t.created_at, t.strategy
     FROM topics AS t
     WHERE (CHAR_LENGTH(namespace) = 0 OR LEFT(t.address, CHAR_LENGTH(namespace) + 1) = CONCAT(namespace, '/'))
@@ -157,6 +160,7 @@ CREATE PROCEDURE describe_topic(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
     DECLARE own_id BIGINT;
+    CALL refuse_serializable('describe_topic()');
     CALL find_topic(topic, own_id);
     SELECT t.partitions, t.strategy, t.max_payload_bytes, t.max_unsequenced_events, t.max_unsequenced_bytes, t.restricted,
            (SELECT COUNT(*) FROM subscription_topics AS s WHERE s.topic_id = t.id) AS subscriptions, t.created_at,
@@ -204,6 +208,7 @@ END;
 CREATE PROCEDURE retention_of()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('retention_of()');
     SELECT t.address AS topic, r.minimum_age_seconds, r.copies, r.version, r.updated_at, r.origin
     FROM retention_policies AS r JOIN topics AS t ON t.id = r.topic_id
     WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')

@@ -104,6 +104,7 @@ END;
 CREATE PROCEDURE grants_of(namespace LONGTEXT)
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('grants_of()');
     SELECT n.path AS namespace, g.login, g.verb, g.granted_at, g.granted_by
     FROM namespace_grants AS g JOIN namespaces AS n ON n.id = g.namespace_id
     WHERE (CHAR_LENGTH(namespace) = 0 OR CAST(n.path AS BINARY) = CAST(namespace AS BINARY)

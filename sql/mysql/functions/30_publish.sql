@@ -1,6 +1,7 @@
 -- name: is_json_object
 -- Whether a text is a JSON object, and how deep it is. For what the engines' own functions cannot judge: MySQL refuses numbers that
--- no double holds, MariaDB more than 31 levels. Strings become "", then innermost objects and arrays 0, until one 0 is left.
+-- no double holds, MariaDB more than 31 levels. Strings become "", then innermost objects and arrays 0, until one 0 is left. Blanks
+-- round it keep it apart from a digit beside it. Empty ones are no level, as to JSON_DEPTH.
 CREATE PROCEDURE is_json_object(given LONGTEXT, OUT is_object BOOLEAN, OUT depth INT)
 NO SQL
 BEGIN
@@ -8,11 +9,12 @@ BEGIN
         '[[:space:]]*(""|-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?|true|false|null)[[:space:]]*';
     DECLARE rest, before_it LONGTEXT;
     SET rest = REGEXP_REPLACE(given, '"([^"\\\\[:cntrl:]]|\\\\(["\\\\/bfnrt]|u[0-9a-fA-F]{4}))*"', '""');
+    SET rest = REGEXP_REPLACE(rest, '[{][[:space:]]*[}]|\\[[[:space:]]*\\]', ' 0 ');
     SET depth = 0, before_it = '', is_object = given REGEXP '^[[:space:]]*[{]';
     WHILE rest <> before_it AND depth <= 40 DO
         SET before_it = rest, depth = depth + 1, rest = REGEXP_REPLACE(rest, CONCAT(
-            '[{]([[:space:]]*""[[:space:]]*:', value, '(,[[:space:]]*""[[:space:]]*:', value, ')*|[[:space:]]*)[}]|',
-            '\\[(', value, '(,', value, ')*|[[:space:]]*)\\]'), '0');
+            '[{]([[:space:]]*""[[:space:]]*:', value, '(,[[:space:]]*""[[:space:]]*:', value, ')*)[}]|',
+            '\\[', value, '(,', value, ')*\\]'), ' 0 ');
     END WHILE;
     SET is_object = is_object AND TRIM(rest) = '0';
 END;
@@ -30,7 +32,6 @@ BEGIN
         IF JSON_VALID(headers) THEN
             SET is_object = JSON_TYPE(headers) = 'OBJECT', depth = JSON_DEPTH(headers) - 1;
         ELSE
-            -- Counts objects and arrays, of which the innermost may be empty: one less than JSON_DEPTH but for that.
             CALL is_json_object(headers, is_object, depth);
             SET depth = depth - 1;
         END IF;

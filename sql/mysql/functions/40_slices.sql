@@ -49,6 +49,7 @@ END;
 CREATE PROCEDURE missing_slices()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('missing_slices()');
     SELECT w.parent, w.end_id AS start_id,
            w.end_id + IF(w.parent = 'events',
                LEAST(GREATEST(2560000, w.spanned), GREATEST(2560000000, w.wanted DIV 4, w.spanned DIV 16)) DIV 256 * 256,
@@ -73,6 +74,7 @@ END;
 CREATE PROCEDURE slices_ready()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('slices_ready()');
     SELECT s.parent, u.used AS used, MAX(s.last_id) - u.used AS ready,
            (MAX(s.last_id) - u.used) / NULLIF(MAX(r.peak_per_second), 0) / 86400 AS days, COUNT(*) AS slices
     FROM slices AS s

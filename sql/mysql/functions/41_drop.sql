@@ -50,6 +50,7 @@ CREATE PROCEDURE droppable_slices()
 READS SQL DATA
 BEGIN
     DECLARE settled_id, first_position, first_block BIGINT;
+    CALL refuse_serializable('droppable_slices()');
     CALL find_settled_events(settled_id);
     SELECT COALESCE(MIN(n.id), 9223372036854775807) INTO first_position FROM newest_positions AS n;
     SET first_block = first_open_block();
@@ -78,6 +79,7 @@ READS SQL DATA
 BEGIN
     DECLARE settled_id BIGINT;
     DECLARE share DOUBLE;
+    CALL refuse_serializable('sparse_slices()');
     CALL find_settled_events(settled_id);
     CALL find_setting('kept_share', share);
     /*!80000 SET @penstock_expiry = @@SESSION.information_schema_stats_expiry, @@SESSION.information_schema_stats_expiry = 0; */

@@ -257,6 +257,7 @@ CREATE PROCEDURE unsequenced()
 READS SQL DATA
 BEGIN
     DECLARE waiting, lowest BIGINT DEFAULT 0;
+    CALL refuse_serializable('unsequenced()');
     CALL find_unsequenced(waiting, lowest);
     SELECT waiting AS events, COALESCE((
         SELECT TIMESTAMPDIFF(MICROSECOND, e.created_at, UTC_TIMESTAMP(6)) / 1e6

@@ -89,6 +89,7 @@ READS SQL DATA
 BEGIN
     DECLARE source, watermark BIGINT;
     DECLARE found INT;
+    CALL refuse_serializable('fetch()');
     CALL find_partition(topic, `partition`, source);
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000
         OR from_sequence IS NULL OR from_sequence NOT BETWEEN 1 AND 1000000000000000000 THEN
@@ -111,6 +112,7 @@ READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE present INT;
+    CALL refuse_serializable('high_watermarks()');
     SELECT MAX(h.history) INTO present FROM histories AS h;
     CALL find_topic(topic, owner_id);
     SELECT p.number AS `partition`, p.low_sequence, COALESCE((

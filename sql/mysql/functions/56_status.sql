@@ -7,6 +7,7 @@ BEGIN
     DECLARE waiting, lowest BIGINT DEFAULT 0;
     DECLARE oldest_transaction DOUBLE DEFAULT 0;
     DECLARE rejected, ready BIGINT;
+    CALL refuse_serializable('log_status()');
     BEGIN
         -- The catalog of transactions asks for the right PROCESS.
         DECLARE CONTINUE HANDLER FOR 1227 BEGIN END;
@@ -45,6 +46,7 @@ CREATE PROCEDURE sequence_gaps(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
+    CALL refuse_serializable('sequence_gaps()');
     CALL find_topic(topic, owner_id);
     SELECT g.number AS `partition`, g.expected, g.first_sequence AS found
     FROM (

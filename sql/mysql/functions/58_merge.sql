@@ -4,6 +4,7 @@
 CREATE PROCEDURE mergeable_partitions()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('mergeable_partitions()');
     SELECT c.partition_id
     FROM partitions AS p STRAIGHT_JOIN chunks AS c ON c.partition_id = p.id
     GROUP BY c.partition_id

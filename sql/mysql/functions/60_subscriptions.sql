@@ -296,6 +296,7 @@ END;
 CREATE PROCEDURE subscription_lag(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('subscription_lag()');
     CALL show_cursors(subscription, FALSE);
 END;
 

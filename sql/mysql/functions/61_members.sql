@@ -295,6 +295,7 @@ CREATE PROCEDURE held_leases(subscription LONGTEXT, consumer VARCHAR(255))
 READS SQL DATA
 BEGIN
     DECLARE history INT;
+    CALL refuse_serializable('held_leases()');
     SELECT MAX(h.history) INTO history FROM histories AS h;
     SELECT t.address AS topic, p.number AS `partition`, p.id AS partition_id, l.lease_epoch, l.state,
            current_position(s.id, p.id) AS position, history AS history

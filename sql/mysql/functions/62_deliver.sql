@@ -31,6 +31,7 @@ BEGIN
         JOIN subscriptions AS s ON s.id = owner_id AND s.paused_at IS NULL
         ORDER BY p.place;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    CALL refuse_serializable('poll()');
     CALL find_subscription(subscription, owner_id);
     OPEN held;
     lease: LOOP
@@ -232,6 +233,7 @@ READS SQL DATA
 BEGIN
     DECLARE owner_id, source_id BIGINT;
     DECLARE history INT;
+    CALL refuse_serializable('position()');
     SELECT MAX(h.history) INTO history FROM histories AS h;
     CALL find_subscription(subscription, owner_id);
     CALL find_topic(topic, source_id);
@@ -427,6 +429,7 @@ CREATE PROCEDURE rejected_commits()
 READS SQL DATA
 BEGIN
     DECLARE rejected BIGINT;
+    CALL refuse_serializable('rejected_commits()');
     CALL find_rejected_commits(rejected);
     SELECT rejected AS rejected_commits;
 END;
@@ -436,6 +439,7 @@ END;
 CREATE PROCEDURE take_overs(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('take_overs()');
     SELECT COUNT(*) AS take_overs
     FROM subscriptions AS s
     JOIN lease_history AS lost ON lost.subscription_id = s.id AND lost.`change` = 'expired'

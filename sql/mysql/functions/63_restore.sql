@@ -50,7 +50,7 @@ END;
 -- name: reconcile
 -- After a restore that lost commits: opens the next history, so that no sequence stands for two events within one, and lets
 -- stopped partitions go on. Answers its number. Raises PS006, PS018.
-CREATE PROCEDURE reconcile(reason TEXT)
+CREATE PROCEDURE reconcile(reason LONGTEXT)
 BEGIN
     DECLARE opened INT;
     DECLARE leased BIGINT;
@@ -62,8 +62,10 @@ BEGIN
     END;
     CALL require_read_committed('reconcile()');
     CALL begin_call('reconcile()');
-    IF COALESCE(TRIM(reason), '') = '' THEN
+    IF COALESCE(reason, '') REGEXP '^[[:space:]]*$' THEN
         CALL refuse('PS006', 'a history without a reason: say what was restored, and from when');
+    ELSEIF CHAR_LENGTH(reason) > 1000 THEN
+        CALL refuse('PS006', CONCAT('the reason of a history has ', CHAR_LENGTH(reason), ' characters, the limit is 1000'));
     END IF;
     -- The sequencer last, as a deletion does: the log waits for no consumer that is inside a transaction.
     SELECT COUNT(*) INTO leased FROM (SELECT l.partition_id FROM leases AS l ORDER BY l.subscription_id, l.partition_id FOR UPDATE) AS held;
@@ -176,6 +178,7 @@ CREATE PROCEDURE restore_status()
 READS SQL DATA
 BEGIN
     DECLARE present INT;
+    CALL refuse_serializable('restore_status()');
     SELECT MAX(h.history) INTO present FROM histories AS h;
     SELECT t.address AS topic, p.number AS `partition`, b.watermark AS high_watermark, b.sequence, b.history, b.source,
            b.reported_at
@@ -201,5 +204,6 @@ END;
 CREATE PROCEDURE histories_of()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('histories_of()');
     SELECT h.history, h.reason, h.opened_at FROM histories AS h ORDER BY h.history;
 END;

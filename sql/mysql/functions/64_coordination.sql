@@ -71,6 +71,7 @@ CREATE PROCEDURE lease_states(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
+    CALL refuse_serializable('lease_states()');
     CALL find_subscription(subscription, owner_id);
     SELECT l.partition_id, l.holder, c.id IS NOT NULL AS live, l.lease_epoch,
            current_position(owner_id, l.partition_id) AS position
@@ -87,6 +88,7 @@ CREATE PROCEDURE active_consumers(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
+    CALL refuse_serializable('active_consumers()');
     CALL find_subscription(subscription, owner_id);
     SELECT c.id AS consumer, c.weight FROM consumers AS c
     WHERE c.subscription_id = owner_id AND c.deadline > UTC_TIMESTAMP(6)
@@ -161,6 +163,7 @@ CREATE PROCEDURE assignment_of(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
+    CALL refuse_serializable('assignment_of()');
     CALL find_subscription(subscription, owner_id);
     SELECT l.decided_in AS term, l.holders FROM leaders AS l WHERE l.subscription_id = owner_id;
 END;

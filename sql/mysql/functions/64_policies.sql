@@ -390,6 +390,7 @@ READS SQL DATA
 BEGIN
     DECLARE of_id BIGINT;
     DECLARE found LONGTEXT;
+    CALL refuse_serializable('policy_of()');
     CALL find_policy_scope(scope, name, of_id);
     CALL find_policies(scope, of_id, found);
     SELECT f.kind, f.setting, f.value, f.source, policy_scope_name(f.source, f.source_id) AS source_name, f.version, f.origin
@@ -407,6 +408,7 @@ CREATE PROCEDURE policy_history(kind LONGTEXT, scope LONGTEXT, name LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE of_id BIGINT;
+    CALL refuse_serializable('policy_history()');
     CALL find_policy_scope(scope, name, of_id);
     CALL require_policy_kind(kind);
     SELECT v.version, v.settings, v.origin, v.updated_at, v.updated_by
@@ -420,6 +422,7 @@ END;
 CREATE PROCEDURE list_policies()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('list_policies()');
     SELECT p.kind, p.scope, policy_scope_name(p.scope, p.scope_id) AS name, p.settings, p.version, p.origin, p.updated_at,
            p.updated_by
     FROM policies AS p LEFT JOIN topics AS t ON p.scope = 'topic' AND t.id = p.scope_id
@@ -439,6 +442,7 @@ CREATE PROCEDURE subscription_policy(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
+    CALL refuse_serializable('subscription_policy()');
     CALL find_subscription(subscription, owner_id);
     SELECT s.policy_version, s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.target_qps, s.max_consumers,
            s.refresh_seconds, s.max_attempts, s.first_backoff_seconds, s.longest_backoff_seconds, s.jitter, s.exhausted

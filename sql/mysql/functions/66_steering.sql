@@ -63,6 +63,7 @@ END;
 CREATE PROCEDURE list_subscriptions()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('list_subscriptions()');
     CALL show_subscriptions(NULL);
 END;
 
@@ -72,6 +73,7 @@ CREATE PROCEDURE describe_subscription(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
+    CALL refuse_serializable('describe_subscription()');
     CALL find_subscription(subscription, owner_id);
     CALL show_subscriptions(owner_id);
 END;
@@ -141,6 +143,7 @@ END;
 CREATE PROCEDURE subscription_consumers(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('subscription_consumers()');
     SELECT s.name AS subscription, c.id AS consumer, c.weight, (
                SELECT JSON_ARRAYAGG(a.address)
                FROM consumer_topics AS t JOIN topics AS a ON a.id = t.topic_id
@@ -162,6 +165,7 @@ END;
 CREATE PROCEDURE unleased_cursors(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('unleased_cursors()');
     CALL show_cursors(subscription, TRUE);
 END;
 
@@ -171,6 +175,7 @@ END;
 CREATE PROCEDURE leased_cursors(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('leased_cursors()');
     SELECT n.name AS subscription, n.address AS topic, n.number AS `partition`, n.holder, n.state, n.lease_epoch, n.position,
            n.watermark AS high_watermark, n.watermark - n.position AS lag_events, n.acquired_at, n.deadline, n.release_deadline
     FROM (
@@ -196,6 +201,7 @@ CREATE PROCEDURE subscription_statistics(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    CALL refuse_serializable('subscription_statistics()');
     SELECT s.name AS subscription, s.heartbeat_seconds, (
                SELECT COUNT(*) FROM leases AS l
                WHERE l.subscription_id = s.id AND high_watermark(l.partition_id) > current_position(s.id, l.partition_id)

@@ -85,6 +85,7 @@ READS SQL DATA
 BEGIN
     DECLARE present INT;
     DECLARE owner_id BIGINT;
+    CALL refuse_serializable('read_block()');
     SELECT MAX(h.history) INTO present FROM histories AS h;
     SELECT MAX(s.id) INTO owner_id
     FROM subscriptions AS s JOIN leases AS l ON l.subscription_id = s.id

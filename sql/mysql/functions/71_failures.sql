@@ -7,6 +7,7 @@ READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE present INT;
+    CALL refuse_serializable('suspects()');
     CALL find_subscription(subscription, owner_id);
     SELECT MAX(h.history) INTO present FROM histories AS h;
     SELECT s.partition_id, s.died, s.sequence, s.attempts, s.reason
@@ -166,6 +167,7 @@ CREATE PROCEDURE parked_keys(subscription LONGTEXT, partition_ids JSON)
 READS SQL DATA
 BEGIN
     DECLARE owner_id BIGINT;
+    CALL refuse_serializable('parked_keys()');
     CALL find_subscription(subscription, owner_id);
     SELECT DISTINCT d.partition_id, d.`key`
     FROM dead_letters AS d FORCE INDEX (dead_letters_parked)
@@ -444,6 +446,7 @@ CREATE PROCEDURE dead_letters_of(
 )
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('dead_letters_of()');
     SELECT d.id, t.address AS topic, p.number AS `partition`, d.sequence, d.history,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
            d.`key`, d.type, d.content_type, LENGTH(d.payload) AS payload_bytes,
@@ -468,6 +471,7 @@ END;
 CREATE PROCEDURE dead_letter_of(subscription LONGTEXT, letter_id BIGINT)
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('dead_letter_of()');
     SELECT d.id, t.address AS topic, p.number AS `partition`, d.sequence, d.history,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
            d.`key`, d.type, d.content_type, LENGTH(d.payload) AS payload_bytes,

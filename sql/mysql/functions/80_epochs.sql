@@ -110,6 +110,7 @@ CREATE PROCEDURE log_epochs_of(topic LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
+    CALL refuse_serializable('log_epochs_of()');
     CALL find_topic(topic, source_id);
     SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
            e.dropped_at, COALESCE((
@@ -127,6 +128,7 @@ CREATE PROCEDURE missing_copies(topic LONGTEXT, target VARCHAR(255))
 READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
+    CALL refuse_serializable('missing_copies()');
     CALL find_topic(topic, source_id);
     SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
            e.dropped_at, COALESCE((
@@ -321,6 +323,7 @@ CREATE PROCEDURE low_sequences(topic LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
+    CALL refuse_serializable('low_sequences()');
     CALL find_topic(topic, source_id);
     SELECT p.number AS `partition`, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number;
 END;

@@ -5,6 +5,7 @@ CREATE PROCEDURE copies_of(topic LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
+    CALL refuse_serializable('copies_of()');
     CALL find_topic(topic, source_id);
     SELECT p.number AS `partition`, c.log_epoch, c.target, c.state, c.detail, c.changed_at
     FROM partitions AS p JOIN epoch_copies AS c ON c.partition_id = p.id

@@ -4,6 +4,7 @@
 CREATE PROCEDURE applied_migrations()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('applied_migrations()');
     SELECT m.version, m.name, m.checksum, m.oldest_program, m.program, m.applied_at, m.applied_by
     FROM schema_migrations AS m
     ORDER BY m.version;

@@ -116,6 +116,7 @@ END;
 CREATE PROCEDURE role_members()
 READS SQL DATA
 BEGIN
+    CALL refuse_serializable('role_members()');
     SELECT r.name AS role, COALESCE((
         /*!80000 SELECT JSON_ARRAYAGG(e.TO_USER) FROM mysql.role_edges AS e WHERE e.FROM_USER = r.name */
         /*M! SELECT JSON_ARRAYAGG(e.member) FROM role_edges AS e WHERE e.role = r.name */

@@ -43,8 +43,11 @@ CREATE OR REPLACE FUNCTION reconcile(reason text) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM require_read_committed('reconcile()');
-    IF COALESCE(btrim(reason), '') = '' THEN
+    IF COALESCE(reason, '') ~ '^\s*$' THEN
         PERFORM refuse('PS006', 'a history without a reason', 'Say what was restored, and from when.');
+    ELSIF char_length(reason) > 1000 THEN
+        PERFORM refuse('PS006', format('the reason of a history has %s characters', char_length(reason)),
+                       'Use at most 1,000 characters.');
     END IF;
     -- The sequencer last, as a deletion does: the log waits for no consumer that is inside a transaction.
     PERFORM FROM leases AS l ORDER BY l.subscription_id, l.partition_id FOR UPDATE;
