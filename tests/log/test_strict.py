@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+import penstock
 from penstock import Message, publish, publish_batch
 from tests.guards import without_guard
 from tests.log.kit import (
@@ -83,15 +84,14 @@ def test_the_log_has_the_order_of_commits(
 
 def test_without_the_lock_it_has_not(connection: Connection, database_url: str) -> None:
     """Mutant: nobody waits."""
-    without_guard(connection, "lock_strictly", "FOR UPDATE", "")
+    without_guard(connection, "lock_strictly", "t.address = g.topic", "false")
     commits, found = _two(connection, database_url, one, "k")
     assert commits == ["second", "first"]
     assert found == ["first", "second"]
 
 
-def _bucket(connection: Connection, key: str) -> int:
-    topic_id = value(connection, "SELECT id FROM penstock.topics WHERE address = %s", TOPIC)
-    return zlib.crc32(f"{topic_id}{key}".encode()) % 16_384
+def _bucket(key: str) -> int:
+    return zlib.crc32(key.encode()) % 16_384
 
 
 def test_other_keys_and_plain_publishers_wait_for_nobody(
@@ -99,7 +99,7 @@ def test_other_keys_and_plain_publishers_wait_for_nobody(
 ) -> None:
     """Guard: a lock for each key, and none for who did not ask for order."""
     topic(connection)
-    assert _bucket(connection, "a") != _bucket(connection, "b")
+    assert _bucket("a") != _bucket("b")
     with open_transaction(database_url) as first:
         one(first, "a", "a")
         connection.execute("SET lock_timeout = '5s'")
@@ -110,6 +110,48 @@ def test_other_keys_and_plain_publishers_wait_for_nobody(
         first.commit()
     assert drain(connection) == 1
     assert texts(connection) == ["b", "none", "plain", "a"]
+
+
+def _others_beside_all_keys(connection: Connection, database_url: str) -> None:
+    """Publish to a topic while an open transaction holds many keys of another."""
+    topic(connection)
+    topic(connection, name="tests/theirs")
+    with open_transaction(database_url) as first:
+        held = [Message("tests/theirs", b"x", key=key) for key in ["", *"abcdefgh"]]
+        publish_batch(first, held, strict=True)
+        connection.execute("SET lock_timeout = '1s'")
+        for key in ("a", "h", None):
+            one(connection, "ours", key)
+
+
+def test_nobody_waits_for_publishers_of_another_topic(
+    connection: Connection, database_url: str
+) -> None:
+    """Guard: lock_strictly, a topic has its own locks.  Else a tenant could take them all."""
+    _others_beside_all_keys(connection, database_url)
+
+
+def test_with_shared_locks_they_wait(connection: Connection, database_url: str) -> None:
+    """Mutant: the locks of all topics are the same."""
+    without_guard(connection, "lock_strictly", "DISTINCT t.id,", "DISTINCT t.id - t.id,")
+    without_guard(connection, "lock_strictly", "ORDER BY t.id, bucket", "ORDER BY 1, 2")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        _others_beside_all_keys(connection, database_url)
+
+
+def test_a_deleted_topic_leaves_the_locks_of_its_publishers(
+    connection: Connection, database_url: str
+) -> None:
+    """Guard: drop_topics skips what somebody holds, and waits for nobody."""
+    topic(connection)
+    one(connection, "done", "a")
+    with open_transaction(database_url) as first:
+        one(first, "open", "a")
+        one(connection, "done", "b")
+        connection.execute("SET lock_timeout = '1s'")
+        penstock.delete_topic(connection, TOPIC)
+        first.commit()
+    assert value(connection, "SELECT count(*) FROM penstock.strict_locks") == 1
 
 
 def test_a_waiting_publisher_goes_on_after_a_rollback(

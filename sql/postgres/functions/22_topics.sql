@@ -222,6 +222,9 @@ BEGIN
       AND d.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
+    -- Nobody waits here for a publisher: what one still holds is left behind.
+    DELETE FROM strict_locks AS l WHERE (l.topic_id, l.bucket) IN (
+        SELECT o.topic_id, o.bucket FROM strict_locks AS o WHERE o.topic_id = ANY (topic_ids) FOR UPDATE SKIP LOCKED);
     PERFORM forget_policies('topic', topic_ids);
     PERFORM refresh_policy(r) FROM unnest(readers) AS r;
     PERFORM hold_sequencer();

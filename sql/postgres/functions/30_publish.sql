@@ -105,16 +105,16 @@ $$;
 
 -- name: lock_strictly
 -- Waits until no other open transaction has published strictly to the same keys, and makes later ones wait for this one. What
--- has no key waits for what has none. Buckets are taken in sorted order, so batches do not wait crosswise.
+-- has no key waits for what has none. Buckets are taken in sorted order, so batches do not wait crosswise; each topic has its own,
+-- so that nobody waits for publishers of another. What conflicts is locked, and not written: WHERE false.
 CREATE OR REPLACE FUNCTION lock_strictly(topics text[], keys text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM strict_locks AS l
-    WHERE l.bucket IN (
-        SELECT mod(crc32(convert_to(t.id || COALESCE(g.key, ''), 'UTF8')), 16384)::integer
-        FROM (SELECT unnest(topics) AS topic, unnest(keys) AS key) AS g JOIN topics AS t ON t.address = g.topic)
-    ORDER BY l.bucket
-    FOR UPDATE;
+    INSERT INTO strict_locks (topic_id, bucket)
+    SELECT DISTINCT t.id, mod(crc32(convert_to(COALESCE(g.key, ''), 'UTF8')), 16384)::integer AS bucket
+    FROM (SELECT unnest(topics) AS topic, unnest(keys) AS key) AS g JOIN topics AS t ON t.address = g.topic
+    ORDER BY t.id, bucket
+    ON CONFLICT ON CONSTRAINT strict_locks_pkey DO UPDATE SET topic_id = excluded.topic_id WHERE false;
 END
 $$;
 
