@@ -90,7 +90,7 @@ def test_who_is_cut_off_stops_before_others_begin(world: World) -> None:
     world.until(lambda: len(world.records("handle")) >= 10, "it works")
     world.start("consumer", "other", *options)
     world.until(lambda: world.records("check_in", proc="other"), "the other one is a member")
-    victim.proxy.frozen_to_client = b"penstock victim"
+    victim.proxy.frozen_to_client = b"penstock keeper"
     world.until(lambda: _expired(world), "its leases are taken")
     begun = [each["d0"] for each in world.records("handle", proc="victim")]
     assert max(begun) < min(_expired(world))
