@@ -80,6 +80,10 @@ format: $(READY) ## Format the code and repair what the linter can
 bench: $(READY) ## Measure against the bare table; ONLY=publish measures one thing, ENGINE=mysql on one engine
 	@$(JAVA_OPTIONAL) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
+.PHONY: chart
+chart: $(READY) ## Draw who holds how many partitions while consumers come, go and are killed
+	@exec $(BIN)/python -m tools.chart_shares $(ARGS)
+
 .PHONY: dev
 dev: $(READY) ## Dagster's web pages and daemon, with its home under .penstock, PostgreSQL up until make clean; DEMO=1: on what the demo left
 	@mkdir -p $(STATE)/dagster && cp tools/dagster.yaml $(STATE)/dagster/dagster.yaml

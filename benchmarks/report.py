@@ -43,8 +43,8 @@ def show(console: Console, figures: Sequence[Figure], rounds: int) -> None:
             figure.against,
             f"{figure.rows:,}",
             f"{figure.batch:,}",
-            f"{figure.value:,.0f}",
-            "" if figure.peer is None else f"{figure.peer:,.0f}",
+            _amount(figure.value),
+            "" if figure.peer is None else _amount(figure.peer),
             "" if figure.ratio is None else f"{figure.ratio:.2f}",
             _judged(figure),
             figure.unit,
@@ -55,7 +55,12 @@ def show(console: Console, figures: Sequence[Figure], rounds: int) -> None:
 def line(figure: Figure) -> str:
     """A figure in one line, for the run that is under way."""
     ratio = "" if figure.ratio is None else f", ratio {figure.ratio:.2f}"
-    return f"{figure.name}: {figure.value:,.0f} {figure.unit}{ratio}"
+    return f"{figure.name}: {_amount(figure.value)} {figure.unit}{ratio}"
+
+
+def _amount(value: float) -> str:
+    """Rates have no decimals, milliseconds and percentages one."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}"
 
 
 def _judged(figure: Figure) -> str:

@@ -33,6 +33,10 @@ TINY = Settings(
 )
 IDLE = ["idle_daemon", "idle_database", "idle_calls"]
 HELD = ["held_publish", "held_sequence", "held_fetch", "held_consume", "held_kept_rate"]
+LATENCY = [
+    "latency_fsync", "latency_hot_p50", "latency_hot_p99", "latency_hot_max", "latency_cold_p50",
+    "latency_cold_p99",
+]  # fmt: skip
 #: The peers come from the package registries, so they are not among the tests of every run.
 NAMES = {
     "publish": ["publish_single", "publish_batch_500"],
@@ -46,6 +50,7 @@ NAMES = {
         "load_check_in_p99", "load_replaced",
     ],
     "idle": IDLE,
+    "latency": LATENCY,
     "held": HELD,
     "retained": [
         "retained_publish_batch_500", "retained_publish_8_clients", "retained_empty_tick",
@@ -56,7 +61,7 @@ PILED_UP = {"postgres": "held_dead_tuples_per_1000_events"}
 IN_UNDO = "held_undo_logs_per_1000_events"
 ALONE = {
     "sequence", *IDLE, *NAMES["load"], "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO,
-    *PILED_UP.values(),
+    *PILED_UP.values(), *LATENCY,
 }  # fmt: skip
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"

@@ -7,11 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.coordination import etcd, redis
-from tests.contract.conftest import db, installed_mariadb, installed_mysql
+from tests.contract.conftest import (
+    db,
+    installed_mariadb,
+    installed_mysql,
+    pytest_generate_tests,
+)
 from tests.contract.databases import PostgresDatabase
 from tests.coordination.bench import Bench, InDatabase, InMemory, InStore
 
-__all__ = ["db", "installed_mariadb", "installed_mysql"]
+__all__ = ["db", "installed_mariadb", "installed_mysql", "pytest_generate_tests"]
 
 REGISTRIES = ("memory", "postgres", "mysql", "mariadb", "etcd", "redis")
 

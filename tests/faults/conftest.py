@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
-from tests.contract.conftest import db, installed_mariadb, installed_mysql
+from tests.contract.conftest import (
+    db,
+    installed_mariadb,
+    installed_mysql,
+    pytest_generate_tests,
+)
 
-__all__ = ["db", "installed_mariadb", "installed_mysql"]
+__all__ = ["db", "installed_mariadb", "installed_mysql", "pytest_generate_tests"]

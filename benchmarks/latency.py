@@ -1,0 +1,163 @@
+"""How long an event is on its way: from the answer to its COMMIT until its handler is called.
+
+The publisher, the consumer and the daemon that sequences are processes of their own.  Both clocks
+are the machine's monotonic one, so their difference is a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+from benchmarks.bench import Bench
+from benchmarks.measure import Aim, Figure, Settings, figure
+from benchmarks.picture import histogram
+from penstock import names, stream
+
+RATE, SECONDS, WARM_SECONDS = 1_000, 60, 5
+COLD_EVENTS, COLD_AFTER_SECONDS = 60, 60.0
+#: Commits for each second: where one of them takes longer than a millisecond, more events share it.
+COMMITS = {"postgres": 1_000, "mysql": 100, "mariadb": 100}
+FSYNCS = 200
+READY_SECONDS = 60.0
+#: By engine: the median and the 99th percentile of a hot partition, and the latter of a cold one.
+AIMS = {"postgres": (3, 5, 60), "mysql": (None, 30, 250), "mariadb": (None, 30, 250)}
+SUBSCRIPTION = "latency"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Milliseconds of every event, in the order in which they were committed."""
+
+    milliseconds: Sequence[float]
+
+    def percentile(self, number: int) -> float:
+        """The value below which so many in a hundred lie."""
+        return quantiles(self.milliseconds, n=100, method="inclusive")[number - 1]
+
+
+def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
+    """A hot partition at 1,000 events/s, then partitions that were idle for a minute."""
+    middle, hot_end, cold_end = AIMS[bench.engine]
+    yield figure(
+        "latency_fsync", _fsync_milliseconds(), unit="ms", rows=FSYNCS, batch=1,
+        against="4 KiB written and synced",
+    )  # fmt: skip
+    count = settings.amount(RATE * SECONDS)
+    per_commit = RATE // COMMITS[bench.engine]
+    hot = _measured(bench, 1, ["hot", str(count), str(COMMITS[bench.engine]), str(per_commit)])
+    warm = min(RATE * WARM_SECONDS, count // 2)
+    hot = Sample(hot.milliseconds[warm:])
+    yield _figure("latency_hot_p50", hot.percentile(50), hot, per_commit, middle)
+    yield _figure("latency_hot_p99", hot.percentile(99), hot, per_commit, hot_end)
+    yield _figure("latency_hot_max", max(hot.milliseconds), hot, per_commit, None)
+    is_whole = settings.rows is None
+    events, idle = (COLD_EVENTS, COLD_AFTER_SECONDS) if is_whole else (3, 1.0)
+    cold = _measured(bench, events, ["cold", str(events), str(idle)])
+    yield _figure("latency_cold_p50", cold.percentile(50), cold, 1, None)
+    yield _figure("latency_cold_p99", cold.percentile(99), cold, 1, cold_end)
+    if is_whole:
+        histogram(
+            f"latency-{bench.engine}",
+            f"From COMMIT to handler, {bench.title}",
+            {f"hot, {RATE:,} events/s": hot.milliseconds, "cold": cold.milliseconds},
+        )
+
+
+def _figure(
+    name: str, value: float, sample: Sample, per_commit: int, at_most: float | None
+) -> Figure:
+    return figure(
+        name, value, unit="ms", rows=len(sample.milliseconds), batch=per_commit,
+        aim=None if at_most is None else Aim(at_most=at_most),
+    )  # fmt: skip
+
+
+def _measured(bench: Bench, partitions: int, work: Sequence[str]) -> Sample:
+    """One run of the three processes."""
+    topic = bench.new_topic(partitions)
+    subscription = f"{SUBSCRIPTION}-{work[0]}"
+    stream.subscribe(bench.connection, subscription, [topic])
+    try:
+        with tempfile.TemporaryDirectory(prefix="penstock-latency-") as name:
+            folder = Path(name)
+            committed, handled = folder / "committed", folder / "handled"
+            with (
+                _running(folder, bench.url, "consumers", "--roles", "sequencer"),
+                _running(
+                    folder, bench.url, "benchmarks.latency_consumer", subscription, str(handled)
+                ),
+            ):
+                _await(handled)
+                publisher = [sys.executable, "-m", "benchmarks.latency_publisher", topic]
+                subprocess.run(
+                    [*publisher, str(committed), *work], env=_environment(bench.url), check=True
+                )
+                return _joined(committed, handled)
+    finally:
+        stream.unsubscribe(bench.connection, subscription)
+        names.delete_topic(bench.connection, topic)
+
+
+def _joined(committed: Path, handled: Path) -> Sample:
+    """Milliseconds by event; an event that never came is an error and no figure."""
+    sent = [int(line) for line in committed.read_text().split()]
+    deadline = time.monotonic() + READY_SECONDS
+    while len(lines := handled.read_text().splitlines()) <= len(sent):  # the first says: ready
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{len(lines) - 1} of {len(sent)} events came")
+        time.sleep(0.1)
+    came = {int(number): int(at) for number, at in map(str.split, lines[1:])}
+    # A handler may be called before the publisher has seen the answer to its COMMIT.
+    return Sample([max(0, came[number] - at) / 1e6 for number, at in enumerate(sent)])
+
+
+def _await(handled: Path) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not handled.exists() or not handled.read_text():
+        if time.monotonic() > deadline:
+            raise RuntimeError("the consumer did not start")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _running(folder: Path, url: str, module: str, *arguments: str) -> Iterator[None]:
+    """A program of ours while the block runs; it ends by SIGTERM, as it would for its operator."""
+    output = folder / module
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env=_environment(url), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            if process.wait(30) != 0:
+                print(output.read_text(), file=sys.stderr)
+
+
+def _environment(url: str) -> dict[str, str]:
+    return os.environ | {"PENSTOCK_DATABASE_URL": url}
+
+
+def _fsync_milliseconds() -> float:
+    """The median of writing a page and waiting for the disk, where the servers write too."""
+    spent = []
+    with tempfile.TemporaryFile() as file:
+        for _ in range(FSYNCS):
+            begun = time.perf_counter()
+            file.write(b"\0" * 4096)
+            file.flush()
+            os.fdatasync(file.fileno())
+            spent.append(1_000 * (time.perf_counter() - begun))
+    return median(spent)

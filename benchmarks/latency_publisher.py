@@ -1,0 +1,65 @@
+"""The publisher of the latency benchmark, in a process of its own.
+
+python -m benchmarks.latency_publisher TOPIC FILE hot EVENTS COMMITS_A_SECOND EVENTS_A_COMMIT
+python -m benchmarks.latency_publisher TOPIC FILE cold EVENTS IDLE_SECONDS
+
+FILE gets, for every event in order, when the answer to its COMMIT came: nanoseconds of the
+machine's monotonic clock.  The payload of an event is its number.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+
+from penstock import database
+from penstock.publish import publish, publish_batch
+from penstock.records import Message
+
+#: Between two events of cold partitions: the daemon has gone to rest, and is not in step with us.
+COLD_PAUSE_SECONDS = (0.5, 2.0)
+
+
+def main() -> None:
+    """Publish at the given pace."""
+    topic, file, kind, *rest = sys.argv[1:]
+    with database.connect() as connection:
+        if kind == "hot":
+            count, commits, each = map(int, rest)
+            committed = _hot(connection, topic, count, 1 / commits, each)
+        else:
+            committed = _cold(connection, topic, int(rest[0]), float(rest[1]))
+    Path(file).write_text("\n".join(map(str, committed)) + "\n")
+
+
+def _hot(
+    connection: database.Connection, topic: str, count: int, pause: float, each: int
+) -> list[int]:
+    """So many events at each beat; a late beat is not waited for, and none is left out."""
+    committed: list[int] = []
+    due = time.monotonic()
+    while len(committed) < count:
+        first = len(committed)
+        batch = [Message(topic, str(number).encode()) for number in range(first, first + each)]
+        publish_batch(connection, batch)
+        committed += [time.monotonic_ns()] * each
+        due += pause
+        time.sleep(max(0.0, due - time.monotonic()))
+    return committed
+
+
+def _cold(connection: database.Connection, topic: str, count: int, idle: float) -> list[int]:
+    """One event for each partition, after all of them were idle for so long."""
+    time.sleep(idle)
+    committed = []
+    for number in range(count):
+        publish(connection, topic, str(number).encode(), partition=number)
+        committed.append(time.monotonic_ns())
+        time.sleep(random.uniform(*COLD_PAUSE_SECONDS))
+    return committed
+
+
+if __name__ == "__main__":
+    main()
