@@ -167,7 +167,8 @@ class World:
         self.running[name].process.send_signal(signal.SIGCONT)
 
     def terminate(self, name: str, seconds: float = PATIENCE) -> int:
-        """SIGTERM; answers the exit code."""
+        """SIGTERM once it hears it; answers the exit code."""
+        self.until(lambda: self.has_begun(name), f"{name} has started")
         each = self.running.pop(name)
         each.process.send_signal(signal.SIGTERM)
         code = each.process.wait(seconds)
