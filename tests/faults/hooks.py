@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -73,15 +74,15 @@ class Recorded:
         self.recorder = recorder
         self.failpoints = failpoints
         self.in_transaction = in_transaction
-        self._commits: list[dict[str, Any]] = []
+        self._of_thread = threading.local()  # a handler that hangs has a commit of its own
         for name in ("join", "heartbeats", "check_in", "leave", "poll", "commit"):
             setattr(stream, name, getattr(self, f"_{name}")(getattr(stream, name)))
 
     def committed(self, st: str, **fields: Any) -> None:
         """What became of the last commit's transaction."""
-        for each in self._commits:
+        for each in getattr(self._of_thread, "commits", []):
             self.recorder.write("commit", st, **each, **fields)
-        self._commits = []
+        self._of_thread.commits = []
 
     def _membership(self, op: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(connection: Any, member: stream.Membership, **options: Any) -> Any:
@@ -144,14 +145,14 @@ class Recorded:
         ) -> None:
             wanted: list[tuple[Lease, int]] = list(positions)
             begun = self.recorder.begun()
-            self._commits = [
+            self._of_thread.commits = [
                 {
                     "sub": member.subscription, "partition": lease.partition,
                     "epoch": lease.lease_epoch, "position": position, **begun,
                 }
                 for lease, position in wanted
             ]  # fmt: skip
-            for each in self._commits:
+            for each in self._of_thread.commits:
                 self.recorder.write("commit", "invoke", **each)
             if not self.in_transaction:
                 self.failpoints.hit("commit.before")
