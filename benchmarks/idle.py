@@ -7,15 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import psutil
 
 from benchmarks.bench import Bench
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Figure, Settings, figure
+from benchmarks.processor import processor_seconds
 from penstock import stream
 from penstock.publish import publish_batch
 
@@ -62,28 +61,21 @@ class Spent:
     calls: float
 
 
-def _spent(bench: Bench, daemon: psutil.Process, settings: Settings) -> Spent:
-    server = psutil.Process(bench.server_pid)
+def _spent(bench: Bench, daemon: int, settings: Settings) -> Spent:
     begun = time.monotonic()
-    before = (_processor(daemon), _processor(server), bench.calls())
+    before = _counters(bench, daemon)
     time.sleep(min(60.0, settings.hold_seconds))
-    after = (_processor(daemon), _processor(server), bench.calls())
+    after = _counters(bench, daemon)
     seconds = time.monotonic() - begun
     return Spent(seconds, *(now - then for now, then in zip(after, before, strict=True)))
 
 
-def _processor(process: psutil.Process) -> float:
-    """Of a process, its children, and those of them that have ended."""
-    times = process.cpu_times()
-    own: float = times.user + times.system + times.children_user + times.children_system
-    for child in process.children():
-        with suppress(psutil.NoSuchProcess):  # then its parent has its times
-            own += _processor(child)
-    return own
+def _counters(bench: Bench, daemon: int) -> tuple[float, float, float]:
+    return processor_seconds(daemon), processor_seconds(bench.server_pid), bench.calls()
 
 
 @contextmanager
-def _daemon(bench: Bench) -> Iterator[psutil.Process]:
+def _daemon(bench: Bench) -> Iterator[int]:
     process = subprocess.Popen(
         [
             sys.executable, "-m", "consumers", "--roles", "sequencer,sweep,consumers",
@@ -94,7 +86,7 @@ def _daemon(bench: Bench) -> Iterator[psutil.Process]:
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        yield psutil.Process(process.pid)
+        yield process.pid
     finally:
         process.terminate()
         process.wait(60)

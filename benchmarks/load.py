@@ -16,15 +16,14 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.measure import Aim, Figure, Settings, figure
+from benchmarks.processor import processor_seconds
 from penstock import database, stream
 from penstock.errors import UnknownConsumer
-from penstock.lease_keeper import LeaseKeeper
 from penstock.publish import publish_batch
 from penstock.records import Message
 from penstock.stream import Membership
@@ -40,25 +39,16 @@ LONGEST_HEARTBEAT = 3.0
 LEASE_HEARTBEATS = 10 / 3
 SETTLING_ROUNDS = 3
 JOINING_BEATS = 10  # heartbeats in which all of them start
-TICKS_PER_SECOND = 100  # of /proc/PID/stat
-IDLE_SECONDS = 10.0
 
 _UNHELD = """
 SELECT COUNT(*) FROM penstock.leases AS l
 LEFT JOIN penstock.consumers AS c ON c.subscription_id = l.subscription_id AND c.id = l.holder
 WHERE l.state <> 'ACTIVE' OR c.id IS NULL
 """
-_CALLS = {
-    "postgres": "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()",
-    "mysql": "SELECT VARIABLE_VALUE FROM performance_schema.global_status"
-    " WHERE VARIABLE_NAME = 'Questions'",
-    "mariadb": "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS"
-    " WHERE VARIABLE_NAME = 'QUESTIONS'",
-}
 
 
 def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
-    """What many consumers cost, how soon the dead are replaced, and what an idle one asks."""
+    """What many consumers cost, and how soon the dead are replaced."""
     count = settings.amount(CONSUMERS)
     seconds = settings.load_seconds
     heartbeat = min(LONGEST_HEARTBEAT, seconds / BEATS)
@@ -70,7 +60,6 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
         bench.connection, SUBSCRIPTION, heartbeat_seconds=heartbeat, lease_seconds=lease,
         release_seconds=lease,
     )  # fmt: skip
-    yield _idle_calls(bench, partitions, min(IDLE_SECONDS, seconds))
     publish_batch(bench.connection, [Message(topic, b"x", partition=n) for n in range(partitions)])
     bench.work_off()
     with Crowd(bench, count, heartbeat) as crowd:
@@ -145,8 +134,8 @@ class Crowd:
     def live(self, seconds: float) -> Found:
         """Measure so long; half way through some die."""
         found = Found()
-        server = server_pid(self._bench)
-        begun, cpu = time.perf_counter(), cpu_seconds(server)
+        server = self._bench.server_pid
+        begun, cpu = time.perf_counter(), processor_seconds(server)
         with self._lock:
             self._found = found
         time.sleep(seconds / 2)
@@ -163,7 +152,7 @@ class Crowd:
         with self._lock:
             self._found = None
         found.seconds = time.perf_counter() - begun
-        found.cpu_seconds = cpu_seconds(server) - cpu
+        found.cpu_seconds = processor_seconds(server) - cpu
         return found
 
     def _check(self) -> None:
@@ -232,45 +221,6 @@ class Crowd:
         asked = [lease for lease in held if lease.state == "RELEASING"]
         if asked:
             stream.release(connection, member, asked)
-
-
-def server_pid(bench: Bench) -> int:
-    """The first process of the server."""
-    if bench.engine == "postgres":
-        own = bench.figure("SELECT pg_backend_pid()")
-        return int(_stat(own)[1])
-    return int(Path(bench.figure("SELECT @@pid_file")).read_text())
-
-
-def cpu_seconds(pid: int) -> float:
-    """The processor time of a process, its children, and those of them that have ended."""
-    fields = _stat(pid)
-    ticks = sum(int(each) for each in fields[11:15])
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return ticks / TICKS_PER_SECOND + sum(cpu_seconds(int(child)) for child in children)
-
-
-def _stat(pid: int) -> list[str]:
-    """Behind the name: state, parent, ...; 11 to 14 are its times and those of ended children."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-
-
-def _idle_calls(bench: Bench, partitions: int, seconds: float) -> Figure:
-    """Statements a second while nothing is unread; PostgreSQL counts them as transactions."""
-    with LeaseKeeper(bench.url, SUBSCRIPTION, consumer="idle"):
-        before = _calls(bench)
-        time.sleep(seconds)
-        made = _calls(bench) - before
-    return figure(
-        "load_idle_calls", made / seconds, unit="calls/s", rows=partitions, batch=1,
-        aim=Aim(at_most=50),
-    )  # fmt: skip
-
-
-def _calls(bench: Bench) -> int:
-    if bench.engine == "postgres":
-        time.sleep(1.1)  # a backend reports at most once a second
-    return int(bench.figure(_CALLS[bench.engine]))
 
 
 def _figures(found: Found, count: int, lease: float) -> Iterator[Figure]:

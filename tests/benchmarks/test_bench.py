@@ -46,8 +46,8 @@ NAMES = {
     "fetch": ["fetch", "fetch_live_ticks"],
     "consume": ["consume", "consume_class"],
     "load": [
-        "load_idle_calls", "load_check_ins", "load_database_cpu", "load_check_in_median",
-        "load_check_in_p99", "load_replaced",
+        "load_check_ins", "load_database_cpu", "load_check_in_median", "load_check_in_p99",
+        "load_replaced",
     ],
     "idle": IDLE,
     "latency": LATENCY,

@@ -50,7 +50,7 @@ def test_all_balances_are_equal(tmp_path: Path) -> None:
     assert "All balances are equal" in said
     assert code == 0
     assert _figure(said, "take-overs of leases") >= 1
-    assert _figure(said, "stale commits that the database rejected") >= 1
+    assert _figure(said, "stale commits that were refused") >= 1
     assert _figure(said, "open transactions that the database ended") >= 1
 
 

@@ -112,7 +112,7 @@ def _play(stage: Stage, transactions: int, rate: int, platform_too: bool) -> rep
             outcome = report.Outcome(
                 bank=figures.bank(connection),
                 projection=figures.projected(connection),
-                counts=figures.counts(connection),
+                counts=figures.counts(connection, stage.refused_commits()),
                 latency=figures.latency(connection),
                 bank_seconds=closed - begun,
                 catch_up_seconds=drained - closed,

@@ -25,13 +25,16 @@ def kill_in_the_middle(stage: Stage, name: str) -> None:
 def pause_before_transaction(
     stage: Stage, connection: psycopg.Connection[tuple[Any, ...]], name: str
 ) -> None:
-    """SIGSTOP with events in hand, past the lease; woken, it tries to commit what is another's."""
-    rejected = stream.rejected_commits(connection)
+    """SIGSTOP with events in hand, past the lease; woken, it tries to commit what is another's.
+
+    Its own clock tells it first, as a rule; what that lets through, the database rejects.
+    """
+    refused = stage.refused_commits()
     _pause_until_replaced(stage, connection, name, "before")
     if not stage.mutant:
         stage.wait_until(
-            lambda: stream.rejected_commits(connection) > rejected,
-            f"no commit of {name} was rejected after its pause",
+            lambda: stage.refused_commits() > refused,
+            f"no commit of {name} was refused after its pause",
         )
 
 

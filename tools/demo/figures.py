@@ -28,14 +28,14 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the database counted."""
+    """What the database counted, and of the consumers the commits that were refused."""
 
     events: int
     rolled_back: int
     redeliveries: int
     disorder: int
     take_overs: int
-    rejected_commits: int
+    refused_commits: int
     sessions_ended: int
 
 
@@ -87,8 +87,8 @@ def latency(connection: psycopg.Connection[tuple[Any, ...]]) -> Latency:
     return Latency(float(row[0]), float(row[1]), row[2])
 
 
-def counts(connection: psycopg.Connection[tuple[Any, ...]]) -> Counts:
-    """Figures that no consumer could have made up."""
+def counts(connection: psycopg.Connection[tuple[Any, ...]], refused_commits: int) -> Counts:
+    """Figures that no consumer could have made up, and the refusals that their logs tell."""
     row = connection.execute(
         """
         SELECT (SELECT count(*) FROM demo.handled),
@@ -105,6 +105,6 @@ def counts(connection: psycopg.Connection[tuple[Any, ...]]) -> Counts:
         redeliveries=delivered - handled,
         disorder=disorder,
         take_overs=stream.take_overs(connection, SUBSCRIPTION),
-        rejected_commits=stream.rejected_commits(connection),
+        refused_commits=refused_commits,
         sessions_ended=faults.sessions_ended(connection),
     )

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,19 @@ def project(batch: Batch) -> None:
     _halt("before")
     if os.environ.get(MUTANT) == "outside":
         # The textbook mistake: the effect commits by itself, the position a moment later.
-        with penstock.connect() as own, own.transaction():
+        own = _own_connection()
+        with own.transaction():
             _apply(own, batch)
         _halt("inside")
         return
     with batch.transaction() as connection:
         _apply(connection, batch)
         _halt("inside")
+
+
+@cache
+def _own_connection() -> Any:
+    return penstock.connect()
 
 
 def _apply(connection: Any, batch: Batch) -> None:

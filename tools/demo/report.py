@@ -125,7 +125,7 @@ def _figures(outcome: Outcome, seconds: float) -> Table:
         ("commit to handler, p99 (kill and pauses included)", f"{latency.p99:,.1f} ms"),
         ("take-overs of leases", f"{counts.take_overs:,}"),
         ("events handed out again", f"{counts.redeliveries:,}"),
-        ("stale commits that the database rejected", f"{counts.rejected_commits:,}"),
+        ("stale commits that were refused", f"{counts.refused_commits:,}"),
         ("open transactions that the database ended", f"{counts.sessions_ended:,}"),
         ("relay, seal, archive and clean by Dagster", f"{outcome.platform_seconds:.1f} s"),
         ("whole demo", f"{seconds:.1f} s"),

@@ -17,6 +17,7 @@ import psycopg
 
 import penstock
 from penstock import log, migrate, stream
+from penstock.errors import StaleLease
 from resources.embedded import EmbeddedPostgres
 from tools.demo import projection
 
@@ -176,6 +177,11 @@ class Stage:
     def log_file(self, name: str) -> Path:
         """Where a process writes."""
         return self.directory / "logs" / f"{name}.log"
+
+    def refused_commits(self) -> int:
+        """How often a consumer met that what it wanted to commit is not its own any more."""
+        logs = (self.directory / "logs").glob("*.log")
+        return sum(each.read_text().count(StaleLease.__name__) for each in logs)
 
     def _daemon(self, name: str, *arguments: str) -> None:
         environment = {
