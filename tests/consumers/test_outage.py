@@ -23,7 +23,7 @@ from resources.embedded import EmbeddedPostgres
 from tests import servers
 from tests.consumers.conftest import StartDaemon
 from tests.consumers.process import Daemon, until
-from tests.consumers.proxy import CountingProxy
+from tests.faults.proxy import HOST, Proxies
 from tests.support import FAST_SETTINGS, missing
 from tools.servers import FAST, MARIADB, MySQLServer
 
@@ -33,6 +33,8 @@ SUBSCRIPTIONS = [f"s{number}" for number in range(3)]
 #: Attempts of a daemon that has the rate before the database is back.
 ENOUGH = 5
 RATE = 2.0
+#: A port at which nobody listens.
+NOBODY = 1
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,10 @@ def at_the_rate(attempts: list[float]) -> bool:
 
 def test_a_database_that_is_killed_and_comes_back(victim: Victim, daemons: StartDaemon) -> None:
     """Guard: the pace of the process; beside it a daemon that has (almost) none."""
-    with CountingProxy(victim.port) as paced_way, CountingProxy(victim.port) as hasty_way:
+    with Proxies() as proxies:
+        paced_way, hasty_way = (
+            proxies.open(lambda: (HOST, victim.port() or NOBODY)) for _ in range(2)
+        )
         paced = run(daemons, paced_way.url(victim.url()), RATE)
         hasty = run(daemons, hasty_way.url(victim.url()), 1000)
         publish(victim, 0, 40)

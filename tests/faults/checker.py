@@ -14,6 +14,8 @@ function over a :class:`Run` that names its anomalies by class:
 - ``stale-accept``: a commit was accepted under a lease that had ended;
 - ``overlap``: two holders of one partition, or a lease that was taken from the living;
 - ``backward-position``, ``beyond-watermark``: a position that may not be;
+- ``dead-and-pending``: a dead letter that no position passed; one that is done is a
+  ``duplicate-effect``, and one that was passed and is neither done nor dead is ``lost``;
 - ``unseen``: an event that nobody came to.
 
     python -m tests.faults.checker FOLDER
@@ -118,6 +120,7 @@ class Run:
         for name, partition, sequence, label in dump["effects"]:
             self.effects[name, partition, sequence] += 1
             self.effect_labels.append(label)
+        self.dead = Counter((*row[:3],) for row in dump["dead"])
         self.transactions = _transactions(self.by_op)
         self.polls = [each for each in self.by_op["poll"] if each["st"] == "ok"]
         self.acknowledged = [each for each in self.by_op["commit"] if each["st"] == "ok"]
@@ -126,6 +129,16 @@ class Run:
         """Each row of a partition's ledger with the one before it."""
         rows = self.ledger[place]
         return pairwise(rows)
+
+    def passed(self) -> Counter[tuple[str, int, int]]:
+        """How often a commit has passed each event."""
+        found: Counter[tuple[str, int, int]] = Counter()
+        for place in list(self.ledger):
+            for before, row in self.steps(place):
+                if row.reason == "commit":
+                    between = range(before.position + 1, row.position + 1)
+                    found.update((*place, sequence) for sequence in between)
+        return found
 
     def last_seek(self, place: Place, epoch: int) -> int:
         """The lease_epoch of the last seek up to one."""
@@ -385,22 +398,29 @@ def covered(run: Run) -> Iterator[Anomaly]:
 
 
 def done_once(run: Run) -> Iterator[Anomaly]:
-    """D5, D6: an effect for every time that a commit passed an event, or at least one handler."""
+    """D5, D6, S16: for every time that a commit passed an event an effect or a dead letter.
+
+    Of the other kind, at least one handler that came to its end, or a dead letter.
+    """
     handled = {(each["sub"], each["partition"], each["sequence"]) for each in run.by_op["handle"]}
-    passed: Counter[tuple[str, int, int]] = Counter()
-    for place in list(run.ledger):
-        for before, row in run.steps(place):
-            if row.reason == "commit":
-                between = range(before.position + 1, row.position + 1)
-                passed.update((*place, sequence) for sequence in between)
+    passed = run.passed()
+    passed.subtract(run.dead)
     for where, times in passed.items():
-        if run.kinds[where[0]] == "least" and where not in handled:
+        if run.kinds[where[0]] == "least" and not run.dead[where] and where not in handled:
             yield Anomaly("lost", f"{where} was passed and not handled")
         elif run.kinds[where[0]] == "exact" and run.effects[where] < times:
             yield Anomaly("lost", f"{where} was passed {times} times, effects {run.effects[where]}")
     for where, times in run.effects.items():
         if times > passed[where]:
             yield Anomaly("duplicate-effect", f"{where}: {times}, passed {passed[where]} times")
+
+
+def given_up(run: Run) -> Iterator[Anomaly]:
+    """S16: what is a dead letter is not pending."""
+    passed = run.passed()
+    for where in run.dead:
+        if not passed[where]:
+            yield Anomaly("dead-and-pending", f"{where} is a dead letter, and was not passed")
 
 
 def drained(run: Run) -> Iterator[Anomaly]:
@@ -412,7 +432,7 @@ def drained(run: Run) -> Iterator[Anomaly]:
 
 RULES: tuple[Callable[[Run], Iterator[Anomaly]], ...] = (
     published, rolled_back, written_order, handled_order, holders, stolen, fenced, fenced_as_seen,
-    forward, remembered, polled, polled_on, covered, done_once, drained,
+    forward, remembered, polled, polled_on, covered, done_once, given_up, drained,
 )  # fmt: skip
 
 

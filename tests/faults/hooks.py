@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -56,6 +57,10 @@ def label_of(event: Event) -> str:
     return bytes(event.payload).partition(b" ")[0].decode()
 
 
+def _who(member: stream.Membership) -> dict[str, str]:
+    return {"sub": member.subscription, "consumer": member.consumer}
+
+
 class Recorded:
     """Penstock's stream calls in this process, written down.
 
@@ -69,28 +74,37 @@ class Recorded:
         self.recorder = recorder
         self.failpoints = failpoints
         self.in_transaction = in_transaction
-        self._commits: list[dict[str, Any]] = []
-        for name in ("join", "heartbeat", "check_in", "leave", "poll", "commit"):
+        self._of_thread = threading.local()  # a handler that hangs has a commit of its own
+        for name in ("join", "heartbeats", "check_in", "leave", "poll", "commit"):
             setattr(stream, name, getattr(self, f"_{name}")(getattr(stream, name)))
 
     def committed(self, st: str, **fields: Any) -> None:
         """What became of the last commit's transaction."""
-        for each in self._commits:
+        for each in getattr(self._of_thread, "commits", []):
             self.recorder.write("commit", st, **each, **fields)
-        self._commits = []
+        self._of_thread.commits = []
 
     def _membership(self, op: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def recorded(connection: Any, member: stream.Membership) -> Any:
+        def recorded(connection: Any, member: stream.Membership, **options: Any) -> Any:
             begun = self.recorder.begun()
-            names = {"sub": member.subscription, "consumer": member.consumer}
-            answer = call(connection, member)
-            self.recorder.write(op, "ok", **names, **begun)
+            answer = call(connection, member, **options)
+            self.recorder.write(op, "ok", **_who(member), **begun)
             return answer
 
         return recorded
 
-    def _heartbeat(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        return self._membership("heartbeat", call)
+    def _heartbeats(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(
+            connection: Any, members: list[stream.Membership], **options: Any
+        ) -> list[stream.Beat]:
+            begun = self.recorder.begun()
+            answer: list[stream.Beat] = call(connection, members, **options)
+            for member, beat in zip(members, answer, strict=True):
+                if beat.standing == "member":
+                    self.recorder.write("heartbeat", "ok", **_who(member), **begun)
+            return answer
+
+        return recorded
 
     def _check_in(self, call: Callable[..., Any]) -> Callable[..., Any]:
         return self._membership("check_in", call)
@@ -131,14 +145,14 @@ class Recorded:
         ) -> None:
             wanted: list[tuple[Lease, int]] = list(positions)
             begun = self.recorder.begun()
-            self._commits = [
+            self._of_thread.commits = [
                 {
                     "sub": member.subscription, "partition": lease.partition,
                     "epoch": lease.lease_epoch, "position": position, **begun,
                 }
                 for lease, position in wanted
             ]  # fmt: skip
-            for each in self._commits:
+            for each in self._of_thread.commits:
                 self.recorder.write("commit", "invoke", **each)
             if not self.in_transaction:
                 self.failpoints.hit("commit.before")

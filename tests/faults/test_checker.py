@@ -30,6 +30,7 @@ class Made:
             "leases": [],
             "ledger": [["exact", 0, 0, 0, "start", 90.0], ["least", 0, 0, 0, "start", 90.0]],
             "effects": [],
+            "dead": [],
         }
 
     def tick(self, seconds: float = 1.0) -> float:
@@ -82,7 +83,7 @@ class Made:
 
 
 def sound() -> Made:
-    """Published, rolled back in part, read by a consumer that dies, taken over, done."""
+    """Published, rolled back in part, read by a consumer that dies, done or given up."""
     made = Made()
     made.publish("a", undone=(1,))
     made.publish("b")
@@ -99,7 +100,11 @@ def sound() -> Made:
         made.lease(sub, 1, "one", "expired")
         made.lease(sub, 2, "two", "acquired")
         made.read(sub, 2, 3)
-        made.commit(sub, 2, 2, 3)
+        if sub == "exact":
+            made.commit(sub, 2, 2, 3)
+        else:
+            made.dump["ledger"].append([sub, 0, 3, 2, "commit", made.tick()])
+            made.dump["dead"].append([sub, 0, 3, 10, "it cannot be handled"])
         made.lease(sub, 2, "two", "released")
     return made
 
@@ -185,6 +190,20 @@ def handled_out_of_order(made: Made) -> None:
 
 def twice(made: Made) -> None:
     made.dump["effects"].append(made.dump["effects"][0])
+
+
+def neither(made: Made) -> None:
+    """Given up, and the copy is not there."""
+    made.dump["dead"].clear()
+
+
+def dead_and_done(made: Made) -> None:
+    made.dump["dead"].append(["exact", 0, 1])
+
+
+def dead_and_pending(made: Made) -> None:
+    made.write("e/0")
+    made.dump["dead"].append(["exact", 0, 4])
 
 
 def skipped(made: Made) -> None:
@@ -285,6 +304,9 @@ BAD: list[tuple[str, Callable[[Made], None]]] = [
     ("order-per-key", out_of_order),
     ("order-per-key", handled_out_of_order),
     ("duplicate-effect", twice),
+    ("lost", neither),
+    ("duplicate-effect", dead_and_done),
+    ("dead-and-pending", dead_and_pending),
     ("poll-skip", skipped),
     ("poll-skip", not_all_read),
     ("int-poll-skip", hole),

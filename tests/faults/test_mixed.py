@@ -44,7 +44,7 @@ class Mixed:
         """Start everybody and wait until all are at work."""
         world = self.world
         world.set_up()
-        world.tend = self.revive
+        world.tend = world.revive
         world.start("sequencer", "s1")
         for number in range(2):
             more = [f"--poison={each}" for each in poison]
@@ -74,13 +74,6 @@ class Mixed:
     def moves(self) -> int:
         """How many commits were answered."""
         return len(self.world.records("commit"))
-
-    def revive(self) -> None:
-        """Start again what poison has ended, under its old id, which waits for its old lease."""
-        for each in list(self.world.running.values()):
-            if each.process.poll() is not None and not each.name.startswith(("doomed", "zombie")):
-                self.world.has_ended(each.name)
-                self.world.start(each.role, each.name, *each.options)
 
     def someone(self) -> str:
         """A consumer that runs."""

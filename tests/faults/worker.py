@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import queue
 import random
@@ -79,17 +80,21 @@ class Handlers:
         if self._given.seconds:
             time.sleep(self._given.seconds)
         name, _, poison = bytes(event.payload).decode().partition(" ")
-        if not poison or self._given.immune or not self._first_time(name):
+        if not poison or self._given.immune:
+            return
+        if not self._given.always and not self._first_time(name):
             return
         if poison == "exit":
             os._exit(9)
+        if poison == "garbage":
+            json.loads(event.payload)
         if poison == "hang":
             time.sleep(3 * float(os.environ.get("PENSTOCK_TEST_LEASE", "1")))
         else:
             raise PoisonError(name)
 
     def _first_time(self, label: str) -> bool:
-        """Poison acts once for each subscription, whoever gets the event first."""
+        """Poison that does not act always acts once for each subscription, whoever comes first."""
         name = f"poison.{self._given.subscription}.{label.replace('/', '.')}"
         try:
             (Path(self._given.history) / name).touch(exist_ok=False)
@@ -116,7 +121,7 @@ def consume(given: argparse.Namespace, recorder: Recorder, stop: threading.Event
     def make() -> Consumer:
         return Consumer(
             given.url, given.subscription, consumer_id=given.name, batch_size=given.batch,
-            idle_seconds=0.05,
+            idle_seconds=0.05, handler_seconds=given.handler_seconds,
             **{"batch_handler": handlers.exact} if exact else {"handler": handlers.least},
         )  # fmt: skip
 
@@ -236,6 +241,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0, help="the work for each event")
     parser.add_argument("--failpoint", action="append", default=[])
     parser.add_argument("--immune", action="store_true", help="poison does nothing")
+    parser.add_argument("--always", action="store_true", help="poison acts each time")
+    parser.add_argument("--handler-seconds", type=float)
     parser.add_argument("--topic", default="faults/stream")
     parser.add_argument("--keys", type=int, default=13)
     parser.add_argument("--rollbacks", type=float, default=0.2)

@@ -37,6 +37,11 @@ LEASES = (
     " FROM penstock.lease_history AS h JOIN penstock.subscriptions AS s ON s.id = h.subscription_id"
     " JOIN penstock.partitions AS p ON p.id = h.partition_id ORDER BY h.id"
 )
+DEAD = (
+    "SELECT s.name, p.number, d.sequence, d.attempts, d.reason FROM penstock.dead_letters AS d"
+    " JOIN penstock.subscriptions AS s ON s.id = d.subscription_id"
+    " JOIN penstock.partitions AS p ON p.id = d.partition_id ORDER BY d.sequence"
+)
 LEDGER = (
     "SELECT s.name, p.number, q.position, q.lease_epoch, q.reason, q.at"
     " FROM penstock.positions AS q JOIN penstock.subscriptions AS s ON s.id = q.subscription_id"
@@ -144,6 +149,13 @@ class World:
         self.running[name] = Process(name, role, options, process, proxy)
         return self.running[name]
 
+    def revive(self) -> None:
+        """Start again what poison has ended, under its old id, which waits for its old lease."""
+        for each in list(self.running.values()):
+            if each.process.poll() is not None and not each.name.startswith(("doomed", "zombie")):
+                self.has_ended(each.name)
+                self.start(each.role, each.name, *each.options)
+
     def note(self, fault: str, victim: str = "") -> None:
         """A fault, for the history."""
         self.done[fault] += 1
@@ -167,7 +179,8 @@ class World:
         self.running[name].process.send_signal(signal.SIGCONT)
 
     def terminate(self, name: str, seconds: float = PATIENCE) -> int:
-        """SIGTERM; answers the exit code."""
+        """SIGTERM once it hears it; answers the exit code."""
+        self.until(lambda: self.has_begun(name), f"{name} has started")
         each = self.running.pop(name)
         each.process.send_signal(signal.SIGTERM)
         code = each.process.wait(seconds)
@@ -241,6 +254,7 @@ class World:
                 "log": events,
                 "leases": _rows(own, LEASES.format(change=quoted)),
                 "ledger": _rows(own, LEDGER),
+                "dead": _rows(own, DEAD),
                 "effects": _rows(own, "SELECT sub, part, seq, label FROM effects ORDER BY id"),
             }
         (self.folder / "dump.json").write_text(json.dumps(found))
