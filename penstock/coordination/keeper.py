@@ -114,7 +114,6 @@ class RegistryKeeper(Keeper):
         self._ended.clear()
         self._refused, self._places = None, {}
         with database.connect(self._url) as connection:
-            self._require_free(connection)
             found = subscriptions.describe_subscription(connection, self._subscription)
             self._registry = open_registry(
                 self._coordination, self._subscription, lease_seconds=found.lease_seconds
@@ -357,7 +356,8 @@ class RegistryKeeper(Keeper):
             )
 
     def _look(self, connection: Connection) -> None:
-        """What the subscription reads; PositionsElsewhere when it has gone on without the store."""
+        """What the subscription reads; PositionsElsewhere when it goes on without the store."""
+        self._require_free(connection)
         found = subscriptions.describe_subscription(connection, self._subscription)
         places = places_of(connection, self._subscription, found.topics)
         require_nothing_parked(connection, self._subscription, places)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import stream
+from penstock import stream, subscriptions
 from penstock.consumer import Consumer, HandlerFailed
 from penstock.coordination import keeper as keeping
 from penstock.coordination import open_registry
@@ -320,6 +320,39 @@ def test_a_seek_in_the_database_stops_who_works(
         for _ in range(3):
             stream.seek(connection, SUBSCRIPTION, STREAM, 0, "earliest")
         wait_until(lambda: not consuming.keeper.leases(), "it has ended")
+
+
+def test_who_joins_in_the_database_stops_who_works(
+    connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a fleet has another setting. Guard: RegistryKeeper._require_free."""
+    monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.05)
+    filled(connection, 1, EVENTS)
+    slow_leases(connection)
+    consuming = consumer(database_url, memory(), Seen())
+    with (
+        pytest.raises(PositionsElsewhere, match="other keep leases"),
+        running(consuming),
+    ):
+        wait_until(lambda: stored(connection) == EVENTS, "read and copied")
+        stream.join(connection, SUBSCRIPTION, "other")
+        more(connection, 1, 1, start=EVENTS + 1)
+        wait_until(lambda: not consuming.keeper.leases(), "it has ended")
+
+
+def test_a_pause_is_heard(
+    connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: RegistryKeeper.poll, where the subscription is paused."""
+    monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.05)
+    filled(connection, 1, EVENTS)
+    slow_leases(connection)
+    store, seen = memory(), Seen()
+    subscriptions.pause(connection, SUBSCRIPTION)
+    assert consumer(database_url, store, seen).run_until_idle() == 0
+    with running(consumer(database_url, store, seen)):
+        subscriptions.resume(connection, SUBSCRIPTION)
+        wait_until(lambda: seen.count == EVENTS, "all are handled")
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
