@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from penstock import stream, subscriptions
+from penstock.async_consumer import AsyncConsumer
 from penstock.consumer import Consumer, HandlerFailed
 from penstock.coordination import keeper as keeping
 from penstock.coordination import open_registry
@@ -25,6 +28,8 @@ from penstock.errors import (
 )
 from penstock.records import Event
 from tests.command import run
+from tests.consumers.proxy import CountingProxy
+from tests.contract.databases import ContractDatabase
 from tests.log.kit import Connection, wait_until
 from tests.stream.kit import (
     STREAM,
@@ -37,6 +42,7 @@ from tests.stream.kit import (
     slow_leases,
     stored,
 )
+from tools.servers import StoreServer
 
 PARTITIONS, EVENTS = 4, 10
 
@@ -105,6 +111,17 @@ def test_two_share_and_each_event_is_handled_once_in_order(
     assert first.stats.stale_commits == second.stats.stale_commits == 0
 
 
+def test_on_each_engine(db: ContractDatabase) -> None:
+    """The log is read, and the positions are copied, by the statements of each dialect."""
+    connection = db.connect()
+    filled(connection, 2, EVENTS)
+    seen, store = Seen(), memory()
+    assert consumer(db.url, store, seen, batch_size=3).run_until_idle() == 2 * EVENTS
+    assert seen.sequences == {each: list(range(1, EVENTS + 1)) for each in range(2)}
+    assert [stored(connection, each) for each in range(2)] == [EVENTS] * 2
+    assert consumer(db.url, store, seen).run_until_idle() == 0
+
+
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_what_is_in_hand_is_finished_before_it_is_given_back(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
@@ -169,6 +186,54 @@ def test_a_killed_consumer_is_replaced(
     assert seen.sequences == {0: list(range(5, EVENTS + 1))}
     assert stored(connection) == EVENTS
     dead._registry.close()
+
+
+def test_a_store_that_comes_back_is_worked_with_again(
+    connection: Connection, database_url: str, own_etcd: StoreServer
+) -> None:
+    """Nothing is committed meanwhile; what was handled and not committed comes again."""
+    filled(connection, 1, EVENTS)
+    short_leases(connection, 3)
+    seen = Seen()
+    ports = [urlsplit(own_etcd.url()).port]
+    with CountingProxy(lambda: ports[-1]) as proxy:
+        consuming = consumer(database_url, proxy.url(own_etcd.url()), seen)
+        outage(connection, consuming, seen, own_etcd, ports)
+    assert sorted(set(seen.sequences[0])) == list(range(1, 2 * EVENTS + 1))
+    assert stored(connection) == 2 * EVENTS
+
+
+def outage(
+    connection: Connection,
+    consuming: Consumer,
+    seen: Seen,
+    own_etcd: StoreServer,
+    ports: list[int | None],
+) -> None:
+    """The store ends under a consumer, and comes back at another port."""
+    with running(consuming):
+        wait_until(lambda: seen.count == EVENTS, "all are handled")
+        own_etcd.kill()
+        wait_until(lambda: not consuming.keeper.leases(), "its leases have ended")
+        more(connection, 1, EVENTS, start=EVENTS + 1)
+        own_etcd.start()
+        ports.append(urlsplit(own_etcd.url()).port)
+        wait_until(lambda: seen.sequences[0][-1] == 2 * EVENTS, "the rest", 40)
+
+
+def test_an_async_consumer_too(connection: Connection, database_url: str) -> None:
+    filled(connection, PARTITIONS, EVENTS)
+    seen = Seen()
+
+    async def handle(event: Event) -> None:
+        seen(event)
+
+    consuming = AsyncConsumer(
+        database_url, SUBSCRIPTION, handler=handle, coordination=memory(), concurrency=4
+    )
+    assert asyncio.run(consuming.run_until_idle()) == PARTITIONS * EVENTS
+    assert seen.sequences == {each: list(range(1, EVENTS + 1)) for each in range(PARTITIONS)}
+    assert stored(connection) == EVENTS
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
