@@ -37,6 +37,8 @@ def run_daemon(
     batch_consumer: Annotated[Texts, _flag("batch_consumers")] = None,
     relay: Annotated[Texts, _flag("relays")] = None,
     consumer_id: Annotated[Text, _flag("consumer_id")] = None,
+    coordination: Annotated[Text, _flag("coordination")] = None,
+    assign: Annotated[Text, _flag("assign")] = None,
     weight: Annotated[Text, _flag("weight")] = None,
     batch_size: Annotated[Text, _flag("batch_size")] = None,
     concurrency: Annotated[Text, _flag("concurrency")] = None,
@@ -56,7 +58,8 @@ def run_daemon(
     flags = {
         "config": config, "profile": profile, "roles": roles, "processes": processes,
         "consumers": consumer, "batch_consumers": batch_consumer, "relays": relay,
-        "consumer_id": consumer_id, "weight": weight, "batch_size": batch_size,
+        "consumer_id": consumer_id, "coordination": coordination, "assign": assign,
+        "weight": weight, "batch_size": batch_size,
         "concurrency": concurrency, "handler_seconds": handler_seconds,
         "idle_seconds": idle_seconds, "sequencer_events": sequencer_events,
         "sweep_seconds": sweep_seconds, "reconnects_per_second": reconnects_per_second,

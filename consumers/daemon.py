@@ -140,6 +140,8 @@ def _consumers(settings: Settings, number: int) -> list[Worker]:
     make = functools.partial(
         Consumer,
         consumer_id=_consumer_id(settings, number),
+        coordination=settings.coordination,
+        assign=settings.assign,
         weight=settings.weight,
         batch_size=settings.batch_size,
         concurrency=settings.concurrency,

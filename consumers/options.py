@@ -84,6 +84,10 @@ OPTIONS: dict[str, Option] = {
     "batch_consumers": Option("pairs", _NAMED, "the same, for functions that take a batch"),
     "relays": Option("pairs", _NAMED, "SUBSCRIPTION=SINK, e.g. jsonl:folder"),
     "consumer_id": Option("text", None, "default: host, process, random"),
+    "coordination": Option(
+        "text", None, "where consumers' leases live: etcd://, redis://; default: the database"
+    ),
+    "assign": Option("text", "stealing", "with coordination: stealing or coordinated"),
     "weight": Option("number", 1.0, "the share of the partitions, against others'", 0.001, 1000),
     "batch_size": Option("whole", 500, "events of a poll", 1, 100_000),
     "concurrency": Option("whole", 1, "handlers at a time; each key in order", 1, 1000),

@@ -26,6 +26,8 @@ class Settings:
     batch_consumers: dict[str, str]
     relays: dict[str, str]
     consumer_id: str | None
+    coordination: str | None
+    assign: str
     weight: float
     batch_size: int
     concurrency: int
@@ -76,6 +78,8 @@ def shown(settings: Settings, chosen: Effective) -> str:
 
 
 def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return config.redact(value)
     if isinstance(value, dict):
         return {name: config.redact(each) for name, each in value.items()}
     return value
@@ -98,6 +102,11 @@ def _require_work(settings: Settings) -> None:
         raise ConfigurationError(
             f"the subscription {twice[0]!r} is given twice",
             hint="each has one handler or one sink; a second reader is a second subscription",
+        )
+    if (settings.coordination or "").startswith("memory:") and settings.processes > 1:
+        raise ConfigurationError(
+            f"{settings.processes} processes share no memory",
+            hint="use etcd:// or redis:// for coordination, or one process",
         )
     if settings.processes > 1 and not given_names:
         raise ConfigurationError(

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from penstock.consumer import Consumer
 from penstock.errors import InvalidArgument
 from penstock.handling import Handler
-from penstock.lease_keeper import LeaseKeeper
+from penstock.keeper import Keeper
 from penstock.lease_loop import LoopStats
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class AsyncConsumer:
         return self._consumer.stats
 
     @property
-    def keeper(self) -> LeaseKeeper:
+    def keeper(self) -> Keeper:
         """What holds its leases."""
         return self._consumer.keeper
 

@@ -88,6 +88,8 @@ class Consumer(Failing):
         on_revoked: Callable[[list[TopicPartition]], Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
+        coordination: str | None = None,
+        assign: str = "stealing",
     ) -> None:
         self._handling = handling(subscription, handler, batch_handler, middleware)
         for name, number in (("batch_size", batch_size), ("concurrency", concurrency)):
@@ -119,6 +121,8 @@ class Consumer(Failing):
             wanted=event_filter(types, headers),
             by_batch=self._handling.by_batch,
             rng=rng,
+            coordination=coordination,
+            assign=assign,
         )
         self._batch_size = batch_size
         self._handler_seconds = self._overdue_seconds = handler_seconds

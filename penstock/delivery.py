@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import aio, dead_letters, stream
 from penstock.dialects import work
-from penstock.errors import InvalidArgument, PenstockError, StaleLease
+from penstock.errors import InvalidArgument, PenstockError, PositionsElsewhere, StaleLease
 from penstock.records import Event, Lease
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ class Holder(Protocol):
     @property
     def member(self) -> Membership:
         """Its membership."""
+
+    @property
+    def commits_in_database(self) -> bool:
+        """Whether a position can be committed with what a handler writes."""
 
     @property
     def commits_in_order(self) -> bool:
@@ -163,6 +167,12 @@ class Batch:
         return [each for each in self._unit.parked if self._after < each <= position]
 
     def _before_commit(self) -> int:
+        if not self._holder.commits_in_database:
+            raise PositionsElsewhere(
+                "the positions of this consumer are not in the database: coordination keeps them",
+                hint="use the inbox (penstock.inbox) for exactly-once effect, or return and have "
+                "the events committed for you",
+            )
         if not self._holder.commits_in_order and self._unit.letter is None:
             raise InvalidArgument(
                 "with concurrency, an event may be done before an earlier one of its partition",

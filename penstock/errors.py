@@ -240,6 +240,10 @@ class CoordinationUnavailable(PenstockError):
     """The store that keeps leases outside of the database does not answer."""
 
 
+class PositionsElsewhere(UsageError):
+    """The subscription's leases and positions live in another place than the call needs."""
+
+
 class DatabaseUnavailable(PenstockError):
     """The database cannot be reached, or refused the login."""
 

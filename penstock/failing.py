@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import random
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock import dead_letters, policies, stream
@@ -54,12 +56,16 @@ class Failing(Reading):
 
         What is begun keeps the version of the policy that it was begun under.
         """
-        if new:
+        if new and self.keeper.in_database:
             self._look_at_new(connection, new)
         now = self._clock()
         if self._policy is None or now - self._looked_at >= self.member.heartbeat_seconds:
             self._policy = policies.subscription_policy(connection, self.member.subscription)
             self._looked_at = now
+            if not self.keeper.in_database:
+                # To give an event up takes a lease in the database.
+                self._policy = replace(self._policy, max_attempts=sys.maxsize)
+                return
             self._look_for_redriven(connection)
             self._report(connection)
 
@@ -96,12 +102,17 @@ class Failing(Reading):
         failing = self._retries.of(each.lease.partition_id, event.sequence)
         if failing is None and event.sequence > each.careful_to:
             return True
-        assert unit.policy is not None
-        now, most = self._clock(), unit.policy.max_attempts
-        if failing is not None and failing.due > now:  # it failed under an earlier lease
+        if failing is not None and failing.due > self._clock():  # it failed under an earlier lease
             self._put_back(unit, failing.due)
             return False
         attempts = failing.attempts if failing is not None else 0
+        return not self.keeper.in_database or self._prepared_again(connection, unit, attempts)
+
+    def _prepared_again(self, connection: Connection, unit: Unit, attempts: int) -> bool:
+        """The same for one that has failed, or that a consumer died of."""
+        assert unit.policy is not None
+        each, event = unit.work, unit.events[0]
+        now, most = self._clock(), unit.policy.max_attempts
         try:
             if not self._is_next(connection, each, event.sequence):
                 if attempts < most:

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock import dead_letters, stream
+from penstock import dead_letters
 from penstock.errors import BackwardCommit, StaleLease, TooManyParked
 from penstock.in_hand import InHand, by_key, whole_partition
 from penstock.lease_loop import LeaseLoop
@@ -66,6 +66,11 @@ class Holding(LeaseLoop):
     def member(self) -> Membership:
         """The present membership."""
         return self.keeper.member
+
+    @property
+    def commits_in_database(self) -> bool:
+        """Whether a position can be committed with what a handler writes."""
+        return self.keeper.in_database
 
     @property
     def commits_in_order(self) -> bool:
@@ -219,7 +224,7 @@ class Holding(LeaseLoop):
         if not parking:
             wanted = [(each.lease, position) for each, position in positions]
             after = [each.committed for each, _ in positions]
-            stream.commit(connection, self.member, wanted, after=after)
+            self.keeper.commit(connection, wanted, after)
             return
         ((each, position),) = positions
         dead_letters.commit_parking(
@@ -247,8 +252,8 @@ class Holding(LeaseLoop):
         self.tell_revoked([each])
 
     def stored_position(self, connection: Connection, lease: Lease) -> int:
-        """Where the partition stands in the database."""
-        return stream.position(connection, self.member.subscription, lease.topic)[lease.partition]
+        """Where the partition stands."""
+        return self.keeper.position(connection, lease)
 
 
 def _place(lease: Lease) -> TopicPartition:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from penstock import database, heart, history, stream
 from penstock.errors import DuplicateSession, LogBehind, PenstockError, UnknownConsumer
-from penstock.records import Lease
+from penstock.keeper import Keeper
+from penstock.records import Event, Lease
 from penstock.stream import Beat, Membership
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def consumer_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
-class LeaseKeeper:
+class LeaseKeeper(Keeper):
     """Keeps a consumer's membership and leases alive while the block runs.
 
         with LeaseKeeper(url, "billing") as keeper:
@@ -53,6 +54,8 @@ class LeaseKeeper:
 
     ``clock`` is a monotonic clock in seconds.
     """
+
+    in_database = True
 
     def __init__(
         self,
@@ -84,7 +87,6 @@ class LeaseKeeper:
         self._pace = 0.0
         self._asked = self._gone = self._doubtful = self._left = False
         self._failures = 0
-        self.joins = 0
         self.last_success = clock()
 
     def __enter__(self) -> LeaseKeeper:
@@ -166,6 +168,29 @@ class LeaseKeeper:
             return random.uniform(0, self._pace / ASKED_SHARE)
         spread = random.uniform(0, max(0.0, self._pace - 1))
         return max(spread, self._checked_in_at + self._pace - now)
+
+    def poll(
+        self, connection: Connection, leases: Sequence[Lease], max_events: int
+    ) -> list[tuple[Lease, list[Event]]]:
+        """Unread events behind the position of each lease."""
+        return stream.poll(connection, self.member, leases, max_events)
+
+    def commit(
+        self,
+        connection: Connection,
+        wanted: Sequence[tuple[Lease, int]],
+        after: Sequence[int],
+    ) -> None:
+        """Move positions forward, all or none."""
+        stream.commit(connection, self.member, wanted, after=after)
+
+    def release(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        """Give leases back."""
+        stream.release(connection, self.member, leases)
+
+    def position(self, connection: Connection, lease: Lease) -> int:
+        """Where a partition stands in the database."""
+        return stream.position(connection, self._subscription, lease.topic)[lease.partition]
 
     # What the heart calls, from its two threads.
 

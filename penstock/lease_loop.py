@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import random
 import threading
@@ -12,9 +13,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock import config, database, stream
+from penstock import config, database
+from penstock.coordination.keeper import RegistryKeeper
 from penstock.dialects import work
-from penstock.errors import DatabaseUnavailable, PenstockError, StaleLease
+from penstock.errors import (
+    CoordinationUnavailable,
+    DatabaseUnavailable,
+    InvalidArgument,
+    PenstockError,
+    StaleLease,
+)
+from penstock.keeper import Keeper
 from penstock.lease_keeper import LeaseKeeper
 from penstock.records import Lease
 from penstock.wake import Wake
@@ -62,6 +71,8 @@ class LeaseLoop(ABC):
         idle_seconds: float,
         topics: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        coordination: str | None = None,
+        assign: str = "stealing",
     ) -> None:
         self._url = url or config.database_url()
         self._subscription = subscription
@@ -73,14 +84,31 @@ class LeaseLoop(ABC):
         #: The last check-in when another one was asked for.
         self._asked_at: float | None = None
         self.stats = LoopStats()
-        self.keeper = LeaseKeeper(
-            self._url,
-            subscription,
-            consumer=consumer_id,
-            weight=weight,
-            topics=topics,
-            clock=clock,
-        )
+        if coordination is None and assign != "stealing":
+            raise InvalidArgument(
+                f"assign is {assign!r}", hint="it goes with coordination: etcd://, redis://"
+            )
+        self.keeper: Keeper
+        if coordination is None:
+            self.keeper = LeaseKeeper(
+                self._url,
+                subscription,
+                consumer=consumer_id,
+                weight=weight,
+                topics=topics,
+                clock=clock,
+            )
+        else:
+            self.keeper = RegistryKeeper(
+                self._url,
+                subscription,
+                coordination,
+                assign=assign,
+                consumer=consumer_id,
+                weight=weight,
+                topics=topics,
+                clock=clock,
+            )
 
     @abstractmethod
     def round(self, connection: Connection) -> int:
@@ -127,7 +155,7 @@ class LeaseLoop(ABC):
     def release(self, connection: Connection, leases: list[Lease]) -> None:
         """Give leases back."""
         if leases:
-            stream.release(connection, self.keeper.member, leases)
+            self.keeper.release(connection, leases)
         for lease in leases:
             self.keeper.lost(lease)
 
@@ -225,6 +253,9 @@ class LeaseLoop(ABC):
                     self.rest(connection, idle_rounds, stop)
 
     def _heard(self, notices: Iterable[str]) -> None:
+        if not self.keeper.in_database:  # there, every partition is leased, also without events
+            collections.deque(notices, maxlen=0)
+            return
         held = {str(lease.partition_id) for lease in self.keeper.leases()}
         for notice in notices:
             # Any login may notify this channel: a payload that is no list of partitions is "all".
@@ -234,4 +265,5 @@ class LeaseLoop(ABC):
 
 
 def _is_lost(error: BaseException) -> bool:
-    return isinstance(error, DatabaseUnavailable | ConnectionLost) or database.is_unavailable(error)
+    away = CoordinationUnavailable | DatabaseUnavailable | ConnectionLost
+    return isinstance(error, away) or database.is_unavailable(error)

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock import stream
 from penstock.dialects import work
 from penstock.in_hand import InHand
 from penstock.records import Event, Lease
-from penstock.stream import Membership
 from penstock.wake import Wake
 
 if TYPE_CHECKING:
@@ -79,7 +77,7 @@ class Reader(threading.Thread):
     def __init__(
         self,
         connect: Callable[[], Connection],
-        member: Membership,
+        poll: Callable[[Connection, Sequence[Lease], int], list[tuple[Lease, list[Event]]]],
         *,
         wanted: Callable[[], tuple[list[tuple[InHand, Lease]], int, bool]],
         took: Callable[[InHand, list[Event]], None],
@@ -91,7 +89,7 @@ class Reader(threading.Thread):
         self.error: BaseException | None = None
         self.changed = Wake()
         self._connect = connect
-        self._member = member
+        self._poll_leases = poll
         self._wanted = wanted
         self._took = took
         self._heard = heard
@@ -136,7 +134,7 @@ class Reader(threading.Thread):
         if not wanted:
             return 0
         by_partition = {lease.partition_id: each for each, lease in wanted}
-        polled = stream.poll(connection, self._member, [lease for _, lease in wanted], max_events)
+        polled = self._poll_leases(connection, [lease for _, lease in wanted], max_events)
         for lease, events in polled:
             self._took(by_partition[lease.partition_id], events)
         if polled:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock import stream
 from penstock.holding import Holding
 from penstock.in_hand import InHand
 from penstock.prefetch import Bounds, Reader, Room
@@ -49,7 +48,7 @@ class Reading(Holding):
         """Let a thread read; ``wake`` is called when it has brought something."""
         self._reader = Reader(
             lambda: self.open(),
-            self.member,
+            self.keeper.poll,
             wanted=self._reads_wanted,
             took=self._took,
             heard=self._heard,
@@ -78,7 +77,7 @@ class Reading(Holding):
         ]
         if not leases:
             return
-        for lease, events in stream.poll(connection, self.member, leases, self._bounds.batch):
+        for lease, events in self.keeper.poll(connection, leases, self._bounds.batch):
             self._took(self._hand[lease.partition_id], events)
 
     def _reads_wanted(self) -> tuple[list[tuple[InHand, Lease]], int, bool]:

@@ -6,15 +6,18 @@ from typing import Annotated
 
 import typer
 
-from penstock import database, stream, subscriptions
+from penstock import config, database, stream, subscriptions
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
 from penstock.cli.transactions import own_transaction
+from penstock.coordination.moving import move_subscription
 from penstock.errors import InvalidArgument
 
 app = typer.Typer(
     help="Create, list, describe, move, pause and delete subscriptions.", no_args_is_help=True
 )
 
+#: The store that is no other one.
+DATABASE = "database"
 _START = "earliest, latest, the first sequence to read, or a time with its zone"
 To = Annotated[str, typer.Option("--to", help=_START)]
 
@@ -102,6 +105,35 @@ def resume(subscription: str) -> None:
     with own_transaction() as connection:
         changed = subscriptions.resume(connection, subscription)
     say(f"subscription {subscription}: {'resumed' if changed else 'was not paused'}")
+
+
+@app.command()
+def move(
+    subscription: str,
+    to: Annotated[str, typer.Option("--to", help="etcd://, redis://, or `database` for its own.")],
+    source: Annotated[str, typer.Option("--from", help="Where its leases live now.")] = DATABASE,
+    output: Output = Format.table,
+) -> None:
+    """Carry the leases and positions to another store; stop the consumers before.
+
+    Give them the new URL as coordination behind it.
+    """
+    url = config.database_url()
+    stores = [url if each == DATABASE else each for each in (source, to)]
+    if stores[0] == stores[1]:
+        raise InvalidArgument("it is to move to where it is", hint="give --to, or --from")
+    moved = move_subscription(url, subscription, *stores)
+    show(
+        [
+            {
+                "subscription": subscription,
+                "from": config.redact(source),
+                "to": config.redact(to),
+                "partitions": moved,
+            }
+        ],
+        output,
+    )
 
 
 @app.command()

@@ -6,7 +6,7 @@ etcd, Redis, and the memory of one process.  docs/coordination.md compares them.
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from penstock.coordination.contract import Assignment, Holding, LeaseRegistry, Snapshot
 from penstock.errors import ConfigurationError
@@ -21,10 +21,11 @@ def open_registry(
 
     ``postgresql://``, ``mysql://``, ``etcd://``, ``redis://`` or ``memory://``; only that store's
     package is imported.  In the database the lease time is the subscription's own.  ``prefix``
-    keeps apart what shares an etcd or Redis: two databases need two.
+    keeps apart what shares an etcd or Redis: two databases need two; ``?prefix=`` in the URL wins.
     ConfigurationError for a wrong URL, CoordinationUnavailable or DatabaseUnavailable when nobody
     answers there.
     """
+    url, prefix = _with_prefix(url, prefix)
     scheme = urlsplit(url).scheme.partition("+")[0]
     if scheme in {"postgres", "postgresql", "mysql", "mariadb"}:
         from penstock.coordination.sql import SqlRegistry
@@ -46,3 +47,12 @@ def open_registry(
         f"{scheme!r} is no store for leases",
         hint="use postgresql://, mysql://, etcd://, redis:// or memory://",
     )
+
+
+def _with_prefix(url: str, prefix: str) -> tuple[str, str]:
+    """The URL without its ``prefix``, which is Penstock's own and not the store's."""
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query)
+    prefix = dict(options).get("prefix", prefix)
+    rest = urlencode([each for each in options if each[0] != "prefix"])
+    return urlunsplit(parts._replace(query=rest)) if options else url, prefix

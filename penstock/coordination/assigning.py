@@ -52,6 +52,8 @@ class Assigner(ABC):
         self.registry = registry
         self.consumer = consumer
         self.held: dict[int, Holding] = {}
+        #: Which of the partitions that are to go can go now; it is asked again at each check-in.
+        self.may_go: Callable[[Sequence[int]], Sequence[int]] = list
         self._weight = weight
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
@@ -73,8 +75,14 @@ class Assigner(ABC):
         snapshot = self.registry.snapshot()
         self._forget_lost(snapshot)
         release, acquire = self._moves(snapshot)
-        self._give_back(release)
+        self._give_back(self.may_go(release))
         self._take(acquire, snapshot)
+
+    def give_back(self, partition_id: int, lease_epoch: int) -> None:
+        """Give back one lease, if it is still that one."""
+        held = self.held.get(partition_id)
+        if held is not None and held.lease_epoch == lease_epoch:
+            self._give_back([partition_id])
 
     def commit(self, partition_id: int, position: int) -> None:
         """Move a position forward, under the lease_epoch that came with the lease."""

@@ -4,11 +4,38 @@ from __future__ import annotations
 
 import time
 import uuid
+from urllib.parse import urlsplit
 
+from penstock import database, subscriptions
+from penstock.coordination import open_registry
 from penstock.coordination.contract import LeaseRegistry, Snapshot
-from penstock.errors import InvalidArgument
+from penstock.coordination.keeper import STORES, places_of, require_nothing_parked
+from penstock.errors import InvalidArgument, PositionsElsewhere
 
 _PAUSE_SECONDS = 0.2
+
+
+def move_subscription(url: str, subscription: str, source: str, target: str) -> int:
+    """The same by the URLs of the stores, for a subscription of the database at ``url``."""
+    with database.connect(url) as connection:
+        found = subscriptions.describe_subscription(connection, subscription)
+        places = places_of(connection, subscription, found.topics)
+        require_nothing_parked(connection, subscription, places)
+    with (
+        open_registry(source, subscription, lease_seconds=found.lease_seconds) as here,
+        open_registry(target, subscription, lease_seconds=found.lease_seconds) as there,
+    ):
+        if urlsplit(source).scheme in STORES and not here.snapshot().partitions:
+            raise PositionsElsewhere(
+                f"the store to move from knows nothing of {subscription!r}",
+                hint="give the URL that its consumers have as coordination",
+            )
+        if urlsplit(target).scheme in STORES and there.snapshot().partitions:
+            raise PositionsElsewhere(
+                f"the store to move to has kept {subscription!r} before",
+                hint="what an earlier stay has left is of no use: give the URL another ?prefix=",
+            )
+        return move(here, there)
 
 
 def move(source: LeaseRegistry, target: LeaseRegistry, *, patience: float = 30.0) -> int:

@@ -52,6 +52,16 @@ def one_line(text: str) -> str:
 
 WRONG = {
     "unknown role": (["--roles", "sequencer,cook"], "'cook' is not known", "the nearest is"),
+    "no store": (
+        ["--roles", "consumers", "--consumer", f"billing={HANDLERS}:record",
+         "--coordination", "mysql://u:secret@h/d"],
+        "coordination is 'mysql://u:***@h/d'", "leave it out for the database",
+    ),
+    "memory of several": (
+        ["--roles", "consumers", "--consumer", f"billing={HANDLERS}:record",
+         "--coordination", "memory://a", "--processes", "2"],
+        "2 processes share no memory", "use etcd:// or redis://",
+    ),
     "no role": (["--roles", ","], "--roles is ','", "use some of"),
     "role without option": (["--roles", "consumers"], "--consumer", "give both"),
     "relay without option": (["--roles", "relay"], "--relay", "give both"),

@@ -59,6 +59,30 @@ def head(daemon: Daemon, path: str) -> tuple[int, bool]:
     return int(answer.split()[1]), answer.endswith(b"\r\n\r\n")
 
 
+def test_a_killed_daemon_is_replaced_with_leases_in_a_store(
+    log: Connection, database_url: str, daemons: StartDaemon, redis_url: str
+) -> None:
+    """SIGKILL: what was committed stays so, the rest comes to the one that takes over, in order."""
+    stream.configure_subscription(log, "billing", heartbeat_seconds=1, lease_seconds=3)
+    store = f"{redis_url}?prefix={uuid.uuid4().hex}"
+    one = (*BOTH, "--consumer", RECORD, "--coordination", store)
+    first = daemons(database_url, *one).wait_started()
+    publish_many(log, 20)
+    until(lambda: len(first.handled()) == 20, "the first to see all events")
+    first.kill()
+    publish_many(log, 20, start=20)
+    second = daemons(database_url, *one).wait_started()
+    until(lambda: {str(each) for each in range(20, 40)} <= set(payloads(second)), "the rest")
+    for partition in range(PARTITIONS):
+        lines = [line.split() for line in second.handled()]
+        sequences = [int(line[1]) for line in lines if int(line[0]) == partition]
+        assert sequences == list(range(sequences[0], 21))
+    assert lease_states(log) == {("AVAILABLE", None)}
+    second.terminate()
+    assert second.exit_code() == 0
+    assert done(log) == 40
+
+
 def test_events_go_through_and_the_pages_say_so(
     log: Connection, database_url: str, daemons: StartDaemon
 ) -> None:

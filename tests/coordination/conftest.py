@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from penstock.coordination import etcd, redis
+from penstock.errors import PenstockError
 from tests.contract.conftest import (
     db,
     installed_mariadb,
@@ -15,6 +17,8 @@ from tests.contract.conftest import (
 )
 from tests.contract.databases import PostgresDatabase
 from tests.coordination.bench import Bench, InDatabase, InMemory, InStore
+from tests.support import missing
+from tools.servers import ETCD, StoreServer
 
 __all__ = ["db", "installed_mariadb", "installed_mysql", "pytest_generate_tests"]
 
@@ -45,3 +49,15 @@ def of_kind(kind: str, request: pytest.FixtureRequest) -> Iterator[Bench]:
     made.close()
     if isinstance(made, InDatabase):
         made.db.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def own_etcd(tmp_path: Path) -> Iterator[StoreServer]:
+    """An etcd that a test may kill."""
+    server = StoreServer(tmp_path / "etcd", ETCD)
+    try:
+        server.start()
+    except PenstockError as error:
+        missing(server.title, error)
+    yield server
+    server.stop()

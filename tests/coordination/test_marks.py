@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from penstock import database, stream
 from penstock.coordination import LeaseRegistry, memory, open_registry
 from penstock.coordination.marks import copy_positions, keep_copying
-from penstock.errors import BeyondHighWatermark, PenstockError, StaleLease
+from penstock.errors import BeyondHighWatermark, StaleLease
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.stream.kit import STREAM, SUBSCRIPTION, filled, member_with_lease, stored
-from tests.support import missing
-from tools.servers import ETCD, StoreServer
+from tools.servers import StoreServer
 
 EVENTS = 10
 NO_EPOCH: Guard = {
@@ -82,18 +79,6 @@ def test_a_mark_from_before_a_seek(db: ContractDatabase, is_guarded: bool) -> No
         without(db, NO_EPOCH)
         copy_positions(connection, SUBSCRIPTION, registry)
         assert stored(connection) == 4
-
-
-@pytest.fixture
-def own_etcd(tmp_path: Path) -> Iterator[StoreServer]:
-    """An etcd that a test may kill."""
-    server = StoreServer(tmp_path / "etcd", ETCD)
-    try:
-        server.start()
-    except PenstockError as error:
-        missing(server.title, error)
-    yield server
-    server.stop()
 
 
 def test_nothing_is_freed_while_the_store_is_away(

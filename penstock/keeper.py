@@ -1,0 +1,88 @@
+"""What a loop needs of the place where its leases live."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from penstock.records import Event, Lease
+from penstock.stream import Membership
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from penstock.database import Connection
+
+
+class Keeper(ABC):
+    """Keeps a consumer's membership and leases alive while the block runs.
+
+    Two keep their word: :class:`penstock.lease_keeper.LeaseKeeper` in the subscription's database,
+    :class:`penstock.coordination.keeper.RegistryKeeper` in a store beside it.
+    """
+
+    #: Whether leases and positions are rows of the database that has the log.
+    in_database: ClassVar[bool]
+
+    consumer: str
+    #: How often it has joined, and when the store last answered, by the local monotonic clock.
+    joins: int = 0
+    last_success: float
+
+    @abstractmethod
+    def __enter__(self) -> Keeper:
+        """Joins and checks in once: what is wrong shows here and not in a thread."""
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leaves, so that others need not wait for the lease to end."""
+
+    @property
+    @abstractmethod
+    def member(self) -> Membership:
+        """The present membership."""
+
+    @abstractmethod
+    def leases(self) -> list[Lease]:
+        """What is held now, by the local clock too; empty once the lease may have ended."""
+
+    @abstractmethod
+    def moved(self, lease: Lease, position: int) -> None:
+        """The position of a lease was committed."""
+
+    @abstractmethod
+    def lost(self, lease: Lease) -> None:
+        """The lease turned out to be stale, or was given back: forget it and check in soon."""
+
+    @abstractmethod
+    def check_in_soon(self) -> None:
+        """Check in before the heartbeat says so."""
+
+    @abstractmethod
+    def poll(
+        self, connection: Connection, leases: Sequence[Lease], max_events: int
+    ) -> list[tuple[Lease, list[Event]]]:
+        """Unread events behind the position of each lease, at most so many together."""
+
+    @abstractmethod
+    def commit(
+        self,
+        connection: Connection,
+        wanted: Sequence[tuple[Lease, int]],
+        after: Sequence[int],
+    ) -> None:
+        """Move positions forward.  StaleLease or BackwardCommit where that is refused."""
+
+    @abstractmethod
+    def release(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        """Give leases back."""
+
+    @abstractmethod
+    def position(self, connection: Connection, lease: Lease) -> int:
+        """Where a partition stands."""
