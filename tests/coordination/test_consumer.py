@@ -27,6 +27,7 @@ from penstock.errors import (
     StaleLease,
 )
 from penstock.records import Event
+from tests import servers
 from tests.command import run
 from tests.consumers.proxy import CountingProxy
 from tests.contract.databases import ContractDatabase
@@ -111,6 +112,7 @@ def test_two_share_and_each_event_is_handled_once_in_order(
     assert first.stats.stale_commits == second.stats.stale_commits == 0
 
 
+@pytest.mark.parametrize("db", servers.DATABASES, indirect=True)
 def test_on_each_engine(db: ContractDatabase) -> None:
     """The log is read, and the positions are copied, by the statements of each dialect."""
     connection = db.connect()
