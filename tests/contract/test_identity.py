@@ -134,7 +134,7 @@ def test_known_by_its_address_it_is_behind_the_old_one(
 ) -> None:
     """Mutant: it is stopped, or would write over what the old one has sent."""
     without(db, KNOWN_BY_ADDRESS)
-    _, _, (events, error) = _made_anew(db, tmp_path, 0.3)
+    _, _, (events, error) = _made_anew(db, tmp_path, 3)
     assert events == 0
     assert "LogBehind" in error
 

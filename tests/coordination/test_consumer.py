@@ -29,8 +29,8 @@ from penstock.errors import (
 from penstock.records import Event
 from tests import servers
 from tests.command import run
-from tests.consumers.proxy import CountingProxy
 from tests.contract.databases import ContractDatabase
+from tests.faults.proxy import HOST, Proxies
 from tests.log.kit import Connection, wait_until
 from tests.stream.kit import (
     STREAM,
@@ -197,9 +197,10 @@ def test_a_store_that_comes_back_is_worked_with_again(
     filled(connection, 1, EVENTS)
     short_leases(connection, 3)
     seen = Seen()
-    ports = [urlsplit(own_etcd.url()).port]
-    with CountingProxy(lambda: ports[-1]) as proxy:
-        consuming = consumer(database_url, proxy.url(own_etcd.url()), seen)
+    ports = [urlsplit(own_etcd.url()).port or 0]
+    with Proxies() as proxies:
+        proxy = proxies.open(lambda: (HOST, ports[-1]))
+        consuming = consumer(database_url, f"etcd://{HOST}:{proxy.port}", seen)
         outage(connection, consuming, seen, own_etcd, ports)
     assert sorted(set(seen.sequences[0])) == list(range(1, 2 * EVENTS + 1))
     assert stored(connection) == 2 * EVENTS
@@ -210,7 +211,7 @@ def outage(
     consuming: Consumer,
     seen: Seen,
     own_etcd: StoreServer,
-    ports: list[int | None],
+    ports: list[int],
 ) -> None:
     """The store ends under a consumer, and comes back at another port."""
     with running(consuming):
@@ -219,7 +220,7 @@ def outage(
         wait_until(lambda: not consuming.keeper.leases(), "its leases have ended")
         more(connection, 1, EVENTS, start=EVENTS + 1)
         own_etcd.start()
-        ports.append(urlsplit(own_etcd.url()).port)
+        ports.append(urlsplit(own_etcd.url()).port or 0)
         wait_until(lambda: seen.sequences[0][-1] == 2 * EVENTS, "the rest", 40)
 
 

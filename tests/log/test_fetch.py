@@ -122,7 +122,7 @@ def test_without_counting_it_gets_a_silent_gap(connection: Connection, database_
         (TOPIC, (2**70, 1, 1), InvalidArgument),
         (TOPIC, (0, 1, None), InvalidArgument),
         (TOPIC, (0, None, 1), InvalidArgument),
-        (TOPIC, (None, 1, 1), InvalidPartition),
+        (TOPIC, (None, 1, 1), InvalidArgument),
     ],
 )
 def test_wrong_arguments_are_typed_errors(
