@@ -97,8 +97,8 @@ class MySQLTenants:
     """
 
     somebody = "root"
-    #: The databases whose servers have the roles.
-    made_on: ClassVar[set[str]] = set()
+    #: The databases whose servers have the roles; how many rights the tenants' has on procedures.
+    made_on: ClassVar[dict[str, int]] = {}
 
     def __init__(self, db: ContractDatabase) -> None:
         self.owner: Any = db.connect()
@@ -142,7 +142,8 @@ class MySQLTenants:
         )
 
     def install(self) -> None:
-        if self._url in self.made_on:
+        # With a procedure that is made anew the rights on it are gone.
+        if self.made_on.get(self._url) == self._rights():
             database.call(self.owner, "install_rights")
             return
         rights.install(self.owner)
@@ -151,7 +152,13 @@ class MySQLTenants:
         for kind in _TENANT.split():
             self._run(f"GRANT `{rights.role_name(kind)}` TO `{_ROLE}`")
         self.give(_ROLE, OPERATE)
-        self.made_on.add(self._url)
+        self.made_on[self._url] = self._rights()
+
+    def _rights(self) -> int:
+        ((count,),) = database.execute(
+            self.owner, f"SELECT COUNT(*) FROM mysql.procs_priv WHERE User = '{_ROLE}'"
+        )
+        return int(count)
 
     def drop(self) -> None:
         for name in self.made:
