@@ -202,7 +202,7 @@ def test_pairs_alternate_and_medians_count() -> None:
     warm_up = ["ours", "peer"]
     assert order == [*warm_up, "peer", "ours", "ours", "peer", "peer", "ours"]
     assert (measured.value, measured.peer, measured.ratio) == (50.0, 50.0, 1.0)
-    assert line(measured) == "name: 50 events/s, ratio 1.00"
+    assert line(measured) == "name: 50.0 events/s, ratio 1.00"
 
 
 @pytest.mark.parametrize(
