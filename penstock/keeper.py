@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from penstock.errors import UnknownConsumer
 from penstock.records import Event, Lease
 from penstock.stream import Membership
 
@@ -30,6 +33,15 @@ class Keeper(ABC):
     joins: int = 0
     last_success: float
 
+    def __init__(self, consumer: str, clock: Callable[[], float]) -> None:
+        self.consumer = consumer
+        self.last_success = clock()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._leases: dict[int, Lease] = {}
+        self._valid_until = 0.0
+        self._member: Membership | None = None
+
     @abstractmethod
     def __enter__(self) -> Keeper:
         """Joins and checks in once: what is wrong shows here and not in a thread."""
@@ -44,21 +56,36 @@ class Keeper(ABC):
         """Leaves, so that others need not wait for the lease to end."""
 
     @property
-    @abstractmethod
     def member(self) -> Membership:
         """The present membership."""
+        if self._member is None:
+            raise UnknownConsumer(f"consumer {self.consumer!r} has not joined")
+        return self._member
 
-    @abstractmethod
     def leases(self) -> list[Lease]:
         """What is held now, by the local clock too; empty once the lease may have ended."""
+        with self._lock:
+            if self._clock() >= self._valid_until:
+                return []
+            return list(self._leases.values())
 
-    @abstractmethod
     def moved(self, lease: Lease, position: int) -> None:
         """The position of a lease was committed."""
+        with self._lock:
+            if self._is_present(lease):
+                held = self._leases[lease.partition_id]
+                self._leases[lease.partition_id] = replace(held, position=position)
 
-    @abstractmethod
     def lost(self, lease: Lease) -> None:
         """The lease turned out to be stale, or was given back: forget it and check in soon."""
+        with self._lock:
+            if self._is_present(lease):
+                del self._leases[lease.partition_id]
+        self.check_in_soon()
+
+    def _is_present(self, lease: Lease) -> bool:
+        held = self._leases.get(lease.partition_id)
+        return held is not None and held.lease_epoch == lease.lease_epoch
 
     @abstractmethod
     def check_in_soon(self) -> None:

@@ -13,7 +13,6 @@ import math
 import os
 import random
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -67,17 +66,12 @@ class LeaseKeeper(Keeper):
         topics: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.consumer = consumer or consumer_id()
+        super().__init__(consumer or consumer_id(), clock)
         self._url = url
         self._subscription = subscription
         self._weight = weight
         self._topics = topics
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._leases: dict[int, Lease] = {}
         self._known: dict[int, Lease] = {}
-        self._valid_until = 0.0
-        self._member: Membership | None = None
         self._heart: heart.Heart | None = None
         # Times of the process's clock, which the heart goes by.
         self._beat_at = -math.inf
@@ -87,7 +81,6 @@ class LeaseKeeper(Keeper):
         self._pace = 0.0
         self._asked = self._gone = self._doubtful = self._left = False
         self._failures = 0
-        self.last_success = clock()
 
     def __enter__(self) -> LeaseKeeper:
         """Joins and checks in once, so that a wrong name or id fails here and not in a thread."""
@@ -119,35 +112,11 @@ class LeaseKeeper(Keeper):
             )
         heart.leave(self, self._heart)
 
-    @property
-    def member(self) -> Membership:
-        """The present membership."""
-        if self._member is None:
-            raise UnknownConsumer(f"consumer {self.consumer!r} has not joined")
-        return self._member
-
-    def leases(self) -> list[Lease]:
-        """What is held now, by the local clock too; empty once the lease may have ended."""
-        with self._lock:
-            if self._clock() >= self._valid_until:
-                return []
-            return list(self._leases.values())
-
     def moved(self, lease: Lease, position: int) -> None:
-        """The position of a lease was committed."""
+        """The position of a lease was committed; a restored log is compared with it."""
         with self._lock:
-            held = self._leases.get(lease.partition_id)
-            if held is not None and held.lease_epoch == lease.lease_epoch:
-                self._leases[lease.partition_id] = replace(held, position=position)
-                self._remember(self._leases[lease.partition_id])
-
-    def lost(self, lease: Lease) -> None:
-        """The lease turned out to be stale, or was given back: forget it and check in soon."""
-        with self._lock:
-            held = self._leases.get(lease.partition_id)
-            if held is not None and held.lease_epoch == lease.lease_epoch:
-                del self._leases[lease.partition_id]
-        self.check_in_soon()
+            self._remember(replace(lease, position=position))
+        super().moved(lease, position)
 
     def check_in_soon(self) -> None:
         """Check in before the heartbeat says so, and look anew at what is unread.

@@ -11,7 +11,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -26,7 +25,6 @@ from penstock.errors import (
     LogBehind,
     PenstockError,
     PositionsElsewhere,
-    UnknownConsumer,
 )
 from penstock.keeper import Keeper
 from penstock.lease_keeper import LOCAL_SHARE, consumer_id
@@ -86,23 +84,17 @@ class RegistryKeeper(Keeper):
                 "topics goes with leases in the database only",
                 hint="leave it out, or make a subscription for these topics",
             )
-        self.consumer = consumer or consumer_id()
-        self.last_success = clock()
+        super().__init__(consumer or consumer_id(), clock)
         self._url = url
         self._subscription = subscription
         self._coordination = coordination
         self._make_assigner = _assigner(assign, weight)
-        self._clock = clock
-        #: Guards what the loop sees; ``_office`` the assigner, also while the store is asked.
-        self._lock = threading.Lock()
+        #: Guards the assigner, also while the store is asked; ``_lock`` what the loop sees.
         self._office = threading.Lock()
-        self._leases: dict[int, Lease] = {}
         self._asked_back: set[tuple[int, int]] = set()
-        self._valid_until = 0.0
         self._places: dict[int, Place] = {}
         self._paused = False
         self._refused: PenstockError | None = None
-        self._member: Membership | None = None
         self._registry: LeaseRegistry
         self._assigner: Assigner
         self._ended = threading.Event()
@@ -170,31 +162,6 @@ class RegistryKeeper(Keeper):
         self._registry.close()
 
     # -- what the loop asks ---------------------------------------------------------------------
-
-    @property
-    def member(self) -> Membership:
-        if self._member is None:
-            raise UnknownConsumer(f"consumer {self.consumer!r} has not joined")
-        return self._member
-
-    def leases(self) -> list[Lease]:
-        with self._lock:
-            if self._clock() >= self._valid_until:
-                return []
-            return list(self._leases.values())
-
-    def moved(self, lease: Lease, position: int) -> None:
-        with self._lock:
-            held = self._leases.get(lease.partition_id)
-            if held is not None and held.lease_epoch == lease.lease_epoch:
-                self._leases[lease.partition_id] = replace(held, position=position)
-
-    def lost(self, lease: Lease) -> None:
-        with self._lock:
-            held = self._leases.get(lease.partition_id)
-            if held is not None and held.lease_epoch == lease.lease_epoch:
-                del self._leases[lease.partition_id]
-        self.check_in_soon()
 
     def check_in_soon(self) -> None:
         self._hurry.set()
