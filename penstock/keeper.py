@@ -113,3 +113,15 @@ class Keeper(ABC):
     @abstractmethod
     def position(self, connection: Connection, lease: Lease) -> int:
         """Where a partition stands."""
+
+    @abstractmethod
+    def held(self, connection: Connection) -> list[Lease]:
+        """What the store says is held, and where it stands."""
+
+    def look_again(self, connection: Connection) -> None:
+        """Take over the stored positions: the answers to the last commits may have been lost."""
+        known = {lease.partition_id: lease for lease in self.leases()}
+        for lease in self.held(connection):
+            before = known.get(lease.partition_id)
+            if before is not None and before.position < lease.position:
+                self.moved(lease, lease.position)

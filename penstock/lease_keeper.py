@@ -161,6 +161,10 @@ class LeaseKeeper(Keeper):
         """Where a partition stands in the database."""
         return stream.position(connection, self._subscription, lease.topic)[lease.partition]
 
+    def held(self, connection: Connection) -> list[Lease]:
+        """What the database says is held, and where it stands."""
+        return stream.held_leases(connection, self.member)
+
     # What the heart calls, from its two threads.
 
     def may_beat(self, now: float) -> bool:

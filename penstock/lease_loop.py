@@ -242,15 +242,21 @@ class LeaseLoop(ABC):
             log.warning("%s", self.stats.last_error)
 
     def _work(self, stop: threading.Event) -> None:
-        with self.open() as connection, self.session(connection):
-            work.of_connection(connection).listen(connection)
-            idle_rounds = 0
-            while not stop.is_set():
-                done = self.turn(connection)
-                self._outages = 0
-                idle_rounds = 0 if done else idle_rounds + 1
-                if not done:
-                    self.rest(connection, idle_rounds, stop)
+        with self.open() as connection:
+            if self._outages:
+                self.keeper.look_again(connection)
+            with self.session(connection):
+                self._work_on(connection, stop)
+
+    def _work_on(self, connection: Connection, stop: threading.Event) -> None:
+        work.of_connection(connection).listen(connection)
+        idle_rounds = 0
+        while not stop.is_set():
+            done = self.turn(connection)
+            self._outages = 0
+            idle_rounds = 0 if done else idle_rounds + 1
+            if not done:
+                self.rest(connection, idle_rounds, stop)
 
     def _heard(self, notices: Iterable[str]) -> None:
         if not self.keeper.in_database:  # there, every partition is leased, also without events

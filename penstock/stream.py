@@ -173,6 +173,14 @@ def check_in(connection: Any, member: Membership, *, fresh: bool = True) -> list
     return [Lease(*row) for row in rows]
 
 
+def held_leases(connection: Any, member: Membership) -> list[Lease]:
+    """What a consumer holds now, with the position behind which to read; changes nothing."""
+    rows = database.call(
+        connection, "held_leases", subscription=member.subscription, consumer=member.consumer
+    )
+    return [Lease(*row) for row in rows]
+
+
 def poll(
     connection: Any, member: Membership, leases: Sequence[Lease], max_events: int = 500
 ) -> list[tuple[Lease, list[Event]]]:

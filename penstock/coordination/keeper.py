@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -220,6 +221,9 @@ class RegistryKeeper(Keeper):
 
     def position(self, connection: Connection, lease: Lease) -> int:
         return self._registry.position(lease.partition_id)
+
+    def held(self, connection: Connection) -> list[Lease]:
+        return [replace(each, position=self.position(connection, each)) for each in self.leases()]
 
     # -- the store ------------------------------------------------------------------------------
 

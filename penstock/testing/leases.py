@@ -134,7 +134,13 @@ def check_in(
                 _ask_back(tx, owner, lease, tx.store.clock.now())
     else:
         _share_out(tx, owner, consumer)
-    topics = topics_by_id(tx)
+    return held_leases(tx, subscription, consumer)
+
+
+@statement
+def held_leases(tx: Transaction, subscription: str, consumer: str) -> list[Row]:
+    """What a consumer holds."""
+    owner, topics = find_subscription(tx, subscription), topics_by_id(tx)
     return [
         (
             topics[lease.partition_id >> 16].address, lease.partition_id & 65535,

@@ -32,6 +32,11 @@ CALL penstock.heartbeats(%(subscriptions)s, %(consumers)s, %(sessions)s)
 -- Stays a member, and gives and takes leases.
 CALL penstock.check_in(%(subscription)s, %(consumer)s, %(session)s, %(fresh)s)
 
+-- name: held_leases
+-- What a consumer holds, for one that does not know what became of its last commits.
+-- reads only
+CALL penstock.held_leases(%(subscription)s, %(consumer)s)
+
 -- name: poll
 -- Events of held leases, each after its own position.
 -- reads only

@@ -39,6 +39,11 @@ ORDER BY place
 SELECT topic, partition, partition_id, lease_epoch, state, "position", history
 FROM penstock.check_in(%(subscription)s, %(consumer)s, %(session)s, %(fresh)s)
 
+-- name: held_leases
+-- What a consumer holds, for one that does not know what became of its last commits.
+SELECT topic, partition, partition_id, lease_epoch, state, "position", history
+FROM penstock.held_leases(%(subscription)s, %(consumer)s)
+
 -- name: poll
 -- Events of held leases, each after its own position. Headers as text, as in fetch.
 SELECT

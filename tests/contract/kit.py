@@ -40,7 +40,9 @@ def sql(connection: Any, statement: str) -> None:
 
 def kill(db: ContractDatabase, victim: Any) -> None:
     """End the session of another connection."""
-    if db.engine == "postgres":
+    if isinstance(db, MemoryContractDatabase):
+        victim.close()
+    elif db.engine == "postgres":
         db.run(f"SELECT pg_terminate_backend({victim.info.backend_pid})")
     else:
         db.run(f"KILL {victim.thread_id()}")
