@@ -25,11 +25,12 @@ from penstock.delivery import (
 from penstock.errors import InvalidArgument, PenstockError, StaleLease
 from penstock.failing import Failing
 from penstock.handling import Handler, Middleware, above_zero, at_least, event_filter, handling
-from penstock.hands import Hands, Inline, Outcome, Tasks, Threads
+from penstock.hands import Hands, Inline, Outcome, Threads
 from penstock.holding import TopicPartition
 from penstock.in_hand import InHand, Unit
 from penstock.lease_loop import ConnectionLost
 from penstock.prefetch import Bounds
+from penstock.tasks import BLOCKED_LOOP_FACTOR, Tasks
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -51,8 +52,8 @@ PREFETCH_ROWS = 5_000
 PREFETCH_BYTES = 64 * 1024 * 1024
 #: Events of one key that are handed over together.
 KEY_RUN = 16
-#: A handler in an event loop that blocks cannot be cancelled: then it is given up after so long.
-BLOCKED_LOOP_FACTOR = 2
+#: How soon to look again whose fault it is that a handler takes too long.
+HANGING_LOOK_SECONDS = 0.05
 
 
 class Consumer(Failing):
@@ -268,16 +269,14 @@ class Consumer(Failing):
 
     def _cut_off(self, unit: Unit, error: BaseException | None, outlived: bool) -> PenstockError:
         """The loop's own connection went away under a handler: what to raise."""
-        if unit.letter is not None:
-            unit.work.end_letter()
-        elif outlived:
+        if outlived and unit.letter is None:
             error = OutlivedLease(
                 f"the work on {len(unit.events)} events took longer than the lease: {error}",
                 hint="use a smaller batch_size, or penstock.stream.configure_subscription",
             )
             self.postpone_unit(unit, error)
         else:
-            self.end(unit)
+            self._put_down(unit)
         return ConnectionLost(str(error))
 
     def _compare(self, connection: Connection, outcome: Outcome) -> BaseException | None:
@@ -299,10 +298,20 @@ class Consumer(Failing):
         """A thread cannot be ended: what hangs loses its lease, and can commit nothing."""
         if self._overdue_seconds is None:
             return
-        for unit in list(self.hands.under_way):
-            overdue = self._clock() - unit.began > self._overdue_seconds
-            if overdue and self.hands.abandon(unit):
+        latest = self._clock() - self._overdue_seconds
+        overdue = [unit for unit in self.hands.under_way if unit.began < latest]
+        for unit in self.hands.hanging(overdue):
+            if self.hands.abandon(unit):
                 self._hangs(connection, unit)
+        for unit in self.hands.stranded():
+            self._put_down(unit)
+
+    def _put_down(self, unit: Unit) -> None:
+        """What it has done is done, and the rest comes again; that was no attempt."""
+        if unit.letter is not None:
+            unit.work.end_letter()
+        else:
+            self.end(unit)
 
     def _hangs(self, connection: Connection, unit: Unit) -> None:
         each = unit.work
@@ -358,7 +367,8 @@ class Consumer(Failing):
                 if each.first_done_at is not None:
                     due.append(each.first_done_at + self._commit_seconds)
         if self._overdue_seconds is not None:
-            due += [unit.began + self._overdue_seconds for unit in self.hands.under_way]
+            limits = [unit.began + self._overdue_seconds for unit in self.hands.under_way]
+            due += [each if each > now else now + HANGING_LOOK_SECONDS for each in limits]
         return max(0.0, min(due) - now)
 
     def _make_hands(self, concurrency: int, *, inline: bool) -> Hands:

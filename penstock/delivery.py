@@ -179,7 +179,7 @@ class Batch:
                 hint="a position cannot say that: use concurrency=1",
             )
         self.handed_over = True
-        if not self._holder.holds(self.lease):
+        if self._unit.abandoned or not self._holder.holds(self.lease):
             raise StaleLease(
                 f"the lease of {self.lease.topic} partition {self.lease.partition} has ended"
             )

@@ -6,20 +6,17 @@ position of what it did not hand over.  ``wake`` is set when an outcome has come
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import queue
 import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock import database
-from penstock.delivery import Batch, Delivery, HandlerTimedOut
+from penstock.delivery import Batch, Delivery
 from penstock.dialects import work
 from penstock.errors import InvalidArgument
 from penstock.handling import Handling
@@ -88,11 +85,19 @@ class Hands(ABC):
                     came.append(outcome)
         return came
 
+    def hanging(self, overdue: list[Unit]) -> list[Unit]:
+        """Of units that take too long, those whose own fault that is."""
+        return overdue
+
     def abandon(self, unit: Unit) -> bool:
         """Wait no longer for a unit; False when it has ended meanwhile."""
         unit.abandoned = True
         self.under_way.remove(unit)
         return True
+
+    def stranded(self) -> list[Unit]:
+        """Units that ended with another one that was abandoned, by no fault of their own."""
+        return []
 
     wake: Wake
 
@@ -151,7 +156,7 @@ class Hands(ABC):
                     if unit.began >= until or unit.abandoned:
                         break
         except (Exception, SystemExit) as error:  # who leaves so has not handled it
-            return _failed(unit, batch, error)
+            return failed(unit, batch, error)
         return Outcome(unit, batch)
 
 
@@ -233,133 +238,7 @@ class Threads(Hands):
                 connection.close()
 
 
-class Tasks(Hands):
-    """Tasks of an event loop: the caller's, or one in a thread of its own."""
-
-    def __init__(
-        self,
-        *given: Any,
-        url: str,
-        application_name: str,
-        handler_seconds: float | None,
-        **options: Any,
-    ) -> None:
-        super().__init__(*given, **options)
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self._url = url
-        self._application_name = application_name
-        self._handler_seconds = handler_seconds
-        self._own_thread: threading.Thread | None = None
-        self._idle_connections: list[Any] = []
-
-    @property
-    def connection(self) -> Connection:
-        raise InvalidArgument(
-            "a handler that is a coroutine must not wait for the database in the event loop",
-            hint="use `async with`, or `commit_async` on a connection of your own",
-        )
-
-    def _open(self) -> None:
-        """Start a loop where none was given."""
-        if self.loop is not None:
-            return
-        self.loop = asyncio.new_event_loop()
-        self._own_thread = threading.Thread(
-            target=self.loop.run_forever, name="penstock-handlers", daemon=True
-        )
-        self._own_thread.start()
-
-    def _close(self) -> None:
-        """End the loop if it is an own one."""
-        if self.loop is None:
-            return
-        if not self.loop.is_closed():
-            with contextlib.suppress(Exception):
-                asyncio.run_coroutine_threadsafe(self._close_connections(), self.loop).result(5)
-        if self._own_thread is not None:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._own_thread.join()
-            self.loop.close()
-            self._own_thread = None
-        self.loop = None
-
-    def tell(self, callback: Callable[[Any], Any], said: Any) -> None:
-        """In the event loop, as a coroutine where it is one."""
-
-        async def call() -> None:
-            answer = callback(said)
-            if asyncio.iscoroutine(answer):
-                await answer
-
-        assert self.loop is not None
-        asyncio.run_coroutine_threadsafe(call(), self.loop).result()
-
-    @asynccontextmanager
-    async def async_connection(self) -> AsyncIterator[Any]:
-        """A psycopg.AsyncConnection of the consumer's, kept for the next one."""
-        if self._idle_connections:
-            connection = self._idle_connections.pop()
-        else:
-            connection = await database.connect_async(
-                self._url, application_name=self._application_name
-            )
-        try:
-            yield connection
-        finally:
-            if connection.closed or connection.broken:
-                await connection.close()
-            else:
-                self._idle_connections.append(connection)
-
-    def _start(self, unit: Unit) -> None:
-        assert self.loop is not None
-        asyncio.run_coroutine_threadsafe(self._run(unit), self.loop)
-
-    async def _run(self, unit: Unit) -> None:
-        batch = self._deliver(unit)
-        try:
-            await self._handle_async(unit, batch)
-            outcome = Outcome(unit, batch)
-        except (Exception, SystemExit) as error:
-            outcome = _failed(unit, batch, error)
-        except asyncio.CancelledError:
-            # The application has cancelled it: the event comes again.
-            outcome = Outcome(unit, batch, HandlerTimedOut("the handler was cancelled"))
-        self._post(outcome)
-
-    async def _handle_async(self, unit: Unit, batch: Batch) -> None:
-        call = self.handling.call
-        if self.handling.by_batch:
-            await self._within_limit(call(batch))
-            unit.done = len(unit.events)
-            return
-        until = unit.began + self._slice_seconds
-        for event in unit.events:
-            await self._within_limit(call(Delivery.of(event, batch)))
-            unit.done += 1
-            unit.began = self._clock()
-            if unit.began >= until or unit.abandoned:
-                break
-
-    async def _within_limit(self, called: Any) -> None:
-        if self._handler_seconds is None:
-            await called
-            return
-        begun = time.monotonic()
-        try:
-            await asyncio.wait_for(called, self._handler_seconds)
-        except TimeoutError as error:
-            if time.monotonic() - begun < self._handler_seconds:
-                raise  # a time limit of the handler's own
-            raise HandlerTimedOut(
-                f"the handler was cancelled after {self._handler_seconds} s"
-            ) from error
-
-    async def _close_connections(self) -> None:
-        while self._idle_connections:
-            await self._idle_connections.pop().close()
-
-
-def _failed(unit: Unit, batch: Batch, error: BaseException) -> Outcome:
+def failed(unit: Unit, batch: Batch, error: BaseException) -> Outcome:
+    """What became of a unit whose handler raised."""
     cut_off = batch.cut_off
     return Outcome(unit, batch, error, cut_off, cut_off and batch.outlived_lease(error))
