@@ -241,6 +241,10 @@ class Consumer(Failing):
                 return unit
         return None
 
+    def careful_under_way(self) -> bool:
+        """Whether an event is being handled that may be what ended an earlier consumer."""
+        return any(unit.careful for unit in self.hands.under_way)
+
     def _settle(self, connection: Connection) -> int:
         return sum(self._settled(connection, outcome) for outcome in self.hands.arrived())
 

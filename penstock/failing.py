@@ -11,6 +11,7 @@ import logging
 import math
 import random
 import sys
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 #: An event that is to be given up waits for what stands before it, and looks so often.
 LOOK_SECONDS = 0.1
+#: Of events that may break their consumer one is under way at a time; others look so often.
+TURN_SECONDS = 0.01
 
 
 class Failing(Reading):
@@ -50,6 +53,10 @@ class Failing(Reading):
     def has_postponed(self) -> bool:
         """Whether an event waits for its next attempt."""
         return bool(self._retries)
+
+    @abstractmethod
+    def careful_under_way(self) -> bool:
+        """Whether an event is being handled that may be what ended an earlier consumer."""
 
     def look_around(self, connection: Connection, new: Sequence[InHand]) -> None:
         """What is known of partitions that are new here; as often as a heartbeat, what changed.
@@ -105,14 +112,24 @@ class Failing(Reading):
         if failing is not None and failing.due > self._clock():  # it failed under an earlier lease
             self._put_back(unit, failing.due)
             return False
+        unit.careful = event.sequence <= each.careful_to
+        if unit.careful and self.careful_under_way():  # it would be counted for another one's death
+            self._put_back(unit, self._clock() + TURN_SECONDS)
+            return False
         attempts = failing.attempts if failing is not None else 0
         return not self.keeper.in_database or self._prepared_again(connection, unit, attempts)
+
+    def keep_what_is_done(self, connection: Connection) -> None:
+        """Should an event end the process, others are not to be counted that had been handled."""
+        self.commit_due(connection, idle=True)
 
     def _prepared_again(self, connection: Connection, unit: Unit, attempts: int) -> bool:
         """The same for one that has failed, or that a consumer died of."""
         assert unit.policy is not None
         each, event = unit.work, unit.events[0]
         now, most = self._clock(), unit.policy.max_attempts
+        if unit.careful:
+            self.keep_what_is_done(connection)
         try:
             if not self._is_next(connection, each, event.sequence):
                 if attempts < most:

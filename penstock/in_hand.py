@@ -56,6 +56,8 @@ class Unit:
     parked: tuple[int, ...] = ()
     #: A dead letter that was handed out again, in place of events behind the position.
     letter: Redriven | None = None
+    #: It may be what ended an earlier consumer.
+    careful: bool = False
     #: What the consumer knew of the subscription when it was begun: one version for all of it.
     policy: SubscriptionPolicy | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -181,42 +182,74 @@ def test_async_transactions_finish_letters_and_events(db: ContractDatabase) -> N
         assert all("needs PostgreSQL" in reason for reason in reasons), reasons
 
 
-def _ends_its_consumers(db: ContractDatabase) -> tuple[list[str], list[tuple[int, str, int]]]:
-    """Whoever is given event 2 dies with it; answers who that was, and the letters."""
+def _ends_its_consumers(
+    db: ContractDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    partitions: int = 1,
+    concurrency: int = 1,
+    look: Callable[[list[int]], None] = lambda _: None,
+) -> tuple[list[str], list[tuple[int, int, int]]]:
+    """Whoever is given event 2 of partition 0 dies with it; answers who that was, and the letters.
+
+    A letter is a partition, a sequence and a number of attempts.  ``look`` gets the partitions
+    whose events the present one, which is careful, has begun since it was given that event.
+    """
     own = db.connect()
-    filled(own, events=4)
+    filled(own, partitions, events=4)
     slow_leases(own)
     retry(own, max_attempts=2)
     died: list[str] = []
+    beside: list[int] = []
     open_gate = threading.Event()
 
     def handler_of(name: str) -> Callable[[Event], None]:
         def handle(event: Event) -> None:
-            if event.sequence == 2:
+            if died[-1:] == [name]:
+                beside.append(event.partition)
+            if (event.partition, event.sequence) == (0, 2):
+                beside.clear()
                 died.append(name)
                 assert open_gate.wait(60)
 
         return handle
 
+    def is_done() -> bool:
+        return all(stored(own, partition=number) == 4 for number in range(partitions))
+
     with ExitStack() as stack:
         try:
             for name in "abcd":
-                consumer = _consumer(db, handler=handler_of(name), consumer_id=name)
+                consumer = _consumer(
+                    db, handler=handler_of(name), consumer_id=name, concurrency=concurrency
+                )
                 stack.enter_context(running(consumer))
-                wait_until(lambda: died[-1:] == [name] or stored(own) == 4, "it dies or is done")  # noqa: B023
-                if stored(own) == 4:
+                while not (died[-1:] == [name] or is_done()):
+                    # The one before may be at a commit when its leases are to be taken over.
+                    consumer.keeper.check_in_soon()
+                    time.sleep(0.05)
+                if is_done():
                     break
+                if len(died) > 1:
+                    look(beside)
+                monkeypatch.setattr(consumer.keeper, "_left", True)  # it calls nobody any more
                 end_lease(db, name)
-            return list(died), _letters(own)
+            found = dead_letters.dead_letters(own, SUBSCRIPTION)
+            return list(died), [(each.partition, each.sequence, each.attempts) for each in found]
         finally:
             open_gate.set()
 
 
-def test_an_event_that_ends_its_consumer_is_counted(db: ContractDatabase) -> None:
-    """S16. Guard: begin_attempt before the event is handed out again."""
-    died, letters = _ends_its_consumers(db)
+@pytest.mark.parametrize(("partitions", "concurrency"), [(1, 1), (4, 1), (4, 4)])
+def test_an_event_that_ends_its_consumer_is_counted(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, partitions: int, concurrency: int
+) -> None:
+    """S16. Guards: begin_attempt before the event is handed out again, alone among such events,
+    when what others have done is committed."""
+    beside: list[int] = []
+    died, letters = _ends_its_consumers(db, monkeypatch, partitions, concurrency, beside.extend)
+    assert beside == []
     assert died == ["a", "b", "c"]
-    assert letters == [(2, "dead", 2)]
+    assert letters == [(0, 2, 2)]
 
 
 def test_without_the_record_it_ends_them_all(
@@ -224,8 +257,28 @@ def test_without_the_record_it_ends_them_all(
 ) -> None:
     """Mutant: nobody is careful behind a consumer that died."""
     monkeypatch.setattr(Failing, "prepared", lambda *_: True)
-    died, letters = _ends_its_consumers(db)
+    died, letters = _ends_its_consumers(db, monkeypatch)
     assert (died, letters) == (["a", "b", "c", "d"], [])
+
+
+def test_what_is_not_committed_is_counted_too(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: an event of another partition was handled, and goes with the one that kills."""
+    monkeypatch.setattr(Failing, "keep_what_is_done", lambda *_: None)
+    assert len(_ends_its_consumers(db, monkeypatch, 4)[1]) > 1
+
+
+def test_without_their_turns_others_are_begun_beside_it(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: events that may break their consumer are handled beside each other."""
+    monkeypatch.setattr(Consumer, "careful_under_way", lambda _: False)
+
+    def look(beside: list[int]) -> None:
+        wait_until(lambda: beside, "another one is begun")
+
+    _ends_its_consumers(db, monkeypatch, 4, 4, look)
 
 
 def _policy_changes_meanwhile(db: ContractDatabase) -> float:
