@@ -225,7 +225,8 @@ def _ends_its_consumers(
                 stack.enter_context(running(consumer))
                 while not (died[-1:] == [name] or is_done()):
                     # The one before may be at a commit when its leases are to be taken over.
-                    consumer.keeper.check_in_soon()
+                    if consumer.keeper.joins:
+                        consumer.keeper.check_in_soon()
                     time.sleep(0.05)
                 if is_done():
                     break
