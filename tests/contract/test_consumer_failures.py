@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -182,75 +181,49 @@ def test_async_transactions_finish_letters_and_events(db: ContractDatabase) -> N
         assert all("needs PostgreSQL" in reason for reason in reasons), reasons
 
 
-def _ends_its_consumers(
-    db: ContractDatabase,
-    monkeypatch: pytest.MonkeyPatch,
-    partitions: int = 1,
-    concurrency: int = 1,
-    look: Callable[[list[int]], None] = lambda _: None,
-) -> tuple[list[str], list[tuple[int, int, int]]]:
-    """Whoever is given event 2 of partition 0 dies with it; answers who that was, and the letters.
+def _dies_with_event_two(
+    db: ContractDatabase, stack: ExitStack, died: list[str], name: str
+) -> None:
+    """Who is given event 2 of partition 0 comes no further, and loses its leases."""
+    open_gate = threading.Event()
 
-    A letter is a partition, a sequence and a number of attempts.  ``look`` gets the partitions
-    whose events the present one, which is careful, has begun since it was given that event.
-    """
-    own = db.connect()
+    def handle(event: Event) -> None:
+        if (event.partition, event.sequence) == (0, 2):
+            died.append(name)
+            assert open_gate.wait(60)
+
+    consumer = _consumer(db, handler=handle, consumer_id=name)
+    stack.enter_context(running(consumer))
+    stack.callback(open_gate.set)
+    wait_until(lambda: died[-1:] == [name] or _is_done(db), "it dies or is done", 60)
+    end_lease(db, name)
+
+
+def _is_done(db: ContractDatabase) -> bool:
+    return all(each.lag_events == 0 for each in stream.lag(db.connect(), SUBSCRIPTION))
+
+
+def _ends_its_consumers(
+    db: ContractDatabase, partitions: int = 1
+) -> tuple[list[str], list[tuple[int, int, int]]]:
+    """Who died, and the letters: a partition, a sequence and a number of attempts for each."""
+    own, died = db.connect(), list[str]()
     filled(own, partitions, events=4)
     slow_leases(own)
     retry(own, max_attempts=2)
-    died: list[str] = []
-    beside: list[int] = []
-    open_gate = threading.Event()
-
-    def handler_of(name: str) -> Callable[[Event], None]:
-        def handle(event: Event) -> None:
-            if died[-1:] == [name]:
-                beside.append(event.partition)
-            if (event.partition, event.sequence) == (0, 2):
-                beside.clear()
-                died.append(name)
-                assert open_gate.wait(60)
-
-        return handle
-
-    def is_done() -> bool:
-        return all(stored(own, partition=number) == 4 for number in range(partitions))
-
     with ExitStack() as stack:
-        try:
-            for name in "abcd":
-                consumer = _consumer(
-                    db, handler=handler_of(name), consumer_id=name, concurrency=concurrency
-                )
-                stack.enter_context(running(consumer))
-                while not (died[-1:] == [name] or is_done()):
-                    # The one before may be at a commit when its leases are to be taken over.
-                    if consumer.keeper.joins:
-                        consumer.keeper.check_in_soon()
-                    time.sleep(0.05)
-                if is_done():
-                    break
-                if len(died) > 1:
-                    look(beside)
-                monkeypatch.setattr(consumer.keeper, "_left", True)  # it calls nobody any more
-                end_lease(db, name)
-            found = dead_letters.dead_letters(own, SUBSCRIPTION)
-            return list(died), [(each.partition, each.sequence, each.attempts) for each in found]
-        finally:
-            open_gate.set()
+        for name in "abcd":
+            _dies_with_event_two(db, stack, died, name)
+            if _is_done(db):
+                break
+        found = dead_letters.dead_letters(own, SUBSCRIPTION)
+        return list(died), [(each.partition, each.sequence, each.attempts) for each in found]
 
 
-@pytest.mark.parametrize(("partitions", "concurrency"), [(1, 1), (4, 1), (4, 4)])
-def test_an_event_that_ends_its_consumer_is_counted(
-    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, partitions: int, concurrency: int
-) -> None:
-    """S16. Guards: begin_attempt before the event is handed out again, alone among such events,
-    when what others have done is committed."""
-    beside: list[int] = []
-    died, letters = _ends_its_consumers(db, monkeypatch, partitions, concurrency, beside.extend)
-    assert beside == []
-    assert died == ["a", "b", "c"]
-    assert letters == [(0, 2, 2)]
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_an_event_that_ends_its_consumer_is_counted(db: ContractDatabase, partitions: int) -> None:
+    """S16. Guards: begin_attempt before it is handed out again; others are committed by then."""
+    assert _ends_its_consumers(db, partitions) == (["a", "b", "c"], [(0, 2, 2)])
 
 
 def test_without_the_record_it_ends_them_all(
@@ -258,8 +231,7 @@ def test_without_the_record_it_ends_them_all(
 ) -> None:
     """Mutant: nobody is careful behind a consumer that died."""
     monkeypatch.setattr(Failing, "prepared", lambda *_: True)
-    died, letters = _ends_its_consumers(db, monkeypatch)
-    assert (died, letters) == (["a", "b", "c", "d"], [])
+    assert _ends_its_consumers(db) == (["a", "b", "c", "d"], [])
 
 
 def test_what_is_not_committed_is_counted_too(
@@ -267,19 +239,42 @@ def test_what_is_not_committed_is_counted_too(
 ) -> None:
     """Mutant: an event of another partition was handled, and goes with the one that kills."""
     monkeypatch.setattr(Failing, "keep_what_is_done", lambda *_: None)
-    assert len(_ends_its_consumers(db, monkeypatch, 4)[1]) > 1
+    assert len(_ends_its_consumers(db, 4)[1]) > 1
 
 
-def test_without_their_turns_others_are_begun_beside_it(
+def _handled_behind_a_death(db: ContractDatabase, meet: Callable[[], object]) -> int:
+    """How many suspects of four partitions were handled at once, where a handler waits to meet."""
+    own, lock, counts = db.connect(), threading.Lock(), [0, 0]
+    filled(own, partitions=4, events=4)
+    slow_leases(own)
+
+    def handle(_: Event) -> None:
+        with lock:
+            counts[0] += 1
+            counts[1] = max(counts)
+        meet()
+        with lock:
+            counts[0] -= 1
+
+    with ExitStack() as stack:
+        _dies_with_event_two(db, stack, [], "a")
+        stack.enter_context(running(_consumer(db, handler=handle, consumer_id="b", concurrency=4)))
+        wait_until(lambda: _is_done(db), "all are handled", 60)
+    return counts[1]
+
+
+def test_of_those_that_may_end_their_consumer_one_is_under_way(db: ContractDatabase) -> None:
+    """S16, L7. Guard: Consumer.careful_under_way; else all would be counted for one's death."""
+    assert _handled_behind_a_death(db, lambda: None) == 1
+
+
+def test_without_their_turns_they_are_side_by_side(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mutant: events that may break their consumer are handled beside each other."""
+    """Mutant: two that wait for each other meet."""
     monkeypatch.setattr(Consumer, "careful_under_way", lambda _: False)
-
-    def look(beside: list[int]) -> None:
-        wait_until(lambda: beside, "another one is begun")
-
-    _ends_its_consumers(db, monkeypatch, 4, 4, look)
+    together = threading.Barrier(2)
+    assert _handled_behind_a_death(db, lambda: together.wait(30)) >= 2
 
 
 def _policy_changes_meanwhile(db: ContractDatabase) -> float:
