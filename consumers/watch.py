@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from typing import Any
 
 from consumers.metrics import Figures
 from penstock import database, log, reconnect, stream
-from penstock.errors import PenstockError
+
+logger = logging.getLogger("penstock.daemon")
 
 #: How old an answer may be: probes and scrapes of several systems cost one question.
 FRESH_SECONDS = 1.0
@@ -93,12 +95,11 @@ class Watch:
                     statement_timeout_ms=STATEMENT_TIMEOUT_MS,
                 )
             question(self._connection)
-        except PenstockError as error:
-            self._drop()
-            return error.message
         except Exception as error:  # whatever it is, the answer must be an answer
             self._drop()
-            return f"the database refused: {' '.join(str(error).split())}"
+            # Anybody may ask: what it says of addresses and logins is for the log.
+            logger.warning("the database cannot be worked with: %s", error)
+            return f"the database cannot be worked with ({type(error).__name__})"
         return ""
 
     def _drop(self) -> None:

@@ -206,7 +206,7 @@ class LeaseLoop(ABC):
         self.went_well(lease)
         self.keeper.moved(lease, position)
         self.stats.events += events
-        self.stats.batches += 1
+        self.stats.batches += events > 0
 
     def went_well(self, lease: Lease) -> None:
         """The next failure of the partition is a first one."""

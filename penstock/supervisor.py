@@ -122,7 +122,7 @@ class Supervisor:
             except Exception as error:
                 each.turned = self._clock()
                 each.error = f"{type(error).__name__}: {error}"
-                if self._ends_all(error):
+                if self._ends_all(error, each.turned - started):
                     self._fatal = self._fatal or error
                     self._stop.set()
                     self.stop()
@@ -134,9 +134,15 @@ class Supervisor:
                 _report(each.worker.name, error, pause)
                 self._stop.wait(pause)
 
-    def _ends_all(self, error: Exception) -> bool:
-        """A wrong call will not heal, and a start that fails must be seen by whoever started."""
-        return isinstance(error, UsageError) or self._clock() - self._begun < STARTED_AFTER_SECONDS
+    def _ends_all(self, error: Exception, ran_seconds: float) -> bool:
+        """A start that fails must be seen by whoever started, and a wrong call will not heal.
+
+        Where it was right for a while, somebody has taken away what it was about (a subscription,
+        say), which must not end the others.
+        """
+        if isinstance(error, UsageError) and ran_seconds < HEALTHY_AFTER_SECONDS:
+            return True
+        return self._clock() - self._begun < STARTED_AFTER_SECONDS
 
 
 def _pause(attempt: int) -> float:

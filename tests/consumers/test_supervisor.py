@@ -138,9 +138,19 @@ def test_the_pause_doubles_up_to_a_bound_and_forgets_after_good_times(
     assert supervisor.states()[0][1] == 8
 
 
-def test_a_wrong_call_ends_all_at_any_time(pair: Pair, clock: Clock) -> None:
+def test_what_was_right_for_a_while_ends_that_worker_only(
+    pair: Pair, clock: Clock, bounds: list[float]
+) -> None:
+    """Somebody deletes one subscription of many."""
     supervisor, one, two = pair
     clock.now += 3600
+    fail(supervisor, two, SubscriptionNotFound("gone"))
+    assert (one.starts, two.starts, supervisor.states()[1][1]) == (1, 2, 1)
+
+
+def test_a_wrong_call_ends_all_while_a_worker_is_new(pair: Pair, clock: Clock) -> None:
+    supervisor, one, two = pair
+    clock.now += module.HEALTHY_AFTER_SECONDS - 1
     two.failure = SubscriptionNotFound("gone")
     supervisor.wait()
     with pytest.raises(SubscriptionNotFound):
