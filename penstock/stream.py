@@ -225,6 +225,8 @@ def commit_binds(
     member: Membership, wanted: Sequence[tuple[Lease, int]], after: Sequence[int] | None
 ) -> dict[str, Any]:
     """What the statement of :func:`commit` is given."""
+    for _, position in wanted:
+        validation.position(position)
     return {
         "subscription": member.subscription,
         "consumer": member.consumer,

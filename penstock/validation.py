@@ -137,6 +137,15 @@ def fetched(partition: Any, from_sequence: Any, max_events: Any) -> None:
             raise InvalidArgument(f"{what} is a {type(value).__name__}", hint="give a whole number")
 
 
+def position(given: Any) -> None:
+    """InvalidArgument for a position that is no whole number: the database would round it."""
+    if not _is_integer(given):
+        raise InvalidArgument(
+            f"a position is a {type(given).__name__}",
+            hint="give the sequence of the last event that is done",
+        )
+
+
 def for_relays(exchange: Any, routing_key: Any, max_attempts: Any) -> None:
     """What an event asks of the relay that delivers it."""
     if exchange is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -208,10 +209,13 @@ def test_without_the_limit_it_blocks_its_successor(db: ContractDatabase) -> None
 
 @pytest.mark.parametrize(
     ("position", "error"),
-    [(0, BackwardCommit), (4, BackwardCommit), (5, BackwardCommit), (11, BeyondHighWatermark)],
-)
+    [
+        (0, BackwardCommit), (4, BackwardCommit), (5, BackwardCommit), (11, BeyondHighWatermark),
+        (6.5, InvalidArgument), ("7", InvalidArgument), (True, InvalidArgument),
+    ],
+)  # fmt: skip
 def test_positions_move_forward_up_to_the_high_watermark(
-    db: ContractDatabase, position: int, error: type[PenstockError]
+    db: ContractDatabase, position: Any, error: type[PenstockError]
 ) -> None:
     """Guard: the comparison with position and high watermark, behind the lock."""
     own = db.connect()
