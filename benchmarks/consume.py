@@ -9,7 +9,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from benchmarks.bench import Bench
+from benchmarks.bench import PARTITIONS, Bench
 from benchmarks.fetch import filled
 from benchmarks.measure import Aim, Case, Settings
 from penstock import stream
@@ -18,6 +18,7 @@ from penstock.records import Lease
 
 ROWS = 100_000
 BATCH_SIZE = 500
+AHEAD = 2 * BATCH_SIZE * PARTITIONS  # while one batch of a partition is handled, the next is read
 AIM = Aim(value=80_000)
 
 
@@ -114,7 +115,7 @@ class WithConsumer(Consuming):
             subscription,
             batch_handler=handle,
             batch_size=BATCH_SIZE,
-            prefetch_rows=10 * BATCH_SIZE,
+            prefetch_rows=AHEAD,
         )
         begun = perf_counter()
         consumer.run(stop)

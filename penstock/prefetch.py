@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 #: Read so many of a partition while nobody knows how large its events are.
 PROBE_ROWS = 16
+#: A poll brings batches of so many partitions: each poll costs as much as some hundred events.
+BATCHES_AT_ONCE = 4
 #: While a partition has no room, others are looked at again after so long.
 FULL_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What may be in memory of all partitions together, and read at once."""
+    """What may be in memory of all partitions together, and read at once of one of them."""
 
     rows: int
     bytes: int
@@ -41,7 +43,7 @@ class Room:
         self._mean: float | None = None
 
     def chunk(self, hands: Sequence[InHand]) -> tuple[list[InHand], int]:
-        """Which of these to read from, and how many events."""
+        """Which of these to read from, and how many events of each."""
         if not hands:
             return [], 0
         full = self._rows_of(self._bounds.bytes / len(hands))
@@ -77,7 +79,7 @@ class Reader(threading.Thread):
     def __init__(
         self,
         connect: Callable[[], Connection],
-        poll: Callable[[Connection, Sequence[Lease], int], list[tuple[Lease, list[Event]]]],
+        poll: Callable[[Connection, Sequence[Lease], int, int], list[tuple[Lease, list[Event]]]],
         *,
         wanted: Callable[[], tuple[list[tuple[InHand, Lease]], int, bool]],
         took: Callable[[InHand, list[Event]], None],
@@ -119,8 +121,8 @@ class Reader(threading.Thread):
         idle_rounds = 0
         while not self._stopped:
             self.changed.clear()
-            wanted, max_events, some_are_full = self._wanted()
-            found = self._poll(connection, wanted, max_events)
+            wanted, max_each, some_are_full = self._wanted()
+            found = self._poll(connection, wanted, max_each)
             if found:
                 idle_rounds = 0
                 continue
@@ -129,12 +131,13 @@ class Reader(threading.Thread):
             self._heard(kind.notices(connection, seconds, idle_rounds, self.changed))
 
     def _poll(
-        self, connection: Connection, wanted: list[tuple[InHand, Lease]], max_events: int
+        self, connection: Connection, wanted: list[tuple[InHand, Lease]], max_each: int
     ) -> int:
         if not wanted:
             return 0
         by_partition = {lease.partition_id: each for each, lease in wanted}
-        polled = self._poll_leases(connection, [lease for _, lease in wanted], max_events)
+        leases, max_events = [lease for _, lease in wanted], max_each * BATCHES_AT_ONCE
+        polled = self._poll_leases(connection, leases, max_events, max_each)
         for lease, events in polled:
             self._took(by_partition[lease.partition_id], events)
         if polled:

@@ -182,9 +182,17 @@ def held_leases(connection: Any, member: Membership) -> list[Lease]:
 
 
 def poll(
-    connection: Any, member: Membership, leases: Sequence[Lease], max_events: int = 500
+    connection: Any,
+    member: Membership,
+    leases: Sequence[Lease],
+    max_events: int = 500,
+    *,
+    max_each: int | None = None,
 ) -> list[tuple[Lease, list[Event]]]:
-    """Unread events behind the position of each lease; a lease that was lost gives none."""
+    """Unread events behind the position of each lease; a lease that was lost gives none.
+
+    ``max_events`` holds for all of them together, ``max_each`` for each partition.
+    """
     rows = database.call_events(
         connection,
         "poll",
@@ -194,6 +202,7 @@ def poll(
         lease_epochs=[lease.lease_epoch for lease in leases],
         after=[lease.position for lease in leases],
         max_events=max_events,
+        max_each=max_each,
     )
     by_id = {lease.partition_id: lease for lease in leases}
     polled = []
