@@ -16,7 +16,7 @@ from penstock import stream
 from penstock.consumer import Batch, Consumer
 from penstock.records import Lease
 
-ROWS = 100_000
+ROWS = {"postgres": 300_000, "mysql": 100_000, "mariadb": 100_000}
 BATCH_SIZE = 500
 AHEAD = 2 * BATCH_SIZE * PARTITIONS  # while one batch of a partition is handled, the next is read
 AIM = Aim(value=80_000)
@@ -28,7 +28,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
     The peer is what people write by hand for a single reader: SELECT the next 500 rows by id,
     UPDATE the one row that holds the position, COMMIT.
     """
-    count = settings.amount(ROWS)
+    count = settings.amount(ROWS[bench.engine])
     topic, table = filled(bench, count)
     bench.execute(f"CREATE TABLE {table}_position (last {bench.id_type} NOT NULL)")
     bench.execute(f"INSERT INTO {table}_position VALUES (%s)", (bench.first_id,))

@@ -59,6 +59,9 @@ class Lag:
     lease_epoch: int
 
 
+#: What a row of a poll says of its event.
+_behind_partition = itemgetter(slice(1, None))
+
 #: Where to begin: "earliest", "latest", the first sequence to read, or a time with its zone (as
 #: text in ISO 8601): the first event that was sequenced then or later.
 Start = str | int | datetime
@@ -208,7 +211,7 @@ def poll(
     polled = []
     for partition_id, found in groupby(rows, key=itemgetter(0)):
         lease = by_id[partition_id]
-        events = (row[1:] for row in found)
+        events = map(_behind_partition, found)
         polled.append((lease, Event.from_rows(lease.topic, lease.partition, lease.history, events)))
     return polled
 
