@@ -87,6 +87,8 @@ class Side:
         self.next_sequences = dict.fromkeys(range(PARTITIONS), 1)
         subscription = self.topic.rpartition("/")[2]
         stream.subscribe(self.bench.connection, subscription, [self.topic])
+        # On a busy machine a beat of both sides can outlast a lease of ten seconds.
+        stream.configure_subscription(self.bench.connection, subscription, lease_seconds=120)
         # Partitions are leased where there is something to read, so each of them gets something.
         self._publish()
         self._sequence()
