@@ -146,7 +146,7 @@ class LeaseKeeper(Keeper):
         max_each: int | None = None,
     ) -> list[tuple[Lease, list[Event]]]:
         """Unread events behind the position of each lease."""
-        return stream.poll(connection, self.member, leases, max_events, max_each=max_each)
+        return stream.poll(connection, self.member, leases, max_events, max_each)
 
     def commit(
         self,

@@ -189,7 +189,6 @@ def poll(
     member: Membership,
     leases: Sequence[Lease],
     max_events: int = 500,
-    *,
     max_each: int | None = None,
 ) -> list[tuple[Lease, list[Event]]]:
     """Unread events behind the position of each lease; a lease that was lost gives none.
