@@ -2,6 +2,7 @@
 
 python -m benchmarks [--only GROUP] [--engine ENGINE] [--rows N] [--rounds N] [--hold-seconds N]
     [--held-events N] [--held-batch N] [--retained-events N] [--load-seconds N]
+    [--unvacuumed-seconds N]
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ GROUPS = {
     "peers": Group(peers.cases, ["postgres"]),
     "load": Group(load.cases),
     "held": Group(held.cases),
+    "unvacuumed": Group(held.unvacuumed_cases, ["postgres"]),
     "retained": Group(retained.cases, ["postgres"]),
 }
 
@@ -68,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings(
         options.rows, options.rounds, options.hold_seconds, options.held_events,
         options.held_batch, options.retained_events, options.load_seconds,
+        options.unvacuumed_seconds,
     )  # fmt: skip
     try:
         figures = run(
@@ -140,6 +143,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("held_batch", "in batches of how many those come"),
         ("retained_events", "how many events the long log holds"),
         ("load_seconds", "how long the load of many consumers is measured"),
+        ("unvacuumed_seconds", "how long a server is without autovacuum"),
     ):
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=_positive, default=getattr(default, name),

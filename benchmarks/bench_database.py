@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +129,12 @@ class BenchDatabase(Bench):
         return bench_database(self.server, f"{self.name}_another")
 
     @contextmanager
+    def unvacuumed(self) -> Iterator[BenchDatabase]:
+        """One more, on a server of its own that never vacuums by itself."""
+        with bench_server({"autovacuum": "off"}) as server, bench_database(server, self.name) as it:
+            yield it
+
+    @contextmanager
     def held_view(self) -> Iterator[None]:
         with psycopg.connect(self.url) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -155,11 +161,11 @@ class BenchDatabase(Bench):
 
 
 @contextmanager
-def bench_server() -> Iterator[EmbeddedPostgres]:
-    """A server in a temporary folder with default settings, which are the durable ones."""
+def bench_server(settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedPostgres]:
+    """A server in a temporary folder; its default settings are the durable ones."""
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as folder,
-        EmbeddedPostgres(Path(folder)) as server,
+        EmbeddedPostgres(Path(folder), settings=settings) as server,
     ):
         yield server
 

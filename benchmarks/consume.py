@@ -9,15 +9,16 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from benchmarks.bench import Bench
+from benchmarks.bench import PARTITIONS, Bench
 from benchmarks.fetch import filled
 from benchmarks.measure import Aim, Case, Settings
 from penstock import stream
 from penstock.consumer import Batch, Consumer
 from penstock.records import Lease
 
-ROWS = 100_000
+ROWS = {"postgres": 300_000, "mysql": 100_000, "mariadb": 100_000}
 BATCH_SIZE = 500
+AHEAD = 2 * BATCH_SIZE * PARTITIONS  # while one batch of a partition is handled, the next is read
 AIM = Aim(value=80_000)
 
 
@@ -27,7 +28,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
     The peer is what people write by hand for a single reader: SELECT the next 500 rows by id,
     UPDATE the one row that holds the position, COMMIT.
     """
-    count = settings.amount(ROWS)
+    count = settings.amount(ROWS[bench.engine])
     topic, table = filled(bench, count)
     bench.execute(f"CREATE TABLE {table}_position (last {bench.id_type} NOT NULL)")
     bench.execute(f"INSERT INTO {table}_position VALUES (%s)", (bench.first_id,))
@@ -114,7 +115,7 @@ class WithConsumer(Consuming):
             subscription,
             batch_handler=handle,
             batch_size=BATCH_SIZE,
-            prefetch_rows=10 * BATCH_SIZE,
+            prefetch_rows=AHEAD,
         )
         begun = perf_counter()
         consumer.run(stop)

@@ -1,10 +1,10 @@
-"""A session that holds a snapshot for ten minutes while events come, are sequenced and are read.
+"""Events come, are sequenced and are read while nothing can be cleaned up behind them.
 
 Two databases (on MySQL and MariaDB: servers) live through the same minutes.  Each beat publishes,
 sequences, fetches and commits on one and then on the other; who begins changes from beat to beat.
-In one of them a session holds a REPEATABLE READ snapshot.  What counts is the last minute: the rate
-of each kind of work against its rate in the other database.  More events can be let in first, on
-both sides and under the snapshot, as fast as they go in.
+In one of them a session holds a REPEATABLE READ snapshot, or the server has autovacuum off.  What
+counts is the last minute: the rate of each kind of work against its rate in the other database.
+More events can be let in first, on both sides and under the snapshot, as fast as they go in.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.bench import PARTITIONS, PASS, Bench
+from benchmarks.bench_database import BenchDatabase
 from benchmarks.consume import BATCH_SIZE, hold_all, join_all
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Figure, Settings, batches, figure
@@ -26,7 +27,6 @@ from penstock.records import Lease, Message
 RATE = 2_000  # events/s in each of the two databases
 BEAT_SECONDS = BATCH_SIZE / RATE
 MEASURED_SECONDS = 60
-SUBSCRIPTION = "held"
 DEAD_TUPLES = Aim(at_most=1)  # for each 1,000 events
 KINDS = ("publish", "sequence", "fetch", "consume")
 ROUND = 2_000  # events that one side takes before it is the other's turn, when more are let in
@@ -44,7 +44,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
             piled = bench.garbage() - before
         print(f"  after, held: {bench.garbage_report()}", flush=True)
         print(f"  after, calm: {other.garbage_report()}", flush=True)
-        yield from _compared(held, calm, settings)
+        yield from _compared(held, calm, settings.hold_seconds, "held", "no snapshot")
         yield figure(
             "held_kept_rate", len(held.beats) * BATCH_SIZE / spent, unit="events/s",
             rows=len(held.beats) * BATCH_SIZE, batch=BATCH_SIZE, aim=Aim(value=0.98 * RATE),
@@ -54,6 +54,17 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
             1_000 * piled / held.events, unit=bench.garbage_name, rows=held.events,
             batch=BATCH_SIZE, aim=DEAD_TUPLES if bench.engine == "postgres" else None,
         )  # fmt: skip
+
+
+def unvacuumed_cases(bench: BenchDatabase, settings: Settings) -> Iterator[Figure]:
+    """The same on a server whose autovacuum is off, against one where it is on."""
+    with bench.unvacuumed() as other:
+        off, on = Side(other), Side(bench)
+        _let_in(off, on, settings)
+        _live(off, on, settings.unvacuumed_seconds)
+        print(f"  after, off: {other.garbage_report()}", flush=True)
+        print(f"  after, on: {bench.garbage_report()}", flush=True)
+        yield from _compared(off, on, settings.unvacuumed_seconds, "unvacuumed", "with autovacuum")
 
 
 @dataclass(slots=True)
@@ -74,11 +85,14 @@ class Side:
         self.topic = self.bench.new_topic()
         self.batch = messages(self.topic, BATCH_SIZE)
         self.next_sequences = dict.fromkeys(range(PARTITIONS), 1)
-        stream.subscribe(self.bench.connection, SUBSCRIPTION, [self.topic])
+        subscription = self.topic.rpartition("/")[2]
+        stream.subscribe(self.bench.connection, subscription, [self.topic])
+        # On a busy machine a beat of both sides can outlast a lease of ten seconds.
+        stream.configure_subscription(self.bench.connection, subscription, lease_seconds=120)
         # Partitions are leased where there is something to read, so each of them gets something.
         self._publish()
         self._sequence()
-        self.member, self.leases = join_all(self.bench.connection, SUBSCRIPTION)
+        self.member, self.leases = join_all(self.bench.connection, subscription)
         self.heartbeat_due = perf_counter() + self.member.heartbeat_seconds
         self._fetch()
         self._consume()
@@ -168,16 +182,15 @@ def _live(held: Side, calm: Side, seconds: float) -> float:
     return perf_counter() - begun
 
 
-def _compared(held: Side, calm: Side, settings: Settings) -> Iterator[Figure]:
-    seconds = settings.hold_seconds
+def _compared(held: Side, calm: Side, seconds: float, name: str, against: str) -> Iterator[Figure]:
     last = max(1, round(min(MEASURED_SECONDS, seconds) / BEAT_SECONDS))
     for kind in KINDS:
         ours = [beat[kind] for beat in held.beats[-last:]]
         peers = [beat[kind] for beat in calm.beats[-last:]]
         yield figure(
-            f"held_{kind}", BATCH_SIZE * len(ours) / sum(ours), unit="events/s",
+            f"{name}_{kind}", BATCH_SIZE * len(ours) / sum(ours), unit="events/s",
             peer=BATCH_SIZE * len(peers) / sum(peers),
             ratio=median(other / own for own, other in zip(ours, peers, strict=True)),
             rows=BATCH_SIZE * len(ours), batch=BATCH_SIZE,
-            against=f"no snapshot, after {held.events:,} events in all", aim=Aim(ratio=0.9),
+            against=f"{against}, after {held.events:,} events in all", aim=Aim(ratio=0.9),
         )  # fmt: skip

@@ -21,6 +21,7 @@ class Settings:
     held_batch: int = 500
     retained_events: int = 10_000_000
     load_seconds: float = 60
+    unvacuumed_seconds: float = 120
 
     def amount(self, default: int) -> int:
         """How many rows a case takes."""

@@ -93,9 +93,13 @@ class Keeper(ABC):
 
     @abstractmethod
     def poll(
-        self, connection: Connection, leases: Sequence[Lease], max_events: int
+        self,
+        connection: Connection,
+        leases: Sequence[Lease],
+        max_events: int,
+        max_each: int | None = None,
     ) -> list[tuple[Lease, list[Event]]]:
-        """Unread events behind the position of each lease, at most so many together."""
+        """Unread events behind the position of each lease, so many together and of each."""
 
     @abstractmethod
     def commit(

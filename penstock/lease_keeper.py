@@ -139,10 +139,14 @@ class LeaseKeeper(Keeper):
         return max(spread, self._checked_in_at + self._pace - now)
 
     def poll(
-        self, connection: Connection, leases: Sequence[Lease], max_events: int
+        self,
+        connection: Connection,
+        leases: Sequence[Lease],
+        max_events: int,
+        max_each: int | None = None,
     ) -> list[tuple[Lease, list[Event]]]:
         """Unread events behind the position of each lease."""
-        return stream.poll(connection, self.member, leases, max_events)
+        return stream.poll(connection, self.member, leases, max_events, max_each)
 
     def commit(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.dialects import work
 from penstock.in_hand import InHand
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 #: Read so many of a partition while nobody knows how large its events are.
 PROBE_ROWS = 16
+#: A poll brings batches of so many partitions: each poll costs as much as some hundred events.
+BATCHES_AT_ONCE = 4
 #: While a partition has no room, others are looked at again after so long.
 FULL_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What may be in memory of all partitions together, and read at once."""
+    """What may be in memory of all partitions together, and read at once of one of them."""
 
     rows: int
     bytes: int
@@ -41,7 +43,7 @@ class Room:
         self._mean: float | None = None
 
     def chunk(self, hands: Sequence[InHand]) -> tuple[list[InHand], int]:
-        """Which of these to read from, and how many events."""
+        """Which of these to read from, and how many events of each."""
         if not hands:
             return [], 0
         full = self._rows_of(self._bounds.bytes / len(hands))
@@ -58,6 +60,11 @@ class Room:
                 least = min(least, room)
         return wanted, least
 
+    def together(self, each: int) -> int:
+        """How many events of all partitions in one poll, whose answer is in memory twice."""
+        share = self._rows_of(self._bounds.bytes / BATCHES_AT_ONCE)
+        return max(each, min(each * BATCHES_AT_ONCE, share))
+
     def learn(self, events: Sequence[Event], size: int) -> None:
         """How large events are: the newest count most."""
         mean = size / len(events)
@@ -71,15 +78,25 @@ class Room:
         return PROBE_ROWS if self._mean is None else int(size / self._mean)
 
 
+class Wanted(NamedTuple):
+    """What a reader is to poll."""
+
+    leases: list[tuple[InHand, Lease]]
+    max_events: int
+    max_each: int
+    #: A partition was left out for want of room.
+    some_are_full: bool
+
+
 class Reader(threading.Thread):
     """Polls ahead until it is stopped; what it raised stands in ``error``."""
 
     def __init__(
         self,
         connect: Callable[[], Connection],
-        poll: Callable[[Connection, Sequence[Lease], int], list[tuple[Lease, list[Event]]]],
+        poll: Callable[[Connection, Sequence[Lease], int, int], list[tuple[Lease, list[Event]]]],
         *,
-        wanted: Callable[[], tuple[list[tuple[InHand, Lease]], int, bool]],
+        wanted: Callable[[], Wanted],
         took: Callable[[InHand, list[Event]], None],
         heard: Callable[[Iterable[str]], None],
         wake: Callable[[], None],
@@ -119,22 +136,22 @@ class Reader(threading.Thread):
         idle_rounds = 0
         while not self._stopped:
             self.changed.clear()
-            wanted, max_events, some_are_full = self._wanted()
-            found = self._poll(connection, wanted, max_events)
+            wanted = self._wanted()
+            found = self._poll(connection, wanted)
             if found:
                 idle_rounds = 0
                 continue
             idle_rounds += 1
-            seconds = FULL_PAUSE_SECONDS if some_are_full else self._idle_seconds
+            seconds = FULL_PAUSE_SECONDS if wanted.some_are_full else self._idle_seconds
             self._heard(kind.notices(connection, seconds, idle_rounds, self.changed))
 
-    def _poll(
-        self, connection: Connection, wanted: list[tuple[InHand, Lease]], max_events: int
-    ) -> int:
-        if not wanted:
+    def _poll(self, connection: Connection, wanted: Wanted) -> int:
+        if not wanted.leases:
             return 0
-        by_partition = {lease.partition_id: each for each, lease in wanted}
-        polled = self._poll_leases(connection, [lease for _, lease in wanted], max_events)
+        by_partition = {lease.partition_id: each for each, lease in wanted.leases}
+        polled = self._poll_leases(
+            connection, [lease for _, lease in wanted.leases], wanted.max_events, wanted.max_each
+        )
         for lease, events in polled:
             self._took(by_partition[lease.partition_id], events)
         if polled:

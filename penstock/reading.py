@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.holding import Holding
 from penstock.in_hand import InHand
-from penstock.prefetch import Bounds, Reader, Room
-from penstock.records import Event, Lease, payload_bytes
+from penstock.prefetch import Bounds, Reader, Room, Wanted
+from penstock.records import Event, payload_bytes
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -80,8 +80,7 @@ class Reading(Holding):
         for lease, events in self.keeper.poll(connection, leases, self._bounds.batch):
             self._took(self._hand[lease.partition_id], events)
 
-    def _reads_wanted(self) -> tuple[list[tuple[InHand, Lease]], int, bool]:
-        """What the reader is to poll, and whether a partition was left out for want of room."""
+    def _reads_wanted(self) -> Wanted:
         assert self._room is not None
         active = {each.partition_id for each in self.ready_leases()}
         with self._lock:
@@ -90,10 +89,11 @@ class Reading(Holding):
                 for partition_id, each in self._hand.items()
                 if partition_id in active and self._may_read_on(each)
             ]
-            chosen, count = self._room.chunk(open_hands)
+            chosen, max_each = self._room.chunk(open_hands)
             chosen.sort(key=lambda each: each.rows)
-            wanted = [(each, replace(each.lease, position=each.read)) for each in chosen]
-        return wanted, count, len(chosen) < len(self._hand)
+            leases = [(each, replace(each.lease, position=each.read)) for each in chosen]
+            some_are_full = len(chosen) < len(self._hand)
+        return Wanted(leases, self._room.together(max_each), max_each, some_are_full)
 
     def _may_read_on(self, each: InHand) -> bool:
         return not self._by_key or each.read - each.done < MAX_AHEAD

@@ -59,6 +59,9 @@ class Lag:
     lease_epoch: int
 
 
+#: What a row of a poll says of its event.
+_behind_partition = itemgetter(slice(1, None))
+
 #: Where to begin: "earliest", "latest", the first sequence to read, or a time with its zone (as
 #: text in ISO 8601): the first event that was sequenced then or later.
 Start = str | int | datetime
@@ -182,9 +185,16 @@ def held_leases(connection: Any, member: Membership) -> list[Lease]:
 
 
 def poll(
-    connection: Any, member: Membership, leases: Sequence[Lease], max_events: int = 500
+    connection: Any,
+    member: Membership,
+    leases: Sequence[Lease],
+    max_events: int = 500,
+    max_each: int | None = None,
 ) -> list[tuple[Lease, list[Event]]]:
-    """Unread events behind the position of each lease; a lease that was lost gives none."""
+    """Unread events behind the position of each lease; a lease that was lost gives none.
+
+    ``max_events`` holds for all of them together, ``max_each`` for each partition.
+    """
     rows = database.call_events(
         connection,
         "poll",
@@ -194,12 +204,13 @@ def poll(
         lease_epochs=[lease.lease_epoch for lease in leases],
         after=[lease.position for lease in leases],
         max_events=max_events,
+        max_each=max_each,
     )
     by_id = {lease.partition_id: lease for lease in leases}
     polled = []
     for partition_id, found in groupby(rows, key=itemgetter(0)):
         lease = by_id[partition_id]
-        events = (row[1:] for row in found)
+        events = map(_behind_partition, found)
         polled.append((lease, Event.from_rows(lease.topic, lease.partition, lease.history, events)))
     return polled
 

@@ -2,7 +2,7 @@
 
 Each peer is used as its documentation says is fastest.  pgmq is SQL, so both sides are called by
 the same clients; the two Python libraries work in a process of their own, and Penstock beside them
-by its Python functions.
+by its Python functions and penstock.Consumer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from benchmarks.bench_database import BenchDatabase
-from benchmarks.consume import Consuming, join_all
+from benchmarks.consume import WithConsumer, join_all
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Case, Gap, Run, Settings
 from benchmarks.peers.install import PeerMissing, python_with_peers
@@ -123,7 +123,10 @@ def _against_python(
             "publish_500_full_to_payload", batch, BATCH_SIZE, publishing_events(bench, events),
             "batch", their_batch,
         ),
-        ("read_finish_500", work, BATCH_SIZE, Consuming(bench, topic, work), "work", their_work),
+        (
+            "read_finish_500", work, BATCH_SIZE, WithConsumer(bench, topic, work), "work",
+            their_work,
+        ),
     )  # fmt: skip
     for figure, rows, size, run, command, peer_rows in runs:
         yield Case(

@@ -168,7 +168,11 @@ class RegistryKeeper(Keeper):
         self._hurry.set()
 
     def poll(
-        self, connection: Connection, leases: Sequence[Lease], max_events: int
+        self,
+        connection: Connection,
+        leases: Sequence[Lease],
+        max_events: int,
+        max_each: int | None = None,
     ) -> list[tuple[Lease, list[Event]]]:
         """LogBehind, and nothing is read, where the log is not the one of the positions."""
         if self._refused is not None:
@@ -189,7 +193,8 @@ class RegistryKeeper(Keeper):
             end, history = ends.get(lease.partition_id, (lease.position, lease.history))
             _require_log(lease, end, history)
             if left > 0 and end > lease.position:
-                events = fetch(connection, lease.topic, lease.partition, lease.position + 1, left)
+                here = left if max_each is None else min(left, max_each)
+                events = fetch(connection, lease.topic, lease.partition, lease.position + 1, here)
                 left -= len(events)
                 polled.append((lease, events))
         return polled

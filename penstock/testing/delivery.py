@@ -42,6 +42,7 @@ def poll(
     lease_epochs: Sequence[int],
     after: Sequence[int],
     max_events: int,
+    max_each: int | None,
 ) -> list[Row]:
     """Events of held leases, each after its own position."""
     owner = find_subscription(tx, subscription)
@@ -50,6 +51,7 @@ def poll(
         return []
     found: list[Row] = []
     wanted = min(max(max_events, 1), _MOST_POLLED)
+    most = wanted if max_each is None else max(max_each, 1)
     for partition_id, epoch, behind in zip(partition_ids, lease_epochs, after, strict=True):
         lease = tx.get("leases", (owner.subscription_id, partition_id))
         if lease is None or (lease.holder, lease.lease_epoch) != (consumer, epoch):
@@ -61,7 +63,8 @@ def poll(
                 f"sequence {behind} of partition {partition_id & 65535} was read, and the log ends"
                 f" at {high}",
             )
-        rows = read(tx, partition_id, min(behind, MAX_SEQUENCE) + 1, wanted - len(found))
+        wanted_here = min(wanted - len(found), most)
+        rows = read(tx, partition_id, min(behind, MAX_SEQUENCE) + 1, wanted_here)
         found.extend((partition_id, *row) for row in rows)
     return found
 

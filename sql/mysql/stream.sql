@@ -41,7 +41,8 @@ CALL penstock.held_leases(%(subscription)s, %(consumer)s)
 -- Events of held leases, each after its own position.
 -- reads only
 CALL penstock.poll(
-    %(subscription)s, %(consumer)s, %(partition_ids)s, %(lease_epochs)s, %(after)s, %(max_events)s
+    %(subscription)s, %(consumer)s, %(partition_ids)s, %(lease_epochs)s, %(after)s, %(max_events)s,
+    %(max_each)s
 )
 
 -- name: commit

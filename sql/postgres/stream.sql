@@ -51,7 +51,7 @@ SELECT
     sequenced_at
 FROM penstock.poll(
     %(subscription)s, %(consumer)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[],
-    %(after)s::bigint[], %(max_events)s::integer
+    %(after)s::bigint[], %(max_events)s::integer, %(max_each)s::integer
 )
 
 -- name: commit

@@ -30,9 +30,11 @@ TINY = Settings(
     held_batch=50,
     retained_events=300,
     load_seconds=3,
+    unvacuumed_seconds=0.5,
 )
 IDLE = ["idle_daemon", "idle_database", "idle_calls"]
 HELD = ["held_publish", "held_sequence", "held_fetch", "held_consume", "held_kept_rate"]
+UNVACUUMED = [name.replace("held", "unvacuumed") for name in HELD[:-1]]
 LATENCY = [
     "latency_fsync", "latency_hot_p50", "latency_hot_p99", "latency_hot_max", "latency_cold_p50",
     "latency_cold_p99",
@@ -52,6 +54,7 @@ NAMES = {
     "idle": IDLE,
     "latency": LATENCY,
     "held": HELD,
+    "unvacuumed": UNVACUUMED,
     "retained": [
         "retained_publish_batch_500", "retained_publish_8_clients", "retained_empty_tick",
         "retained_read_newest", "retained_empty_tick_buffers",

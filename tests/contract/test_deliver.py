@@ -36,6 +36,36 @@ def test_a_poll_answers_in_the_order_it_was_asked(db: ContractDatabase) -> None:
     ]
 
 
+def test_a_poll_takes_so_many_of_each_partition(db: ContractDatabase) -> None:
+    """Guard: max_each; one partition would take the whole room of a consumer that reads ahead."""
+    own = db.connect()
+    filled(own, partitions=4)
+    member = stream.join(own, SUBSCRIPTION, "a")
+    leases = stream.check_in(own, member)
+
+    def counts(max_events: int, max_each: int) -> list[int]:
+        polled = stream.poll(own, member, leases, max_events, max_each=max_each)
+        assert [lease for lease, _ in polled] == leases[: len(polled)]
+        return [len(events) for _, events in polled]
+
+    assert counts(100, 3) == [3, 3, 3, 3]
+    assert counts(7, 3) == [3, 3, 1]
+    assert counts(100, 0) == [1, 1, 1, 1]
+    assert counts(100, 99) == [10, 10, 10, 10]
+
+
+@pytest.mark.parametrize("db", ["postgres", "mysql", "mariadb"], indirect=True)
+def test_a_poll_without_max_each_is_noticed(db: ContractDatabase) -> None:
+    """Mutant: each partition gives as many as there is room for."""
+    own = db.connect()
+    filled(own, partitions=2)
+    member = stream.join(own, SUBSCRIPTION, "a")
+    leases = stream.check_in(own, member)
+    db.without_guard("poll", "GREATEST(COALESCE(max_each, wanted), 1)", "wanted")
+    polled = stream.poll(own, member, leases, 15, max_each=3)
+    assert [len(events) for _, events in polled] == [10, 5]
+
+
 def test_what_was_published_is_what_is_polled(db: ContractDatabase) -> None:
     """Every field, bytes and all."""
     own = db.connect()

@@ -157,6 +157,8 @@ def test_memory_is_shared_by_the_partitions_and_bounded() -> None:
         room, hands = Room(bounds), [InHand(LEASE) for _ in range(4)]
         for _ in range(60):
             wanted, count = room.chunk(hands)
+            assert count <= room.together(count) <= 4 * count
+            assert room.together(count) * size <= max(count * size, bounds.bytes / 4)
             for each in wanted:
                 events = [_event(each.read + n + 1, size=size) for n in range(count)]
                 room.learn(events, size * count)

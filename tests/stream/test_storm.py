@@ -251,7 +251,7 @@ def _sound(verb: str, member: Membership) -> list[str]:
     epoch = "ARRAY[(SELECT lease_epoch FROM penstock.leases)]"
     return {
         "join": [*me, "gen_random_uuid()", "1", f"ARRAY['{STREAM}']"],
-        "poll": [*me, partition, epoch, "ARRAY[0]::bigint[]", "10"],
+        "poll": [*me, partition, epoch, "ARRAY[0]::bigint[]", "10", "5"],
         "commit": [*me, partition, epoch, "ARRAY[3]::bigint[]", "ARRAY[0]::bigint[]"],
         "check_in": [*me, f"'{member.session}'", "true"],
         "seek": [me[0], f"'{STREAM}'", "0", "'earliest'"],

@@ -1,16 +1,17 @@
 -- name: poll
--- Events of leased partitions, each after its own read position, at most max_events together, in the order of the arrays
--- (JSON), so that a caller who turns them starves no partition: a result for each partition that has some. (LIMIT makes the
--- second and third array tables that are joined by an index; as they stand, each row would read them anew.) A lease that is no
--- longer held gives no rows; the next heartbeat or check-in tells why. A subscription that is paused gives none. Raises PS013,
--- PS016, PS021.
+-- Events of leased partitions, each after its own read position, at most max_events together and max_each of a partition (NULL:
+-- no such limit), in the order of the arrays (JSON), so that a caller who turns them starves no partition: a result for each
+-- partition that has some. (LIMIT makes the second and third array tables that are joined by an index; as they stand, each row
+-- would read them anew.) A lease that is no longer held gives no rows; the next heartbeat or check-in tells why. A subscription
+-- that is paused gives none. Raises PS013, PS016, PS021.
 CREATE PROCEDURE poll(
-    subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, after JSON, max_events INT
+    subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, after JSON, max_events INT,
+    max_each INT
 )
 BEGIN
     DECLARE owner_id, source, from_sequence, watermark BIGINT;
     DECLARE wanted INT DEFAULT LEAST(GREATEST(COALESCE(max_events, 500), 1), 100000);
-    DECLARE found INT;
+    DECLARE wanted_here, found INT;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE held CURSOR FOR
         SELECT STRAIGHT_JOIN p.id, LEAST(a.sequence, 1000000000000000000) + 1
@@ -46,8 +47,9 @@ BEGIN
             CALL refuse('PS021', CONCAT('sequence ', from_sequence - 1, ' of partition ', source & 65535,
                                         ' was read, and the log ends at ', watermark));
         ELSEIF watermark >= from_sequence THEN
-            CALL read_log(source, from_sequence, LEAST(wanted, watermark - from_sequence + 1), TRUE, found);
-            IF found < LEAST(wanted, watermark - from_sequence + 1) THEN
+            SET wanted_here = LEAST(wanted, GREATEST(COALESCE(max_each, wanted), 1), watermark - from_sequence + 1);
+            CALL read_log(source, from_sequence, wanted_here, TRUE, found);
+            IF found < wanted_here THEN
                 CALL refuse('PS016', CONCAT('events from sequence ', from_sequence, ' on were dropped while this transaction was open'));
             END IF;
             SET wanted = wanted - found;

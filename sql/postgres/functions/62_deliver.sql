@@ -1,10 +1,11 @@
 -- name: poll
--- Events of leased partitions, each after its own read position, at most max_events together, in the order of the arrays, so
--- that a caller who turns them starves no partition. A lease that is no longer held
--- gives no rows; the next heartbeat or check-in tells why. A subscription that is paused gives none. Raises PS013, PS016, PS021.
+-- Events of leased partitions, each after its own read position, at most max_events together and max_each of a partition (NULL:
+-- no such limit), in the order of the arrays, so that a caller who turns them starves no partition. A lease that is no longer
+-- held gives no rows; the next heartbeat or check-in tells why. A subscription that is paused gives none. Raises PS013, PS016,
+-- PS021.
 CREATE OR REPLACE FUNCTION poll(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], after bigint[],
-    max_events integer DEFAULT 500
+    max_events integer DEFAULT 500, max_each integer DEFAULT NULL
 ) RETURNS TABLE (
     partition_id bigint, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb,
     payload bytea, created_at timestamptz, sequenced_at timestamptz
@@ -15,6 +16,7 @@ DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     source record;
     wanted integer := LEAST(GREATEST(max_events, 1), 100000);
+    wanted_here integer;
     watermark bigint;
     found_rows integer;
 BEGIN
@@ -41,7 +43,8 @@ BEGIN
                            'A restore lost commits. Open the next history: penstock restore reconcile.');
         END IF;
         CONTINUE WHEN watermark < source.from_sequence;  -- Cheaper than to read and find nothing.
-        RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted) AS r;
+        wanted_here := LEAST(wanted, GREATEST(COALESCE(max_each, wanted), 1));
+        RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted_here) AS r;
         GET DIAGNOSTICS found_rows = ROW_COUNT;
         wanted := wanted - found_rows;
         EXIT WHEN wanted = 0;
