@@ -248,6 +248,7 @@ class Consumer(Failing):
         unit, error = outcome.unit, outcome.error
         self.stats.last_round = self._clock()
         if unit.work.closed:
+            self._look_at_late_commit(connection, outcome)
             return 0
         if isinstance(error, StaleLease):
             self.lease_lost(unit.work, error)
@@ -292,6 +293,21 @@ class Consumer(Failing):
             error = error or HandlerRolledBack("the handler gave the position back by a rollback")
         self.stands_at(unit.work, stored)
         return error
+
+    def _look_at_late_commit(self, connection: Connection, outcome: Outcome) -> None:
+        """A handler that was begun before an outage has committed under a lease that is back.
+
+        What was read since then may be done: it is read again from the position.
+        """
+        lease = outcome.unit.work.lease
+        if not outcome.batch.handed_over or not self.still_held(lease):
+            return
+        stored = self.stored_position(connection, lease)
+        self.keeper.moved(lease, stored)
+        present = self._hand.get(lease.partition_id)
+        if present is not None and present.done < stored:
+            self.forget([present])
+            self.tell_revoked([present])
 
     # -- failing --------------------------------------------------------------------------------
 

@@ -119,8 +119,12 @@ class Keeper(ABC):
         """What the store says is held, and where it stands."""
 
     def look_again(self, connection: Connection) -> None:
-        """Take over the stored positions: the answers to the last commits may have been lost."""
-        known = {lease.partition_id: lease for lease in self.leases()}
+        """Take over the stored positions: the answers to the last commits may have been lost.
+
+        Also of leases that have ended by the local clock: a heartbeat can bring them back.
+        """
+        with self._lock:
+            known = dict(self._leases)
         for lease in self.held(connection):
             before = known.get(lease.partition_id)
             if before is not None and before.position < lease.position:

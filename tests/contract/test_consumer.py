@@ -206,13 +206,8 @@ def test_without_a_second_look_it_is_read_again(
     assert _read_around_a_lost_connection(db, monkeypatch) == [*range(1, 6), *range(1, 11)]
 
 
-def _read_around_a_lost_connection(
-    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
-) -> list[int]:
-    """The sequences that were read while a handler's connection ended behind its first commit."""
-    own, watcher = db.connect(), db.connect()
-    filled(own, events=5)
-    slow_leases(own)
+def _sequences_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What polls answer from now on."""
     read: list[int] = []
     poll = stream.poll
 
@@ -222,6 +217,17 @@ def _read_around_a_lost_connection(
         return polled
 
     monkeypatch.setattr(stream, "poll", seen)
+    return read
+
+
+def _read_around_a_lost_connection(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """The sequences that were read while a handler's connection ended behind its first commit."""
+    own, watcher = db.connect(), db.connect()
+    filled(own, events=5)
+    slow_leases(own)
+    read = _sequences_read(monkeypatch)
     calls = [0]
 
     def handle(batch: Batch) -> None:
@@ -236,6 +242,59 @@ def _read_around_a_lost_connection(
     with running(_consumer(db, batch_handler=handle)):
         wait_until(lambda: stored(watcher) == 10, "all are handled")
     return read
+
+
+def test_what_a_handler_commits_behind_an_outage_is_not_handled_again(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: _look_at_late_commit; the next session has read the events under the same lease."""
+    assert _handled_around_an_outage(db, monkeypatch) == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
+
+
+def test_without_a_look_at_late_commits_they_are_handled_again(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: what comes back of an earlier session says nothing."""
+    monkeypatch.setattr(Consumer, "_look_at_late_commit", lambda *_: None)
+    assert _handled_around_an_outage(db, monkeypatch)[1][0] == 1
+
+
+def _handled_around_an_outage(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> list[list[int]]:
+    """What a handler in a thread was given; the loop loses its connection before it commits."""
+    own, watcher = db.connect(), db.connect()
+    filled(own, events=5)
+    stream.configure_subscription(  # at each heartbeat the loop uses its connection
+        own, SUBSCRIPTION, heartbeat_seconds=0.2, lease_seconds=180, release_seconds=60
+    )
+    read = _sequences_read(monkeypatch)
+    handled: list[list[int]] = []
+    opened: list[Any] = []
+    consumer = Consumer(
+        db.url, SUBSCRIPTION, batch_handler=lambda batch: handle(batch), consumer_id="a",
+        idle_seconds=0.05, handler_seconds=60,
+    )  # fmt: skip
+    connect = consumer.open
+
+    def handle(batch: Batch) -> None:
+        handled.append([event.sequence for event in batch])
+        if len(handled) == 1:
+            kill(db, opened[0])
+            wait_until(lambda: read == [*range(1, 6)] * 2, "the next session has read them")
+        with batch.transaction():
+            pass
+
+    def open_and_keep() -> Any:
+        opened.append(connect())
+        return opened[-1]
+
+    monkeypatch.setattr(consumer, "open", open_and_keep)
+    with running(consumer):
+        wait_until(lambda: stored(watcher) == 5, "the first ones are handled")
+        more(own, events=5, start=6)
+        wait_until(lambda: stored(watcher) == 10, "all are handled")
+    return handled
 
 
 def test_without_the_second_guard_it_is_done_twice(
