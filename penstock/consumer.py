@@ -186,7 +186,7 @@ class Consumer(Failing):
 
     def round(self, connection: Connection) -> int:
         """Read, hand over, take back, commit; answers how much was done."""
-        self.look_around(connection, self.look_at_leases())
+        self.look_around(connection, self.look_at_leases(self._busy()))
         if self._reader is None:
             self.poll(connection)
         elif self._reader.error is not None:
@@ -203,15 +203,20 @@ class Consumer(Failing):
 
     # -- handing over ---------------------------------------------------------------------------
 
+    def _busy(self) -> set[int]:
+        """Partitions of which something is under way that was begun under an earlier lease.
+
+        It has to end first: it may commit, and a key would lose its order.
+        """
+        return {each.work.lease.partition_id for each in self.hands.under_way if each.work.closed}
+
     def _hand_over(self, connection: Connection) -> int:
         """Begin what can be begun; answers how much came to an end."""
         done = self._settle(connection)
-        # What was begun under an earlier lease has to end first, or a key would lose its order.
-        busy = {each.work.lease.partition_id for each in self.hands.under_way if each.work.closed}
         ready = [
             self._hand[lease.partition_id]
             for lease in self.ready_leases()
-            if lease.partition_id in self._hand and lease.partition_id not in busy
+            if lease.partition_id in self._hand
         ]
         while ready and self.hands.free:
             still: list[InHand] = []
@@ -295,19 +300,10 @@ class Consumer(Failing):
         return error
 
     def _look_at_late_commit(self, connection: Connection, outcome: Outcome) -> None:
-        """A handler that was begun before an outage has committed under a lease that is back.
-
-        What was read since then may be done: it is read again from the position.
-        """
+        """A handler that was begun before an outage has committed under a lease that is back."""
         lease = outcome.unit.work.lease
-        if not outcome.batch.handed_over or not self.still_held(lease):
-            return
-        stored = self.stored_position(connection, lease)
-        self.keeper.moved(lease, stored)
-        present = self._hand.get(lease.partition_id)
-        if present is not None and present.done < stored:
-            self.forget([present])
-            self.tell_revoked([present])
+        if outcome.batch.handed_over and self.still_held(lease):
+            self.keeper.moved(lease, self.stored_position(connection, lease))
 
     # -- failing --------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import dead_letters
@@ -100,8 +100,8 @@ class Holding(LeaseLoop):
 
     # -- leases ---------------------------------------------------------------------------------
 
-    def look_at_leases(self) -> list[InHand]:
-        """Forget what is no longer held, and begin what is new; answers that."""
+    def look_at_leases(self, busy: Collection[int]) -> list[InHand]:
+        """Forget what is no longer held, and begin what is new and not busy; answers that."""
         held = {lease.partition_id: lease for lease in self.keeper.leases()}
         lost = [
             each
@@ -114,7 +114,9 @@ class Holding(LeaseLoop):
         new = [
             lease
             for partition_id, lease in held.items()
-            if partition_id not in self._hand and lease.state == "ACTIVE"
+            if partition_id not in self._hand
+            and partition_id not in busy
+            and lease.state == "ACTIVE"
         ]
         begun = [self._taken_in_hand(lease) for lease in new]
         if new:

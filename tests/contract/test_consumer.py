@@ -247,54 +247,62 @@ def _read_around_a_lost_connection(
 def test_what_a_handler_commits_behind_an_outage_is_not_handled_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guard: _look_at_late_commit; the next session has read the events under the same lease."""
-    assert _handled_around_an_outage(db, monkeypatch) == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
+    """Guards: _busy, and _look_at_late_commit; the next session holds the same lease."""
+    read, handled = _handled_around_an_outage(db, monkeypatch)
+    assert read == list(range(1, 11))
+    assert handled == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
 
 
+@pytest.mark.parametrize("guard", ["_look_at_late_commit", "_busy"])
 def test_without_a_look_at_late_commits_they_are_handled_again(
-    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
-    """Mutant: what comes back of an earlier session says nothing."""
-    monkeypatch.setattr(Consumer, "_look_at_late_commit", lambda *_: None)
-    assert _handled_around_an_outage(db, monkeypatch)[1][0] == 1
+    """Mutants: what comes back of an earlier session says nothing; it is not waited for."""
+    monkeypatch.setattr(Consumer, guard, lambda *_: set())
+    assert _handled_around_an_outage(db, monkeypatch)[1][1][0] == 1
 
 
 def _handled_around_an_outage(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
-) -> list[list[int]]:
-    """What a handler in a thread was given; the loop loses its connection before it commits."""
+) -> tuple[list[int], list[list[int]]]:
+    """What was read, and given to a handler in a thread that commits behind an outage."""
     own, watcher = db.connect(), db.connect()
     filled(own, events=5)
-    stream.configure_subscription(  # at each heartbeat the loop uses its connection
-        own, SUBSCRIPTION, heartbeat_seconds=0.2, lease_seconds=180, release_seconds=60
-    )
+    slow_leases(own)
     read = _sequences_read(monkeypatch)
     handled: list[list[int]] = []
-    opened: list[Any] = []
+    sessions: list[Any] = []
+    turns = Counter[int]()
     consumer = Consumer(
         db.url, SUBSCRIPTION, batch_handler=lambda batch: handle(batch), consumer_id="a",
         idle_seconds=0.05, handler_seconds=60,
     )  # fmt: skip
-    connect = consumer.open
 
     def handle(batch: Batch) -> None:
         handled.append([event.sequence for event in batch])
         if len(handled) == 1:
-            kill(db, opened[0])
-            wait_until(lambda: read == [*range(1, 6)] * 2, "the next session has read them")
+            kill(db, sessions[0])
+            wait_until(lambda: turns[1] > 3, "the next session is at work")
         with batch.transaction():
             pass
 
-    def open_and_keep() -> Any:
-        opened.append(connect())
-        return opened[-1]
+    work = consumer.round
 
-    monkeypatch.setattr(consumer, "open", open_and_keep)
+    def use_connection(connection: Any) -> int:
+        if connection not in sessions:
+            sessions.append(connection)
+        if handled:
+            stored(connection)
+        done = work(connection)
+        turns[sessions.index(connection)] += 1
+        return done
+
+    monkeypatch.setattr(consumer, "round", use_connection)
     with running(consumer):
         wait_until(lambda: stored(watcher) == 5, "the first ones are handled")
         more(own, events=5, start=6)
         wait_until(lambda: stored(watcher) == 10, "all are handled")
-    return handled
+    return read, handled
 
 
 def test_without_the_second_guard_it_is_done_twice(
