@@ -300,9 +300,9 @@ class Consumer(Failing):
         return error
 
     def _look_at_late_commit(self, connection: Connection, outcome: Outcome) -> None:
-        """A handler that was begun before an outage has committed under a lease that is back."""
-        lease = outcome.unit.work.lease
-        if outcome.batch.handed_over and self.still_held(lease):
+        """A handler has committed by itself under a lease that had ended here, and may be back."""
+        if outcome.batch.handed_over:
+            lease = outcome.unit.work.lease
             self.keeper.moved(lease, self.stored_position(connection, lease))
 
     # -- failing --------------------------------------------------------------------------------

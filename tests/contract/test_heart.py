@@ -12,14 +12,18 @@ import pytest
 from penstock import database, stream
 from penstock.errors import PenstockError
 from penstock.heart import Heart
-from penstock.keeper import Keeper
 from penstock.lease_keeper import LeaseKeeper
 from penstock.stream import Beat
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.stream_kit import end_lease
 from tests.log.kit import wait_until
-from tests.stream.kit import SUBSCRIPTION, filled, holders, short_leases, slow_leases
+from tests.stream.kit import (
+    SUBSCRIPTION,
+    filled,
+    holders,
+    short_leases,
+)
 
 
 def test_consumers_of_a_process_share_two_connections(db: ContractDatabase) -> None:
@@ -107,51 +111,6 @@ def _asked(pace: float, asked: int = 200) -> list[float]:
     keeper._member = stream.Membership(SUBSCRIPTION, "a", uuid.uuid4(), 3, 10)
     keeper.beaten(keeper.member, 0.0, Beat("member", 3.0, pace))
     return [keeper._soon(0.0) for _ in range(asked)]
-
-
-class _Clock:
-    """A monotonic clock that a test moves."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def _position_behind_an_outage(db: ContractDatabase) -> int:
-    """Where a keeper reads on, of a lease that had ended by its clock when it looked again."""
-    own, clock = db.connect(), _Clock()
-    filled(own)
-    slow_leases(own)
-    with LeaseKeeper(db.url, SUBSCRIPTION, consumer="a", clock=clock) as keeper:
-        stream.commit(own, keeper.member, [(keeper.leases()[0], 5)])
-        clock.now += 170
-        assert keeper.leases() == []
-        keeper.look_again(own)
-        asked, begun = keeper.begin_beat()
-        (beat,) = stream.heartbeats(own, [asked], alone=True)
-        keeper.beaten(asked, begun, beat)
-        (lease,) = keeper.leases()
-        return lease.position
-
-
-def test_a_lease_that_a_heartbeat_brings_back_is_read_from_its_position(
-    db: ContractDatabase,
-) -> None:
-    """Guard: look_again; the answer to the last commit was lost with the server."""
-    assert _position_behind_an_outage(db) == 5
-
-
-def test_without_a_look_at_what_had_ended_it_is_read_again(db: ContractDatabase) -> None:
-    """Mutant: only at leases that are held by the local clock."""
-
-    def look(keeper: Keeper, connection: Any) -> None:
-        with patch.object(keeper, "_leases", {each.partition_id: each for each in keeper.leases()}):
-            look_again(keeper, connection)
-
-    look_again = Keeper.look_again
-    with patch.object(Keeper, "look_again", look):
-        assert _position_behind_an_outage(db) == 0
 
 
 def test_few_consumers_come_when_they_hear_and_many_do_not() -> None:
