@@ -186,7 +186,7 @@ class Consumer(Failing):
 
     def round(self, connection: Connection) -> int:
         """Read, hand over, take back, commit; answers how much was done."""
-        self.look_around(connection, self.look_at_leases(self._busy()))
+        self.look_around(connection, self.look_at_leases())
         if self._reader is None:
             self.poll(connection)
         elif self._reader.error is not None:
@@ -203,11 +203,8 @@ class Consumer(Failing):
 
     # -- handing over ---------------------------------------------------------------------------
 
-    def _busy(self) -> set[int]:
-        """Partitions of which something is under way that was begun under an earlier lease.
-
-        It has to end first: it may commit, and a key would lose its order.
-        """
+    def busy(self) -> set[int]:
+        """Where a handler is at work that was begun before the lease was lost, or an outage."""
         return {each.work.lease.partition_id for each in self.hands.under_way if each.work.closed}
 
     def _hand_over(self, connection: Connection) -> int:

@@ -59,6 +59,13 @@ class Holding(LeaseLoop):
     def tell(self, callback: Callable[[Any], Any], said: Any) -> None:
         """Call a function of the application, and wait for it."""
 
+    @abstractmethod
+    def busy(self) -> Collection[int]:
+        """Partitions of which something that was forgotten is under way.
+
+        It has to end first, or a key would lose its order; and it may commit.
+        """
+
     def reader_may_go_on(self) -> None:
         """There is more room, or another partition."""
 
@@ -92,16 +99,17 @@ class Holding(LeaseLoop):
         ready = [each for each in hands if each is not None and self._has_ended(each)]
         self.part_with(connection, ready)
         gone = {each.lease.partition_id for each in ready}
+        busy = self.busy()
         return [
             lease
             for lease, each in zip(asked, hands, strict=True)
-            if each is None or lease.partition_id in gone
+            if lease.partition_id in gone or (each is None and lease.partition_id not in busy)
         ]
 
     # -- leases ---------------------------------------------------------------------------------
 
-    def look_at_leases(self, busy: Collection[int]) -> list[InHand]:
-        """Forget what is no longer held, and begin what is new and not busy; answers that."""
+    def look_at_leases(self) -> list[InHand]:
+        """Forget what is no longer held, and begin what is new; answers that."""
         held = {lease.partition_id: lease for lease in self.keeper.leases()}
         lost = [
             each
@@ -111,6 +119,7 @@ class Holding(LeaseLoop):
         if lost:
             self.forget(lost)
             self.tell_revoked(lost)
+        busy = self.busy()
         new = [
             lease
             for partition_id, lease in held.items()

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock import stream
+from penstock import stream, subscriptions
 from penstock.consumer import Batch, Consumer
 from penstock.keeper import Keeper
 from penstock.lease_keeper import LeaseKeeper
@@ -20,7 +20,9 @@ from tests.stream.kit import (
     SUBSCRIPTION,
     Clock,
     beat,
+    check_in,
     filled,
+    holders,
     more,
     running,
     slow_leases,
@@ -84,13 +86,13 @@ def _read_around_a_lost_connection(
 def test_what_a_handler_commits_behind_an_outage_is_not_handled_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: _busy, and _look_at_late_commit; the next session holds the same lease."""
+    """Guards: busy, and _look_at_late_commit; the next session holds the same lease."""
     read, handled = _handled_around_an_outage(db, monkeypatch)
     assert read == list(range(1, 11))
     assert handled == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
 
 
-@pytest.mark.parametrize("guard", ["_look_at_late_commit", "_busy"])
+@pytest.mark.parametrize("guard", ["_look_at_late_commit", "busy"])
 def test_without_a_look_at_late_commits_they_are_handled_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
@@ -183,6 +185,57 @@ def _handled_around_a_silence(db: ContractDatabase) -> list[list[int]]:
         more(own, events=5, start=6)
         wait_until(lambda: stored(watcher) == 10, "all are handled")
     return handled
+
+
+def test_what_a_handler_is_at_is_not_given_back(db: ContractDatabase) -> None:
+    """Guard: busy. The lease had ended by the local clock, came back, and is asked for."""
+    assert _holders_while_asked_for(db) == {0: "a"}
+
+
+def test_without_that_it_is_given_back_under_the_handler(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: what was forgotten and is under way does not count."""
+    monkeypatch.setattr(Consumer, "busy", lambda _: set())
+    assert _holders_while_asked_for(db) == {}
+
+
+def _holders_while_asked_for(db: ContractDatabase) -> dict[int, str]:
+    """Who holds the partition while a handler is at it that was begun before a silence."""
+    own, watcher, clock = db.connect(), db.connect(), Clock()
+    filled(own)
+    slow_leases(own)
+    revoked, looked = threading.Event(), threading.Event()
+    found: list[dict[int, str]] = []
+
+    def handle(_: Batch) -> None:
+        if found:
+            return
+        clock.now += 170
+        assert revoked.wait(20)
+        beat(own, consumer.keeper)
+        subscriptions.pause(own, SUBSCRIPTION)
+        check_in(consumer.keeper)
+        assert looked.wait(20)
+        found.append(holders(own))
+
+    consumer = Consumer(
+        db.url, SUBSCRIPTION, batch_handler=handle, consumer_id="a", idle_seconds=0.05,
+        handler_seconds=1_000, on_revoked=lambda _: revoked.set(), clock=clock,
+    )  # fmt: skip
+    turn = consumer.turn
+
+    def watched(connection: Any) -> int:
+        asked = any(lease.state == "RELEASING" for lease in consumer.keeper.leases())
+        done = turn(connection)
+        if asked:
+            looked.set()
+        return done
+
+    consumer.turn = watched  # type: ignore[method-assign]
+    with running(consumer):
+        wait_until(lambda: found and holders(watcher) == {}, "it is given back")
+    return found[0]
 
 
 def _position_behind_an_outage(db: ContractDatabase) -> int:

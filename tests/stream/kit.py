@@ -84,6 +84,12 @@ def beat(connection: Connection, keeper: Keeper) -> None:
     keeper.beaten(member, begun, answer)
 
 
+def check_in(keeper: Keeper) -> None:
+    """A check-in of a consumer, out of turn."""
+    assert isinstance(keeper, LeaseKeeper)
+    keeper.check_in()
+
+
 def retry(connection: Connection, *, longest: float = 0.02, **settings: float | str) -> None:
     """Short pauses between attempts."""
     wanted = {"first_backoff_seconds": min(0.01, longest), "longest_backoff_seconds": longest}
