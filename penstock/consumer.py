@@ -298,8 +298,8 @@ class Consumer(Failing):
 
     def _look_at_late_commit(self, connection: Connection, outcome: Outcome) -> None:
         """A handler has committed by itself under a lease that had ended here, and may be back."""
-        if outcome.batch.handed_over:
-            lease = outcome.unit.work.lease
+        lease = outcome.unit.work.lease
+        if outcome.batch.handed_over and self.keeper.knows(lease):
             self.keeper.moved(lease, self.stored_position(connection, lease))
 
     # -- failing --------------------------------------------------------------------------------

@@ -69,6 +69,11 @@ class Keeper(ABC):
                 return []
             return list(self._leases.values())
 
+    def knows(self, lease: Lease) -> bool:
+        """Whether it has the lease in mind, also while that has ended by the local clock."""
+        with self._lock:
+            return self._is_present(lease)
+
     def moved(self, lease: Lease, position: int) -> None:
         """The position of a lease was committed."""
         with self._lock:
