@@ -204,15 +204,17 @@ class Consumer(Failing):
 
     # -- handing over ---------------------------------------------------------------------------
 
+    def busy(self) -> set[int]:
+        """Where a handler is at work that was begun before the lease was lost, or an outage."""
+        return {each.work.lease.partition_id for each in self.hands.under_way if each.work.closed}
+
     def _hand_over(self, connection: Connection) -> int:
         """Begin what can be begun; answers how much came to an end."""
         done = self._settle(connection)
-        # What was begun under an earlier lease has to end first, or a key would lose its order.
-        busy = {each.work.lease.partition_id for each in self.hands.under_way if each.work.closed}
         ready = [
             self._hand[lease.partition_id]
             for lease in self.ready_leases()
-            if lease.partition_id in self._hand and lease.partition_id not in busy
+            if lease.partition_id in self._hand
         ]
         while ready and self.hands.free:
             still: list[InHand] = []
@@ -253,6 +255,7 @@ class Consumer(Failing):
         unit, error = outcome.unit, outcome.error
         self.stats.last_round = self._clock()
         if unit.work.closed:
+            self._look_at_late_commit(connection, outcome)
             return 0
         if isinstance(error, StaleLease):
             self.lease_lost(unit.work, error)
@@ -295,6 +298,12 @@ class Consumer(Failing):
             error = error or HandlerRolledBack("the handler gave the position back by a rollback")
         self.stands_at(unit.work, stored)
         return error
+
+    def _look_at_late_commit(self, connection: Connection, outcome: Outcome) -> None:
+        """A handler has committed by itself under a lease that had ended here, and may be back."""
+        lease = outcome.unit.work.lease
+        if outcome.batch.handed_over and self.keeper.knows(lease):
+            self.keeper.moved(lease, self.stored_position(connection, lease))
 
     # -- failing --------------------------------------------------------------------------------
 

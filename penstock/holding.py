@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import dead_letters
@@ -59,6 +59,13 @@ class Holding(LeaseLoop):
     def tell(self, callback: Callable[[Any], Any], said: Any) -> None:
         """Call a function of the application, and wait for it."""
 
+    @abstractmethod
+    def busy(self) -> Collection[int]:
+        """Partitions of which something that was forgotten is under way.
+
+        It has to end first, or a key would lose its order; and it may commit.
+        """
+
     def reader_may_go_on(self) -> None:
         """There is more room, or another partition."""
 
@@ -92,10 +99,11 @@ class Holding(LeaseLoop):
         ready = [each for each in hands if each is not None and self._has_ended(each)]
         self.part_with(connection, ready)
         gone = {each.lease.partition_id for each in ready}
+        busy = self.busy()
         return [
             lease
             for lease, each in zip(asked, hands, strict=True)
-            if each is None or lease.partition_id in gone
+            if lease.partition_id in gone or (each is None and lease.partition_id not in busy)
         ]
 
     # -- leases ---------------------------------------------------------------------------------
@@ -111,10 +119,13 @@ class Holding(LeaseLoop):
         if lost:
             self.forget(lost)
             self.tell_revoked(lost)
+        busy = self.busy()
         new = [
             lease
             for partition_id, lease in held.items()
-            if partition_id not in self._hand and lease.state == "ACTIVE"
+            if partition_id not in self._hand
+            and partition_id not in busy
+            and lease.state == "ACTIVE"
         ]
         begun = [self._taken_in_hand(lease) for lease in new]
         if new:

@@ -69,6 +69,11 @@ class Keeper(ABC):
                 return []
             return list(self._leases.values())
 
+    def knows(self, lease: Lease) -> bool:
+        """Whether it has the lease in mind, also while that has ended by the local clock."""
+        with self._lock:
+            return self._is_present(lease)
+
     def moved(self, lease: Lease, position: int) -> None:
         """The position of a lease was committed."""
         with self._lock:
@@ -123,8 +128,12 @@ class Keeper(ABC):
         """What the store says is held, and where it stands."""
 
     def look_again(self, connection: Connection) -> None:
-        """Take over the stored positions: the answers to the last commits may have been lost."""
-        known = {lease.partition_id: lease for lease in self.leases()}
+        """Take over the stored positions: the answers to the last commits may have been lost.
+
+        Also of leases that have ended by the local clock: a heartbeat can bring them back.
+        """
+        with self._lock:
+            known = dict(self._leases)
         for lease in self.held(connection):
             before = known.get(lease.partition_id)
             if before is not None and before.position < lease.position:

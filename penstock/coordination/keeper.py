@@ -228,7 +228,9 @@ class RegistryKeeper(Keeper):
         return self._registry.position(lease.partition_id)
 
     def held(self, connection: Connection) -> list[Lease]:
-        return [replace(each, position=self.position(connection, each)) for each in self.leases()]
+        with self._lock:
+            known = list(self._leases.values())
+        return [replace(each, position=self.position(connection, each)) for each in known]
 
     # -- the store ------------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "test_a_paused_consumer_finds_its_lease_gone": EFFECTS,
         "test_work_that_outlives_its_lease_is_told_so": "it asks the server for its sessions",
     },
+    "test_outages": {},
     "test_consumer_work": {
         "test_each_event_has_a_transaction_of_its_own": EFFECTS,
         "test_commits_by_count_and_time_leave_few_rows": SQL,

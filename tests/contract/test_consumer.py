@@ -191,53 +191,6 @@ def test_what_a_handler_committed_before_it_failed_is_not_done_again(
     assert _raised_behind_its_commit(db, cut=cut) == {0: list(range(1, 11))}
 
 
-def test_what_was_committed_before_the_connection_was_lost_is_not_read_again(
-    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guard: Keeper.look_again; the keeper has not heard of a commit that a handler made."""
-    assert _read_around_a_lost_connection(db, monkeypatch) == list(range(1, 11))
-
-
-def test_without_a_second_look_it_is_read_again(
-    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Mutant: the consumer goes on from where it last heard that the position was."""
-    monkeypatch.setattr(Keeper, "look_again", lambda *_: None)
-    assert _read_around_a_lost_connection(db, monkeypatch) == [*range(1, 6), *range(1, 11)]
-
-
-def _read_around_a_lost_connection(
-    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
-) -> list[int]:
-    """The sequences that were read while a handler's connection ended behind its first commit."""
-    own, watcher = db.connect(), db.connect()
-    filled(own, events=5)
-    slow_leases(own)
-    read: list[int] = []
-    poll = stream.poll
-
-    def seen(*given: Any) -> Any:
-        polled = poll(*given)
-        read.extend(event.sequence for _, events in polled for event in events)
-        return polled
-
-    monkeypatch.setattr(stream, "poll", seen)
-    calls = [0]
-
-    def handle(batch: Batch) -> None:
-        with batch.transaction() as transaction:
-            calls[0] += 1
-        if calls[0] == 1:
-            more(own, events=5, start=6)
-            kill(db, transaction)
-            with pytest.raises(Exception):  # noqa: B017 - each driver has its own
-                stored(transaction)
-
-    with running(_consumer(db, batch_handler=handle)):
-        wait_until(lambda: stored(watcher) == 10, "all are handled")
-    return read
-
-
 def test_without_the_second_guard_it_is_done_twice(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,12 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.stream_kit import end_lease
 from tests.log.kit import wait_until
-from tests.stream.kit import SUBSCRIPTION, filled, holders, short_leases
+from tests.stream.kit import (
+    SUBSCRIPTION,
+    filled,
+    holders,
+    short_leases,
+)
 
 
 def test_consumers_of_a_process_share_two_connections(db: ContractDatabase) -> None:

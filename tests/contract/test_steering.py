@@ -464,7 +464,7 @@ def test_the_last_error_of_a_consumer_is_kept(db: ContractDatabase) -> None:
     assert (found.consumer, found.weight, found.leases, found.live) == ("a", 1.0, 1, True)
     assert found.last_error == "ü" * 2_000
     assert found.last_error_at is not None
-    assert found.joined_at <= found.last_error_at < found.deadline
+    assert found.joined_at <= found.heartbeat_at <= found.last_error_at < found.deadline
     for stranger in (replace(member, consumer="b"), replace(member, session=uuid.uuid4())):
         with pytest.raises(UnknownConsumer):
             stream.report_error(own, stranger, "x")

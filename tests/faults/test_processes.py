@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,15 @@ import pytest
 from penstock import database, stream
 from tests import servers
 from tests.contract.databases import ContractDatabase
+from tests.contract.stream_guards import NO_LIMIT
+from tests.contract.stream_kit import without
 from tests.faults.servers import crashing_server
 from tests.faults.world import SEED, World
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
+
+#: Between the commit call of its third batch and COMMIT.
+STOP = "commit.before=stop@3"
 
 
 @pytest.fixture
@@ -52,6 +58,7 @@ def _expired(world: World) -> list[float]:
         return [at.timestamp() for (at,) in database.execute(own, query)]
 
 
+@pytest.mark.long
 def test_wrong_clocks_and_a_slow_network_move_no_lease(world: World) -> None:
     """F19, F21. Guards: the database's clock; heartbeats on a connection of their own."""
     _begin(world, "exact", "least")
@@ -65,6 +72,7 @@ def test_wrong_clocks_and_a_slow_network_move_no_lease(world: World) -> None:
     assert _expired(world) == []
 
 
+@pytest.mark.long
 def test_sigterm_hands_over_without_doing_anything_twice(world: World) -> None:
     """F2, L2, L8. Guard: what is in hand is finished and committed before the leases are left."""
     _begin(world, "least")
@@ -79,6 +87,7 @@ def test_sigterm_hands_over_without_doing_anything_twice(world: World) -> None:
     assert _expired(world) == []
 
 
+@pytest.mark.long
 def test_who_is_cut_off_stops_before_others_begin(world: World) -> None:
     """F20, D7. Guard: the keeper's local share of the lease, by the monotonic clock.
 
@@ -99,6 +108,71 @@ def test_who_is_cut_off_stops_before_others_begin(world: World) -> None:
     _finish(world)
 
 
+def _paused_before_its_commit(world: World) -> None:
+    """A consumer that is stopped between its commit call and COMMIT, and one that could go on."""
+    world.partitions = 1
+    _begin(world, "exact")
+    world.start("consumer", "zombie", "--subscription", "exact", "--failpoint", STOP)
+    world.until(world.running["zombie"].is_stopped, "it stops itself in a transaction")
+    world.start("consumer", "other", "--subscription", "exact")
+
+
+def _deadline(connection: Any, name: str) -> float | None:
+    """When a consumer's lease ends, by the database; nothing once it was collected."""
+    query = "SELECT c.deadline FROM penstock.consumers AS c WHERE c.id = %(name)s"
+    rows = database.execute(connection, query, {"name": name})
+    return rows[0][0].replace(tzinfo=UTC).timestamp() if rows else None
+
+
+def _looked(world: World, since: float) -> list[float]:
+    """When the other one's check-ins that began behind a time were answered."""
+    found = world.records("check_in", proc="other")
+    return [each["d"] for each in found if each["d0"] > since]
+
+
+@pytest.mark.long
+def test_who_is_paused_before_its_commit_is_replaced_by_the_next_check_in(world: World) -> None:
+    """F3, L1, D8: the first check-in behind the end of the lease takes over.
+
+    Guard: the server's limit for transactions that hold a lease, which ends them before it.
+    """
+    _paused_before_its_commit(world)
+    ends: list[float] = []
+    with closing(world.connect()) as own:
+
+        def is_collected() -> bool:
+            present = _deadline(own, "zombie")
+            ends.extend([present] if present is not None else [])
+            return present is None
+
+        world.until(is_collected, "its lease is taken")
+    (taken_at,) = _expired(world)
+    assert taken_at >= ends[-1]
+    assert [each for each in _looked(world, ends[-1]) if each < taken_at] == []
+    world.go_on("zombie")
+    world.until(lambda: len(world.records("join", proc="zombie")) >= 2, "it joins again")
+    _finish(world)
+
+
+@pytest.mark.long
+def test_without_the_limit_the_next_check_ins_take_nothing(
+    db: ContractDatabase, world: World
+) -> None:
+    """Mutant: the transaction stays open, and with it the lock on the lease."""
+    without(db, NO_LIMIT)
+    _paused_before_its_commit(world)
+    with closing(world.connect()) as own:
+
+        def have_looked() -> bool:
+            ends = _deadline(own, "zombie")
+            assert ends is not None, "it was collected"
+            return len(_looked(world, ends)) >= 4
+
+        world.until(have_looked, "four check-ins behind the end of the lease")
+    assert _expired(world) == []
+
+
+@pytest.mark.long
 def test_consumers_that_come_and_go_all_the_time(db: ContractDatabase, tmp_path: Path) -> None:
     """F22, L3, L4. Guards: fair shares; afterwards all is held, evenly, and nothing moves."""
     chance = random.Random(SEED)
@@ -139,6 +213,7 @@ def _acquired(connection: Any) -> int:
     return int(database.execute(connection, query)[0][0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", servers.DATABASES)
 def test_nobody_storms_a_database_that_is_away(engine: str, tmp_path: Path) -> None:
     """L9. Guard: pauses that double, with jitter; at most two attempts a second for a process."""

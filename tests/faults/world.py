@@ -28,7 +28,7 @@ from tests.faults.proxy import Proxies, Proxy, address_of
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "faults/stream"
 SUBSCRIPTIONS = ("exact", "least")
-PATIENCE = 90.0
+PATIENCE = 200.0
 #: PENSTOCK_FAULT_SEED=7 repeats the choices of a run that has failed.
 SEED = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from penstock import policies, stream
 from penstock.consumer import Consumer
+from penstock.keeper import Keeper
+from penstock.lease_keeper import LeaseKeeper
 from penstock.publish import publish_batch
 from penstock.records import Lease, Message
 from penstock.stream import Membership
@@ -63,6 +65,29 @@ def slow_leases(connection: Connection) -> None:
     stream.configure_subscription(
         connection, SUBSCRIPTION, heartbeat_seconds=60, lease_seconds=180, release_seconds=60
     )
+
+
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def beat(connection: Connection, keeper: Keeper) -> None:
+    """A heartbeat of a consumer, out of turn."""
+    assert isinstance(keeper, LeaseKeeper)
+    member, begun = keeper.begin_beat()
+    (answer,) = stream.heartbeats(connection, [member], alone=True)
+    keeper.beaten(member, begun, answer)
+
+
+def check_in(keeper: Keeper) -> None:
+    """A check-in of a consumer, out of turn."""
+    assert isinstance(keeper, LeaseKeeper)
+    keeper.check_in()
 
 
 def retry(connection: Connection, *, longest: float = 0.02, **settings: float | str) -> None:

@@ -9,17 +9,7 @@ from penstock import stream
 from penstock.errors import DuplicateSession, SubscriptionNotFound
 from penstock.lease_keeper import LeaseKeeper
 from tests.log.kit import Connection, wait_until
-from tests.stream.kit import SUBSCRIPTION, end_lease, filled, holders, short_leases, stored
-
-
-class Clock:
-    """A monotonic clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.stream.kit import SUBSCRIPTION, Clock, end_lease, filled, holders, short_leases, stored
 
 
 def _slow_heartbeat(connection: Connection) -> None:
