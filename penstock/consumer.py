@@ -22,9 +22,18 @@ from penstock.delivery import (
     HandlerTimedOut,
     OutlivedLease,
 )
-from penstock.errors import InvalidArgument, PenstockError, StaleLease
+from penstock.errors import PenstockError, StaleLease
 from penstock.failing import Failing
-from penstock.handling import Handler, Middleware, above_zero, at_least, event_filter, handling
+from penstock.handling import (
+    Handler,
+    Middleware,
+    above_zero,
+    at_least,
+    callback,
+    event_filter,
+    handling,
+    whole,
+)
 from penstock.hands import Hands, Inline, Outcome, Threads
 from penstock.holding import TopicPartition
 from penstock.in_hand import InHand, Unit
@@ -93,12 +102,14 @@ class Consumer(Failing):
         assign: str = "stealing",
     ) -> None:
         self._handling = handling(subscription, handler, batch_handler, middleware)
-        for name, number in (("batch_size", batch_size), ("concurrency", concurrency)):
-            if number < 1:
-                raise InvalidArgument(f"{name} is below 1")
+        whole("batch_size", batch_size, 1)
+        whole("concurrency", concurrency, 1)
+        whole("prefetch_bytes", prefetch_bytes, 1)
+        whole("prefetch_rows", 0 if prefetch_rows is None else prefetch_rows, 0)
+        at_least("idle_seconds", idle_seconds, 0)
         at_least("commit_every_seconds", commit_every_seconds, 0)
-        at_least("prefetch_bytes", prefetch_bytes, 1)
-        at_least("prefetch_rows", prefetch_rows or 0, 0)
+        callback("on_assigned", on_assigned)
+        callback("on_revoked", on_revoked)
         above_zero("commit_every_events", commit_every_events)
         above_zero("handler_seconds", handler_seconds)
         by_key = concurrency > 1 and batch_handler is None

@@ -38,6 +38,10 @@ def handling(
         raise InvalidArgument("a consumer has exactly one of handler and batch_handler")
     given = handler if handler is not None else batch_handler
     is_async = _is_async(given, "the handler")
+    if not isinstance(middleware, Sequence):
+        raise InvalidArgument(
+            f"middleware is a {type(middleware).__name__}", hint="give a list of functions"
+        )
     around = list(middleware)
     traced = tracing.around_handlers(subscription, is_async=is_async)
     if traced is not None:
@@ -61,6 +65,12 @@ def event_filter(
     """Which events are handled: those of one of the types that have all these headers."""
     if isinstance(types, str):
         raise InvalidArgument("types is a text", hint="give a list of event types")
+    if types is not None and not types:
+        raise InvalidArgument("types is empty: nothing would be handled", hint="leave it out")
+    if headers is not None and not isinstance(headers, Mapping):
+        raise InvalidArgument(
+            f"headers is a {type(headers).__name__}", hint="give a dict of names and values"
+        )
     if types is None and not headers:
         return None
     wanted_types = None if types is None else frozenset(types)
@@ -86,6 +96,20 @@ def at_least(name: str, value: Any, least: float) -> None:
         or value < least
     ):
         raise InvalidArgument(f"{name} cannot be {value!r}", hint=f"use a number from {least} on")
+
+
+def whole(name: str, value: Any, least: int) -> None:
+    """InvalidArgument when an option is no whole number or too low."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidArgument(
+            f"{name} cannot be {value!r}", hint=f"use a whole number from {least} on"
+        )
+
+
+def callback(name: str, value: Any) -> None:
+    """InvalidArgument when an option is neither left out nor a function."""
+    if value is not None and not callable(value):
+        raise InvalidArgument(f"{name} is a {type(value).__name__}", hint="give a function")
 
 
 def above_zero(name: str, value: float | None) -> None:

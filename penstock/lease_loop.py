@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock import config, database
+from penstock import config, database, validation
 from penstock.coordination.keeper import RegistryKeeper
 from penstock.dialects import work
 from penstock.errors import (
@@ -84,6 +84,12 @@ class LeaseLoop(ABC):
         #: The last check-in when another one was asked for.
         self._asked_at: float | None = None
         self.stats = LoopStats()
+        if consumer_id is not None:
+            validation.name(consumer_id, "consumer")
+        if coordination is not None and not isinstance(coordination, str):
+            raise InvalidArgument(
+                f"coordination is a {type(coordination).__name__}", hint="give an address"
+            )
         if coordination is None and assign != "stealing":
             raise InvalidArgument(
                 f"assign is {assign!r}", hint="it goes with coordination: etcd://, redis://"

@@ -14,7 +14,7 @@ import pytest
 from penstock import database, publish_batch, stream
 from penstock.async_consumer import AsyncConsumer
 from penstock.consumer import Batch, Consumer, HandlerFailed
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, InvalidName
 from penstock.holding import Holding, TopicPartition
 from penstock.in_hand import InHand
 from penstock.records import Event, Message
@@ -455,10 +455,12 @@ def test_options_out_of_range_are_refused() -> None:
     wrong: list[dict[str, Any]] = [
         {"concurrency": 0}, {"handler_seconds": 0}, {"commit_every_events": -1}, {"types": "x"},
         {"commit_every_seconds": float("nan")}, {"prefetch_bytes": 0}, {"prefetch_rows": -1},
-        {"middleware": [_an_async_middleware]},
+        {"middleware": [_an_async_middleware]}, {"middleware": print}, {"concurrency": 1.5},
+        {"batch_size": True}, {"idle_seconds": -3}, {"types": []}, {"headers": ["a"]},
+        {"on_assigned": 5}, {"on_revoked": "x"}, {"consumer_id": ""}, {"coordination": 5},
     ]  # fmt: skip
     for options in wrong:
-        with pytest.raises(InvalidArgument):
+        with pytest.raises((InvalidArgument, InvalidName)):
             Consumer("postgresql://localhost/none", SUBSCRIPTION, handler=print, **options)
     with pytest.raises(InvalidArgument, match="async def"):
         AsyncConsumer("postgresql://localhost/none", SUBSCRIPTION, handler=print)
