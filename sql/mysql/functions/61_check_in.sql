@@ -344,7 +344,7 @@ BEGIN
     WHERE v.subscription_id = owner_id AND c.id = me;
     IF is_known AND NOT is_balanced THEN
         SELECT COUNT(a.partition_id), COUNT(l.partition_id) - COUNT(a.partition_id) INTO warm, cold
-        FROM leases AS l FORCE INDEX (leases_holder)
+        FROM leases AS l FORCE INDEX (PRIMARY)
         LEFT JOIN active_partitions AS a ON a.subscription_id = owner_id AND a.partition_id = l.partition_id
         WHERE l.subscription_id = owner_id AND l.holder = me AND l.state = 'ACTIVE';
         IF cold > 0 OR quota <> warm THEN

@@ -1,13 +1,8 @@
--- name: index_and_count
--- What one consumer holds is found by an index; and a survey says how many of the partitions that somebody is short of are not free, less
--- what was asked back since. A migration can be applied again after it was cut short, so what is there already is passed over.
-CREATE PROCEDURE index_and_count()
+-- name: count_uncovered
+-- How many of the partitions that somebody is short of are not free, less what was asked back since the last survey. A migration can be
+-- applied again after it was cut short, so what is there already is passed over.
+CREATE PROCEDURE count_uncovered()
 BEGIN
-    IF NOT EXISTS (
-        SELECT * FROM information_schema.STATISTICS AS i
-        WHERE i.TABLE_SCHEMA = DATABASE() AND i.TABLE_NAME = 'leases' AND i.INDEX_NAME = 'leases_holder') THEN
-        ALTER TABLE leases ADD INDEX leases_holder (subscription_id, holder);
-    END IF;
     IF NOT EXISTS (
         SELECT * FROM information_schema.COLUMNS AS c
         WHERE c.TABLE_SCHEMA = DATABASE() AND c.TABLE_NAME = 'surveys' AND c.COLUMN_NAME = 'uncovered') THEN
@@ -15,13 +10,13 @@ BEGIN
     END IF;
 END;
 
--- name: call_index_and_count
--- Waits for whoever uses the tables.
-CALL index_and_count();
+-- name: call_count_uncovered
+-- Waits for whoever uses the table.
+CALL count_uncovered();
 
--- name: forget_index_and_count
+-- name: forget_count_uncovered
 -- It was for this migration.
-DROP PROCEDURE index_and_count;
+DROP PROCEDURE count_uncovered;
 
 -- name: create_shares
 -- The quotas of those who held too little or too much at the last survey, for the check-ins until the next one.

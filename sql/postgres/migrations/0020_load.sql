@@ -2,10 +2,6 @@
 -- join refuses a bad weight, and nobody else writes one: as a constraint it was read anew for each heartbeat.
 ALTER TABLE consumers DROP CONSTRAINT consumers_weight_check;
 
--- name: index_leases_holder
--- What one consumer holds. A commit changes no lease, so this costs nothing but the changes of hands.
-CREATE INDEX leases_holder ON leases (subscription_id, holder);
-
 -- name: index_leases_releasing
 -- Each check-in asks for leases that were to be released and are overdue.
 CREATE INDEX leases_releasing ON leases (subscription_id, release_deadline) WHERE state = 'RELEASING';
