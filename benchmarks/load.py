@@ -2,18 +2,18 @@
 
 Each consumer makes the calls of a process of its own, at its own pace: a heartbeat, and a check-in
 when the heartbeat says so.  Handlers are simulated: what is unread stays unread, so every partition
-stays active.  Half way through, a twentieth of the consumers die: they make no call any more.
+stays active.  The clock starts when a survey has found that everybody holds his share.  Half way
+through, a twentieth of the consumers die: they make no call any more.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from statistics import quantiles
@@ -31,15 +31,16 @@ from penstock.stream import Membership
 CONSUMERS = 1_000
 PARTITIONS = 1_024
 KILLED_SHARE = 0.05
-WORKERS = 8
+#: Connections for heartbeats and for check-ins: as in a process, neither waits for the other.
+BEATERS, CHECKERS = 4, 4
 SUBSCRIPTION = "load"
 #: Heartbeats in a run, which tells how long one may be: the default in a run of a minute.
 BEATS = 20
 LONGEST_HEARTBEAT = 3.0
 LEASE_HEARTBEATS = 10 / 3
-SETTLING_ROUNDS = 3
 JOINING_BEATS = 10  # heartbeats in which all of them start
 
+_UNSHARED = "SELECT COUNT(*) FROM penstock.surveys WHERE NOT balanced"
 _UNHELD = """
 SELECT COUNT(*) FROM penstock.leases AS l
 LEFT JOIN penstock.consumers AS c ON c.subscription_id = l.subscription_id AND c.id = l.holder
@@ -95,6 +96,39 @@ class Found:
         )
 
 
+@dataclass(order=True, slots=True)
+class Call:
+    """Who is to call, and when."""
+
+    due: float
+    name: str
+
+
+class Line:
+    """Calls in the order of their times; whoever serves it sleeps until the next one's comes."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._calls: list[Call] = []
+        self._changed = threading.Condition()
+
+    def add(self, due: float, name: str) -> None:
+        """One more."""
+        with self._changed:
+            heapq.heappush(self._calls, Call(due, name))
+            self._changed.notify()
+
+    def next(self) -> Call | None:
+        """The next one whose time has come; None at the end."""
+        with self._changed:
+            while not self._stop.is_set():
+                wait = self._calls[0].due - time.perf_counter() if self._calls else 1.0
+                if wait <= 0:
+                    return heapq.heappop(self._calls)
+                self._changed.wait(min(wait, 1.0))
+        return None
+
+
 class Crowd:
     """Consumers on a few connections, each with a time of its own for its next call."""
 
@@ -106,13 +140,20 @@ class Crowd:
         self._lock = threading.Lock()
         self._dead: set[str] = set()
         self._names = [f"c{number:04}" for number in range(count)]
-        self._pool = ThreadPoolExecutor(WORKERS)
+        self._pool = ThreadPoolExecutor(BEATERS + CHECKERS)
         self._found: Found | None = None
-        self._joined: set[str] = set()
+        self._members: dict[str, Membership] = {}
+        self._beats = [Line(self._stop) for _ in range(BEATERS)]
+        self._check_ins = Line(self._stop)
+        self._called: set[str] = set()
 
     def __enter__(self) -> Crowd:
-        self._work = [
-            self._pool.submit(self._run, self._names[number::WORKERS]) for number in range(WORKERS)
+        begun, starting = time.perf_counter(), JOINING_BEATS * self._heartbeat
+        for number, name in enumerate(self._names):
+            self._beats[number % BEATERS].add(begun + starting * number / len(self._names), name)
+        self._work = [self._pool.submit(self._serve, line, self._beat) for line in self._beats]
+        self._work += [
+            self._pool.submit(self._serve, self._check_ins, self._check_in) for _ in range(CHECKERS)
         ]
         return self
 
@@ -123,13 +164,12 @@ class Crowd:
             each.result()
 
     def settle(self) -> None:
-        """Until all have joined, every partition is held, and the surplus is given back."""
+        """Until all have joined and a survey has found that everybody holds his share."""
         begun = time.perf_counter()
-        while len(self._joined) < len(self._names) or self._bench.figure(_UNHELD):
+        while len(self._members) < len(self._names) or self._bench.figure(_UNSHARED):
             self._check()
             time.sleep(self._heartbeat)
-        time.sleep(SETTLING_ROUNDS * self._heartbeat)
-        print(f"  all held after {time.perf_counter() - begun:.1f} s", flush=True)
+        print(f"  all have their share after {time.perf_counter() - begun:.1f} s", flush=True)
 
     def live(self, seconds: float) -> Found:
         """Measure so long; half way through some die."""
@@ -160,59 +200,58 @@ class Crowd:
             if each.done():
                 each.result()
 
-    def _run(self, names: list[str]) -> None:
+    def _serve(self, line: Line, work: Callable[[Any, Call], None]) -> None:
         connection: Any = database.connect(self._bench.url)
         try:
-            now, starting = time.perf_counter(), JOINING_BEATS * self._heartbeat
-            calls = [
-                (now + starting * n / len(names), name, "join") for n, name in enumerate(names)
-            ]
-            members: dict[str, Membership] = {}
-            while not self._stop.is_set():
-                due, name, kind = heapq.heappop(calls)
-                self._stop.wait(max(0.0, due - time.perf_counter()))
-                if name in self._dead:
-                    continue
-                try:
-                    if kind == "join":
-                        members[name] = stream.join(connection, SUBSCRIPTION, name)
-                        self._joined.add(name)
-                    told = self._call(connection, members[name], kind)
-                except UnknownConsumer:
-                    told = math.inf
-                    if kind == "check in":  # its next heartbeat finds it out
-                        continue
-                    kind = "gone"
-                    heapq.heappush(calls, (time.perf_counter(), name, "join"))
-                if told < self._heartbeat:
-                    heapq.heappush(calls, (time.perf_counter() + told, name, "check in"))
-                if kind in {"join", "beat"}:
-                    heapq.heappush(calls, (due + self._heartbeat, name, "beat"))
+            while (call := line.next()) is not None:
+                if call.name not in self._dead:
+                    work(connection, call)
         finally:
             connection.close()
 
-    def _call(self, connection: Any, member: Membership, kind: str) -> float:
-        """A heartbeat answers when to check in."""
-        if kind == "beat":
-            return self._beat(connection, member)
-        self._check_in(connection, member)
-        return math.inf
-
-    def _beat(self, connection: Any, member: Membership) -> float:
+    def _beat(self, connection: Any, call: Call) -> None:
+        """Stay alive, or join (again); the answer is when to check in."""
+        line = self._beats[int(call.name[1:]) % BEATERS]
+        member = self._members.get(call.name)
+        if member is None:
+            self._members[call.name] = stream.join(connection, SUBSCRIPTION, call.name)
+            self._call(call.name, 0.0)
+            line.add(time.perf_counter() + self._heartbeat, call.name)
+            return
         begun = time.perf_counter()
         (beat,) = stream.heartbeats(connection, [member], alone=True)
-        spent = time.perf_counter() - begun
+        now = time.perf_counter()
         with self._lock:
             if self._found is not None:
-                self._found.heartbeats.append(1_000 * spent)
+                self._found.heartbeats.append(1_000 * (now - begun))
                 self._found.joined_again += beat.standing == "gone"
         if beat.standing == "gone":
-            raise UnknownConsumer(member.consumer)
-        return beat.check_in_seconds if beat.standing == "member" else self._heartbeat
+            del self._members[call.name]
+            line.add(now, call.name)
+            return
+        if beat.standing == "member" and beat.check_in_seconds < self._heartbeat:
+            self._call(call.name, beat.check_in_seconds)
+        line.add(max(call.due, now - self._heartbeat) + self._heartbeat, call.name)
 
-    def _check_in(self, connection: Any, member: Membership) -> None:
+    def _call(self, name: str, seconds: float) -> None:
+        """One check-in of each at a time."""
+        with self._lock:
+            called = name in self._called
+            self._called.add(name)
+        if not called:
+            self._check_ins.add(time.perf_counter() + seconds, name)
+
+    def _check_in(self, connection: Any, call: Call) -> None:
+        with self._lock:
+            self._called.discard(call.name)
+        member = self._members.get(call.name)
+        if member is None:
+            return
         begun = time.perf_counter()
-        held = stream.check_in(connection, member, fresh=False)
+        try:
+            held = stream.check_in(connection, member, fresh=False)
+        except UnknownConsumer:  # its next heartbeat finds it out
+            return
         now = time.perf_counter()
         with self._lock:
             if self._found is not None:

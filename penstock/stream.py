@@ -164,7 +164,7 @@ def heartbeats(
         consumers=[member.consumer for member in members],
         sessions=[member.session for member in members],
     )
-    return [Beat(standing, float(due), float(pace)) for _, standing, due, pace in rows]
+    return [Beat(standing, float(due), float(pace)) for _, standing, due, pace in sorted(rows)]
 
 
 def check_in(connection: Any, member: Membership, *, fresh: bool = True) -> list[Lease]:

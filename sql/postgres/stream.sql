@@ -25,14 +25,12 @@ SELECT penstock.heartbeat(%(subscription)s, %(consumer)s, %(session)s)
 -- The same for all consumers of a process.
 SELECT place, standing, check_in_seconds, COALESCE(pace_seconds, 0)
 FROM penstock.heartbeats(%(subscriptions)s::text[], %(consumers)s::text[], %(sessions)s::uuid[])
-ORDER BY place
 
 -- name: heartbeats_alone
 -- The same in a transaction of its own, whose commit does not wait for the disk.
 SELECT place, standing, check_in_seconds, COALESCE(pace_seconds, 0)
-FROM set_config('synchronous_commit', 'off', true),
-    penstock.heartbeats(%(subscriptions)s::text[], %(consumers)s::text[], %(sessions)s::uuid[])
-ORDER BY place
+FROM penstock.heartbeats(%(subscriptions)s::text[], %(consumers)s::text[], %(sessions)s::uuid[])
+WHERE set_config('synchronous_commit', 'off', true) = 'off'
 
 -- name: check_in
 -- Stays a member, and gives and takes leases.

@@ -38,8 +38,8 @@ WHOLE_SHARES: Guard = {
     "postgres": ("quotas", "r.whole + (r.place <= r.left_over)::integer", "r.whole"),
     "mysql": (
         "find_standings",
-        "SELECT r.id, r.missing + (r.place <= r.left_over) FROM",
-        "SELECT r.id, r.missing FROM",
+        "SELECT r.id, r.missing + (r.place <= r.left_over), r.held FROM",
+        "SELECT r.id, r.missing, r.held FROM",
     ),
 }
 TIES_BY_CHANCE: Guard = {

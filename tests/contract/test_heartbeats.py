@@ -24,7 +24,7 @@ WAITS_FOR_A_ROW: Guard = {
 ANY_SESSION: Guard = {
     "postgres": (
         "heartbeats",
-        "AND m.session = given.session\n            FOR",
+        "AND m.session = sessions[at]\n            FOR",
         "\n            FOR",
     ),
     "mysql": ("heartbeats", "AND c.session = run\n", "\n"),

@@ -281,6 +281,7 @@ BEGIN
     DELETE l FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE l FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE a FROM active_partitions AS a WHERE a.subscription_id = owner_id;
+    DELETE h FROM shares AS h WHERE h.subscription_id = owner_id;
     DELETE v FROM surveys AS v WHERE v.subscription_id = owner_id;
     DELETE t FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;

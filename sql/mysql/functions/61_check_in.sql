@@ -20,40 +20,46 @@ RETURN high_watermark(of_partition) - current_position(of_subscription, of_parti
 -- name: survey
 -- Writes down which partitions of a subscription are active, unless that was done since a time: check-ins share what one of them
 -- has found. Active are those with unread events or redriven letters, or held and read a moment ago (a partition that drains between two events keeps
--- its lease for that long). The caller holds the subscription's row, so that one looks while the others wait, and need not look
--- again. Answers whether everybody has his share, as far as that is known.
-CREATE PROCEDURE survey(owner_id BIGINT, since DATETIME(6), present DATETIME(6), OUT is_balanced BOOLEAN)
+-- its lease for that long). Those that were active and are held are looked at within ten seconds, a share of the circle of their
+-- random keys each time, unless the whole is asked for. The caller holds the subscription's row, so that one looks while the others wait,
+-- and need not look again. Answers whether it looked.
+CREATE PROCEDURE survey(owner_id BIGINT, since DATETIME(6), is_whole BOOLEAN, present DATETIME(6), OUT looked BOOLEAN)
 survey: BEGIN
-    SELECT MAX(v.balanced) INTO is_balanced FROM surveys AS v WHERE v.subscription_id = owner_id AND v.made_at >= since;
-    IF is_balanced IS NOT NULL THEN
+    DECLARE turn, share DOUBLE;
+    SELECT COUNT(v.made_at) = 0 INTO looked FROM surveys AS v WHERE v.subscription_id = owner_id AND v.made_at >= since;
+    IF NOT looked THEN
         LEAVE survey;
     END IF;
-    SET is_balanced = FALSE;
-    CREATE TEMPORARY TABLE IF NOT EXISTS found_active (partition_id BIGINT NOT NULL PRIMARY KEY) ENGINE = MEMORY;
-    DELETE FROM found_active;
-    INSERT INTO found_active (partition_id)
-    SELECT STRAIGHT_JOIN n.partition_id
+    SELECT MAX(TIMESTAMPDIFF(MICROSECOND, '2000-01-01', v.made_at)) / 1e7 INTO turn
+    FROM surveys AS v WHERE v.subscription_id = owner_id;
+    SET share = IF(is_whole OR turn IS NULL, 1, TIMESTAMPDIFF(MICROSECOND, '2000-01-01', present) / 1e7 - turn);
+    SET turn = COALESCE(turn - FLOOR(turn), 0);
+    CREATE TEMPORARY TABLE IF NOT EXISTS looked_at (
+        partition_id BIGINT NOT NULL PRIMARY KEY, is_active BOOLEAN NOT NULL, was_active BOOLEAN NOT NULL
+    ) ENGINE = MEMORY;
+    DELETE FROM looked_at;
+    INSERT INTO looked_at (partition_id, is_active, was_active)
+    SELECT STRAIGHT_JOIN n.partition_id,
+           IF(n.holder IS NOT NULL AND GREATEST(p.at, n.acquired_at) > present - INTERVAL 30 SECOND, TRUE,
+              high_watermark(n.partition_id) > p.position OR redriven_letters(owner_id, n.partition_id) > 0), n.was_active
     FROM (
-        SELECT l.partition_id, l.holder, l.acquired_at, (
+        SELECT l.partition_id, l.holder, l.acquired_at, a.partition_id IS NOT NULL AS was_active, (
                    SELECT q.id
                    FROM positions AS q FORCE INDEX (positions_newest)
                    WHERE q.subscription_id = l.subscription_id AND q.partition_id = l.partition_id
                    ORDER BY q.subscription_id DESC, q.partition_id DESC, q.id DESC
                    LIMIT 1) AS newest
-        FROM leases AS l
-        WHERE l.subscription_id = owner_id
+        FROM leases AS l FORCE INDEX (PRIMARY)
+        LEFT JOIN active_partitions AS a ON a.subscription_id = owner_id AND a.partition_id = l.partition_id
+        WHERE l.subscription_id = owner_id AND (
+            a.partition_id IS NULL OR l.state = 'AVAILABLE' OR l.random_key - turn - FLOOR(l.random_key - turn) < share)
         LIMIT 1000000  -- Keeps it from being merged into the query.
     ) AS n
-    JOIN positions AS p ON p.id = n.newest
-    WHERE IF(n.holder IS NOT NULL AND GREATEST(p.at, n.acquired_at) > present - INTERVAL 30 SECOND, TRUE,
-             high_watermark(n.partition_id) > p.position OR redriven_letters(owner_id, n.partition_id) > 0);
-    DELETE a FROM active_partitions AS a LEFT JOIN found_active AS f ON f.partition_id = a.partition_id
-    WHERE a.subscription_id = owner_id AND f.partition_id IS NULL;
+    JOIN positions AS p ON p.id = n.newest;
+    DELETE a FROM looked_at AS f STRAIGHT_JOIN active_partitions AS a ON a.subscription_id = owner_id AND a.partition_id = f.partition_id
+    WHERE NOT f.is_active;
     INSERT INTO active_partitions (subscription_id, partition_id)
-    SELECT owner_id, f.partition_id
-    FROM found_active AS f
-    LEFT JOIN active_partitions AS a ON a.subscription_id = owner_id AND a.partition_id = f.partition_id
-    WHERE a.partition_id IS NULL;
+    SELECT owner_id, f.partition_id FROM looked_at AS f WHERE f.is_active AND NOT f.was_active;
     INSERT INTO surveys (subscription_id, made_at, pace_seconds)
     SELECT s.id, present, (SELECT COUNT(*) FROM consumers AS c WHERE c.subscription_id = owner_id) / s.target_qps
     FROM subscriptions AS s
@@ -73,22 +79,23 @@ BEGIN
     DELETE FROM board;
     INSERT INTO board (partition_id, state, holder_hash, random_key, is_active)
     SELECT l.partition_id, l.state, UNHEX(SHA2(l.holder, 256)), l.random_key, a.partition_id IS NOT NULL
-    FROM leases AS l
+    FROM leases AS l FORCE INDEX (PRIMARY)
     LEFT JOIN active_partitions AS a ON a.subscription_id = owner_id AND a.partition_id = l.partition_id
     WHERE l.subscription_id = owner_id AND (topic_ids IS NULL OR JSON_CONTAINS(topic_ids, CAST(l.partition_id >> 16 AS CHAR)));
 END;
 
 -- name: find_standings
--- Fills the session's table standings: how many active partitions of the board each consumer holds too few (below 0: too many).
+-- Fills the session's table stands: how many active partitions of the board each consumer holds, and how many too few (below 0: too
+-- many).
 -- Fair share by weight of those who take this topic (NULL: all): largest remainders (Hamilton), ties by consumer id, so that all active
 -- partitions are held, the spread at equal weights is at most 1, and nothing moves in the steady state.
 CREATE PROCEDURE find_standings(owner_id BIGINT, of_topic BIGINT, active BIGINT)
 BEGIN
-    CREATE TEMPORARY TABLE IF NOT EXISTS standings (
-        consumer VARCHAR(255) NOT NULL PRIMARY KEY, shortage BIGINT NOT NULL
+    CREATE TEMPORARY TABLE IF NOT EXISTS stands (
+        consumer VARCHAR(255) NOT NULL PRIMARY KEY, shortage BIGINT NOT NULL, held BIGINT NOT NULL
     ) ENGINE = MEMORY;
-    DELETE FROM standings;
-    INSERT INTO standings (consumer, shortage)
+    DELETE FROM stands;
+    INSERT INTO stands (consumer, shortage, held)
     WITH exact AS (
         SELECT c.id, active * c.weight / SUM(c.weight) OVER () AS share, (
                    SELECT COUNT(*) FROM board AS b
@@ -96,12 +103,12 @@ BEGIN
         FROM consumers AS c
         WHERE c.subscription_id = owner_id AND (of_topic IS NULL OR may_hold(owner_id, c.id, of_topic))
     ), ranked AS (
-        SELECT e.id, FLOOR(e.share) - e.held AS missing,
+        SELECT e.id, e.held, FLOOR(e.share) - e.held AS missing,
                ROW_NUMBER() OVER (ORDER BY e.share - FLOOR(e.share) DESC, e.id) AS place,
                active - SUM(FLOOR(e.share)) OVER () AS left_over
         FROM exact AS e
     )
-    SELECT r.id, r.missing + (r.place <= r.left_over) FROM ranked AS r;
+    SELECT r.id, r.missing + (r.place <= r.left_over), r.held FROM ranked AS r;
 END;
 
 -- name: find_share
@@ -123,7 +130,7 @@ BEGIN
     SELECT MAX(IF(s.consumer = me, s.shortage, NULL)), SUM(GREATEST(s.shortage, 0)) - unheld,
            SUM(s.shortage <> 0 AND s.consumer <> me)
     INTO shortage, uncovered, concerned
-    FROM standings AS s;
+    FROM stands AS s;
 END;
 
 -- name: release_surplus
@@ -238,7 +245,7 @@ BEGIN
         FROM (
             SELECT s.consumer, s.shortage,
                    ROW_NUMBER() OVER (PARTITION BY SIGN(s.shortage) ORDER BY ABS(s.shortage) DESC, s.consumer) AS place
-            FROM standings AS s
+            FROM stands AS s
             WHERE s.shortage <> 0 AND s.consumer <> me
         ) AS r
         WHERE r.place <= IF(r.shortage > 0, many_short, many_ample)
@@ -271,43 +278,95 @@ BEGIN
     END IF;
 END;
 
--- name: share_out
--- What a check-in does for topics that the same consumers take (a JSON array of ids, and one of them; NULL: all): has the consumer
--- give up and take what it should, and calls the others who have too little or too much. Where that are all topics, it writes down
--- whether nothing had to move: then the check-ins until the next survey need not ask.
-CREATE PROCEDURE share_out(
-    owner_id BIGINT, consumer VARCHAR(255), topic_ids JSON, of_topic BIGINT, present DATETIME(6), deadline DATETIME(6)
+-- name: give_and_take
+-- Has a consumer give up and take what it should, of the board; answers how many it was asked for, and how many it took.
+CREATE PROCEDURE give_and_take(
+    owner_id BIGINT, consumer VARCHAR(255), shortage BIGINT, cold BIGINT, uncovered BIGINT, present DATETIME(6), deadline DATETIME(6),
+    OUT asked BIGINT, OUT taken BIGINT
 )
 BEGIN
-    DECLARE shortage, cold, uncovered, available, concerned BIGINT;
-    DECLARE asked, taken BIGINT DEFAULT 0;
-    CALL read_board(owner_id, topic_ids);
-    CALL find_share(owner_id, consumer, of_topic, shortage, cold, uncovered, available, concerned);
+    SET asked = 0, taken = 0;
     IF cold > 0 OR LEAST(-shortage, uncovered) > 0 THEN
         CALL release_surplus(owner_id, consumer, LEAST(-shortage, uncovered), present, deadline, asked);
     END IF;
     IF shortage > 0 THEN
         CALL acquire(owner_id, consumer, shortage, present, taken);
     END IF;
+END;
+
+-- name: share_out
+-- What a check-in does for topics that the same consumers take (a JSON array of ids, and one of them; NULL: all), once a survey was
+-- made: looks how all of them stand, has the consumer give up and take what it should, and calls the others who have too little
+-- or too much. Where that are all topics, it writes down what it found, for follow_share.
+CREATE PROCEDURE share_out(
+    owner_id BIGINT, consumer VARCHAR(255), topic_ids JSON, of_topic BIGINT, present DATETIME(6), deadline DATETIME(6)
+)
+BEGIN
+    DECLARE shortage, cold, uncovered, available, concerned, asked, taken BIGINT;
+    CALL read_board(owner_id, topic_ids);
+    CALL find_share(owner_id, consumer, of_topic, shortage, cold, uncovered, available, concerned);
+    CALL give_and_take(owner_id, consumer, shortage, cold, uncovered, present, deadline, asked, taken);
     IF concerned > 0 THEN
         CALL call_consumers(owner_id, consumer, available - taken, uncovered - asked, present);
     END IF;
-    UPDATE surveys AS v
-    SET v.balanced = (topic_ids IS NULL AND shortage = 0 AND cold = 0 AND concerned = 0)
-    WHERE v.subscription_id = owner_id;
+    IF topic_ids IS NULL THEN
+        CALL write_shares(owner_id);
+        UPDATE surveys AS v
+        SET v.balanced = (shortage = 0 AND cold = 0 AND concerned = 0), v.uncovered = uncovered - asked
+        WHERE v.subscription_id = owner_id;
+    END IF;
+END;
+
+-- name: write_shares
+-- Keeps the quotas of those who stand with too little or too much, and of nobody else.
+CREATE PROCEDURE write_shares(owner_id BIGINT)
+BEGIN
+    DELETE h FROM shares AS h LEFT JOIN stands AS s ON s.consumer = h.consumer AND s.shortage <> 0
+    WHERE h.subscription_id = owner_id AND s.consumer IS NULL;
+    INSERT INTO shares (subscription_id, consumer, quota)
+    SELECT owner_id, s.consumer, s.shortage + s.held FROM stands AS s WHERE s.shortage <> 0
+    ON DUPLICATE KEY UPDATE quota = VALUES(quota);
+END;
+
+-- name: follow_share
+-- What a check-in does until the next survey: it follows what the last one has found for this consumer. Answers whether that can be
+-- said: not of one that joined since.
+CREATE PROCEDURE follow_share(
+    owner_id BIGINT, me VARCHAR(255), present DATETIME(6), deadline DATETIME(6), OUT is_known BOOLEAN
+)
+BEGIN
+    DECLARE uncovered, quota, warm, cold, asked, taken BIGINT;
+    DECLARE is_balanced BOOLEAN;
+    SELECT v.balanced, v.uncovered, c.joined_at <= v.made_at, (
+               SELECT h.quota FROM shares AS h WHERE h.subscription_id = owner_id AND h.consumer = me)
+    INTO is_balanced, uncovered, is_known, quota
+    FROM surveys AS v JOIN consumers AS c ON c.subscription_id = v.subscription_id
+    WHERE v.subscription_id = owner_id AND c.id = me;
+    IF is_known AND NOT is_balanced THEN
+        SELECT COUNT(a.partition_id), COUNT(l.partition_id) - COUNT(a.partition_id) INTO warm, cold
+        FROM leases AS l FORCE INDEX (PRIMARY)
+        LEFT JOIN active_partitions AS a ON a.subscription_id = owner_id AND a.partition_id = l.partition_id
+        WHERE l.subscription_id = owner_id AND l.holder = me AND l.state = 'ACTIVE';
+        IF cold > 0 OR quota <> warm THEN
+            CALL read_board(owner_id, NULL);
+            CALL give_and_take(owner_id, me, COALESCE(quota - warm, 0), cold, uncovered, present, deadline, asked, taken);
+            UPDATE surveys AS v SET v.uncovered = v.uncovered - asked WHERE v.subscription_id = owner_id;
+        END IF;
+    END IF;
 END;
 
 -- name: check_in
 -- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a subscription at
--- a time; the clock is read after the lock. Who finds that others have too little or too much calls them. Which partitions have
--- unread events is looked up anew when fresh, else at most once in refresh_seconds for all. Answers the leases that are now
--- held. While the subscription is paused, all that is held is asked for. Raises PS013, PS014, PS018.
+-- a time; the clock is read after the lock. Which partitions have unread events and how everybody stands is looked up anew when
+-- fresh or when somebody has died, else at most once in refresh_seconds for all; who looks calls the others that have too little or
+-- too much. Answers the leases that are now held. While the subscription is paused, all that is held is asked for. Raises PS013, PS014, PS018.
 CREATE PROCEDURE check_in(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), fresh BOOLEAN)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE asked BIGINT;
     DECLARE expired, locked, listed INT;
-    DECLARE paused, is_balanced BOOLEAN;
+    DECLARE paused, looked BOOLEAN;
+    DECLARE is_known BOOLEAN DEFAULT FALSE;
     DECLARE release_time, refresh_time, pause DOUBLE;
     DECLARE present, deadline DATETIME(6);
     DECLARE asked_at DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
@@ -333,13 +392,20 @@ BEGIN
         CALL read_board(owner_id, NULL);
         CALL release_surplus(owner_id, consumer, 1000000000, present, deadline, asked);
     ELSE
-        CALL survey(owner_id, IF(fresh, asked_at, present - INTERVAL refresh_time * 1000000 MICROSECOND), present, is_balanced);
+        CALL survey(
+            owner_id, IF(fresh, asked_at, IF(expired > 0, present, present - INTERVAL refresh_time * 1000000 MICROSECOND)), fresh, present,
+            looked);
         SELECT COUNT(f.topic_id) INTO listed
         FROM (SELECT t.topic_id FROM consumer_topics AS t WHERE t.subscription_id = owner_id LIMIT 1) AS f;
-        IF NOT is_balanced AND listed > 0 THEN
+        IF listed > 0 THEN
             CALL share_out_groups(owner_id, consumer, present, deadline);
-        ELSEIF NOT is_balanced THEN
-            CALL share_out(owner_id, consumer, NULL, NULL, present, deadline);
+        ELSE
+            IF NOT looked THEN
+                CALL follow_share(owner_id, consumer, present, deadline, is_known);
+            END IF;
+            IF NOT is_known THEN
+                CALL share_out(owner_id, consumer, NULL, NULL, present, deadline);
+            END IF;
         END IF;
     END IF;
     CALL held_leases(subscription, consumer);

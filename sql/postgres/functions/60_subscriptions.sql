@@ -181,6 +181,7 @@ BEGIN
     DELETE FROM leaders AS l WHERE l.subscription_id = owner_id;
     DELETE FROM leases AS l WHERE l.subscription_id = owner_id;
     DELETE FROM active_partitions AS a WHERE a.subscription_id = owner_id;
+    DELETE FROM shares AS h WHERE h.subscription_id = owner_id;
     DELETE FROM surveys AS v WHERE v.subscription_id = owner_id;
     DELETE FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE FROM stops AS s WHERE s.subscription_id = owner_id;

@@ -17,12 +17,29 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: find_active
--- The partitions of a subscription that are active: with unread events or redriven letters, or held and read a moment ago (a partition
--- that drains between two events keeps its lease for that long). The high watermark is asked for last, because it costs most.
-CREATE OR REPLACE FUNCTION find_active(subscription_id bigint, now timestamptz) RETURNS TABLE (partition_id bigint)
+-- Whether partitions of a subscription are active: with unread events or redriven letters, or held and read a moment ago (a partition
+-- that drains between two events keeps its lease for that long). Looks at all that were not or that nobody holds, and of the others
+-- at a share of the circle of their random keys. The high watermark is asked for last, because it costs most.
+CREATE OR REPLACE FUNCTION find_active(
+    subscription_id bigint, first_key double precision, share double precision, now timestamptz
+) RETURNS TABLE (partition_id bigint, active boolean, was_active boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT l.partition_id
-    FROM leases AS l
+    SELECT l.partition_id,
+           CASE WHEN l.holder IS NOT NULL AND GREATEST(p.at, l.acquired_at) > now - interval '30 seconds' THEN true
+                ELSE p.position < (
+                    -- high_watermark(), which as a function would cost three times as much.
+                    SELECT c.first_sequence + c.event_count - 1
+                    FROM chunks AS c
+                    WHERE c.partition_id = l.partition_id
+                    ORDER BY c.first_sequence DESC
+                    LIMIT 1) OR redriven_letters(l.subscription_id, l.partition_id) > 0 END,
+           l.was_active
+    FROM (
+        SELECT o.*, a.partition_id IS NOT NULL AS was_active, o.random_key - first_key AS place
+        FROM leases AS o
+        LEFT JOIN active_partitions AS a ON a.subscription_id = o.subscription_id AND a.partition_id = o.partition_id
+        WHERE o.subscription_id = find_active.subscription_id
+    ) AS l
     CROSS JOIN LATERAL (
         SELECT q.position, q.at
         FROM positions AS q
@@ -30,45 +47,40 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         ORDER BY q.id DESC
         LIMIT 1
     ) AS p
-    WHERE l.subscription_id = find_active.subscription_id
-      AND CASE WHEN l.holder IS NOT NULL AND GREATEST(p.at, l.acquired_at) > now - interval '30 seconds' THEN true
-               ELSE p.position < (
-                   -- high_watermark(), which as a function would cost three times as much.
-                   SELECT c.first_sequence + c.event_count - 1
-                   FROM chunks AS c
-                   WHERE c.partition_id = l.partition_id
-                   ORDER BY c.first_sequence DESC
-                   LIMIT 1) OR redriven_letters(l.subscription_id, l.partition_id) > 0 END
+    WHERE NOT l.was_active OR l.state = 'AVAILABLE' OR l.place - floor(l.place) < share
 $$;
 
 -- name: survey
 -- Writes down which partitions are active, unless that was done since a time: check-ins share what one of them has found. The
--- caller holds the subscription's row, so that one looks while the others wait, and need not look again. Answers whether everybody
--- has his share, as far as that is known.
-CREATE OR REPLACE FUNCTION survey(owner subscriptions, since timestamptz, now timestamptz) RETURNS boolean
+-- caller holds the subscription's row, so that one looks while the others wait, and need not look again. Those that were active and
+-- are held are looked at within ten seconds, a part each time, unless the whole is asked for. Answers whether it looked.
+CREATE OR REPLACE FUNCTION survey(owner subscriptions, since timestamptz, whole boolean, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     known surveys%ROWTYPE;
+    turn double precision;
 BEGIN
     SELECT * INTO known FROM surveys AS v WHERE v.subscription_id = owner.id;
     IF known.made_at >= since THEN
-        RETURN known.balanced;
+        RETURN false;
     END IF;
+    turn := COALESCE(extract(epoch FROM known.made_at) / 10, 0);
     WITH found AS MATERIALIZED (
-        SELECT f.partition_id FROM find_active(owner.id, now) AS f
+        SELECT f.partition_id, f.active
+        FROM find_active(owner.id, turn - floor(turn), CASE WHEN whole THEN 1 ELSE extract(epoch FROM now) / 10 - turn END, now) AS f
+        WHERE f.active <> f.was_active
     ), gone AS (
         DELETE FROM active_partitions AS a
-        WHERE a.subscription_id = owner.id AND a.partition_id NOT IN (SELECT f.partition_id FROM found AS f)
+        USING found AS f
+        WHERE a.subscription_id = owner.id AND a.partition_id = f.partition_id AND NOT f.active
     )
     INSERT INTO active_partitions (subscription_id, partition_id)
-    SELECT owner.id, f.partition_id
-    FROM found AS f
-    WHERE f.partition_id NOT IN (SELECT a.partition_id FROM active_partitions AS a WHERE a.subscription_id = owner.id);
+    SELECT owner.id, f.partition_id FROM found AS f WHERE f.active;
     INSERT INTO surveys (subscription_id, made_at, pace_seconds)
     SELECT owner.id, now, count(*) / owner.target_qps FROM consumers AS c WHERE c.subscription_id = owner.id
     ON CONFLICT ON CONSTRAINT surveys_pkey DO UPDATE
     SET made_at = EXCLUDED.made_at, pace_seconds = EXCLUDED.pace_seconds;
-    RETURN false;
+    RETURN true;
 END
 $$;
 
@@ -95,10 +107,11 @@ $$;
 -- name: find_share
 -- How a consumer stands with these topics (NULL: all): how many active partitions it holds too few (shortage; below 0: too many) and how many that are not
 -- active (cold); how many of what the others are short of is not free (uncovered), how many partitions are free, who of the
--- others has too little (short) or too much (ample), the furthest first, and whether nothing has to move (balanced).
+-- others has too little (short) or too much (ample), the furthest first, whether nothing has to move (balanced), and who is concerned
+-- if it has, with his quota.
 CREATE OR REPLACE FUNCTION find_share(
     subscription_id bigint, consumer text, topic_ids bigint[], OUT shortage bigint, OUT cold bigint, OUT uncovered bigint, OUT free bigint,
-    OUT short text[], OUT ample text[], OUT balanced boolean
+    OUT short text[], OUT ample text[], OUT balanced boolean, OUT concerned text[], OUT quotas bigint[]
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     WITH board AS MATERIALIZED (
@@ -118,7 +131,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         WHERE b.state = 'ACTIVE'
         GROUP BY b.holder
     ), standing AS (
-        SELECT q.consumer, q.quota - COALESCE(h.warm, 0) AS shortage, COALESCE(h.cold, 0) AS cold, t.unheld, t.free
+        SELECT q.consumer, q.quota, q.quota - COALESCE(h.warm, 0) AS shortage, COALESCE(h.cold, 0) AS cold, t.unheld, t.free
         FROM totals AS t
         CROSS JOIN LATERAL quotas(find_share.subscription_id, topic_ids, t.active) AS q
         LEFT JOIN held AS h ON h.holder = q.consumer
@@ -130,7 +143,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
                FILTER (WHERE s.shortage > 0 AND s.consumer <> find_share.consumer),
            array_agg(s.consumer ORDER BY s.shortage, s.consumer)
                FILTER (WHERE s.shortage < 0 AND s.consumer <> find_share.consumer),
-           bool_and(s.shortage = 0 AND s.cold = 0)
+           bool_and(s.shortage = 0 AND s.cold = 0),
+           array_agg(s.consumer) FILTER (WHERE s.shortage <> 0 OR s.cold > 0),
+           array_agg(s.quota) FILTER (WHERE s.shortage <> 0 OR s.cold > 0)
     FROM standing AS s
 $$;
 
@@ -254,37 +269,98 @@ BEGIN
 END
 $$;
 
+-- name: give_and_take
+-- Has a consumer give up and take what it should; answers how many it was asked for, and how many it took.
+CREATE OR REPLACE FUNCTION give_and_take(
+    owner subscriptions, consumer text, topic_ids bigint[], shortage bigint, cold bigint, uncovered bigint, now timestamptz,
+    OUT asked integer, OUT taken integer
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    asked := 0; taken := 0;
+    IF cold > 0 OR LEAST(-shortage, uncovered) > 0 THEN
+        asked := release_surplus(owner, consumer, topic_ids, LEAST(-shortage, uncovered), now);
+    END IF;
+    IF shortage > 0 THEN
+        taken := acquire(owner.id, consumer, topic_ids, shortage, now);
+    END IF;
+END
+$$;
+
 -- name: share_out
--- What a check-in does for topics that the same consumers take (NULL: all): has the consumer give up and take what it should, and calls
--- the others who have too little or too much. Where that are all topics, it writes down whether nothing had to move: then the
--- check-ins until the next survey need not ask.
+-- What a check-in does for topics that the same consumers take (NULL: all), once a survey was made: looks how all of them stand, has
+-- the consumer give up and take what it should, and calls the others who have too little or too much. Where that are all topics,
+-- it writes down what it found, for follow_share.
 CREATE OR REPLACE FUNCTION share_out(owner subscriptions, consumer text, topic_ids bigint[], now timestamptz) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     mine record;
-    asked integer := 0;
-    taken integer := 0;
+    moved record;
 BEGIN
     SELECT * INTO mine FROM find_share(owner.id, consumer, topic_ids);
-    IF mine.cold > 0 OR LEAST(-mine.shortage, mine.uncovered) > 0 THEN
-        asked := release_surplus(owner, consumer, topic_ids, LEAST(-mine.shortage, mine.uncovered), now);
-    END IF;
-    IF mine.shortage > 0 THEN
-        taken := acquire(owner.id, consumer, topic_ids, mine.shortage, now);
-    END IF;
+    SELECT * INTO moved FROM give_and_take(owner, consumer, topic_ids, mine.shortage, mine.cold, mine.uncovered, now);
     IF cardinality(mine.short) > 0 OR cardinality(mine.ample) > 0 THEN
-        PERFORM call_consumers(owner, mine.short[1:mine.free - taken] || mine.ample[1:mine.uncovered - asked], now);
+        PERFORM call_consumers(
+            owner, mine.short[1:mine.free - moved.taken] || mine.ample[1:mine.uncovered - moved.asked], now);
     END IF;
-    UPDATE surveys AS v SET balanced = NOT v.balanced
-    WHERE v.subscription_id = owner.id AND v.balanced <> (mine.balanced AND topic_ids IS NULL);
+    IF topic_ids IS NULL THEN
+        PERFORM write_shares(owner.id, mine.concerned, mine.quotas);
+        UPDATE surveys AS v SET balanced = mine.balanced, uncovered = mine.uncovered - moved.asked
+        WHERE v.subscription_id = owner.id
+          AND (v.balanced, v.uncovered) IS DISTINCT FROM (mine.balanced, mine.uncovered - moved.asked);
+    END IF;
+END
+$$;
+
+-- name: write_shares
+-- Keeps the quotas of those who are concerned, and of nobody else.
+CREATE OR REPLACE FUNCTION write_shares(subscription_id bigint, concerned text[], quotas bigint[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    DELETE FROM shares AS h
+    WHERE h.subscription_id = write_shares.subscription_id
+      AND NOT EXISTS (SELECT FROM unnest(concerned) AS g (consumer) WHERE g.consumer = h.consumer);
+    INSERT INTO shares AS h (subscription_id, consumer, quota)
+    SELECT write_shares.subscription_id, g.consumer, g.quota FROM unnest(concerned, quotas) AS g (consumer, quota)
+    ON CONFLICT ON CONSTRAINT shares_pkey DO UPDATE SET quota = EXCLUDED.quota WHERE h.quota <> EXCLUDED.quota;
+END
+$$;
+
+-- name: follow_share
+-- What a check-in does until the next survey: it follows what the last one has found for this consumer. Answers whether that can be
+-- said: not of one that joined since.
+CREATE OR REPLACE FUNCTION follow_share(owner subscriptions, consumer text, now timestamptz) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    known record;
+    mine record;
+    moved record;
+BEGIN
+    SELECT v.balanced, v.uncovered, h.quota, c.joined_at <= v.made_at AS stood INTO known
+    FROM surveys AS v
+    JOIN consumers AS c ON c.subscription_id = v.subscription_id AND c.id = follow_share.consumer
+    LEFT JOIN shares AS h ON h.subscription_id = v.subscription_id AND h.consumer = follow_share.consumer
+    WHERE v.subscription_id = owner.id;
+    IF known.balanced OR known.quota IS NULL THEN
+        RETURN known.stood;
+    END IF;
+    SELECT known.quota - count(a.partition_id) AS shortage, count(*) - count(a.partition_id) AS cold INTO mine
+    FROM leases AS l
+    LEFT JOIN active_partitions AS a ON a.subscription_id = l.subscription_id AND a.partition_id = l.partition_id
+    WHERE l.subscription_id = owner.id AND l.holder = follow_share.consumer AND l.state = 'ACTIVE';
+    SELECT * INTO moved FROM give_and_take(owner, consumer, NULL, mine.shortage, mine.cold, known.uncovered, now);
+    IF moved.asked > 0 THEN
+        UPDATE surveys AS v SET uncovered = v.uncovered - moved.asked WHERE v.subscription_id = owner.id;
+    END IF;
+    RETURN true;
 END
 $$;
 
 -- name: check_in
 -- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a subscription at
--- a time; the clock is read after the lock. Who finds that others have too little or too much calls them. Which partitions have
--- unread events is looked up anew when fresh, else at most once in refresh_seconds for all. Answers the leases that are now
--- held. While the subscription is paused, all that is held is asked for. Raises PS013, PS014.
+-- a time; the clock is read after the lock. Which partitions have unread events and how everybody stands is looked up anew when
+-- fresh or when somebody has died, else at most once in refresh_seconds for all; who looks calls the others that have too little or
+-- too much. Answers the leases that are now held. While the subscription is paused, all that is held is asked for. Raises PS013, PS014.
 CREATE OR REPLACE FUNCTION check_in(subscription text, consumer text, session uuid, fresh boolean DEFAULT true)
 RETURNS TABLE (
     topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint, history integer
@@ -296,16 +372,26 @@ DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     now timestamptz;
     pause double precision;
+    gone integer;
+    looked boolean;
+    shared record;
 BEGIN
     PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
     now := clock_timestamp();
     SELECT GREATEST(owner.heartbeat_seconds, max(v.pace_seconds)) INTO pause FROM surveys AS v WHERE v.subscription_id = owner.id;
     PERFORM extend_deadline(owner, consumer, session, now, now + make_interval(secs => pause * (0.9 + 0.2 * random())));
-    PERFORM collect_dead(owner.id, now);
+    SELECT d.expired INTO gone FROM collect_dead(owner.id, now) AS d;
     IF is_paused(owner.id) THEN
         PERFORM release_surplus(owner, consumer, NULL, 1000000000, now);
-    ELSIF NOT survey(owner, CASE WHEN fresh THEN asked_at ELSE now - make_interval(secs => owner.refresh_seconds) END, now) THEN
-        PERFORM share_out(owner, consumer, g.topic_ids, now) FROM shared_topics(owner.id, consumer) AS g;
+    ELSE
+        looked := survey(owner, CASE WHEN fresh THEN asked_at
+                                     WHEN gone > 0 THEN now
+                                     ELSE now - make_interval(secs => owner.refresh_seconds) END, fresh, now);
+        FOR shared IN SELECT g.topic_ids FROM shared_topics(owner.id, consumer) AS g LOOP
+            IF looked OR shared.topic_ids IS NOT NULL OR NOT follow_share(owner, consumer, now) THEN
+                PERFORM share_out(owner, consumer, shared.topic_ids, now);
+            END IF;
+        END LOOP;
     END IF;
     RETURN QUERY SELECT * FROM held_leases(subscription, consumer);
 END

@@ -165,7 +165,6 @@ RETURNS TABLE (place integer, standing text, check_in_seconds double precision, 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     now timestamptz := clock_timestamp();
-    given record;
     looked_up text := '';
     owner_id bigint;
     lease interval;
@@ -178,20 +177,15 @@ BEGIN
         PERFORM refuse('PS006', 'a heartbeat needs a subscription and a session for each of its consumers',
                        'Pass arrays of the same length.');
     END IF;
-    FOR given IN
-        SELECT g.subscription, g.consumer, g.session, g.place
-        FROM unnest(subscription_names, consumer_ids, sessions)
-            WITH ORDINALITY AS g (subscription, consumer, session, place)
-        ORDER BY g.subscription, g.consumer
-    LOOP
-        IF given.subscription IS DISTINCT FROM looked_up THEN
-            looked_up := given.subscription;
+    FOR at IN 1 .. COALESCE(cardinality(consumer_ids), 0) LOOP
+        IF subscription_names[at] IS DISTINCT FROM looked_up THEN
+            looked_up := subscription_names[at];
             SELECT s.id, make_interval(secs => s.lease_seconds), v.called_until, COALESCE(v.pace_seconds, 0),
                    make_interval(secs => GREATEST(v.pace_seconds, s.heartbeat_seconds))
             INTO owner_id, lease, turns_until, pace_seconds, pause
             FROM subscriptions AS s
             LEFT JOIN surveys AS v ON v.subscription_id = s.id
-            WHERE s.name = given.subscription AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id));
+            WHERE s.name = subscription_names[at] AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id));
         END IF;
         UPDATE consumers AS c
         SET heartbeat_at = now, deadline = now + lease, check_in_at = CASE
@@ -200,17 +194,17 @@ BEGIN
                 ELSE c.check_in_at END
         WHERE c.ctid = (
             SELECT m.ctid FROM consumers AS m
-            WHERE m.subscription_id = owner_id AND m.id = given.consumer AND m.session = given.session
+            WHERE m.subscription_id = owner_id AND m.id = consumer_ids[at] AND m.session = sessions[at]
             FOR NO KEY UPDATE SKIP LOCKED)
         RETURNING c.check_in_at INTO due;
-        place := given.place;
+        place := at;
         check_in_seconds := 0;
         IF FOUND THEN
             standing := 'member';
             check_in_seconds := extract(epoch FROM GREATEST(due, now) - now);
         ELSIF EXISTS (
             SELECT FROM consumers AS c
-            WHERE c.subscription_id = owner_id AND c.id = given.consumer AND c.session = given.session) THEN
+            WHERE c.subscription_id = owner_id AND c.id = consumer_ids[at] AND c.session = sessions[at]) THEN
             standing := 'locked';
         ELSE
             standing := 'gone';
