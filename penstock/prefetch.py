@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,7 +81,7 @@ class Reader(threading.Thread):
         *,
         wanted: Callable[[], tuple[list[tuple[InHand, Lease]], int, bool]],
         took: Callable[[InHand, list[Event]], None],
-        heard: Callable[[Iterable[str]], None],
+        heard: Callable[[Sequence[str]], None],
         wake: Callable[[], None],
         idle_seconds: float,
     ) -> None:
@@ -114,19 +114,15 @@ class Reader(threading.Thread):
             self._wake()
 
     def _read(self, connection: Connection) -> None:
-        kind = work.of_connection(connection)
-        kind.listen(connection)
-        idle_rounds = 0
+        ear = work.of_connection(connection).listen(connection)
         while not self._stopped:
             self.changed.clear()
             wanted, max_events, some_are_full = self._wanted()
             found = self._poll(connection, wanted, max_events)
             if found:
-                idle_rounds = 0
                 continue
-            idle_rounds += 1
             seconds = FULL_PAUSE_SECONDS if some_are_full else self._idle_seconds
-            self._heard(kind.notices(connection, seconds, idle_rounds, self.changed))
+            self._heard(ear.wait(seconds, self.changed))
 
     def _poll(
         self, connection: Connection, wanted: list[tuple[InHand, Lease]], max_events: int

@@ -66,6 +66,7 @@ function_roles          . i o . .
 give_up                 c . o . .
 grant_namespace         . i o . .
 grants_of               . i o . r
+grown_since             c . o . .
 heartbeat               c . o . .
 heartbeats              c . o . .
 held_leases             c . o . .

@@ -317,13 +317,16 @@ END
 $$;
 
 -- name: announce
--- Tells listening consumers which partitions grew: one NOTIFY in a transaction of its own, at most 4,000 bytes, else "all".
+-- Tells listening consumers, when the transaction commits, which partitions grew: one NOTIFY of at most 4,000 bytes, else "all".
+-- None while the queue of notices is half full, because a full one would refuse the commit: consumers look by themselves too.
 CREATE OR REPLACE FUNCTION announce(grown bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     names text := array_to_string(grown, ',');
 BEGIN
-    PERFORM pg_notify(current_schema() || '_log', CASE WHEN octet_length(names) <= 4000 THEN names ELSE 'all' END);
+    IF pg_notification_queue_usage() < 0.5 THEN
+        PERFORM pg_notify(current_schema() || '_log', CASE WHEN octet_length(names) <= 4000 THEN names ELSE 'all' END);
+    END IF;
 END
 $$;
 
