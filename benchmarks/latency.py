@@ -109,8 +109,9 @@ def _measured(bench: Bench, partitions: int, work: Sequence[str], warm: int = 0)
                         [*publisher, str(committed), *work], env=_environment(bench.url), check=True
                     )
                     sent, came = _joined(committed, handled)
-            timed = (latency_steps.read(folder / f"{each}.calls") for each in PROGRAMS)
-            print(*latency_steps.lines(sent, came, *timed, first=warm), sep="\n", flush=True)
+            sequenced, read = (latency_steps.read(folder / f"{each}.calls") for each in PROGRAMS)
+            steps = latency_steps.lines(sent, came, sequenced, read, warm)
+            print(*steps, sep="\n", flush=True)
             # A handler may be called before the publisher has seen the answer to its COMMIT.
             late = [max(0, end - begin) / 1e6 for begin, end in zip(sent, came, strict=True)]
             return Sample(late[warm:])

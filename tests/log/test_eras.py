@@ -112,7 +112,7 @@ def _next_number(connection: Connection) -> int:
 def test_a_late_one_of_before_the_era_is_not_walked_to(
     connection: Connection, database_url: str, is_guarded: bool
 ) -> None:
-    """Guard: append_few's look at the boundary. Below it, transaction numbers are another cluster's."""
+    """Guard: append_few's look at the boundary. Below, numbers are another cluster's."""
     topic(connection)
     put(connection, "before")
     drain(connection)
@@ -121,8 +121,9 @@ def test_a_late_one_of_before_the_era_is_not_walked_to(
         put(connection, "old")
         drain(connection)
         connection.execute("UPDATE penstock.eras SET system_identifier = 1")
-        put(connection, "new")
-        drain(connection)
+        for text in ("new", "newer"):  # the first tick repairs
+            put(connection, text)
+            drain(connection)
         # As if that cluster had given it a number that comes again here.
         number = _next_number(connection) + 3
         connection.execute(
@@ -141,7 +142,9 @@ def test_a_late_one_of_before_the_era_is_not_walked_to(
         straddling.commit()
     drain(connection)
     assert texts(connection).count("old") == (1 if is_guarded else 2)
-    assert sorted(set(texts(connection))) == ["before", "first", "new", "newest", "old"]
+    assert sorted(set(texts(connection))) == sorted(
+        ["before", "old", "new", "newer", "first", "newest"]
+    )
 
 
 def test_without_an_era_the_events_are_lost(connection: Connection, database_url: str) -> None:
