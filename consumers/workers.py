@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from consumers.metrics import Histogram
 from ops.relay import Relay
-from ops.sequence import PASS_EVENTS, keep_up, sequence_round, unless_locked
+from ops.sequence import PASS_EVENTS, Sequenced, keep_up, sequence_round, unless_locked
 from ops.sinks.base import Sink
 from ops.sweep import sweep
-from penstock import database
+from penstock import database, log
 from penstock.lease_loop import LeaseLoop
 from penstock.worker import ConsumerWorker
 
@@ -49,9 +49,12 @@ class SequencerWorker:
                 if self.turned >= upkeep_due:
                     longest = keep_up(connection).idle_seconds
                     upkeep_due = self.turned + UPKEEP_EVERY_SECONDS
-                done = sequence_round(
-                    connection, max_events=self.max_events, max_passes=PASSES_BETWEEN_MEASURES
-                )
+                if self.turned < measure_due and log.nothing_waits(connection):
+                    done = Sequenced(0, 0, busy=False)
+                else:
+                    done = sequence_round(
+                        connection, max_events=self.max_events, max_passes=PASSES_BETWEEN_MEASURES
+                    )
                 if self.turned >= measure_due:
                     unless_locked(
                         "measuring what waits",

@@ -8,6 +8,11 @@ CALL penstock.`sequence`(%(max_events)s)
 -- json: 3
 CALL penstock.`sequence`(%(max_events)s)
 
+-- name: nothing_waits
+-- Whether a pass would find nothing.
+-- reads only
+CALL penstock.nothing_waits()
+
 -- name: grown_since
 -- The newest pass, and what the last ones brought.
 -- reads only

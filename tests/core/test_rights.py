@@ -97,6 +97,7 @@ move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
 note_slice_rates        . i o . .
+nothing_waits           . . o . .
 open_block              c . o . .
 parked_keys             c . o . .
 pause_subscription      c . o . .

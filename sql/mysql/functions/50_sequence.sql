@@ -169,6 +169,21 @@ BEGIN
     WHERE b.due IS NOT NULL;
 END;
 
+-- name: nothing_waits
+-- Whether a pass would find nothing to number, told without a lock and without a transaction: no late block, none above the floor,
+-- nothing delayed that is due. What a restore has left is not looked for: a pass now and then does. Raises PS018.
+CREATE PROCEDURE nothing_waits()
+READS SQL DATA
+BEGIN
+    CALL refuse_serializable('nothing_waits()');
+    SELECT NOT EXISTS (SELECT * FROM late_blocks AS l)
+       AND NOT EXISTS (SELECT * FROM pending AS p FORCE INDEX (PRIMARY) WHERE p.block > s.floor_block AND p.event_count > 0)
+       AND NOT EXISTS (
+           SELECT * FROM delayed_events AS d WHERE d.due >= s.delayed_due AND d.due <= UTC_TIMESTAMP(6)
+              AND NOT (d.due = s.delayed_due AND d.id <= s.delayed_id)) AS nothing_waits
+    FROM sequencer AS s;
+END;
+
 -- name: note_pass
 -- Counts a pass that brought something, and keeps what the last twenty brought, the newest first: "17:1,2;16:all;". A long list is
 -- "all": with every pass the row is written to the binary log. The caller holds the sequencer's row.

@@ -325,8 +325,9 @@ BEGIN
         SELECT * INTO pass
         FROM append_chunks(tick, tick.base::text::pg_snapshot, tick.target::text::pg_snapshot, max_events, now_due);
     END IF;
-    IF pass.seen = 0 AND pass.sequenced = 0 AND begun AND tick.highest_id = settled_id THEN
-        RETURN;
+    IF pass.seen = 0 AND pass.sequenced = 0 AND begun AND tick.highest_id = settled_id
+        AND (issued IS NULL OR NOT nothing_open(tick)) THEN
+        RETURN;  -- Else a row, for once: from then on the log is quiet, where the last tick saw others at work.
     END IF;
     -- Behind the last pass of a longer tick there may be a next tick: who works off what is there has to look.
     more := pass.seen = max_events OR pass.due_left OR NOT begun;
@@ -349,6 +350,15 @@ LANGUAGE sql VOLATILE AS $$
     FROM log_identity() AS i, current_era() AS a
 $$;
 
+-- name: nothing_open
+-- Whether no transaction was open when a tick was taken but the sequencer's own.
+CREATE OR REPLACE FUNCTION nothing_open(tick ticks) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT pg_snapshot_xmax((nothing_open.tick).target) >= (nothing_open.tick).horizon
+       AND NOT EXISTS (
+           SELECT FROM pg_snapshot_xip((nothing_open.tick).target) AS x (tx) WHERE x.tx <> (nothing_open.tick).horizon)
+$$;
+
 -- name: is_quiet
 -- Whether nothing can have come since the last tick, told without a lock: no id was handed out, when it was taken no transaction
 -- was open but the sequencer's own (the list of a snapshot ends below the last transaction that has ended, so its end counts
@@ -356,8 +366,7 @@ $$;
 CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boolean
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
     SELECT t.complete AND NOT t.repair AND t.highest_id = is_quiet.issued
-       AND pg_snapshot_xmax(t.target) >= t.horizon
-       AND NOT EXISTS (SELECT FROM pg_snapshot_xip(t.target) AS x (tx) WHERE x.tx <> t.horizon)
+       AND nothing_open(t)
        AND NOT EXISTS (
            SELECT FROM delayed AS d
            WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
