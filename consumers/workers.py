@@ -26,6 +26,8 @@ UPKEEP_EVERY_SECONDS = 60.0
 #: How often what waits is measured for back pressure; a measure counts for five seconds.
 MEASURE_EVERY_SECONDS = 1.0
 PASSES_BETWEEN_MEASURES = 10
+#: A pass is made this often, whatever a look at the log says: only a pass notices a restore.
+PASS_EVERY_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -43,15 +45,16 @@ class SequencerWorker:
         """Sequence until told to stop."""
         with database.connect(self.url, application_name="penstock sequencer") as connection:
             idle_pause = longest = BUSY_PAUSE
-            upkeep_due = measure_due = 0.0
+            upkeep_due = measure_due = pass_due = 0.0
             while not stop.is_set():
                 self.turned = time.monotonic()
                 if self.turned >= upkeep_due:
                     longest = keep_up(connection).idle_seconds
                     upkeep_due = self.turned + UPKEEP_EVERY_SECONDS
-                if self.turned < measure_due and log.nothing_waits(connection):
+                if self.turned < pass_due and log.nothing_waits(connection):
                     done = Sequenced(0, 0, busy=False)
                 else:
+                    pass_due = self.turned + PASS_EVERY_SECONDS
                     done = sequence_round(
                         connection, max_events=self.max_events, max_passes=PASSES_BETWEEN_MEASURES
                     )

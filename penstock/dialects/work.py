@@ -18,8 +18,8 @@ _IDLE, _IN_ERROR = 0, 3  # libpq's PQTRANS_IDLE and PQTRANS_INERROR
 _OUTLIVED = "terminating connection due to"  # idle-in-transaction timeout, or transaction timeout
 
 _NO_SAVEPOINT = 1305
-#: Between two looks at a log that cannot wake: about fifteen a second where nothing happens.
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.004, 0.08
+#: Between two looks at a log that cannot wake: about twelve a second where nothing happens.
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.004, 0.1
 _MEMORY_PAUSE_SECONDS = 0.02
 
 
@@ -134,7 +134,7 @@ class _MySQLEar:
         if before is None or newest == before:
             return []
         self._pause = _SHORTEST_PAUSE_SECONDS
-        passes = dict(each.split(":") for each in reversed(grown.split(";")) if each)
+        passes = dict(each.split(":") for each in reversed(grown.split()))
         missed = [str(number) for number in range(before + 1, newest + 1)[: len(passes) + 1]]
         # Nobody knows what is further back, nor what a restore has taken away.
         return (

@@ -185,7 +185,7 @@ BEGIN
 END;
 
 -- name: note_pass
--- Counts a pass that brought something, and keeps what the last twenty brought, the newest first: "17:1,2;16:all;". A long list is
+-- Counts a pass that brought something, and keeps what the last twenty brought, the newest first: "17:1,2 16:all ". A long list is
 -- "all": with every pass the row is written to the binary log. The caller holds the sequencer's row.
 CREATE PROCEDURE note_pass(sequenced BIGINT, grown LONGTEXT)
 BEGIN
@@ -193,7 +193,7 @@ BEGIN
     IF sequenced > 0 THEN
         UPDATE sequencer
         SET recent_passes = SUBSTRING_INDEX(
-                CONCAT(pass_number + 1, ':', IF(LENGTH(named) <= 150, named, 'all'), ';', recent_passes), ';', 20),
+                CONCAT(pass_number + 1, ':', IF(LENGTH(named) <= 150, named, 'all'), ' ', recent_passes), ' ', 20),
             pass_number = pass_number + 1
         WHERE singleton;
     END IF;

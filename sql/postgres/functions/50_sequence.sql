@@ -37,7 +37,8 @@ $$;
 -- newest horizon that lies below it; late ones are looked up, but for the one of the tick before, which took its ids after that
 -- one's highest_id.
 CREATE OR REPLACE FUNCTION tick_start(base pg_snapshot, target pg_snapshot, horizon xid8) RETURNS bigint
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     settled_id bigint;
     late_id bigint;
