@@ -104,6 +104,7 @@ class Consumer(Failing):
         above_zero("handler_seconds", handler_seconds)
         by_key = concurrency > 1 and batch_handler is None
         inline = concurrency == 1 and handler_seconds is None and not self._handling.is_async
+        at_once = INLINE_COMMIT_SECONDS if inline and commit_every_events is None else math.inf
         rows = (0 if inline else PREFETCH_ROWS) if prefetch_rows is None else prefetch_rows
         super().__init__(
             url,
@@ -115,9 +116,7 @@ class Consumer(Failing):
             clock=clock,
             by_key=by_key,
             commit_every_events=commit_every_events or batch_size,
-            commit_every_seconds=min(
-                commit_every_seconds, INLINE_COMMIT_SECONDS if inline else math.inf
-            ),
+            commit_every_seconds=min(commit_every_seconds, at_once),
             on_assigned=on_assigned,
             on_revoked=on_revoked,
             bounds=Bounds(rows, prefetch_bytes, batch_size),
