@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock import log
 from penstock.dialects import work
+from penstock.publish import publish
 from penstock.wake import Wake
 from tests.contract.databases import MySQLDatabase
+from tests.contract.kit import open_transaction
 from tests.log.kit import drain, part, put, topic
 
 
@@ -73,3 +76,24 @@ def test_a_wait_ends_with_a_pass_or_when_it_is_woken(mysql_db: MySQLDatabase) ->
     wake.clear()
     assert ear.wait(0.01, wake) == []
     wake.close()
+
+
+def test_a_look_tells_whether_a_pass_would_find_something(mysql_db: MySQLDatabase) -> None:
+    """Guards of nothing_waits: blocks above the floor, and what is delayed and due."""
+    own = mysql_db.connect()
+    topic(own)
+    drain(own)
+    assert log.nothing_waits(own)
+    with open_transaction(mysql_db) as other:
+        put(other, "x")
+        assert log.nothing_waits(own)
+        other.commit()
+    assert not log.nothing_waits(own)
+    drain(own)
+    assert log.nothing_waits(own)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    publish(own, "tests/log", b"later", not_before=later)
+    drain(own)
+    assert log.nothing_waits(own)
+    mysql_db.run("UPDATE penstock.delayed_events SET due = UTC_TIMESTAMP(6)")
+    assert not log.nothing_waits(own)
