@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
+from benchmarks import latency_steps
 from benchmarks.bench import Bench
 from benchmarks.measure import Aim, Figure, Settings, figure
 from benchmarks.picture import histogram
+from benchmarks.processor import processor_seconds
 from penstock import names, stream
 
 RATE, SECONDS, WARM_SECONDS = 1_000, 60, 5
@@ -32,6 +34,8 @@ READY_SECONDS = 60.0
 #: By engine: the median and the 99th percentile of a hot partition, and the latter of a cold one.
 AIMS = {"postgres": (3, 5, 60), "mysql": (None, 30, 250), "mariadb": (None, 30, 250)}
 SUBSCRIPTION = "latency"
+#: Whose calls are timed: who sequences, and who consumes.
+PROGRAMS = ("consumers", "benchmarks.latency_consumer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,9 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
     )  # fmt: skip
     count = settings.amount(RATE * SECONDS)
     per_commit = RATE // COMMITS[bench.engine]
-    hot = _measured(bench, 1, ["hot", str(count), str(COMMITS[bench.engine]), str(per_commit)])
     warm = min(RATE * WARM_SECONDS, count // 2)
-    hot = Sample(hot.milliseconds[warm:])
+    hot_work = ["hot", str(count), str(COMMITS[bench.engine]), str(per_commit)]
+    hot = _measured(bench, 1, hot_work, warm)
     yield _figure("latency_hot_p50", hot.percentile(50), hot, per_commit, middle)
     yield _figure("latency_hot_p99", hot.percentile(99), hot, per_commit, hot_end)
     yield _figure("latency_hot_max", max(hot.milliseconds), hot, per_commit, None)
@@ -82,8 +86,8 @@ def _figure(
     )  # fmt: skip
 
 
-def _measured(bench: Bench, partitions: int, work: Sequence[str]) -> Sample:
-    """One run of the three processes."""
+def _measured(bench: Bench, partitions: int, work: Sequence[str], warm: int = 0) -> Sample:
+    """One run of the three processes; prints where the time went, without the first events."""
     topic = bench.new_topic(partitions)
     subscription = f"{SUBSCRIPTION}-{work[0]}"
     stream.subscribe(bench.connection, subscription, [topic])
@@ -92,24 +96,47 @@ def _measured(bench: Bench, partitions: int, work: Sequence[str]) -> Sample:
             folder = Path(name)
             committed, handled = folder / "committed", folder / "handled"
             with (
-                _running(folder, bench.url, "consumers", "--roles", "sequencer"),
-                _running(
-                    folder, bench.url, "benchmarks.latency_consumer", subscription, str(handled)
-                ),
+                _running(folder, bench.url, PROGRAMS[0], "--roles", "sequencer") as sequencer,
+                _running(folder, bench.url, PROGRAMS[1], subscription, str(handled)) as consumer,
             ):
                 _await(handled)
-                publisher = [sys.executable, "-m", "benchmarks.latency_publisher", topic]
-                subprocess.run(
-                    [*publisher, str(committed), *work], env=_environment(bench.url), check=True
-                )
-                return _joined(committed, handled)
+                processes = {
+                    "sequencer": sequencer, "consumer": consumer, "database": bench.server_pid
+                }  # fmt: skip
+                with _processor_time(processes):
+                    publisher = [sys.executable, "-m", "benchmarks.latency_publisher", topic]
+                    subprocess.run(
+                        [*publisher, str(committed), *work], env=_environment(bench.url), check=True
+                    )
+                    sent, came = _joined(committed, handled)
+            sequenced, read = (latency_steps.read(folder / f"{each}.calls") for each in PROGRAMS)
+            steps = latency_steps.lines(sent, came, sequenced, read, warm)
+            print(*steps, sep="\n", flush=True)
+            # A handler may be called before the publisher has seen the answer to its COMMIT.
+            late = [max(0, end - begin) / 1e6 for begin, end in zip(sent, came, strict=True)]
+            return Sample(late[warm:])
     finally:
         stream.unsubscribe(bench.connection, subscription)
         names.delete_topic(bench.connection, topic)
 
 
-def _joined(committed: Path, handled: Path) -> Sample:
-    """Milliseconds by event; an event that never came is an error and no figure."""
+@contextlib.contextmanager
+def _processor_time(processes: dict[str, int]) -> Iterator[None]:
+    """Prints what share of a core each process took while the block ran, and its children."""
+    begun = time.monotonic()
+    mine = os.times()
+    before = {name: processor_seconds(pid) for name, pid in processes.items()}
+    yield
+    seconds = time.monotonic() - begun
+    after = os.times()
+    spent = {name: processor_seconds(pid) - before[name] for name, pid in processes.items()}
+    spent["publisher"] = sum(after[2:4]) - sum(mine[2:4])
+    shares = (f"{name} {100 * each / seconds:.1f}" for name, each in spent.items())
+    print("  % of a core:", ", ".join(shares), flush=True)
+
+
+def _joined(committed: Path, handled: Path) -> tuple[list[int], list[int]]:
+    """When each event was committed and handled; one that never came is an error."""
     sent = [int(line) for line in committed.read_text().split()]
     deadline = time.monotonic() + READY_SECONDS
     while len(lines := handled.read_text().splitlines()) <= len(sent):  # the first says: ready
@@ -117,8 +144,7 @@ def _joined(committed: Path, handled: Path) -> Sample:
             raise RuntimeError(f"{len(lines) - 1} of {len(sent)} events came")
         time.sleep(0.1)
     came = {int(number): int(at) for number, at in map(str.split, lines[1:])}
-    # A handler may be called before the publisher has seen the answer to its COMMIT.
-    return Sample([max(0, came[number] - at) / 1e6 for number, at in enumerate(sent)])
+    return sent, [came[number] for number in range(len(sent))]
 
 
 def _await(handled: Path) -> None:
@@ -130,16 +156,17 @@ def _await(handled: Path) -> None:
 
 
 @contextlib.contextmanager
-def _running(folder: Path, url: str, module: str, *arguments: str) -> Iterator[None]:
+def _running(folder: Path, url: str, module: str, *arguments: str) -> Iterator[int]:
     """A program of ours while the block runs; it ends by SIGTERM, as it would for its operator."""
     output = folder / module
+    timed = ["benchmarks.latency_steps", str(folder / f"{module}.calls"), module]
     with output.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-m", *timed, *arguments],
             env=_environment(url), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            yield
+            yield process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             if process.wait(30) != 0:

@@ -10,19 +10,24 @@ from dataclasses import dataclass, field
 
 from consumers.metrics import Histogram
 from ops.relay import Relay
-from ops.sequence import PASS_EVENTS, keep_up, sequence_round, unless_locked
+from ops.sequence import PASS_EVENTS, Sequenced, keep_up, sequence_round, unless_locked
 from ops.sinks.base import Sink
 from ops.sweep import sweep
-from penstock import database
+from penstock import database, log
 from penstock.lease_loop import LeaseLoop
 from penstock.worker import ConsumerWorker
 
 #: An idle sequencer looks again after this long, doubling up to the setting sequencer_idle_seconds.
 BUSY_PAUSE = 0.002
+#: While there are events it looks again after this share of the time of a pass: what comes
+#: meanwhile shares the next one, and publishers and consumers have the processor too.
+BUSY_SHARE = 0.5
 UPKEEP_EVERY_SECONDS = 60.0
 #: How often what waits is measured for back pressure; a measure counts for five seconds.
 MEASURE_EVERY_SECONDS = 1.0
 PASSES_BETWEEN_MEASURES = 10
+#: A pass is made this often, whatever a look at the log says: only a pass notices a restore.
+PASS_EVERY_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -39,16 +44,20 @@ class SequencerWorker:
     def run(self, stop: threading.Event) -> None:
         """Sequence until told to stop."""
         with database.connect(self.url, application_name="penstock sequencer") as connection:
-            pause = longest = BUSY_PAUSE
-            upkeep_due = measure_due = 0.0
+            idle_pause = longest = BUSY_PAUSE
+            upkeep_due = measure_due = pass_due = 0.0
             while not stop.is_set():
                 self.turned = time.monotonic()
                 if self.turned >= upkeep_due:
                     longest = keep_up(connection).idle_seconds
                     upkeep_due = self.turned + UPKEEP_EVERY_SECONDS
-                done = sequence_round(
-                    connection, max_events=self.max_events, max_passes=PASSES_BETWEEN_MEASURES
-                )
+                if self.turned < pass_due and log.nothing_waits(connection):
+                    done = Sequenced(0, 0, busy=False)
+                else:
+                    pass_due = self.turned + PASS_EVERY_SECONDS
+                    done = sequence_round(
+                        connection, max_events=self.max_events, max_passes=PASSES_BETWEEN_MEASURES
+                    )
                 if self.turned >= measure_due:
                     unless_locked(
                         "measuring what waits",
@@ -58,8 +67,13 @@ class SequencerWorker:
                     measure_due = self.turned + MEASURE_EVERY_SECONDS
                 self.events += done.events
                 self.passes += done.passes
-                pause = BUSY_PAUSE if done.events else min(pause * 2, longest)
-                stop.wait(pause)
+                took = time.monotonic() - self.turned
+                if done.events:
+                    idle_pause = BUSY_PAUSE
+                    stop.wait(min(BUSY_PAUSE, BUSY_SHARE * took))
+                else:
+                    idle_pause = min(idle_pause * 2, longest)
+                    stop.wait(idle_pause)
 
     def last_turn(self) -> float:
         """When the loop last went round."""

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import psycopg
-
 from penstock import database, log
 
 logger = logging.getLogger(__name__)
@@ -37,17 +35,17 @@ class Sequenced:
 def sequence_round(
     connection: database.Connection, *, max_events: int = PASS_EVENTS, max_passes: int = 100
 ) -> Sequenced:
-    """Passes until nothing is left, at most ``max_passes``; consumers are woken after each.
+    """Passes until nothing is left, at most ``max_passes``; each wakes consumers.
 
     The connection is in autocommit mode, so that every pass is a transaction of its own.
     """
     events = passes = 0
     while passes < max_passes:
-        result = unless_locked("a pass", lambda: log.sequence(connection, max_events), _ENDED)
+        result = unless_locked(
+            "a pass", lambda: log.sequence(connection, max_events, announce=True), _ENDED
+        )
         if result.busy:
             return Sequenced(events, passes, busy=True)
-        if result.sequenced:
-            _wake(connection, result.grown)
         events += result.sequenced
         passes += 1
         if not result.more:
@@ -97,13 +95,3 @@ def unless_locked(what: str, work: Callable[[], T], otherwise: T) -> T:
             raise
         logger.warning("%s is left for the next time: %s", what, error)
         return otherwise
-
-
-def _wake(connection: database.Connection, grown: tuple[int, ...]) -> None:
-    """A failed wake-up costs latency and no event: consumers poll as well."""
-    try:
-        log.announce(connection, grown)
-    except psycopg.Error as error:
-        if database.is_unavailable(error):
-            raise
-        logger.warning("consumers were not woken: %s", error)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.delivery import (
@@ -59,6 +59,8 @@ log = logging.getLogger(__name__)
 #: What is read ahead where handlers run beside the loop.
 PREFETCH_ROWS = 5_000
 PREFETCH_BYTES = 64 * 1024 * 1024
+#: In the loop's own thread a commit keeps what comes next waiting: one for all rounds of so long.
+INLINE_COMMIT_SECONDS = 0.01
 #: Events of one key that are handed over together.
 KEY_RUN = 16
 #: How soon to look again whose fault it is that a handler takes too long.
@@ -114,6 +116,7 @@ class Consumer(Failing):
         above_zero("handler_seconds", handler_seconds)
         by_key = concurrency > 1 and batch_handler is None
         inline = concurrency == 1 and handler_seconds is None and not self._handling.is_async
+        at_once = INLINE_COMMIT_SECONDS if inline and commit_every_events is None else math.inf
         rows = (0 if inline else PREFETCH_ROWS) if prefetch_rows is None else prefetch_rows
         super().__init__(
             url,
@@ -124,9 +127,8 @@ class Consumer(Failing):
             idle_seconds=idle_seconds,
             clock=clock,
             by_key=by_key,
-            # In the loop's own thread a round is a batch of each partition.
-            commit_every_events=commit_every_events or (1 if inline else batch_size),
-            commit_every_seconds=commit_every_seconds,
+            commit_every_events=commit_every_events or batch_size,
+            commit_every_seconds=min(commit_every_seconds, at_once),
             on_assigned=on_assigned,
             on_revoked=on_revoked,
             bounds=Bounds(rows, prefetch_bytes, batch_size),
@@ -137,6 +139,7 @@ class Consumer(Failing):
             assign=assign,
         )
         self._batch_size = batch_size
+        self._slice_seconds = commit_every_seconds
         self._handler_seconds = self._overdue_seconds = handler_seconds
         if handler_seconds is not None and self._handling.is_async:
             self._overdue_seconds = handler_seconds * BLOCKED_LOOP_FACTOR
@@ -186,9 +189,11 @@ class Consumer(Failing):
         assert isinstance(self.hands, Tasks)
         self.hands.loop = loop
 
-    def at_work(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
         """Handlers run from here on."""
-        return self.hands.at_work()
+        with self.hands.at_work(), self.woken(self.hands.wake):
+            yield
 
     @contextmanager
     def session(self, connection: Connection) -> Iterator[None]:
@@ -207,11 +212,6 @@ class Consumer(Failing):
         self._give_up_overdue(connection)
         self.commit_due(connection, idle=not done)
         return done
-
-    def rest(self, connection: Connection, idle_rounds: int, stop: threading.Event) -> None:
-        """Until something was sequenced, a handler has ended, or something is due."""
-        self.wait(connection, self._rest_seconds(), idle_rounds, self.hands.wake)
-        self.hands.wake.clear()
 
     # -- handing over ---------------------------------------------------------------------------
 
@@ -377,13 +377,13 @@ class Consumer(Failing):
         self.part_with(connection, list(self._hand.values()))
 
     def _wait_for_hands(self) -> None:
-        self.hands.wake.wait(self._rest_seconds())
+        self.hands.wake.wait(self.longest_rest())
         self.hands.wake.clear()
 
-    def _rest_seconds(self) -> float:
-        """Until the next thing is due that nobody wakes us for."""
+    def longest_rest(self) -> float:
+        """Until the next thing is due that nobody wakes us for: a handler that ends does."""
         now = self._clock()
-        due = [now + self.longest_rest()]
+        due = [now + self._idle_seconds]
         with self._lock:
             for each in self._hand.values():
                 if each.next_pause_end is not None:
@@ -399,7 +399,7 @@ class Consumer(Failing):
         common: dict[str, Any] = {
             "deliver": lambda unit: Batch(unit, self),
             "clock": self._clock,
-            "slice_seconds": self._commit_seconds,
+            "slice_seconds": self._slice_seconds,
         }
         if self._handling.is_async:
             return Tasks(

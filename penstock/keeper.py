@@ -41,6 +41,8 @@ class Keeper(ABC):
         self._leases: dict[int, Lease] = {}
         self._valid_until = 0.0
         self._member: Membership | None = None
+        #: Called when leases may have come or gone.
+        self.wake: Callable[[], object] = lambda: None
 
     @abstractmethod
     def __enter__(self) -> Keeper:

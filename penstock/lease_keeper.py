@@ -307,6 +307,7 @@ class LeaseKeeper(Keeper):
             self._checked_in_at = self._beat_at = time.monotonic()
             self._owed_since = math.inf
             self._gone = False
+        self.wake()
 
     def _newest(self, lease: Lease) -> Lease:
         """A commit may have passed while the check-in was under way: its position counts."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,10 +31,6 @@ if TYPE_CHECKING:
     from penstock.database import Connection
 
 log = logging.getLogger(__name__)
-
-
-#: How often to look whether a check-in that was asked for has brought leases.
-EXPECTING_SECONDS = 0.005
 
 
 class ConnectionLost(PenstockError):
@@ -81,8 +76,7 @@ class LeaseLoop(ABC):
         self._postponed: dict[int, tuple[int, float]] = {}
         self._turn = 0
         self._outages = 0
-        #: The last check-in when another one was asked for.
-        self._asked_at: float | None = None
+        self._ear: work.Ear | None = None
         self.stats = LoopStats()
         if consumer_id is not None:
             validation.name(consumer_id, "consumer")
@@ -137,9 +131,25 @@ class LeaseLoop(ABC):
         """A connection for the work; the keeper has one of its own."""
         return database.connect(self._url, application_name=f"penstock {self._subscription}"[:63])
 
-    def at_work(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
         """What lives as long as the loop runs."""
-        return nullcontext()
+        wake = Wake()
+        try:
+            with self.woken(wake):
+                yield
+        finally:
+            wake.close()
+
+    @contextmanager
+    def woken(self, wake: Wake) -> Iterator[None]:
+        """``wake`` ends the loop's rest: also when a check-in has brought leases."""
+        self._wake = wake
+        self.keeper.wake = wake.set
+        try:
+            yield
+        finally:
+            self.keeper.wake = lambda: None
 
     def session(self, connection: Connection) -> AbstractContextManager[object]:
         """What lives as long as a connection of the loop; its end is the end of the work on it."""
@@ -165,26 +175,14 @@ class LeaseLoop(ABC):
         for lease in leases:
             self.keeper.lost(lease)
 
-    def rest(self, connection: Connection, idle_rounds: int, stop: threading.Event) -> None:
-        """Nothing was done: wait until something was sequenced, at most idle_seconds."""
-        self.wait(connection, self.longest_rest(), idle_rounds, stop)
-
-    def wait(
-        self,
-        connection: Connection,
-        seconds: float,
-        idle_rounds: int,
-        stop: threading.Event | Wake,
-    ) -> None:
-        """Until something was sequenced, at most so long."""
-        kind = work.of_connection(connection)
-        self._heard(kind.notices(connection, seconds, idle_rounds, stop))
+    def rest(self) -> None:
+        """Nothing was done: until something was sequenced or the loop is woken."""
+        assert self._ear is not None
+        self._heard(self._ear.wait(self.longest_rest(), self._wake))
+        self._wake.clear()
 
     def longest_rest(self) -> float:
-        """idle_seconds; less while a check-in was asked for, which may bring leases."""
-        if self._asked_at is not None and self._asked_at == self.keeper.last_success:
-            return min(self._idle_seconds, EXPECTING_SECONDS)
-        self._asked_at = None
+        """How long nothing may be due."""
         return self._idle_seconds
 
     def ready_leases(self) -> list[Lease]:
@@ -255,25 +253,24 @@ class LeaseLoop(ABC):
                 self._work_on(connection, stop)
 
     def _work_on(self, connection: Connection, stop: threading.Event) -> None:
-        work.of_connection(connection).listen(connection)
-        idle_rounds = 0
-        while not stop.is_set():
-            done = self.turn(connection)
-            self._outages = 0
-            idle_rounds = 0 if done else idle_rounds + 1
-            if not done:
-                self.rest(connection, idle_rounds, stop)
+        self._ear = work.of_connection(connection).listen(connection)
+        try:
+            while not stop.is_set():
+                done = self.turn(connection)
+                self._outages = 0
+                if not done:
+                    self.rest()
+        finally:
+            self._ear = None
 
-    def _heard(self, notices: Iterable[str]) -> None:
-        if not self.keeper.in_database:  # there, every partition is leased, also without events
-            collections.deque(notices, maxlen=0)
-            return
+    def _heard(self, notices: Sequence[str]) -> None:
+        if not notices or not self.keeper.in_database:
+            return  # outside of it every partition is leased, also without events
         held = {str(lease.partition_id) for lease in self.keeper.leases()}
         for notice in notices:
             # Any login may notify this channel: a payload that is no list of partitions is "all".
             if not held.issuperset(notice.split(",")):
                 self.keeper.check_in_soon()
-                self._asked_at = self.keeper.last_success
 
 
 def _is_lost(error: BaseException) -> bool:

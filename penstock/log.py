@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,15 +47,23 @@ class Gap:
     found: int
 
 
-def sequence(connection: Any, max_events: int = 10_000) -> SequenceResult:
-    """One pass: number at most ``max_events`` committed events.  Needs READ COMMITTED."""
-    sequenced, more, busy, grown = database.call(connection, "sequence", max_events=max_events)[0]
+def sequence(
+    connection: Any, max_events: int = 10_000, *, announce: bool = False
+) -> SequenceResult:
+    """One pass: number at most ``max_events`` committed events.  Needs READ COMMITTED.
+
+    ``announce`` wakes the consumers that listen, when the transaction commits.
+    """
+    name = "sequence_and_announce" if announce else "sequence"
+    sequenced, more, busy, grown, *_ = database.call(connection, name, max_events=max_events)[0]
     return SequenceResult(int(sequenced), more, busy, tuple(grown))
 
 
-def announce(connection: Any, grown: Sequence[int]) -> None:
-    """Wake the consumers that listen; call it in a transaction of its own, after the pass."""
-    database.call(connection, "announce", grown=list(grown))
+def nothing_waits(connection: Any) -> bool:
+    """Whether a pass would find nothing; on PostgreSQL a pass tells it by itself, as cheaply."""
+    if database.dialect_of(connection) != "mysql":
+        return False
+    return bool(database.call(connection, "nothing_waits")[0][0])
 
 
 def ensure_slices(connection: Any) -> int:

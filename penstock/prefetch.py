@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -98,7 +98,7 @@ class Reader(threading.Thread):
         *,
         wanted: Callable[[], Wanted],
         took: Callable[[InHand, list[Event]], None],
-        heard: Callable[[Iterable[str]], None],
+        heard: Callable[[Sequence[str]], None],
         wake: Callable[[], None],
         idle_seconds: float,
     ) -> None:
@@ -131,19 +131,15 @@ class Reader(threading.Thread):
             self._wake()
 
     def _read(self, connection: Connection) -> None:
-        kind = work.of_connection(connection)
-        kind.listen(connection)
-        idle_rounds = 0
+        ear = work.of_connection(connection).listen(connection)
         while not self._stopped:
             self.changed.clear()
             wanted = self._wanted()
             found = self._poll(connection, wanted)
             if found:
-                idle_rounds = 0
                 continue
-            idle_rounds += 1
             seconds = FULL_PAUSE_SECONDS if wanted.some_are_full else self._idle_seconds
-            self._heard(kind.notices(connection, seconds, idle_rounds, self.changed))
+            self._heard(ear.wait(seconds, self.changed))
 
     def _poll(self, connection: Connection, wanted: Wanted) -> int:
         if not wanted.leases:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.holding import Holding
 from penstock.in_hand import InHand
 from penstock.prefetch import Bounds, Reader, Room, Wanted
-from penstock.records import Event, payload_bytes
+from penstock.records import Event, Lease, payload_bytes
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -33,6 +34,9 @@ class Reading(Holding):
         self._wanted = wanted
         self._room = Room(bounds) if bounds.rows else None
         self._reader: Reader | None = None
+        #: What was read to its end, and has not grown since, as far as was heard.
+        self._read_out: dict[int, InHand] = {}
+        self._asked_all_at = -math.inf
 
     @property
     def reads_ahead(self) -> bool:
@@ -64,21 +68,50 @@ class Reading(Holding):
 
     def poll(self, connection: Connection) -> None:
         """Where the loop itself reads: what has nothing left in hand."""
+        now = self._clock()
+        if (
+            self._ear is None
+            or not self._ear.is_told
+            or now - self._asked_all_at >= self._idle_seconds
+        ):
+            self._read_out.clear()
+            self._asked_all_at = now
+        leases = self._unread()
+        if not leases and self._ear is not None:
+            self._heard(self._ear.heard())
+            leases = self._unread()
+        if not leases:
+            return
+        polled = self.keeper.poll(connection, leases, self._bounds.batch)
+        for lease, events in polled:
+            self._took(self._hand[lease.partition_id], events)
+        if sum(len(events) for _, events in polled) < self._bounds.batch:
+            self._read_out |= {each.partition_id: self._hand[each.partition_id] for each in leases}
+
+    def _unread(self) -> list[Lease]:
+        """What has nothing left in hand and may have grown, with the position to read behind."""
         most = self._bounds.batch if self._by_key else 1
         empty = {
-            each.lease.partition_id
-            for each in self._hand.values()
-            if each.rows < most and self._may_read_on(each)
+            partition_id
+            for partition_id, each in self._hand.items()
+            if each.rows < most
+            and self._may_read_on(each)
+            and self._read_out.get(partition_id) is not each
         }
-        leases = [
+        return [
             replace(lease, position=self._hand[lease.partition_id].read)
             for lease in self.ready_leases()
             if lease.partition_id in empty
         ]
-        if not leases:
-            return
-        for lease, events in self.keeper.poll(connection, leases, self._bounds.batch):
-            self._took(self._hand[lease.partition_id], events)
+
+    def _heard(self, notices: Sequence[str]) -> None:
+        for grown in notices:
+            try:
+                for partition_id in grown.split(","):
+                    self._read_out.pop(int(partition_id), None)
+            except ValueError:  # "all", or what another login has said
+                self._read_out.clear()
+        super()._heard(notices)
 
     def _reads_wanted(self) -> Wanted:
         assert self._room is not None

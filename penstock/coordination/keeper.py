@@ -257,6 +257,7 @@ class RegistryKeeper(Keeper):
                 }
                 self._valid_until = begun + self.member.lease_seconds * LOCAL_SHARE
                 self.last_success = self._clock()
+        self.wake()
 
     def _lease(self, place: Place, held: Holding) -> Lease:
         """A commit may have passed since the claim: its position counts."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-from penstock import config, dialects
+from penstock import config, database, dialects
 from penstock.dialects.mysql import in_transaction, lift_limit
 from penstock.errors import errno_of
 from penstock.wake import Wake
@@ -18,7 +18,9 @@ _IDLE, _IN_ERROR = 0, 3  # libpq's PQTRANS_IDLE and PQTRANS_INERROR
 _OUTLIVED = "terminating connection due to"  # idle-in-transaction timeout, or transaction timeout
 
 _NO_SAVEPOINT = 1305
-_FIRST_PAUSE_SECONDS = 0.02
+#: Between two looks at a log that cannot wake: about twelve a second where nothing happens.
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.004, 0.1
+_MEMORY_PAUSE_SECONDS = 0.02
 
 
 class Work(Protocol):
@@ -44,18 +46,48 @@ class Work(Protocol):
         """Whether the server ended a session whose transaction went on for too long."""
         ...
 
-    def listen(self, connection: Any) -> None:
-        """Ask to be woken when something was sequenced, where the database can."""
+    def listen(self, connection: Any) -> Ear:
+        """Hear from now on what is sequenced."""
         ...
 
-    def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event | Wake
-    ) -> Iterator[str]:
-        """Wait at most so long; what was said of the partitions that grew.
 
-        A Wake ends the waiting.
-        """
+class Ear(Protocol):
+    """What a connection hears of partitions that grew: of each pass their ids, or "all"."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is sure to hear: else only a look tells what there is."""
         ...
+
+    def heard(self) -> list[str]:
+        """What was said since it was asked last; waits for nothing."""
+        ...
+
+    def wait(self, most_seconds: float, wake: Wake) -> list[str]:
+        """The same; while there is nothing, until ``wake`` is set, and at most so long."""
+        ...
+
+
+class _PostgresEar:
+    """LISTEN."""
+
+    def __init__(self, connection: Any) -> None:
+        connection.execute(f'LISTEN "{config.schema_name()}_log"')
+        self._connection = connection
+        #: A pooler may have swallowed the LISTEN.
+        self.is_told = False
+
+    def heard(self) -> list[str]:
+        said = [notice.payload for notice in self._connection.notifies(timeout=0)]
+        self.is_told = self.is_told or bool(said)
+        return said
+
+    def wait(self, most_seconds: float, wake: Wake) -> list[str]:
+        """What was heard during a statement does not show at the socket any more."""
+        said = self.heard()
+        if not said and not wake.wait(most_seconds, beside=self._connection.fileno()):
+            return said
+        return said or self.heard()
 
 
 class _PostgresWork:
@@ -78,21 +110,50 @@ class _PostgresWork:
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         return _OUTLIVED in str(error) and "timeout" in str(error)
 
-    def listen(self, connection: Any) -> None:
-        connection.execute(f'LISTEN "{config.schema_name()}_log"')
+    def listen(self, connection: Any) -> Ear:
+        return _PostgresEar(connection)
 
-    def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event | Wake
-    ) -> Iterator[str]:
-        if isinstance(stop, Wake):
-            # What was heard during a statement does not show at the socket any more.
-            heard = list(connection.notifies(timeout=0))
-            if not heard:
-                stop.wait(most_seconds, beside=connection.fileno())
-                heard = list(connection.notifies(timeout=0))
-        else:
-            heard = list(connection.notifies(timeout=most_seconds, stop_after=1))
-        return iter([notice.payload for notice in heard])
+
+class _MySQLEar:
+    """Nobody can be woken: a look at one row tells which passes there were since the last look.
+
+    The pauses between them are random, so that many consumers do not come to look together.
+    """
+
+    is_told = True
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._pass: int | None = None
+        self._pause = _SHORTEST_PAUSE_SECONDS
+        self.heard()
+
+    def heard(self) -> list[str]:
+        ((newest, grown),) = database.call(self._connection, "grown_since", after=self._pass)
+        before, self._pass = self._pass, newest
+        if before is None or newest == before:
+            return []
+        self._pause = _SHORTEST_PAUSE_SECONDS
+        passes = dict(each.split(":") for each in reversed(grown.split()))
+        missed = [str(number) for number in range(before + 1, newest + 1)[: len(passes) + 1]]
+        # Nobody knows what is further back, nor what a restore has taken away.
+        return (
+            [passes[each] for each in missed]
+            if missed and passes.keys() >= set(missed)
+            else ["all"]
+        )
+
+    def wait(self, most_seconds: float, wake: Wake) -> list[str]:
+        until = time.monotonic() + most_seconds
+        while (left := until - time.monotonic()) > 0:
+            if wake.wait(min(self._pause, left)):
+                break
+            self._pause = min(
+                _LONGEST_PAUSE_SECONDS, random.uniform(_SHORTEST_PAUSE_SECONDS, 3 * self._pause)
+            )
+            if said := self.heard():
+                return said
+        return []
 
 
 class _MySQLWork:
@@ -142,16 +203,22 @@ class _MySQLWork:
         """A connection that is closed for its idleness is told nothing: so by the time."""
         return seconds >= lease_seconds / 2
 
-    def listen(self, connection: Any) -> None:
-        """Nobody can be woken."""
+    def listen(self, connection: Any) -> Ear:
+        return _MySQLEar(connection)
 
-    def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: threading.Event | Wake
-    ) -> Iterator[str]:
-        """Pauses that double, so that a busy stream is read at once and an idle one rarely."""
-        doubled = min(most_seconds, _FIRST_PAUSE_SECONDS * 2.0 ** min(idle_rounds, 20))
-        stop.wait(doubled * random.uniform(0.5, 1))
-        return iter(())
+
+class _MemoryEar:
+    """A look costs nothing, so nobody is told."""
+
+    is_told = False
+
+    def heard(self) -> list[str]:
+        return []
+
+    def wait(self, most_seconds: float, wake: Wake) -> list[str]:
+        """A short pause."""
+        wake.wait(min(most_seconds, _MEMORY_PAUSE_SECONDS))
+        return []
 
 
 class _MemoryWork:
@@ -174,15 +241,8 @@ class _MemoryWork:
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
         return "outlived its lease" in str(error)
 
-    def listen(self, connection: Any) -> None:
-        """A look costs nothing."""
-
-    def notices(
-        self, connection: Any, most_seconds: float, idle_rounds: int, stop: Any
-    ) -> Iterator[str]:
-        """A short pause."""
-        stop.wait(min(most_seconds, _FIRST_PAUSE_SECONDS))
-        return iter(())
+    def listen(self, connection: Any) -> Ear:
+        return _MemoryEar()
 
 
 _POSTGRES: Work = _PostgresWork()

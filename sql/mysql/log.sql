@@ -3,10 +3,20 @@
 -- json: 3
 CALL penstock.`sequence`(%(max_events)s)
 
--- name: announce
--- Nobody can be woken here: consumers look for themselves.
+-- name: sequence_and_announce
+-- The same: nobody can be woken here, consumers look by grown_since.
+-- json: 3
+CALL penstock.`sequence`(%(max_events)s)
+
+-- name: nothing_waits
+-- Whether a pass would find nothing.
 -- reads only
-SELECT NULL FROM (SELECT %(grown)s AS grown) AS g WHERE FALSE
+CALL penstock.nothing_waits()
+
+-- name: grown_since
+-- The newest pass, and what the last ones brought.
+-- reads only
+CALL penstock.grown_since(%(after)s)
 
 -- name: unsequenced
 -- What waits for the sequencer.

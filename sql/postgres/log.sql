@@ -2,9 +2,10 @@
 -- One pass of the sequencer.
 SELECT sequenced, more, busy, grown FROM penstock.sequence(%(max_events)s::integer)
 
--- name: announce
--- Wakes consumers; runs in a transaction of its own.
-SELECT penstock.announce(%(grown)s::bigint[])
+-- name: sequence_and_announce
+-- The same, and wakes consumers with its commit.
+SELECT sequenced, more, busy, grown, CASE WHEN sequenced > 0 THEN penstock.announce(grown) END
+FROM penstock.sequence(%(max_events)s::integer)
 
 -- name: ensure_slices
 -- Makes storage ahead, for delayed events too; answers how many slices were added.

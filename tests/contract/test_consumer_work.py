@@ -128,7 +128,7 @@ def test_a_key_that_fails_holds_up_itself_only(db: ContractDatabase) -> None:
 
 def _revoked_while_committing(db: ContractDatabase) -> dict[str, Any]:
     """A second consumer comes; what the first one sees while it gives partitions up."""
-    own = db.connect()
+    own, its = db.connect(), db.connect()
     filled(own, partitions=2, events=3)
     stream.configure_subscription(
         own, SUBSCRIPTION, heartbeat_seconds=0.3, lease_seconds=60, release_seconds=60
@@ -143,7 +143,7 @@ def _revoked_while_committing(db: ContractDatabase) -> dict[str, Any]:
             gate.wait()
 
     def revoked(partitions: list[TopicPartition]) -> None:
-        told["held"] |= {place: holders(own).get(place.partition) for place in partitions}
+        told["held"] |= {place: holders(its).get(place.partition) for place in partitions}
 
     first = _consumer(
         db, batch_handler=handle, on_assigned=told["assigned"].update, on_revoked=revoked

@@ -126,12 +126,12 @@ def _reads(own: Any, past: Seeded, name: str) -> Reads:
 
 def _prepared(own: Any, past: Seeded, name: str) -> None:
     """What the call needs; and it was made before, so the server knows the routines."""
-    if name in {"sequence", "nothing_to_sequence"}:
+    if name in {"sequence", "sequence_few", "nothing_to_sequence"}:
         CALLS["publish_batch"].act(own, past)
         own.commit()
         log.sequence(own)
         own.commit()
-        if name == "sequence":
+        if name != "nothing_to_sequence":
             CALLS["publish_batch"].act(own, past)
             own.commit()
         return

@@ -66,6 +66,7 @@ function_roles          . i o . .
 give_up                 c . o . .
 grant_namespace         . i o . .
 grants_of               . i o . r
+grown_since             c . o . .
 heartbeat               c . o . .
 heartbeats              c . o . .
 held_leases             c . o . .
@@ -96,6 +97,7 @@ move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
 note_slice_rates        . i o . .
+nothing_waits           . . o . .
 open_block              c . o . .
 parked_keys             c . o . .
 pause_subscription      c . o . .

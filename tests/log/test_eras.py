@@ -90,6 +90,7 @@ def test_without_the_boundary_old_events_come_again(
     expected = _an_old_log(connection, database_url)
     drain(connection)
     _restored(connection, 40)
+    without_guard(connection, "sequence", "LEAST(max_events, 1000)", "0")  # it reads no old ids
     without_guard(connection, "straddles", "AND NOT is_placed(partition_id, id, due_at)", "")
     without_guard(
         connection,
@@ -101,6 +102,49 @@ def test_without_the_boundary_old_events_come_again(
         put(connection, f"new {number}")
         drain(connection)
     assert len(texts(connection)) > len(expected) + 60
+
+
+def _next_number(connection: Connection) -> int:
+    return int(value(connection, "SELECT pg_current_xact_id()::text")) + 1
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_late_one_of_before_the_era_is_not_walked_to(
+    connection: Connection, database_url: str, is_guarded: bool
+) -> None:
+    """Guard: append_few's look at the boundary. Below, numbers are another cluster's."""
+    topic(connection)
+    put(connection, "before")
+    drain(connection)
+    with open_transaction(database_url) as straddling:
+        put(straddling, "first")
+        put(connection, "old")
+        drain(connection)
+        connection.execute("UPDATE penstock.eras SET system_identifier = 1")
+        for text in ("new", "newer"):  # the first tick repairs
+            put(connection, text)
+            drain(connection)
+        # As if that cluster had given it a number that comes again here.
+        number = _next_number(connection) + 3
+        connection.execute(
+            "UPDATE penstock.events SET tx = (%s::text)::xid8 WHERE payload = 'old'", (number,)
+        )
+        if not is_guarded:
+            without_guard(
+                connection,
+                "append_few",
+                "append_few.after_id >= (SELECT a.boundary_id FROM current_era() AS a)",
+                "true",
+            )
+        while _next_number(connection) <= number:
+            pass
+        put(connection, "newest")
+        straddling.commit()
+    drain(connection)
+    assert texts(connection).count("old") == (1 if is_guarded else 2)
+    assert sorted(set(texts(connection))) == sorted(
+        ["before", "old", "new", "newer", "first", "newest"]
+    )
 
 
 def test_without_an_era_the_events_are_lost(connection: Connection, database_url: str) -> None:

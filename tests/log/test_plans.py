@@ -116,15 +116,20 @@ def test_a_pass_over_a_backlog_reads_what_it_numbers(long_log: Connection) -> No
     given = dict(zip(("base", "target", "last_id"), row, strict=True))
     plan = plan_of(long_log, "near_events", settings_of="append_chunks", **given, max_events=1000)
     assert _touched(plan) == 1000
-    plan = plan_of(long_log, "tick_start", base=row[0], target=row[1], max_events=1000)
-    assert _touched(plan) < 100
+
+
+def test_late_ones_are_found_by_their_transactions(long_log: Connection) -> None:
+    """Guard: first_id_of's order by no index of the primary key."""
+    newest = value(long_log, "SELECT max(tx)::text FROM penstock.events")
+    plan = plan_of(long_log, "first_id_of", transactions=f"{{{newest}}}")
+    assert all(name.endswith("_tx_idx") for name in _indexes(plan)), _indexes(plan)
 
 
 def test_the_head_of_a_partition_is_looked_up_once(long_log: Connection) -> None:
     """Guard: heads is materialised; inlined, it ran for every event of the pass."""
     tick, base, target = long_log.execute(
         "SELECT n::text, n.base::text, n.target::text FROM penstock.ticks AS t"
-        " CROSS JOIN LATERAL penstock.next_tick(t, NULL, 1000) AS n ORDER BY t.id DESC LIMIT 1"
+        " CROSS JOIN LATERAL penstock.next_tick(t, NULL) AS n ORDER BY t.id DESC LIMIT 1"
     ).fetchall()[0]
     given = {"tick": tick, "base": base, "target": target, "max_events": 1000, "now_due": 0}
     chunks = [

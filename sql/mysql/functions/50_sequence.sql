@@ -169,6 +169,46 @@ BEGIN
     WHERE b.due IS NOT NULL;
 END;
 
+-- name: nothing_waits
+-- Whether a pass would find nothing to number, told without a lock and without a transaction: no late block, none above the floor,
+-- nothing delayed that is due. What a restore has left is not looked for: a pass now and then does. Raises PS018.
+CREATE PROCEDURE nothing_waits()
+READS SQL DATA
+BEGIN
+    CALL refuse_serializable('nothing_waits()');
+    SELECT NOT EXISTS (SELECT * FROM late_blocks AS l)
+       AND NOT EXISTS (SELECT * FROM pending AS p FORCE INDEX (PRIMARY) WHERE p.block > s.floor_block AND p.event_count > 0)
+       AND NOT EXISTS (
+           SELECT * FROM delayed_events AS d WHERE d.due >= s.delayed_due AND d.due <= UTC_TIMESTAMP(6)
+              AND NOT (d.due = s.delayed_due AND d.id <= s.delayed_id)) AS nothing_waits
+    FROM sequencer AS s;
+END;
+
+-- name: note_pass
+-- Counts a pass that brought something, and keeps what the last twenty brought, the newest first: "17:1,2 16:all ". A long list is
+-- "all": with every pass the row is written to the binary log. The caller holds the sequencer's row.
+CREATE PROCEDURE note_pass(sequenced BIGINT, grown LONGTEXT)
+BEGIN
+    DECLARE named LONGTEXT DEFAULT REPLACE(TRIM(BOTH '[' FROM TRIM(BOTH ']' FROM grown)), ' ', '');
+    IF sequenced > 0 THEN
+        UPDATE sequencer
+        SET recent_passes = SUBSTRING_INDEX(
+                CONCAT(pass_number + 1, ':', IF(LENGTH(named) <= 150, named, 'all'), ' ', recent_passes), ' ', 20),
+            pass_number = pass_number + 1
+        WHERE singleton;
+    END IF;
+END;
+
+-- name: grown_since
+-- How many passes have brought events, and, unless that is what the caller says, which partitions the last of them. For consumers,
+-- which nobody can wake: they look often, so this reads one row. Raises PS018.
+CREATE PROCEDURE grown_since(after BIGINT)
+READS SQL DATA
+BEGIN
+    CALL refuse_serializable('grown_since()');
+    SELECT s.pass_number AS newest, IF(s.pass_number <=> after, '', s.recent_passes) AS grown FROM sequencer AS s;
+END;
+
 -- name: sequence
 -- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late commit
 -- comes with the pass after it: each one looks for all that was late, because what began to publish after a late commit must not
@@ -205,6 +245,7 @@ pass: BEGIN
     CALL enter_era(CONCAT_WS(' ', settled, due_done, id_done, last_pass), is_repair);
     IF is_repair THEN
         CALL repair_pass(wanted, present, due_done, id_done, sequenced, grown);
+        CALL note_pass(sequenced, grown);
         SELECT sequenced AS sequenced, TRUE AS more, busy AS busy, grown AS grown;
         LEAVE pass;
     END IF;
@@ -224,6 +265,7 @@ pass: BEGIN
     END IF;
     CALL append_chunks(present, sequenced, grown);
     CALL forget_claimed();
+    CALL note_pass(sequenced, grown);
     IF settled - bottom >= 1000 THEN
         CALL raise_floor(settled, bottom);
     END IF;

@@ -13,7 +13,7 @@ BEGIN
             subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
             position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure dead_letter
             dead_letters_of report_positions fetch high_watermarks list_namespaces namespace_exists list_topics
-            describe_topic current_history applied_migrations setting lift_limit policy_of subscription_policy
+            describe_topic current_history applied_migrations setting lift_limit grown_since policy_of subscription_policy
             claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
             suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
             dead_letter_of
@@ -42,7 +42,7 @@ BEGIN
             retention_of ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting
             setting settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status
             histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members
-            refresh_roles lift_limit low_sequences note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions
+            refresh_roles lift_limit grown_since nothing_waits low_sequences note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions
             set_policy clear_policy policy_of policy_history list_policies subscription_policy
             claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
             suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive

@@ -25,27 +25,37 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
       AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id, e.due_at))
 $$;
 
--- name: tick_start
--- An id below every event of the tick that begins, when a backlog makes it worth knowing; else 0. Transactions above the
--- base took their ids after the newest horizon that lies below it; late ones are looked up.
-CREATE OR REPLACE FUNCTION tick_start(base pg_snapshot, target pg_snapshot, max_events integer) RETURNS bigint
+-- name: first_id_of
+-- The lowest id of the events of some transactions; NULL when they have none.
+CREATE OR REPLACE FUNCTION first_id_of(transactions xid8[]) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-    SELECT CASE WHEN newest.id - COALESCE(settled.highest_id, 0) <= tick_start.max_events THEN 0
-        ELSE LEAST(COALESCE(settled.highest_id, 0), (
-            SELECT min(e.id + 0) - 1
-            FROM events AS e
-            WHERE e.tx = ANY (ARRAY(
-                SELECT x.tx
-                FROM pg_snapshot_xip(tick_start.base) AS x (tx)
-                WHERE pg_visible_in_snapshot(x.tx, tick_start.target)))))
-    END
-    FROM (SELECT s.last_value AS id FROM events_id AS s) AS newest
-    LEFT JOIN LATERAL (
-        SELECT t.highest_id
-        FROM ticks AS t
-        WHERE t.horizon <= pg_snapshot_xmax(tick_start.base) AND t.era = (SELECT a.era FROM current_era() AS a)
-        ORDER BY t.id DESC
-        LIMIT 1) AS settled ON true
+    SELECT min(e.id + 0) FROM events AS e WHERE e.tx = ANY (first_id_of.transactions)
+$$;
+
+-- name: tick_start
+-- An id below every event of the tick that begins; 0 when none is known. Transactions above the base took their ids after the
+-- newest horizon that lies below it; late ones are looked up, but for the one of the tick before, which took its ids after that
+-- one's highest_id.
+CREATE OR REPLACE FUNCTION tick_start(base pg_snapshot, target pg_snapshot, horizon xid8) RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    settled_id bigint;
+    late_id bigint;
+    late xid8[] := ARRAY(
+        SELECT x.tx FROM pg_snapshot_xip(base) AS x (tx)
+        WHERE pg_visible_in_snapshot(x.tx, target) AND x.tx <> tick_start.horizon);
+BEGIN
+    SELECT t.highest_id INTO settled_id
+    FROM ticks AS t
+    WHERE t.horizon <= pg_snapshot_xmax(tick_start.base) AND t.era = (SELECT a.era FROM current_era() AS a)
+    ORDER BY t.id DESC
+    LIMIT 1;
+    IF settled_id > 0 AND late <> '{}' THEN
+        late_id := first_id_of(late);
+    END IF;
+    RETURN LEAST(COALESCE(settled_id, 0), late_id - 1);
+END
 $$;
 
 -- name: committed_snapshot
@@ -209,6 +219,50 @@ SET plan_cache_mode = force_generic_plan AS $$
         (SELECT sum(g.event_count) AS events, array_agg(DISTINCT g.partition_id) AS grown FROM appended AS g) AS a
 $$;
 
+-- name: append_few
+-- One pass over a tick of few events, for a fraction of what append_chunks costs: walks the primary key between two ids, of which
+-- the tick has none outside. done is false, and nothing has happened, where something is delayed, due or of a deleted topic.
+CREATE OR REPLACE FUNCTION append_few(
+    base pg_snapshot, target pg_snapshot, after_id bigint, newest_id bigint, due bigint, due_id bigint, now_due bigint,
+    OUT done boolean, OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT grown bigint[]
+)
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+    WITH fresh AS MATERIALIZED (
+        SELECT e.id, e.partition_id, e.due_at
+        FROM events AS e
+        WHERE e.id > append_few.after_id AND e.id <= append_few.newest_id
+          AND pg_visible_in_snapshot(e.tx, append_few.target) AND NOT pg_visible_in_snapshot(e.tx, append_few.base)
+    ), total AS MATERIALIZED (
+        SELECT count(*) AS seen, COALESCE(max(f.id), append_few.after_id) AS highest, count(f.due_at) = 0 AND NOT EXISTS (
+                SELECT FROM fresh AS o JOIN deleted_topics AS d ON d.topic_id = o.partition_id >> 16
+            ) AND NOT EXISTS (
+                SELECT FROM delayed AS d
+                WHERE d.due >= append_few.due AND d.due <= append_few.now_due
+                  AND (d.due, d.id) > (append_few.due, append_few.due_id)
+            ) AND append_few.after_id >= (SELECT a.boundary_id FROM current_era() AS a) AS done
+        FROM fresh AS f
+    ), appended AS (
+        INSERT INTO chunks (partition_id, first_sequence, event_count, first_id, last_id, event_ids, sequenced_at)
+        SELECT g.partition_id, COALESCE((
+                -- As in append_chunks.
+                SELECT c.first_sequence + c.event_count + 8223372036854775807 - 8223372036854775807
+                FROM chunks AS c
+                WHERE c.partition_id = g.partition_id AND c.chunk_id <= (SELECT s.last_value FROM chunks_id AS s)
+                ORDER BY c.first_sequence DESC
+                LIMIT 1), 1),
+            cardinality(g.ids), g.ids[1], g.ids[cardinality(g.ids)], g.ids, clock_timestamp()
+        FROM (
+            SELECT f.partition_id, array_agg(f.id ORDER BY f.id) AS ids
+            FROM fresh AS f
+            WHERE (SELECT t.done FROM total AS t)
+            GROUP BY f.partition_id
+        ) AS g
+        RETURNING partition_id
+    )
+    SELECT t.done, t.seen, t.seen, t.highest, ARRAY(SELECT a.partition_id FROM appended AS a) FROM total AS t
+$$;
+
 -- name: sequence
 -- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late commit
 -- comes with the tick after it. busy: somebody else is at it. more: call again at once. Raises PS018.
@@ -222,7 +276,9 @@ DECLARE
     pass record;
     issued bigint;
     settled_id bigint;
+    newest bigint;
     begun boolean;
+    is_done boolean := false;
     now_due bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 BEGIN
     PERFORM require_read_committed('sequence()');
@@ -252,12 +308,27 @@ BEGIN
     begun := tick.complete;
     settled_id := tick.highest_id;
     IF begun THEN
-        tick := next_tick(tick, issued, max_events);
+        tick := next_tick(tick, issued);
+        -- Behind the target: of what it holds, nothing has a higher id.
+        SELECT s.last_value INTO newest FROM events_id AS s;
+        IF tick.last_id > 0 AND newest - tick.last_id < LEAST(max_events, 1000) THEN
+            SELECT f.*, GREATEST(tick.due, now_due) AS due, false AS due_left,
+                   CASE WHEN now_due < tick.due THEN tick.due_id ELSE 9223372036854775807 END AS due_id
+            INTO pass
+            FROM append_few(tick.base, tick.target, tick.last_id, newest, tick.due, tick.due_id, now_due) AS f;
+            is_done := pass.done;
+        END IF;
+        IF newest - tick.last_id <= max_events THEN
+            tick.last_id := 0;  -- The walk along the primary key pays over a backlog only.
+        END IF;
     END IF;
-    SELECT * INTO pass
-    FROM append_chunks(tick, tick.base::text::pg_snapshot, tick.target::text::pg_snapshot, max_events, now_due);
-    IF pass.seen = 0 AND pass.sequenced = 0 AND begun AND tick.highest_id = settled_id THEN
-        RETURN;
+    IF NOT is_done THEN
+        SELECT * INTO pass
+        FROM append_chunks(tick, tick.base::text::pg_snapshot, tick.target::text::pg_snapshot, max_events, now_due);
+    END IF;
+    IF pass.seen = 0 AND pass.sequenced = 0 AND begun AND tick.highest_id = settled_id
+        AND (issued IS NULL OR NOT nothing_open(tick)) THEN
+        RETURN;  -- Else a row, for once: from then on the log is quiet, where the last tick saw others at work.
     END IF;
     -- Behind the last pass of a longer tick there may be a next tick: who works off what is there has to look.
     more := pass.seen = max_events OR pass.due_left OR NOT begun;
@@ -280,6 +351,15 @@ LANGUAGE sql VOLATILE AS $$
     FROM log_identity() AS i, current_era() AS a
 $$;
 
+-- name: nothing_open
+-- Whether no transaction was open when a tick was taken but the sequencer's own.
+CREATE OR REPLACE FUNCTION nothing_open(tick ticks) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT pg_snapshot_xmax((nothing_open.tick).target) >= (nothing_open.tick).horizon
+       AND NOT EXISTS (
+           SELECT FROM pg_snapshot_xip((nothing_open.tick).target) AS x (tx) WHERE x.tx <> (nothing_open.tick).horizon)
+$$;
+
 -- name: is_quiet
 -- Whether nothing can have come since the last tick, told without a lock: no id was handed out, when it was taken no transaction
 -- was open but the sequencer's own (the list of a snapshot ends below the last transaction that has ended, so its end counts
@@ -287,8 +367,7 @@ $$;
 CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boolean
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
     SELECT t.complete AND NOT t.repair AND t.highest_id = is_quiet.issued
-       AND pg_snapshot_xmax(t.target) >= t.horizon
-       AND NOT EXISTS (SELECT FROM pg_snapshot_xip(t.target) AS x (tx) WHERE x.tx <> t.horizon)
+       AND nothing_open(t)
        AND NOT EXISTS (
            SELECT FROM delayed AS d
            WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
@@ -299,8 +378,10 @@ $$;
 -- name: next_tick
 -- The tick that follows a complete one: everything that has been committed since. issued is the newest id that was handed out
 -- before the caller's transaction had a number; NULL when that is not known.
-CREATE OR REPLACE FUNCTION next_tick(tick ticks, issued bigint, max_events integer) RETURNS ticks
+CREATE OR REPLACE FUNCTION next_tick(tick ticks, issued bigint) RETURNS ticks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    last_horizon xid8 := tick.horizon;
 BEGIN
     IF issued IS NOT NULL THEN
         tick.highest_id := issued;
@@ -308,7 +389,7 @@ BEGIN
     END IF;
     tick.base := CASE WHEN tick.repair THEN (current_era()).base ELSE tick.target END;
     tick.target := committed_snapshot();
-    tick.last_id := COALESCE(tick_start(tick.base, tick.target, max_events), 0);
+    tick.last_id := tick_start(tick.base, tick.target, last_horizon);
     tick.repair := false;
     tick.repair_era := 0;
     tick.repaired_id := 0;
@@ -317,13 +398,16 @@ END
 $$;
 
 -- name: announce
--- Tells listening consumers which partitions grew: one NOTIFY in a transaction of its own, at most 4,000 bytes, else "all".
+-- Tells listening consumers, when the transaction commits, which partitions grew: one NOTIFY of at most 4,000 bytes, else "all".
+-- None while the queue of notices is half full, because a full one would refuse the commit: consumers look by themselves too.
 CREATE OR REPLACE FUNCTION announce(grown bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     names text := array_to_string(grown, ',');
 BEGIN
-    PERFORM pg_notify(current_schema() || '_log', CASE WHEN octet_length(names) <= 4000 THEN names ELSE 'all' END);
+    IF pg_notification_queue_usage() < 0.5 THEN
+        PERFORM pg_notify(current_schema() || '_log', CASE WHEN octet_length(names) <= 4000 THEN names ELSE 'all' END);
+    END IF;
 END
 $$;
 

@@ -1,0 +1,133 @@
+"""Where the time from COMMIT to handler goes: the calls of a process, timed from within.
+
+python -m benchmarks.latency_steps FILE MODULE [ARGUMENT ...]
+
+runs a module as ``python -m`` would.  FILE gets, at its end, a line for each call that an event
+has to wait for: its name, begin and end in nanoseconds of the machine's monotonic clock, and how
+many events it brought.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from penstock import log, stream
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call; times in nanoseconds."""
+
+    name: str
+    begin: int
+    end: int
+    events: int
+
+
+def _nothing(answer: Any) -> int:
+    return 0
+
+
+#: What is timed, and how many events its answer stands for.
+_TIMED: list[tuple[Any, str, Callable[[Any], int]]] = [
+    (log, "sequence", lambda answer: int(answer.sequenced)),
+    (stream, "check_in", _nothing),
+    (stream, "poll", lambda answer: sum(len(events) for _, events in answer)),
+    (stream, "commit", _nothing),
+]
+
+
+def main() -> None:
+    """Run the module with its calls timed."""
+    file, module, *arguments = sys.argv[1:]
+    calls: list[str] = []
+    for owner, name, count in _TIMED:
+        setattr(owner, name, _timed(getattr(owner, name), name, count, calls))
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        Path(file).write_text("".join(calls))
+
+
+def _timed(
+    call: Callable[..., Any], name: str, count: Callable[[Any], int], calls: list[str]
+) -> Callable[..., Any]:
+    def timed(*given: Any, **named: Any) -> Any:
+        begin = time.monotonic_ns()
+        answer = call(*given, **named)
+        calls.append(f"{name} {begin} {time.monotonic_ns()} {count(answer)}\n")
+        return answer
+
+    return timed
+
+
+def read(file: Path) -> list[Call]:
+    """What a process has written."""
+    found = [line.split() for line in file.read_text().splitlines()]
+    return [Call(name, int(begin), int(end), int(events)) for name, begin, end, events in found]
+
+
+def lines(
+    committed: Sequence[int],
+    handled: Sequence[int],
+    sequencer: Sequence[Call],
+    consumer: Sequence[Call],
+    first: int,
+) -> Iterator[str]:
+    """Median and 99th percentile of each step, of the events from the first on that counts.
+
+    Events are sequenced and read in the order in which they were committed.
+    """  # fmt: skip
+    passes, polls = _bringing(sequencer, "sequence"), _bringing(consumer, "poll")
+    steps: dict[str, list[float]] = {
+        "commit answered - pass begins": [],
+        "pass": [],
+        "pass answered - poll begins": [],
+        "poll": [],
+        "poll answered - handler": [],
+    }
+    for number in range(first, len(committed)):
+        at = [committed[number], *_around(passes, number), *_around(polls, number), handled[number]]
+        for spent, (begin, end) in zip(steps.values(), pairwise(at), strict=True):
+            spent.append((end - begin) / 1e6)
+    for name, spent in steps.items():
+        yield _line(name, spent)
+    since = committed[first]
+    seconds = (max(committed) - since) / 1e9
+    for name in ("sequence", "check_in", "poll", "commit"):
+        of_name = [each for each in (*sequencer, *consumer) if each.name == name]
+        spent = [(each.end - each.begin) / 1e6 for each in of_name if each.begin >= since]
+        if len(spent) > 1 and seconds > 0:
+            yield f"{_line(f'  each {name}', spent)}, {len(spent) / seconds:,.0f}/s"
+
+
+def _line(name: str, spent: Sequence[float]) -> str:
+    far = quantiles(spent, n=100, method="inclusive")[98]
+    return f"  {name:32} p50 {median(spent):8.2f}  p99 {far:8.2f} ms"
+
+
+def _bringing(calls: Sequence[Call], name: str) -> tuple[list[Call], list[int]]:
+    """The calls that brought events, and how many had come by the end of each."""
+    chosen = [each for each in calls if each.name == name and each.events]
+    return chosen, list(accumulate(each.events for each in chosen))
+
+
+def _around(calls: tuple[list[Call], list[int]], number: int) -> tuple[int, int]:
+    """Begin and end of the call that brought an event."""
+    chosen, until = calls
+    call = chosen[bisect_left(until, number + 1)]
+    return call.begin, call.end
+
+
+if __name__ == "__main__":
+    main()
