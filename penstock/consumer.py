@@ -221,7 +221,7 @@ class Consumer(Failing):
 
     def _hand_over(self, connection: Connection) -> int:
         """Begin what can be begun; answers how much came to an end."""
-        done = self._settle(connection)
+        done, committed_at = self._settle(connection), self._clock()
         ready = [
             self._hand[lease.partition_id]
             for lease in self.ready_leases()
@@ -230,16 +230,25 @@ class Consumer(Failing):
         while ready and self.hands.free:
             still: list[InHand] = []
             for each in ready:
-                if not self.hands.free:
+                if not self.hands.free or self.is_stopping():
                     break
                 unit = self._next(connection, each) if self.holds(each.lease) else None
                 if unit is not None:
                     self.hands.submit(unit)
                     done += self._settle(connection)
+                    committed_at = self._committed_between(connection, committed_at)
                     still.append(each)
             # The loop's own thread has to commit in between.
-            ready = [] if isinstance(self.hands, Inline) else still
+            ready = [] if isinstance(self.hands, Inline) or self.is_stopping() else still
         return done
+
+    def _committed_between(self, connection: Connection, committed_at: float) -> float:
+        """A round over many partitions may take long; answers when something was committed last."""
+        now = self._clock()
+        if now - committed_at < self._slice_seconds:
+            return committed_at
+        self.commit_due(connection, idle=True)
+        return now
 
     def _next(self, connection: Connection, each: InHand) -> Unit | None:
         """The next unit of a partition that may be handed out."""
@@ -400,6 +409,7 @@ class Consumer(Failing):
             "deliver": lambda unit: Batch(unit, self),
             "clock": self._clock,
             "slice_seconds": self._slice_seconds,
+            "stopping": self.is_stopping,
         }
         if self._handling.is_async:
             return Tasks(

@@ -54,6 +54,7 @@ class Hands(ABC):
         deliver: Callable[[Unit], Batch],
         clock: Clock,
         slice_seconds: float,
+        stopping: Callable[[], bool],
     ) -> None:
         self.handling = handling
         self.count = count
@@ -62,6 +63,7 @@ class Hands(ABC):
         self._deliver = deliver
         self._clock = clock
         self._slice_seconds = slice_seconds
+        self._stopping = stopping
 
     @property
     def free(self) -> int:
@@ -136,6 +138,10 @@ class Hands(ABC):
     @abstractmethod
     def _start(self, unit: Unit) -> None: ...
 
+    def _is_over(self, unit: Unit, until: float) -> bool:
+        """Whether a unit ends here, and the rest of it comes again."""
+        return unit.began >= until or unit.abandoned or self._stopping()
+
     def _post(self, outcome: Outcome) -> None:
         self._mailbox.put(outcome)
         self.wake.set()
@@ -153,7 +159,7 @@ class Hands(ABC):
                     call(Delivery.of(event, batch))
                     unit.done += 1
                     unit.began = self._clock()
-                    if unit.began >= until or unit.abandoned:
+                    if self._is_over(unit, until):
                         break
         except (Exception, SystemExit) as error:  # who leaves so has not handled it
             return failed(unit, batch, error)

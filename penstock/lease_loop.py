@@ -75,6 +75,7 @@ class LeaseLoop(ABC):
         self._clock = clock
         self._postponed: dict[int, tuple[int, float]] = {}
         self._turn = 0
+        self._stop: threading.Event | None = None
         self._outages = 0
         self._ear: work.Ear | None = None
         self.stats = LoopStats()
@@ -110,12 +111,17 @@ class LeaseLoop(ABC):
                 clock=clock,
             )
 
+    def is_stopping(self) -> bool:
+        """Whether nothing more is to be begun."""
+        return self._stop is not None and self._stop.is_set()
+
     @abstractmethod
     def round(self, connection: Connection) -> int:
         """Work on :meth:`ready_leases` once; answers how many events were done with."""
 
     def run(self, stop: threading.Event) -> None:
         """Work until ``stop`` is set; the events in hand are finished and committed first."""
+        self._stop = stop
         with self.keeper, self.at_work():
             while not stop.is_set():
                 try:

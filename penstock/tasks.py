@@ -121,12 +121,12 @@ class Tasks(Hands):
             blocking = [unit for task, unit in list(self._tasks.items()) if task is running]
             return blocking or overdue  # it may be a task that a handler has made
         # What a loop that runs has not cancelled by then does not let itself be cancelled.
-        return overdue if self._is_over(self._runs_since, now) else []
+        return overdue if self._has_passed(self._runs_since, now) else []
 
     def _is_blocked(self, now: float) -> bool:
-        return self._is_over(self._asked_at, now) and not self._answered.is_set()
+        return self._has_passed(self._asked_at, now) and not self._answered.is_set()
 
-    def _is_over(self, since: float | None, now: float) -> bool:
+    def _has_passed(self, since: float | None, now: float) -> bool:
         assert self._handler_seconds is not None
         return since is not None and now - since > self._handler_seconds
 
@@ -220,7 +220,7 @@ class Tasks(Hands):
             await self._within_limit(call(Delivery.of(event, batch)))
             unit.done += 1
             unit.began = self._clock()
-            if unit.began >= until or unit.abandoned:
+            if self._is_over(unit, until):
                 break
 
     async def _within_limit(self, called: Any) -> None:
