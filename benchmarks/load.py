@@ -36,9 +36,9 @@ BEATERS, CHECKERS = 4, 4
 SUBSCRIPTION = "load"
 #: Heartbeats in a run, which tells how long one may be: the default in a run of a minute.
 BEATS = 20
-LONGEST_HEARTBEAT = 3.0
+SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT = 1.0, 3.0
 LEASE_HEARTBEATS = 10 / 3
-JOINING_BEATS = 10  # heartbeats in which all of them start
+JOINING_BEATS = 10  # heartbeats in which a thousand of them start
 
 _UNSHARED = "SELECT COUNT(*) FROM penstock.surveys WHERE NOT balanced"
 _UNHELD = """
@@ -52,7 +52,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
     """What many consumers cost, and how soon the dead are replaced."""
     count = settings.amount(CONSUMERS)
     seconds = settings.load_seconds
-    heartbeat = min(LONGEST_HEARTBEAT, seconds / BEATS)
+    heartbeat = min(LONGEST_HEARTBEAT, max(SHORTEST_HEARTBEAT, seconds / BEATS))
     lease = heartbeat * LEASE_HEARTBEATS
     partitions = min(PARTITIONS, 2 * count)
     topic = bench.new_topic(partitions)
@@ -148,7 +148,8 @@ class Crowd:
         self._called: set[str] = set()
 
     def __enter__(self) -> Crowd:
-        begun, starting = time.perf_counter(), JOINING_BEATS * self._heartbeat
+        begun = time.perf_counter()
+        starting = JOINING_BEATS * self._heartbeat * len(self._names) / CONSUMERS
         for number, name in enumerate(self._names):
             self._beats[number % BEATERS].add(begun + starting * number / len(self._names), name)
         self._work = [self._pool.submit(self._serve, line, self._beat) for line in self._beats]

@@ -90,19 +90,18 @@ def test_an_applications_loop_is_waited_for(db: ContractDatabase) -> None:
     async def work() -> AsyncConsumer:
         stop = asyncio.Event()
 
-        async def handle(event: Event) -> None:
-            await handler(event)
-            if event.sequence == BLOCKER and handler.calls.count(BLOCKER) == 2:
-                stop.set()
-
         consumer = AsyncConsumer(
-            db.url, SUBSCRIPTION, handler=handle, handler_seconds=LIMIT, idle_seconds=0.05,
+            db.url, SUBSCRIPTION, handler=handler, handler_seconds=LIMIT, idle_seconds=0.05,
             concurrency=4,
         )  # fmt: skip
+
+        loop = asyncio.get_running_loop()
 
         def open_the_gate() -> None:
             wait_until(lambda: consumer.stats.timeouts == 1, "the one that blocks is given up", 60)
             handler.gate.open()
+            wait_until(lambda: stored(own) == 4, "all are handled", 60)
+            loop.call_soon_threadsafe(stop.set)
 
         opener = threading.Thread(target=open_the_gate)
         opener.start()

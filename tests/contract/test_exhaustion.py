@@ -23,7 +23,7 @@ LAST_INT = 2**31 - 1
 OUT_OF_RANGE = InvalidArgument
 
 NO_END: Guard = {
-    "postgres": ("append_chunks", " + 8223372036854775807 - 8223372036854775807", ""),
+    "postgres": ("append_few", " + 8223372036854775807 - 8223372036854775807", ""),
     "mysql": ("append_chunks", " + 8223372036854775807 - 8223372036854775807", ""),
 }
 

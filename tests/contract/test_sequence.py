@@ -175,7 +175,11 @@ MUTANTS = {
         ),
     },
     "disorders": {
-        "postgres": ("append_chunks", "ORDER BY b.due, b.id", "ORDER BY random()"),
+        "postgres": (
+            "append_few",
+            "array_agg(f.id ORDER BY f.id)",
+            "array_agg(f.id ORDER BY random())",
+        ),
         "mysql": ("collect_claimed", "ORDER BY c.block, l.n", "ORDER BY RAND()"),
         "memory": ("log.sequence", "ready[:max_events]", "ready[::-1][:max_events]"),
     },

@@ -144,7 +144,9 @@ BY_SUBSCRIPTION: dict[str, Call] = {
     "join": lambda own, name: stream.join(own, name, "spy"),
     "heartbeat": lambda own, name: stream.heartbeat(own, member(name)),
     "check_in": lambda own, name: stream.check_in(own, member(name)),
-    "poll": _held("poll", partition_ids=[1], lease_epochs=[1], after=[0], max_events=1),
+    "poll": _held(
+        "poll", partition_ids=[1], lease_epochs=[1], after=[0], max_events=1, max_each=None
+    ),
     "commit": _held("commit", partition_ids=[1], lease_epochs=[1], positions=[1], after=[0]),
     "release": _held("release", partition_ids=[1], lease_epochs=[1]),
     "leave": lambda own, name: stream.leave(own, member(name)),

@@ -311,7 +311,8 @@ BEGIN
         tick := next_tick(tick, issued);
         -- Behind the target: of what it holds, nothing has a higher id.
         SELECT s.last_value INTO newest FROM events_id AS s;
-        IF tick.last_id > 0 AND newest - tick.last_id < LEAST(max_events, 1000) THEN
+        -- Below 0 somebody has set the sequence back.
+        IF tick.last_id > 0 AND newest - tick.last_id BETWEEN 0 AND LEAST(max_events, 1000) - 1 THEN
             SELECT f.*, GREATEST(tick.due, now_due) AS due, false AS due_left,
                    CASE WHEN now_due < tick.due THEN tick.due_id ELSE 9223372036854775807 END AS due_id
             INTO pass
