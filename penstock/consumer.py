@@ -252,7 +252,8 @@ class Consumer(Failing):
 
     def _next(self, connection: Connection, each: InHand) -> Unit | None:
         """The next unit of a partition that may be handed out."""
-        limit = KEY_RUN if self._by_key else self._batch_size
+        left = self.most_uncommitted() - each.handled
+        limit = KEY_RUN if self._by_key else max(1, min(self._batch_size, left))
         while not each.closed:
             with self._lock:
                 unit = each.begin_letter() or each.begin(limit, self._clock())

@@ -89,8 +89,8 @@ class Failing(Reading):
         leases = [each.lease for each in new]
         suspects = dead_letters.suspects(connection, self.member, leases)
         parked = dead_letters.parked_keys(connection, self.member.subscription, leases)
-        # So many events may a consumer have handed out and not committed.
-        in_flight = MAX_AHEAD if self._by_key else int(self._commit_events) + self._bounds.batch
+        # So many events may a consumer have handed out and not committed; each costs a call here.
+        in_flight = MAX_AHEAD if self._by_key else self.most_uncommitted()
         for each in new:
             lease = each.lease
             self._retries.forget_record(lease.partition_id)
@@ -118,6 +118,10 @@ class Failing(Reading):
             return False
         attempts = failing.attempts if failing is not None else 0
         return not self.keeper.in_database or self._prepared_again(connection, unit, attempts)
+
+    def most_uncommitted(self) -> int:
+        """How many events of a partition that is handled in order are handed out for one commit."""
+        return max(int(self._commit_events), self._bounds.batch)
 
     def keep_what_is_done(self, connection: Connection) -> None:
         """Should an event end the process, others are not to be counted that had been handled."""
