@@ -97,9 +97,11 @@ class Watch:
             question(self._connection)
         except Exception as error:  # whatever it is, the answer must be an answer
             self._drop()
-            # Anybody may ask: what it says of addresses and logins is for the log.
-            logger.warning("the database cannot be worked with: %s", error)
-            return f"the database cannot be worked with ({type(error).__name__})"
+            problem = f"the database cannot be worked with ({type(error).__name__})"
+            if problem != self._problem:  # probes come every few seconds
+                # Anybody may ask: what it says of addresses and logins is for the log.
+                logger.warning("the database cannot be worked with: %s", error)
+            return problem
         return ""
 
     def _drop(self) -> None:

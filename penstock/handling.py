@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import tracing
+from penstock import tracing, validation
 from penstock.errors import InvalidArgument
 from penstock.records import Event
 
@@ -100,7 +100,7 @@ def at_least(name: str, value: Any, least: float) -> None:
 
 def whole(name: str, value: Any, least: int) -> None:
     """InvalidArgument when an option is no whole number or too low."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not validation.is_integer(value) or value < least:
         raise InvalidArgument(
             f"{name} cannot be {value!r}", hint=f"use a whole number from {least} on"
         )

@@ -93,7 +93,7 @@ def _topic(address: str) -> str:
 
 def partition_count(count: int) -> int:
     """A number of partitions."""
-    if _is_integer(count) and 1 <= count <= limits.MAX_PARTITIONS:
+    if is_integer(count) and 1 <= count <= limits.MAX_PARTITIONS:
         return count
     raise InvalidPartition(
         f"a topic cannot have {count!r} partitions",
@@ -133,13 +133,13 @@ def fetched(partition: Any, from_sequence: Any, max_events: Any) -> None:
     """Refuse what is no whole number; the bounds are the database's."""
     given = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
     for what, value in given.items():
-        if not _is_integer(value):
+        if not is_integer(value):
             raise InvalidArgument(f"{what} is a {type(value).__name__}", hint="give a whole number")
 
 
 def position(given: Any) -> None:
     """InvalidArgument for a position that is no whole number: the database would round it."""
-    if not _is_integer(given):
+    if not is_integer(given):
         raise InvalidArgument(
             f"a position is a {type(given).__name__}",
             hint="give the sequence of the last event that is done",
@@ -153,7 +153,7 @@ def for_relays(exchange: Any, routing_key: Any, max_attempts: Any) -> None:
     if routing_key is not None:
         _text("routing_key", routing_key, limits.MAX_KEY)
     if max_attempts is not None and not (
-        _is_integer(max_attempts) and 1 <= max_attempts <= limits.MAX_ATTEMPTS
+        is_integer(max_attempts) and 1 <= max_attempts <= limits.MAX_ATTEMPTS
     ):
         raise InvalidArgument(
             f"max_attempts is {max_attempts!r}", hint=f"use 1 to {limits.MAX_ATTEMPTS}"
@@ -269,7 +269,7 @@ def _not_before(moment: Any) -> None:
 
 
 def _partition(partition: Any) -> None:
-    if not _is_integer(partition):
+    if not is_integer(partition):
         raise InvalidPartition(
             f"the partition is a {type(partition).__name__}", hint="partitions are numbers"
         )
@@ -279,5 +279,6 @@ def _partition(partition: Any) -> None:
         )
 
 
-def _is_integer(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
+    """A whole number, and no truth value."""
     return isinstance(value, int) and not isinstance(value, bool)
