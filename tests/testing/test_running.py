@@ -86,7 +86,7 @@ def test_run_until_idle_counts_and_can_be_repeated(
 
 
 def test_two_runs_do_the_same() -> None:
-    """Guard: chance is seeded for each log."""
+    """Guard: chance is seeded for each log, and no time passes that decides about a commit."""
 
     def run() -> list[tuple[int, int, bytes]]:
         db = MemoryDatabase()
@@ -101,6 +101,7 @@ def test_two_runs_do_the_same() -> None:
             "billing",
             handler=lambda event: seen.append((event.partition, event.sequence, event.payload)),
             batch_size=2,
+            clock=db.clock.monotonic,
         )
         assert db.run_until_idle(consumer) == 40
         return seen
