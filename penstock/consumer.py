@@ -269,18 +269,23 @@ class Consumer(Failing):
         return any(unit.careful for unit in self.hands.under_way)
 
     def _settle(self, connection: Connection) -> int:
-        return sum(self._settled(connection, outcome) for outcome in self.hands.arrived())
+        done = 0
+        for outcome in self.hands.arrived():
+            try:
+                done += self._settled(connection, outcome)
+            except StaleLease as error:
+                self.lease_lost(outcome.unit.work, error)
+        return done
 
     def _settled(self, connection: Connection, outcome: Outcome) -> int:
-        """Take back a unit; answers what it has brought forward."""
+        """Take back a unit; answers what it has brought forward.  StaleLease: nothing."""
         unit, error = outcome.unit, outcome.error
         self.stats.last_round = self._clock()
         if unit.work.closed:
             self._look_at_late_commit(connection, outcome)
             return 0
         if isinstance(error, StaleLease):
-            self.lease_lost(unit.work, error)
-            return 0
+            raise error
         if unit.letter is not None and not outcome.cut_off:
             finished = outcome.batch.handed_over
             return self.letter_ended(connection, unit, error, finished=finished)
@@ -310,7 +315,7 @@ class Consumer(Failing):
     def _compare(self, connection: Connection, outcome: Outcome) -> BaseException | None:
         """The handler had a hand in the position: how far it stands, the database knows."""
         unit, error = outcome.unit, outcome.error
-        stored = self.stored_position(connection, unit.work.lease)
+        stored = self.keeper.position(connection, unit.work.lease)
         committed = sum(event.sequence <= stored for event in unit.events)
         if stored >= outcome.batch.claimed:
             unit.done = max(unit.done, committed)
@@ -323,8 +328,12 @@ class Consumer(Failing):
     def _look_at_late_commit(self, connection: Connection, outcome: Outcome) -> None:
         """A handler has committed by itself under a lease that had ended here, and may be back."""
         lease = outcome.unit.work.lease
-        if outcome.batch.handed_over and self.keeper.knows(lease):
-            self.keeper.moved(lease, self.stored_position(connection, lease))
+        if not outcome.batch.handed_over or not self.keeper.knows(lease):
+            return
+        try:
+            self.keeper.moved(lease, self.keeper.position(connection, lease))
+        except StaleLease as error:
+            self.stale(lease, error)
 
     # -- failing --------------------------------------------------------------------------------
 

@@ -220,11 +220,17 @@ class Holding(LeaseLoop):
                 self.lease_lost(held[0], error)
             else:  # the answer to an earlier COMMIT was lost
                 self.failed(error)
-                self.stands_at(held[0], self.stored_position(connection, held[0].lease))
+                self._look_where_it_stands(connection, held[0])
             return
         for each, position in positions:
             self.stands_at(each, position)
             self.count_done(each)
+
+    def _look_where_it_stands(self, connection: Connection, each: InHand) -> None:
+        try:
+            self.stands_at(each, self.keeper.position(connection, each.lease))
+        except StaleLease as error:
+            self.lease_lost(each, error)
 
     def _write(
         self,
@@ -261,10 +267,6 @@ class Holding(LeaseLoop):
         self.stale(each.lease, error)
         self.forget([each])
         self.tell_revoked([each])
-
-    def stored_position(self, connection: Connection, lease: Lease) -> int:
-        """Where the partition stands."""
-        return self.keeper.position(connection, lease)
 
 
 def _place(lease: Lease) -> TopicPartition:

@@ -123,7 +123,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def position(self, connection: Connection, lease: Lease) -> int:
-        """Where a partition stands."""
+        """Where a partition stands; StaleLease when the store knows that it is not held."""
 
     @abstractmethod
     def held(self, connection: Connection) -> list[Lease]:

@@ -20,7 +20,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock import database, heart, history, stream
-from penstock.errors import DuplicateSession, LogBehind, PenstockError, UnknownConsumer
+from penstock.errors import (
+    DuplicateSession,
+    LogBehind,
+    PenstockError,
+    StaleLease,
+    UnknownConsumer,
+)
 from penstock.keeper import Keeper
 from penstock.records import Event, Lease
 from penstock.stream import Beat, Membership
@@ -163,7 +169,13 @@ class LeaseKeeper(Keeper):
 
     def position(self, connection: Connection, lease: Lease) -> int:
         """Where a partition stands in the database."""
-        return stream.position(connection, self._subscription, lease.topic)[lease.partition]
+        for each in self.held(connection):  # by ids: its topic may have another name by now
+            if (each.partition_id, each.lease_epoch) == (lease.partition_id, lease.lease_epoch):
+                return each.position
+        raise StaleLease(
+            f"the lease on {lease.topic} partition {lease.partition} is not held any more",
+            hint="drop what was read: another consumer may have taken over",
+        )
 
     def held(self, connection: Connection) -> list[Lease]:
         """What the database says is held, and where it stands."""

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import penstock
 from penstock import database, stream
 from penstock.consumer import Batch, Consumer, HandlerFailed
 from penstock.errors import DuplicateSession
@@ -347,3 +348,41 @@ def test_names_of_topics_in_events(db: ContractDatabase) -> None:
     seen: list[Event] = []
     assert _consumer(db, handler=seen.append).run_until_idle() == 1
     assert (seen[0].topic, seen[0].payload, seen[0].sequence) == (STREAM, b"1", 1)
+
+
+def test_a_topic_is_renamed_while_it_is_handled(db: ContractDatabase) -> None:
+    """Guard: where a partition stands is asked by its id, for the name may be another one."""
+    own = db.connect()
+    filled(own, events=9)
+    handled: list[int] = []
+
+    def handle(batch: Batch) -> None:
+        with batch.transaction():
+            handled.extend(event.sequence for event in batch)
+            if len(handled) == 3:
+                penstock.rename_topic(db.connect(), STREAM, "renamed")
+
+    consumer = _consumer(db, batch_handler=handle, batch_size=3)
+    with running(consumer):
+        wait_until(lambda: _done(own), "all are handled")
+    assert handled == list(range(1, 10))
+    assert (consumer.stats.failures, consumer.stats.stale_commits) == (0, 0)
+
+
+def test_a_lease_that_is_lost_behind_the_commit_ends_no_consumer(db: ContractDatabase) -> None:
+    """Guard: the answer that it is not held any more is one like another; nothing is done twice."""
+    own = db.connect()
+    filled(own, events=6)
+    handled: list[int] = []
+
+    def handle(batch: Batch) -> None:
+        with batch.transaction():
+            handled.extend(event.sequence for event in batch)
+        if len(handled) == 3:
+            stream.seek(db.connect(), SUBSCRIPTION, STREAM, 0, 4)
+
+    consumer = _consumer(db, batch_handler=handle, batch_size=3)
+    with running(consumer):
+        wait_until(lambda: _done(own), "all are handled")
+    assert handled == list(range(1, 7))
+    assert consumer.stats.stale_commits == 1
