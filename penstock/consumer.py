@@ -265,7 +265,7 @@ class Consumer(Failing):
         return None
 
     def careful_under_way(self) -> bool:
-        """Whether an event is being handled that may be what ended an earlier consumer."""
+        """Whether something is being handled that may be what ended an earlier consumer."""
         return any(unit.careful for unit in self.hands.under_way)
 
     def _settle(self, connection: Connection) -> int:

@@ -20,7 +20,7 @@ from penstock import dead_letters, policies, stream
 from penstock.delivery import HandlerTimedOut
 from penstock.errors import NotRedriven, PenstockError, StaleLease, TooManyParked
 from penstock.holding import STANDS_SECONDS
-from penstock.in_hand import InHand, Unit
+from penstock.in_hand import SUSPECT_GROUP, InHand, Unit
 from penstock.policies import SubscriptionPolicy
 from penstock.reading import MAX_AHEAD, Reading
 from penstock.retries import Retries
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 #: An event that is to be given up waits for what stands before it, and looks so often.
 LOOK_SECONDS = 0.1
-#: Of events that may break their consumer one is under way at a time; others look so often.
+#: Of groups that may break their consumer one is under way at a time; others look so often.
 TURN_SECONDS = 0.01
 
 
@@ -56,7 +56,7 @@ class Failing(Reading):
 
     @abstractmethod
     def careful_under_way(self) -> bool:
-        """Whether an event is being handled that may be what ended an earlier consumer."""
+        """Whether something is being handled that may be what ended an earlier consumer."""
 
     def look_around(self, connection: Connection, new: Sequence[InHand]) -> None:
         """What is known of partitions that are new here; as often as a heartbeat, what changed.
@@ -89,7 +89,7 @@ class Failing(Reading):
         leases = [each.lease for each in new]
         suspects = dead_letters.suspects(connection, self.member, leases)
         parked = dead_letters.parked_keys(connection, self.member.subscription, leases)
-        # So many events may a consumer have handed out and not committed; each costs a call here.
+        # So many events may a consumer have handed out and not committed.
         in_flight = MAX_AHEAD if self._by_key else self.most_uncommitted()
         for each in new:
             lease = each.lease
@@ -101,6 +101,7 @@ class Failing(Reading):
                 each.careful_to = max(
                     lease.position + in_flight if suspect.died else 0, suspect.sequence or 0
                 )
+                each.alone_to = each.careful_to if self._by_key else _alone_to(suspect)
         self.reader_may_go_on()
 
     def prepared(self, connection: Connection, unit: Unit) -> bool:
@@ -109,7 +110,9 @@ class Failing(Reading):
         failing = self._retries.of(each.lease.partition_id, event.sequence)
         if failing is None and event.sequence > each.careful_to:
             return True
-        if failing is not None and failing.due > self._clock():  # it failed under an earlier lease
+        if failing is not None and (failing.due > self._clock() or len(unit.events) > 1):
+            with self._lock:  # it failed under an earlier lease
+                each.alone.add(event.sequence)
             self._put_back(unit, failing.due)
             return False
         unit.careful = event.sequence <= each.careful_to
@@ -140,6 +143,9 @@ class Failing(Reading):
                     return True  # what stands before it is not done: nobody could count it
                 self._put_back(unit, now + LOOK_SECONDS)
                 return False
+            if len(unit.events) > 1:
+                self._begin_group(connection, unit)
+                return True
             if attempts < most:
                 attempts = self._count_attempt(connection, unit, attempts)
             if attempts < most:
@@ -159,6 +165,13 @@ class Failing(Reading):
         if each.committed < each.done:
             self.commit(connection, [each])
         return each.committed == sequence - 1
+
+    def _begin_group(self, connection: Connection, unit: Unit) -> None:
+        """Should they end this consumer, the next one hands each of them out alone."""
+        sequence = unit.events[0].sequence
+        dead_letters.begin_attempt(
+            connection, self.member, unit.work.lease, sequence, uncounted=dead_letters.GROUP
+        )
 
     def _count_attempt(self, connection: Connection, unit: Unit, attempts: int) -> int:
         """Answers how many attempts there were before this one."""
@@ -307,3 +320,11 @@ class Failing(Reading):
             self._looked_at = -math.inf  # there may be more
         self.stats.events += error is None
         return 1
+
+
+def _alone_to(suspect: dead_letters.Suspect) -> int:
+    """Up to where each suspect is handed out alone, and counted, where they are in order."""
+    if suspect.sequence is None:
+        return 0
+    group_died = suspect.died and suspect.attempts == 0
+    return suspect.sequence + (SUSPECT_GROUP - 1 if group_died else 0)

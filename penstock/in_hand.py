@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.records import Event, Lease, payload_bytes
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _NONE = object()
 #: What is kept of an event beside its payload, roughly: row, key, headers, objects.
 OVERHEAD_BYTES = 700
+#: So many suspects go out together: sequences, as whoever comes behind a death counts them.
+SUSPECT_GROUP = 50
 
 
 def whole_partition(event: Event) -> Hashable:
@@ -56,7 +59,7 @@ class Unit:
     parked: tuple[int, ...] = ()
     #: A dead letter that was handed out again, in place of events behind the position.
     letter: Redriven | None = None
-    #: It may be what ended an earlier consumer.
+    #: It may hold what ended an earlier consumer.
     careful: bool = False
     #: What the consumer knew of the subscription when it was begun: one version for all of it.
     policy: SubscriptionPolicy | None = None
@@ -87,8 +90,10 @@ class InHand:
         self.rows = 0
         self.bytes = 0
         self.under_way = 0
-        #: Up to here events may break their consumer: one at a time, in order.
+        #: Up to here events may break their consumer: one group at a time, in order.
         self.careful_to = 0
+        #: Up to here each of them alone.
+        self.alone_to = 0
         #: Events that have failed: each is handed out alone.
         self.alone: set[int] = set()
         #: Nothing is begun or committed before: as many events are parked as may be.
@@ -141,9 +146,7 @@ class InHand:
         if lane is _NONE:
             return None
         waiting = self._lanes[lane]
-        limit = min(limit, self._limits.get(lane, limit))
-        if waiting[0].sequence in self.alone or waiting[0].sequence <= self.careful_to:
-            limit = 1
+        limit = min(limit, self._limits.get(lane, limit), self._together(waiting, limit))
         if len(waiting) <= limit:
             events = list(waiting)
             waiting.clear()
@@ -255,6 +258,16 @@ class InHand:
             self._ready.remove(careful[0])
             return careful[0]
         return self._ready.popleft() if self._ready else _NONE
+
+    def _together(self, waiting: deque[Event], most: int) -> int:
+        """How many of a lane may be handed out at once, as far as its first one goes."""
+        first = waiting[0].sequence
+        if first in self.alone or first <= self.alone_to:
+            return 1
+        if first > self.careful_to:
+            return most
+        end = first + SUSPECT_GROUP
+        return sum(event.sequence < end for event in islice(waiting, SUSPECT_GROUP))
 
     def _pass_over(self, events: Iterable[Event], kept: Iterable[Event]) -> set[int]:
         """What is not kept is done; answers which that is."""

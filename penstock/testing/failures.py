@@ -99,7 +99,7 @@ def begin_attempt(
     uncounted: int,
     reason: str,
 ) -> list[Row]:
-    """Counts that the event behind the position is handed out."""
+    """Counts that the event behind the position is handed out, or records that a group is."""
     (lease,) = delivery.held(
         tx, find_subscription(tx, subscription), consumer, [(partition_id, lease_epoch)]
     )
@@ -107,8 +107,9 @@ def begin_attempt(
         raise refused(BackwardCommit, f"sequence {sequence} is not behind {lease.position}")
     tried: AttemptRow | None = tx.get("attempts", lease.place)
     if tried is None or tried.sequence != sequence:
-        tried = AttemptRow(sequence, max(uncounted, 0), reason)
-    counted = AttemptRow(sequence, tried.attempts + 1, reason or tried.reason)
+        tried = AttemptRow(sequence, 0, reason)
+    attempts = max(tried.attempts + (uncounted >= 0), uncounted + 1)
+    counted = AttemptRow(sequence, attempts, reason or tried.reason)
     tx.put("attempts", lease.place, counted)
     return one(counted.attempts)
 

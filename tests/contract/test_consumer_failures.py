@@ -181,16 +181,24 @@ def test_async_transactions_finish_letters_and_events(db: ContractDatabase) -> N
         assert all("needs PostgreSQL" in reason for reason in reasons), reasons
 
 
-def _dies_with_event_two(
-    db: ContractDatabase, stack: ExitStack, died: list[str], name: str
+def _dies_with(
+    db: ContractDatabase,
+    stack: ExitStack,
+    died: list[str],
+    name: str,
+    *,
+    killer: int = 2,
+    done: set[int] | None = None,
 ) -> None:
-    """Who is given event 2 of partition 0 comes no further, and loses its leases."""
+    """Who is given this event of partition 0 comes no further, and loses its leases."""
     open_gate = threading.Event()
 
     def handle(event: Event) -> None:
-        if (event.partition, event.sequence) == (0, 2):
+        if (event.partition, event.sequence) == (0, killer):
             died.append(name)
             assert open_gate.wait(60)
+        elif done is not None:
+            done.add(event.sequence)
 
     consumer = _consumer(db, handler=handle, consumer_id=name)
     stack.enter_context(running(consumer))
@@ -212,8 +220,8 @@ def _ends_its_consumers(
     slow_leases(own)
     retry(own, max_attempts=2)
     with ExitStack() as stack:
-        for name in "abcd":
-            _dies_with_event_two(db, stack, died, name)
+        for name in "abcde":
+            _dies_with(db, stack, died, name)
             if _is_done(db):
                 break
         found = dead_letters.dead_letters(own, SUBSCRIPTION)
@@ -222,8 +230,11 @@ def _ends_its_consumers(
 
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_an_event_that_ends_its_consumer_is_counted(db: ContractDatabase, partitions: int) -> None:
-    """S16. Guards: begin_attempt before it is handed out again; others are committed by then."""
-    assert _ends_its_consumers(db, partitions) == (["a", "b", "c"], [(0, 2, 2)])
+    """S16. Guards: begin_attempt before it is handed out again; others are committed by then.
+
+    The first two die with a batch and with a group: of which event, nobody can know.
+    """
+    assert _ends_its_consumers(db, partitions) == (["a", "b", "c", "d"], [(0, 2, 2)])
 
 
 def test_without_the_record_it_ends_them_all(
@@ -231,15 +242,118 @@ def test_without_the_record_it_ends_them_all(
 ) -> None:
     """Mutant: nobody is careful behind a consumer that died."""
     monkeypatch.setattr(Failing, "prepared", lambda *_: True)
-    assert _ends_its_consumers(db) == (["a", "b", "c", "d"], [])
+    assert _ends_its_consumers(db) == (["a", "b", "c", "d", "e"], [])
 
 
 def test_what_is_not_committed_is_counted_too(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mutant: an event of another partition was handled, and goes with the one that kills."""
+    """Mutant: an event of another partition was handled, and goes with the one that kills.
+
+    Each is alone here: what one death counts as a group is not given up behind the next.
+    """
+    monkeypatch.setattr("penstock.in_hand.SUSPECT_GROUP", 1)
     monkeypatch.setattr(Failing, "keep_what_is_done", lambda *_: None)
     assert len(_ends_its_consumers(db, 4)[1]) > 1
+
+
+def _ends_them_in_a_group(
+    db: ContractDatabase, killer: int, most: int
+) -> tuple[int, list[tuple[int, str, int]], set[int]]:
+    """How many died of an event, the letters, and what was handled of 120 events."""
+    own, died, done = db.connect(), list[str](), set[int]()
+    filled(own, partitions=1, events=120)
+    slow_leases(own)
+    retry(own, max_attempts=most)
+    with ExitStack() as stack:
+        for name in "abcdef":
+            _dies_with(db, stack, died, name, killer=killer, done=done)
+            if _is_done(db):
+                break
+        return len(died), _letters(own), done
+
+
+@pytest.mark.parametrize(("killer", "most"), [(70, 2), (51, 1)])
+def test_a_group_costs_one_death_more(db: ContractDatabase, killer: int, most: int) -> None:
+    """S16: inside a group, and where one begins; all others are handled.
+
+    Guards: the record of a group; it counts for none of its events.
+    """
+    others = set(range(1, 121)) - {killer}
+    found = _ends_them_in_a_group(db, killer, most)
+    assert found == (most + 2, [(killer, "dead", most)], others)
+
+
+def test_without_the_record_of_a_group_it_ends_them_all(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: whoever comes next hands out the same group."""
+    monkeypatch.setattr(Failing, "_begin_group", lambda *_: None)
+    deaths, letters, _ = _ends_them_in_a_group(db, 70, 2)
+    assert (deaths, letters) == (6, [])
+
+
+def test_a_group_that_is_counted_takes_an_innocent_event_along(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the record of a group is an attempt of its first event."""
+    monkeypatch.setattr(dead_letters, "GROUP", 0)
+    _, letters, _ = _ends_them_in_a_group(db, 70, 1)
+    assert letters[0] == (51, "dead", 1)
+
+
+def _recovered(db: ContractDatabase, poison: Poisoned, **options: Any) -> list[int]:
+    """Behind a death a consumer handles all of 120 events; answers at which attempts began."""
+    own, begun, first = db.connect(), list[int](), dead_letters.begin_attempt
+    filled(own, partitions=1, events=120)
+    slow_leases(own)
+    retry(own, max_attempts=2)
+
+    def noted(*given: Any, **more: Any) -> int:
+        begun.append(given[3])
+        return first(*given, **more)
+
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patched:
+        _dies_with(db, stack, [], "a")
+        patched.setattr(dead_letters, "begin_attempt", noted)
+        stack.enter_context(running(_consumer(db, consumer_id="b", **options)))
+        wait_until(lambda: _is_done(db), "all are done with", 60)
+    assert poison.seen == {None: [n for n in range(1, 121) if n not in poison.sequences]}
+    return begun
+
+
+def test_a_death_costs_a_call_for_a_group(db: ContractDatabase) -> None:
+    """And none for each event.  Guard: suspects in order go out in groups."""
+    poison = Poisoned()
+    assert _recovered(db, poison, batch_handler=poison.by_batch) == [1, 51, 101]
+    assert set(poison.tried.values()) == {1}
+
+
+def test_side_by_side_each_of_them_is_counted(db: ContractDatabase) -> None:
+    """Nobody could know in which of the groups under way the bad one is."""
+    poison = Poisoned()
+    found = _recovered(db, poison, handler=poison.by_event, concurrency=3)
+    assert found == list(range(1, 121))
+
+
+@pytest.mark.parametrize(
+    ("way", "sequence", "begun"),
+    [
+        ("by_event", 51, [1, 51, 51, 52, 102]),
+        ("by_event", 60, [1, 51, 60, 61, 111]),
+        ("by_batch", 60, []),
+    ],
+)
+def test_what_raises_in_a_group_is_alone_in_it(
+    db: ContractDatabase, way: str, sequence: int, begun: list[int]
+) -> None:
+    """It is tried as often as allowed, also where its group began; behind it groups go on."""
+    poison = Poisoned(sequence)
+    name = "batch_handler" if way == "by_batch" else "handler"
+    found = _recovered(db, poison, **{name: getattr(poison, way)})
+    assert found == begun or way == "by_batch"
+    assert _letters(db.connect()) == [(sequence, "dead", 2)]
+    assert way == "by_batch" or poison.tried[sequence] == 2
 
 
 def _handled_behind_a_death(db: ContractDatabase, meet: Callable[[], object]) -> int:
@@ -257,7 +371,7 @@ def _handled_behind_a_death(db: ContractDatabase, meet: Callable[[], object]) ->
             counts[0] -= 1
 
     with ExitStack() as stack:
-        _dies_with_event_two(db, stack, [], "a")
+        _dies_with(db, stack, [], "a")
         stack.enter_context(running(_consumer(db, handler=handle, consumer_id="b", concurrency=4)))
         wait_until(lambda: _is_done(db), "all are handled", 60)
     return counts[1]

@@ -33,8 +33,8 @@ from tests.log.kit import drain, topic
 from tests.stream.kit import SUBSCRIPTION, filled, member_with_lease, stored
 
 NOT_COUNTED: Guard = {
-    "postgres": ("begin_attempt", "THEN a.attempts + 1", "THEN a.attempts"),
-    "mysql": ("begin_attempt", "COALESCE(uncounted, 0), 0)) + 1;", "COALESCE(uncounted, 0), 1));"),
+    "postgres": ("begin_attempt", "CASE WHEN uncounted < 0 THEN 0 ELSE 1 END", "0"),
+    "mysql": ("begin_attempt", "IF(uncounted < 0, 0, 1)", "0"),
 }
 NOT_PASSED: Guard = {
     "postgres": ("give_up", 'PERFORM "commit"(', "PERFORM jsonb_build_array("),
@@ -160,6 +160,24 @@ def test_attempts_and_their_reason_survive_the_consumer(db: ContractDatabase) ->
     stream.seek(own, SUBSCRIPTION, lease.topic, 0, 2)
     (lease,) = stream.check_in(own, member)
     assert dead_letters.suspects(own, member, [lease]) == {}
+    assert dead_letters.begin_attempt(own, member, lease, 2) == 1
+
+
+def test_a_group_is_on_record_and_counts_for_nobody(db: ContractDatabase) -> None:
+    """Neither before a count nor behind one; what was not counted before still counts."""
+    own = db.connect()
+    filled(own)
+    member, lease = member_with_lease(own, "a")
+    group = dead_letters.GROUP
+    assert dead_letters.begin_attempt(own, member, lease, 1, uncounted=group) == 0
+    assert dead_letters.begin_attempt(own, member, lease, 1, uncounted=group) == 0
+    (found,) = dead_letters.suspects(own, member, [lease]).values()
+    assert (found.died, found.sequence, found.attempts) == (False, 1, 0)
+    assert dead_letters.begin_attempt(own, member, lease, 1, uncounted=1) == 2
+    assert dead_letters.begin_attempt(own, member, lease, 1, uncounted=group) == 2
+    assert dead_letters.begin_attempt(own, member, lease, 1) == 3
+    stream.commit(own, member, [(lease, 1)])
+    assert dead_letters.begin_attempt(own, member, lease, 2, uncounted=group) == 0
     assert dead_letters.begin_attempt(own, member, lease, 2) == 1
 
 

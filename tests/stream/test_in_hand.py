@@ -122,6 +122,17 @@ def test_after_a_failure_half_as_many_are_handed_out() -> None:
     assert each.done == 40
 
 
+def test_suspects_go_out_in_groups_of_fifty_sequences() -> None:
+    """However few of them are wanted: the next one counts so many from where a group began."""
+    each, sizes = InHand(LEASE), list[tuple[int, int]]()
+    each.alone_to, each.careful_to = 3, 120
+    each.take([_event(n) for n in range(1, 201)], lambda event: event.sequence % 2 == 1)
+    while (unit := each.begin(500, 0)) is not None:
+        sizes.append((unit.events[0].sequence, len(unit.events)))
+        each.end(unit, len(unit.events), 0)
+    assert sizes == [(1, 1), (3, 1), (5, 25), (55, 25), (105, 25), (155, 23)]
+
+
 def test_a_pause_holds_its_lane_only() -> None:
     """And a lane that waits is not handed out before its time."""
     each = InHand(LEASE, lane_of=by_key)

@@ -1,7 +1,7 @@
 -- name: suspects
 -- Of leases that are held, those whose next events may be what broke the consumer before: died says that a holder has died since the
 -- position moved; sequence, attempts and reason are of the event behind the position, if it was handed out with begin_attempt and
--- is not done. No row for a partition that is in order. The arrays are JSON. Raises PS013.
+-- is not done; attempts is 0 if a group began there. No row for a partition that is in order. The arrays are JSON. Raises PS013.
 CREATE PROCEDURE suspects(subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON)
 READS SQL DATA
 BEGIN
@@ -48,7 +48,8 @@ END;
 -- name: begin_attempt
 -- Counts that the event behind the position is handed out, and answers for which time. To be committed before the handler gets the
 -- event, so that an event that kills its consumer is counted too. uncounted are the times that were not counted here; reason is
--- why it is suspect. Raises PS010, PS011, PS013, PS018.
+-- why it is suspect. With uncounted = -1 a group of suspects begins at the event, which is on record, and counts for none of them.
+-- Raises PS010, PS011, PS013, PS018.
 CREATE PROCEDURE begin_attempt(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT, uncounted INT,
     reason TEXT
@@ -74,7 +75,8 @@ BEGIN
     SELECT MAX(a.attempts), MAX(a.reason) INTO counted, known
     FROM attempts AS a
     WHERE a.subscription_id = owner_id AND a.partition_id = partition_id AND a.sequence = sequence AND a.history = present;
-    SET counted = COALESCE(counted, GREATEST(COALESCE(uncounted, 0), 0)) + 1;
+    SET uncounted = GREATEST(COALESCE(uncounted, 0), -1);
+    SET counted = GREATEST(COALESCE(counted, 0) + IF(uncounted < 0, 0, 1), uncounted + 1);
     REPLACE INTO attempts (subscription_id, partition_id, sequence, history, attempts, reason)
     VALUES (owner_id, partition_id, sequence, present, counted, COALESCE(NULLIF(LEFT(reason, 2000), ''), known, ''));
     SELECT counted AS attempts;

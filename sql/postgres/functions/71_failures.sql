@@ -1,7 +1,7 @@
 -- name: suspects
 -- Of leases that are held, those whose next events may be what broke the consumer before: died says that a holder has died since the
 -- position moved; sequence, attempts and reason are of the event behind the position, if it was handed out with begin_attempt and
--- is not done. No row for a partition that is in order.
+-- is not done; attempts is 0 if a group began there. No row for a partition that is in order.
 CREATE OR REPLACE FUNCTION suspects(subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[])
 RETURNS TABLE (partition_id bigint, died boolean, sequence bigint, attempts integer, reason text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
@@ -39,7 +39,8 @@ $$;
 -- name: begin_attempt
 -- Counts that the event behind the position is handed out, and answers for which time. To be committed before the handler gets the
 -- event, so that an event that kills its consumer is counted too. uncounted are the times that were not counted here; reason is
--- why it is suspect. Raises PS010, PS011, PS013, PS018.
+-- why it is suspect. With uncounted = -1 a group of suspects begins at the event, which is on record, and counts for none of them.
+-- Raises PS010, PS011, PS013, PS018.
 CREATE OR REPLACE FUNCTION begin_attempt(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, uncounted integer DEFAULT 0,
     reason text DEFAULT ''
@@ -59,11 +60,12 @@ BEGIN
     END IF;
     INSERT INTO attempts AS a (subscription_id, partition_id, sequence, history, attempts, reason)
     VALUES (owner.id, begin_attempt.partition_id, begin_attempt.sequence, current_history(),
-            GREATEST(COALESCE(uncounted, 0), 0) + 1, left(COALESCE(begin_attempt.reason, ''), 2000))
+            GREATEST(COALESCE(uncounted, 0), -1) + 1, left(COALESCE(begin_attempt.reason, ''), 2000))
     ON CONFLICT ON CONSTRAINT attempts_pkey DO UPDATE
     SET sequence = EXCLUDED.sequence, history = EXCLUDED.history, at = EXCLUDED.at,
         attempts = CASE WHEN (a.sequence, a.history) = (EXCLUDED.sequence, EXCLUDED.history)
-                        THEN a.attempts + 1 ELSE EXCLUDED.attempts END,
+                        THEN GREATEST(a.attempts + CASE WHEN uncounted < 0 THEN 0 ELSE 1 END, EXCLUDED.attempts)
+                        ELSE EXCLUDED.attempts END,
         reason = CASE WHEN (a.sequence, a.history) = (EXCLUDED.sequence, EXCLUDED.history) AND EXCLUDED.reason = ''
                       THEN a.reason ELSE EXCLUDED.reason END
     RETURNING a.attempts INTO counted;
