@@ -78,7 +78,16 @@ HOLDERS = {
 IN_INNODB = """
 SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_isolation_level = 'REPEATABLE READ'
 """
-RUNS = [(engine, group) for engine in ENGINES for group in NAMES if engine in GROUPS[group].engines]
+#: They take their time, and on MySQL nothing that they do on MariaDB is different.
+SLOW = {"load", "latency", "held"}
+RUNS = [
+    pytest.param(
+        engine, group,
+        marks=pytest.mark.long if engine == "mysql" and group in SLOW else (),
+        id=f"{engine}-{group}",
+    )
+    for engine in ENGINES for group in NAMES if engine in GROUPS[group].engines
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
