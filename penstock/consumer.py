@@ -298,6 +298,8 @@ class Consumer(Failing):
         self.end(unit)
         with self._lock:
             unit.work.widen(unit)
+        if unit.careful:  # what ends this process next is not to be counted for it as well
+            self.keep_what_is_done(connection)
         return unit.done
 
     def _cut_off(self, unit: Unit, error: BaseException | None, outlived: bool) -> PenstockError:

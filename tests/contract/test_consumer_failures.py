@@ -21,7 +21,16 @@ from penstock.records import Event, Message
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
 from tests.log.kit import drain, topic, wait_until
-from tests.stream.kit import STREAM, SUBSCRIPTION, filled, retry, running, slow_leases, stored
+from tests.stream.kit import (
+    STREAM,
+    SUBSCRIPTION,
+    filled,
+    more,
+    retry,
+    running,
+    slow_leases,
+    stored,
+)
 
 #: What follows from the consumer alone.
 ONE_ENGINE = pytest.mark.parametrize("db", ["postgres"], indirect=True)
@@ -258,6 +267,35 @@ def test_what_is_not_committed_is_counted_too(
     monkeypatch.setattr("penstock.in_hand.SUSPECT_GROUP", 1)
     monkeypatch.setattr(Failing, "keep_what_is_done", lambda *_: None)
     assert len(_ends_its_consumers(db, 4)[1]) > 1
+
+
+@ONE_ENGINE
+@pytest.mark.parametrize("guarded", [True, False])
+def test_what_was_counted_is_committed_before_others_go_on(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """Who is ended by an event that nobody suspects is not to leave an innocent one counted.
+
+    Guard: keep_what_is_done behind a suspect.  Mutant: only before the next suspect.
+    """
+    own, died, stood = db.connect(), list[str](), list[int]()
+    filled(own, partitions=6, events=0)
+    more(own, partitions=1, events=1)
+    slow_leases(own)
+    if not guarded:
+        monkeypatch.setattr(Failing, "keep_what_is_done", lambda *_: None)
+
+    def handle(event: Event) -> None:
+        if event.partition == 0 or stood:
+            stood.append(stored(db.connect()))
+
+    with ExitStack() as stack:
+        _dies_with(db, stack, died, "a", killer=1)
+        more(own, partitions=6, events=3, start=2)
+        # One at a time: the others have more to do when the only suspect is done.
+        options = {"batch_size": 1, "commit_every_events": 100}
+        _consumer(db, handler=handle, consumer_id="b", **options).run_until_idle()
+    assert (stood[0], stood[1]) == (0, 1 if guarded else 0)
 
 
 def _ends_them_in_a_group(
