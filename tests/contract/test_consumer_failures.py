@@ -7,7 +7,7 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -220,7 +220,8 @@ def _dies_with(
 
 
 def _is_done(db: ContractDatabase) -> bool:
-    return all(each.lag_events == 0 for each in stream.lag(db.connect(), SUBSCRIPTION))
+    with closing(db.connect()) as own:
+        return all(each.lag_events == 0 for each in stream.lag(own, SUBSCRIPTION))
 
 
 def _ends_its_consumers(
