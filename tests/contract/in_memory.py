@@ -66,6 +66,8 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "test_a_redriven_letter_that_fails_is_dead_again": EFFECTS,
         "test_async_transactions_finish_letters_and_events": EFFECTS,
         "test_the_last_error_is_told_without_what_it_says": VIEWS,
+    },
+    "test_suspects": {
         "test_without_the_record_it_ends_them_all": "it counts on the pause before a check-in",
     },
     "test_dead_letters": {
