@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -245,18 +244,18 @@ def test_what_raises_in_a_group_is_alone_in_it(
     assert poison.tried[sequence] == tried
 
 
-def _handled_behind_a_death(db: ContractDatabase, meet: Callable[[], object]) -> int:
-    """How many suspects of four partitions were handled at once, where a handler waits to meet."""
-    own, lock, counts = db.connect(), threading.Lock(), [0, 0]
+def _handled_behind_a_death(db: ContractDatabase, together: int) -> int:
+    """How many suspects of four partitions were handled at once; each waits for so many."""
+    own, changed, counts = db.connect(), threading.Condition(), [0, 0]
     filled(own, partitions=4, events=4)
     slow_leases(own)
 
     def handle(_: Event) -> None:
-        with lock:
+        with changed:
             counts[0] += 1
             counts[1] = max(counts)
-        meet()
-        with lock:
+            changed.notify_all()
+            assert changed.wait_for(lambda: counts[1] >= together, 30)
             counts[0] -= 1
 
     with ExitStack() as stack:
@@ -270,7 +269,7 @@ def _handled_behind_a_death(db: ContractDatabase, meet: Callable[[], object]) ->
 
 def test_of_those_that_may_end_their_consumer_one_is_under_way(db: ContractDatabase) -> None:
     """S16, L7. Guard: Consumer.careful_under_way; else all would be counted for one's death."""
-    assert _handled_behind_a_death(db, lambda: None) == 1
+    assert _handled_behind_a_death(db, 1) == 1
 
 
 def test_without_their_turns_they_are_side_by_side(
@@ -278,5 +277,4 @@ def test_without_their_turns_they_are_side_by_side(
 ) -> None:
     """Mutant: two that wait for each other meet."""
     monkeypatch.setattr(Consumer, "careful_under_way", lambda _: False)
-    together = threading.Barrier(2)
-    assert _handled_behind_a_death(db, lambda: together.wait(30)) >= 2
+    assert _handled_behind_a_death(db, 2) >= 2
