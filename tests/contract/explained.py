@@ -195,7 +195,7 @@ def plans_of_postgres(past: Seeded, mutant: str = "") -> dict[str, tuple[set[str
 
 
 def _plan(own: psycopg.Connection[Any], name: str, given: dict[str, Any]) -> Reads:
-    settings = {"fresh_events": "append_chunks", "held_leases": "check_in"}.get(name, name)
+    settings = {"fresh_events": "append_chunks"}.get(name, name)
     plan = Reads()
     for node in nodes(plan_of(own, name, settings_of=settings, **given)):
         if "Index Name" in node:

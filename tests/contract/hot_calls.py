@@ -108,6 +108,11 @@ def _check_in(own: Any, past: Seeded) -> object:
     return stream.check_in(own, past.member)
 
 
+@_may_read(60, f"subscriptions_name_key leases_pkey partitions_pkey {LEDGER}")
+def _held_leases(own: Any, past: Seeded) -> object:
+    return stream.held_leases(own, past.member)
+
+
 @_may_read(800, "consumers_pkey leases_pkey chunks_sequence events_pkey")
 def _poll(own: Any, past: Seeded) -> object:
     ((_, found),) = stream.poll(own, past.member, past.leases, SOME)
@@ -166,6 +171,7 @@ CALLS = {
     "heartbeat": _heartbeat,
     "heartbeats": _heartbeats,
     "check_in": _check_in,
+    "held_leases": _held_leases,
     "poll": _poll,
     "open_block": _open_block,
     "read_block": _read_block,
