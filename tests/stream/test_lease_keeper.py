@@ -66,7 +66,7 @@ def test_a_collected_consumer_joins_again_with_another_epoch(
 ) -> None:
     """Guard: UnknownConsumer is answered by a join, and the old leases are forgotten."""
     filled(connection)
-    short_leases(connection)
+    short_leases(connection, 3)
     with LeaseKeeper(database_url, SUBSCRIPTION, consumer="a") as keeper:
         (before,) = keeper.leases()
         end_lease(connection, "a")
