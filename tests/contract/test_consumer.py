@@ -350,39 +350,42 @@ def test_names_of_topics_in_events(db: ContractDatabase) -> None:
     assert (seen[0].topic, seen[0].payload, seen[0].sequence) == (STREAM, b"1", 1)
 
 
-def test_a_topic_is_renamed_while_it_is_handled(db: ContractDatabase) -> None:
-    """Guard: where a partition stands is asked by its id, for the name may be another one."""
-    own = db.connect()
+def _by_three(
+    db: ContractDatabase,
+    inside: Callable[[], object] = bool,
+    behind: Callable[[], object] = bool,
+) -> tuple[list[int], Consumer]:
+    """Nine events, something happens in or behind the first transaction; what was handled."""
+    own, handled = db.connect(), list[int]()
     filled(own, events=9)
-    handled: list[int] = []
 
     def handle(batch: Batch) -> None:
         with batch.transaction():
             handled.extend(event.sequence for event in batch)
             if len(handled) == 3:
-                penstock.rename_topic(db.connect(), STREAM, "renamed")
+                inside()
+        if len(handled) == 3:
+            behind()
 
     consumer = _consumer(db, batch_handler=handle, batch_size=3)
     with running(consumer):
         wait_until(lambda: _done(own), "all are handled")
+    return handled, consumer
+
+
+def test_a_topic_is_renamed_while_it_is_handled(db: ContractDatabase) -> None:
+    """Guard: where a partition stands is asked by its id, for the name may be another one."""
+    handled, consumer = _by_three(
+        db, inside=lambda: penstock.rename_topic(db.connect(), STREAM, "renamed")
+    )
     assert handled == list(range(1, 10))
     assert (consumer.stats.failures, consumer.stats.stale_commits) == (0, 0)
 
 
 def test_a_lease_that_is_lost_behind_the_commit_ends_no_consumer(db: ContractDatabase) -> None:
     """Guard: the answer that it is not held any more is one like another; nothing is done twice."""
-    own = db.connect()
-    filled(own, events=6)
-    handled: list[int] = []
-
-    def handle(batch: Batch) -> None:
-        with batch.transaction():
-            handled.extend(event.sequence for event in batch)
-        if len(handled) == 3:
-            stream.seek(db.connect(), SUBSCRIPTION, STREAM, 0, 4)
-
-    consumer = _consumer(db, batch_handler=handle, batch_size=3)
-    with running(consumer):
-        wait_until(lambda: _done(own), "all are handled")
-    assert handled == list(range(1, 7))
+    handled, consumer = _by_three(
+        db, behind=lambda: stream.seek(db.connect(), SUBSCRIPTION, STREAM, 0, 4)
+    )
+    assert handled == list(range(1, 10))
     assert consumer.stats.stale_commits == 1

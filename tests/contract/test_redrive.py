@@ -139,7 +139,7 @@ def test_without_it_the_key_is_not_replayed_in_order(db: ContractDatabase) -> No
 
 
 def _waits_for_parking(db: ContractDatabase) -> bool:
-    """MariaDB from 11.6 on, where a snapshot is one."""
+    """MariaDB, where it is set so; 11.8 is by default, and 10.11 is not."""
     isolation = "SELECT @@innodb_snapshot_isolation"
     return db.engine == "mariadb" and bool(db.run(isolation)[0][0])
 
