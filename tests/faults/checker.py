@@ -16,6 +16,8 @@ function over a :class:`Run` that names its anomalies by class:
 - ``backward-position``, ``beyond-watermark``: a position that may not be;
 - ``dead-and-pending``: a dead letter that no position passed; one that is done is a
   ``duplicate-effect``, and one that was passed and is neither done nor dead is ``lost``;
+- ``changed``: a sequence stands for another event than before;
+- ``dropped-early``: an event is gone that somebody had not passed, or of which there was no copy;
 - ``unseen``: an event that nobody came to.
 
     python -m tests.faults.checker FOLDER
@@ -29,14 +31,12 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-Record = dict[str, Any]
-#: Subscription and partition.
-Place = tuple[str, int]
+from tests.faults.told import Place, Record, Run, transaction_of
 
 #: Rows of lease_history and of positions carry times that were read a moment before their lock was
 #: had or behind it; only what is further apart than this is an order of time.
@@ -49,124 +49,6 @@ class Anomaly:
 
     kind: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """An event of the log."""
-
-    partition: int
-    sequence: int
-    label: str
-    key: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A row of the history of leases."""
-
-    epoch: int
-    holder: str
-    change: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A row of the ledger of positions."""
-
-    position: int
-    epoch: int
-    reason: str
-    at: float
-
-
-@dataclass
-class Transaction:
-    """What a publisher did in one transaction, and what became of it."""
-
-    begun: float
-    ended: float = float("inf")
-    outcome: str = "fail"
-    events: list[str] = field(default_factory=list)
-    undone: set[str] = field(default_factory=set)
-
-
-class Run:
-    """All that is known of a run, sorted for the rules."""
-
-    def __init__(self, records: Iterable[Record], dump: dict[str, Any]) -> None:
-        self.records = sorted(records, key=lambda record: record["t"])
-        self.by_op: dict[str, list[Record]] = defaultdict(list)
-        for record in self.records:
-            self.by_op[record["op"]].append(record)
-        self.kinds: dict[str, str] = dump["subscriptions"]
-        self.lease_seconds = float(dump["lease_seconds"])
-        self.release_seconds = float(dump.get("release_seconds", dump["lease_seconds"]))
-        self.log = [Written(*row) for row in dump["log"]]
-        self.at_place = {(each.partition, each.sequence): each for each in self.log}
-        self.ends: Counter[int] = Counter()
-        for each in self.log:
-            self.ends[each.partition] = max(self.ends[each.partition], each.sequence)
-        self.leases: dict[Place, list[Change]] = defaultdict(list)
-        for name, partition, *change in dump["leases"]:
-            self.leases[name, partition].append(Change(*change))
-        self.ledger: dict[Place, list[Position]] = defaultdict(list)
-        for name, partition, *position in dump["ledger"]:
-            self.ledger[name, partition].append(Position(*position))
-        self.effects: Counter[tuple[str, int, int]] = Counter()
-        self.effect_labels: list[str] = []
-        for name, partition, sequence, label in dump["effects"]:
-            self.effects[name, partition, sequence] += 1
-            self.effect_labels.append(label)
-        self.dead = Counter((*row[:3],) for row in dump["dead"])
-        self.transactions = _transactions(self.by_op)
-        self.polls = [each for each in self.by_op["poll"] if each["st"] == "ok"]
-        self.acknowledged = [each for each in self.by_op["commit"] if each["st"] == "ok"]
-
-    def steps(self, place: Place) -> Iterator[tuple[Position, Position]]:
-        """Each row of a partition's ledger with the one before it."""
-        rows = self.ledger[place]
-        return pairwise(rows)
-
-    def passed(self) -> Counter[tuple[str, int, int]]:
-        """How often a commit has passed each event."""
-        found: Counter[tuple[str, int, int]] = Counter()
-        for place in list(self.ledger):
-            for before, row in self.steps(place):
-                if row.reason == "commit":
-                    between = range(before.position + 1, row.position + 1)
-                    found.update((*place, sequence) for sequence in between)
-        return found
-
-    def last_seek(self, place: Place, epoch: int) -> int:
-        """The lease_epoch of the last seek up to one."""
-        sought = [row.epoch for row in self.ledger[place] if row.reason not in {"commit", "start"}]
-        return max((each for each in sought if each <= epoch), default=0)
-
-
-def _transactions(by_op: dict[str, list[Record]]) -> dict[str, Transaction]:
-    """Of one that was staged and never answered nobody knows what became of it."""
-    found: dict[str, Transaction] = {}
-    for record in by_op["publish"]:
-        if record["st"] == "invoke":
-            found[record["tx"]] = Transaction(begun=record["t"])
-    for record in by_op["stage"]:
-        transaction = found[record["tx"]]
-        transaction.events = record["events"]
-        transaction.undone = set(record["undone"])
-        transaction.outcome = "info"
-    for record in by_op["publish"]:
-        if record["st"] != "invoke":
-            found[record["tx"]].outcome = record["st"]
-            found[record["tx"]].ended = record["t"]
-    return found
-
-
-def _of(label: str) -> str:
-    """The transaction of an event."""
-    return label.rpartition("/")[0]
 
 
 def published(run: Run) -> Iterator[Anomaly]:
@@ -197,7 +79,7 @@ def rolled_back(run: Run) -> Iterator[Anomaly]:
     seen |= {each["label"]: "a handler" for each in run.by_op["handle"]}
     seen |= dict.fromkeys(run.effect_labels, "an effect")
     for label, where in seen.items():
-        transaction = run.transactions.get(_of(label))
+        transaction = run.transactions.get(transaction_of(label))
         if transaction is None or transaction.outcome == "fail" or label in transaction.undone:
             yield Anomaly("aborted-read", f"{label} was rolled back, and {where} has it")
 
@@ -206,7 +88,7 @@ def written_order(run: Run) -> Iterator[Anomaly]:
     """S6: of one key, what was answered before another began to publish comes first."""
     latest: dict[tuple[int, str], tuple[float, str]] = {}
     for each in sorted(run.log, key=lambda row: (row.partition, row.sequence)):
-        transaction = run.transactions.get(_of(each.label))
+        transaction = run.transactions.get(transaction_of(each.label))
         if transaction is None:
             continue
         key = (each.partition, each.key)
@@ -214,6 +96,53 @@ def written_order(run: Run) -> Iterator[Anomaly]:
         if transaction.ended < begun:
             yield Anomaly("order-per-key", f"{each.label} stands behind {label}")
         latest[key] = max((transaction.begun, each.label), (begun, label))
+
+
+def strict_order(run: Run) -> Iterator[Anomaly]:
+    """D4 for strict events: what was committed before another's COMMIT was sent comes first."""
+    latest: dict[tuple[int, str], tuple[float, str]] = {}
+    for each in sorted(run.log, key=lambda row: (row.partition, row.sequence)):
+        transaction = run.transactions.get(transaction_of(each.label))
+        if transaction is None or not transaction.strict:
+            continue
+        key = (each.partition, each.key)
+        staged, label = latest.get(key, (float("-inf"), ""))
+        if transaction.ended < staged:
+            yield Anomaly("order-per-key", f"{each.label}, strict, stands behind {label}")
+        latest[key] = max((transaction.staged, each.label), (staged, label))
+
+
+def deduplicated(run: Run) -> Iterator[Anomaly]:
+    """A dedup key has one event at most, and who is told "duplicate" is told of one in the log."""
+    labels = {each.label for each in run.log}
+    first: dict[str, str] = {}
+    for transaction in run.transactions.values():
+        for label, key in transaction.keys.items():
+            if label in labels and first.setdefault(key, label) != label:
+                yield Anomaly("duplicate", f"{label} and {first[key]} have the key {key}")
+        for label, named in transaction.duplicates:
+            if named not in labels:
+                yield Anomaly("lost", f"{label} is a duplicate of {named}, which is not there")
+
+
+def unchanged(run: Run) -> Iterator[Anomaly]:
+    """D3: a sequence that was copied stands for the same event ever after."""
+    for known, other in run.changed:
+        yield Anomaly("changed", f"{known} is {other} in a copy")
+
+
+def dropped_when_done(run: Run) -> Iterator[Anomaly]:
+    """D9: a low sequence moves over what all subscriptions have passed, and what has a copy."""
+    for each in run.by_op["cleaned"]:
+        partition, gone = each["partition"], each["low"] - 1
+        copied = run.copied[partition]
+        if any(copied.get(sequence, each["t"]) >= each["t"] for sequence in (gone, gone // 2 + 1)):
+            yield Anomaly("dropped-early", f"partition {partition}: {gone} has no copy")
+        for name in run.kinds:
+            rows = run.ledger[name, partition]
+            passed = [row.position for row in rows if row.at <= each["d"] + CLOCK_SLACK]
+            if max(passed, default=0) < gone:
+                yield Anomaly("dropped-early", f"{name} has not passed {gone} of {partition}")
 
 
 def handled_order(run: Run) -> Iterator[Anomaly]:
@@ -431,7 +360,8 @@ def drained(run: Run) -> Iterator[Anomaly]:
 
 
 RULES: tuple[Callable[[Run], Iterator[Anomaly]], ...] = (
-    published, rolled_back, written_order, handled_order, holders, stolen, fenced, fenced_as_seen,
+    published, rolled_back, written_order, strict_order, deduplicated, unchanged,
+    dropped_when_done, handled_order, holders, stolen, fenced, fenced_as_seen,
     forward, remembered, polled, polled_on, covered, done_once, given_up, drained,
 )  # fmt: skip
 

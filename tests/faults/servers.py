@@ -18,7 +18,7 @@ from tests.support import missing
 from tools.servers import MARIADB, MYSQL, MySQLServer
 
 #: A commit that was answered survives the death of the server, though not of the machine.
-POSTGRES = {"fsync": "off", "lock_timeout": "60s"}
+POSTGRES = {"fsync": "off", "lock_timeout": "60s", "max_prepared_transactions": "50"}
 MYSQL_FAMILY = {
     "innodb_flush_log_at_trx_commit": "2",
     "skip_log_bin": None,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import checker
+from tests.faults import checker, told
 from tests.faults.checker import check
 
 Dump = dict[str, Any]
@@ -130,7 +130,29 @@ def unknown_commit() -> Made:
     return made
 
 
-@pytest.mark.parametrize("run", [sound, sought, unknown_commit])
+def cleaned() -> Made:
+    """What all have passed is copied, and dropped: the dump begins behind it."""
+    made = sound()
+    _dropped(made)
+    made.dump["log"] = made.dump["log"][2:]
+    return made
+
+
+def kept_exactly() -> Made:
+    """Strict, with a dedup key whose retry is a duplicate, and one that was settled."""
+    made = sound()
+    _with_key(made, "e", st="info")
+    _with_key(made, "f", duplicates=[["f/0", "e/0"]])
+    made.record("settle", tx="e")
+    made.write("e/0")
+    for sub in ("exact", "least"):
+        made.lease(sub, 3, "three", "acquired")
+        made.read(sub, 3, 4)
+        made.commit(sub, 3, 3, 4)
+    return made
+
+
+@pytest.mark.parametrize("run", [sound, sought, unknown_commit, cleaned, kept_exactly])
 def test_a_sound_run_has_no_anomaly(run: Callable[[], Made]) -> None:
     assert run().kinds() == set()
 
@@ -280,6 +302,83 @@ def too_early(made: Made) -> None:
     made.dump["log"][0][4] = 10_000.0
 
 
+def strict_out_of_order(made: Made) -> None:
+    """Two strict ones: f was answered before e sent its COMMIT, but not before e began."""
+    for tx in ("e", "f"):
+        made.record("publish", "invoke", tx=tx)
+    for tx in ("f", "e"):
+        made.record("stage", tx=tx, events=[f"{tx}/0"], undone=[], strict=True)
+        made.record("publish", tx=tx)
+    for tx in ("e", "f"):
+        made.write(f"{tx}/0")
+
+
+def one_key_twice(made: Made) -> None:
+    for tx in ("e", "f"):
+        _with_key(made, tx)
+        made.write(f"{tx}/0")
+
+
+def duplicate_of_nothing(made: Made) -> None:
+    """The key was claimed by a transaction that was rolled back, and its retry is a duplicate."""
+    _with_key(made, "e", st="fail")
+    _with_key(made, "f", duplicates=[["f/0", "e/0"]])
+
+
+def settled_and_gone(made: Made) -> None:
+    """In doubt, and committed by somebody else."""
+    made.publish("e", st="info")
+    made.record("settle", tx="e")
+
+
+def settled_and_there(made: Made) -> None:
+    """In doubt, and rolled back by somebody else."""
+    made.publish("e", st="info")
+    made.record("settle", "fail", tx="e")
+    made.write("e/0")
+    made.write("e/1")
+
+
+def changed(made: Made) -> None:
+    """A copy was made before a crash, and now its last sequence is another event."""
+    made.record("copied", partition=0, first=2, events=[["b/0", "k", 1.0], ["b/9", "k", 1.0]])
+
+
+def dropped_before_it_was_passed(made: Made) -> None:
+    _dropped(made, when=0.0)
+
+
+def dropped_without_a_copy(made: Made) -> None:
+    _dropped(made, copies=1)
+
+
+def gone_without_a_trace(made: Made) -> None:
+    """Dropped, and its copy has not all of it."""
+    _dropped(made, copies=1)
+    made.dump["log"] = made.dump["log"][2:]
+
+
+def _dropped(made: Made, *, copies: int = 2, when: float | None = None) -> None:
+    """Two events are copied and dropped; of the one at the end the dump says nothing."""
+    events = [[row[2], row[3], row[4]] for row in made.dump["log"][:copies]]
+    made.record("copied", partition=0, first=1, events=events)
+    made.record("cleaned", partition=0, low=3)
+    if when is not None:
+        made.records[-1]["d"] = when
+
+
+def _with_key(
+    made: Made, tx: str, *, st: str = "ok", duplicates: list[list[str]] | None = None
+) -> None:
+    made.record("publish", "invoke", tx=tx)
+    undone = [label for label, _ in duplicates or []]
+    made.record(
+        "stage", tx=tx, events=[f"{tx}/0"], undone=undone, keys={f"{tx}/0": "once"},
+        duplicates=duplicates or [],
+    )  # fmt: skip
+    made.record("publish", st, tx=tx)
+
+
 def unseen(made: Made) -> None:
     made.publish("e")
     made.write("e/0")
@@ -322,6 +421,15 @@ BAD: list[tuple[str, Callable[[Made], None]]] = [
     ("beyond-watermark", beyond),
     ("beyond-watermark", too_early),
     ("unseen", unseen),
+    ("order-per-key", strict_out_of_order),
+    ("duplicate", one_key_twice),
+    ("lost", duplicate_of_nothing),
+    ("lost", settled_and_gone),
+    ("aborted-read", settled_and_there),
+    ("changed", changed),
+    ("dropped-early", dropped_before_it_was_passed),
+    ("dropped-early", dropped_without_a_copy),
+    ("lost", gone_without_a_trace),
 ]
 
 
@@ -348,12 +456,14 @@ def test_each_rule_is_needed(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_it_knows_nothing_of_the_product() -> None:
     """It believes histories and dumps only."""
-    tree = ast.parse(Path(checker.__file__).read_text())
+    trees = [ast.parse(Path(each.__file__).read_text()) for each in (checker, told)]
     imported = {
         name.partition(".")[0]
+        for tree in trees
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in [getattr(node, "module", None) or node.names[0].name]
+        if name != told.__name__
     }
     assert imported <= {
         "__future__",

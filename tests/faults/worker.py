@@ -1,4 +1,4 @@
-"""One process of a fault test: a consumer, a publisher or a sequencer that writes its history.
+"""One process of a fault test: a consumer, a publisher, a sequencer that writes its history.
 
     python -m tests.faults.worker consumer --url URL --history FOLDER --name c1 --subscription exact
     python -m tests.faults.worker publisher --url URL --history FOLDER --name p1 --seed 7
@@ -29,8 +29,11 @@ from penstock.errors import PenstockError
 from penstock.publish import publish
 from penstock.records import Event
 from penstock.worker import ConsumerWorker
+from tests.faults.crowd import crowd_on
 from tests.faults.history import Recorder
 from tests.faults.hooks import Failpoints, Recorded, label_of
+from tests.faults.janitor import clean_on
+from tests.faults.raw import raw_on
 
 
 class PoisonError(Exception):
@@ -211,7 +214,10 @@ def _open(url: str, *, autocommit: bool) -> Iterator[Any]:
         connection.close()
 
 
-ROLES = {"consumer": consume, "publisher": publish_on, "sequencer": sequence_on}
+ROLES = {
+    "consumer": consume, "publisher": publish_on, "sequencer": sequence_on,
+    "crowd": crowd_on, "raw": raw_on, "janitor": clean_on,
+}  # fmt: skip
 
 
 def stopped_by_signal() -> threading.Event:
@@ -227,6 +233,14 @@ def stopped_by_signal() -> threading.Event:
     return stop
 
 
+def _add_those_of_the_attack(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--way", action="append", help="what transactions do; all by default")
+    parser.add_argument("--largest", type=int, default=200, help="events of a batch")
+    parser.add_argument("--two-phases", type=float, default=0.15)
+    parser.add_argument("--hold", type=float, default=0, help="seconds that some are open for")
+    parser.add_argument("--holds", type=float, default=0.5, help="how many of them are")
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser()
@@ -236,7 +250,7 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--skew", type=float, default=0, help="what time.time is wrong by")
-    parser.add_argument("--subscription", default="exact", choices=["exact", "least"])
+    parser.add_argument("--subscription", default="exact", choices=["exact", "least", "raw"])
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=0, help="the work for each event")
     parser.add_argument("--failpoint", action="append", default=[])
@@ -249,6 +263,7 @@ def main() -> None:
     parser.add_argument("--late", type=float, default=0.03)
     parser.add_argument("--pause", type=float, default=0.01)
     parser.add_argument("--poison", action="append", default=[])
+    _add_those_of_the_attack(parser)
     given = parser.parse_args()
     if given.skew:
         right, skew = time.time, given.skew

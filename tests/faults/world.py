@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "faults/stream"
 SUBSCRIPTIONS = ("exact", "least")
 PATIENCE = 200.0
+#: What nobody waits for, and is too much to keep in mind: labels of events.
+_LONG = (b'"op":"poll"', b'"op":"copied"', b'"op":"stage"')
 #: PENSTOCK_FAULT_SEED=7 repeats the choices of a run that has failed.
 SEED = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
 
@@ -207,7 +209,7 @@ class World:
         """How many events a subscription has not passed."""
         return sum(each.lag_events for each in stream.lag(connection, subscription))
 
-    def drain(self) -> None:
+    def drain(self, seconds: float = PATIENCE) -> None:
         """Wait until everything is sequenced and done (L6)."""
         with contextlib.closing(self.connect()) as own:
 
@@ -216,7 +218,7 @@ class World:
                     return False
                 return not any(self.lag(own, each) for each in self.subscriptions)
 
-            self.until(is_done, "all is done")
+            self.until(is_done, "all is done", seconds)
 
     def until(self, reached: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
         """Wait for something that processes do; with their words if it does not come."""
@@ -238,7 +240,8 @@ class World:
                 lines.seek(self._read_up_to[file])
                 whole, newline, _ = lines.read().rpartition(b"\n")
             self._read_up_to[file] += len(whole) + len(newline)
-            for record in map(json.loads, whole.splitlines()):
+            lines_of = (each for each in whole.splitlines() if not _is_long(each))
+            for record in map(json.loads, lines_of):
                 self._records[record["op"], record["st"]].append(record)
         wanted = fields.items()
         return [each for each in self._records[op, st] if wanted <= each.items()]
@@ -246,12 +249,17 @@ class World:
     def dump(self) -> dict[str, Any]:
         """What the database holds, as the checker reads it; also written beside the histories."""
         with contextlib.closing(self.connect()) as own:
-            events = [row for number in range(self.partitions) for row in _log_of(own, number)]
+            rows = database.call(own, "high_watermarks", topic=TOPIC)
+            low = {partition: low for partition, low, *_ in rows}
+            events = [row for number in low for row in _log_of(own, number, low[number])]
             quoted = '"change"' if self.engine == "postgres" else "`change`"
             found = {
-                "subscriptions": {each: each for each in self.subscriptions},
+                "subscriptions": {
+                    each: "least" if each == "least" else "exact" for each in self.subscriptions
+                },
                 "lease_seconds": self.lease,
                 "log": events,
+                "low": low,
                 "leases": _rows(own, LEASES.format(change=quoted)),
                 "ledger": _rows(own, LEDGER),
                 "dead": _rows(own, DEAD),
@@ -266,8 +274,11 @@ class World:
         return checker.check(*checker.read(self.folder))
 
 
-def _log_of(connection: Any, partition: int) -> Iterator[list[Any]]:
-    first = 1
+def _is_long(line: bytes) -> bool:
+    return any(each in line[:80] for each in _LONG)
+
+
+def _log_of(connection: Any, partition: int, first: int) -> Iterator[list[Any]]:
     while events := log.fetch(connection, TOPIC, partition, first, 1000):
         for event in events:
             label = bytes(event.payload).partition(b" ")[0].decode()

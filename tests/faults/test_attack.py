@@ -1,0 +1,76 @@
+"""The attack at scale: 500,000 events on each engine, by processes of every kind, under faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import servers
+from tests.faults.attack import Attack
+from tests.faults.servers import crashing_server
+from tests.faults.world import SEED, World
+
+#: PENSTOCK_FAULT_EVENTS=100000 is a fifth of the run.
+EVENTS = int(os.environ.get("PENSTOCK_FAULT_EVENTS", "500000"))
+SMALL = 5_000
+FAULTS = [
+    "kill", "failpoint", "cut", "pause in the transaction", "commit unknown", "seek", "one way",
+    "crash", "terminate", "pause", "slow", "hold up", "cancel", "end sessions",
+    "crash behind a commit", "kill", "hold up", "kill",
+]  # fmt: skip
+#: What :mod:`tests.faults.test_mixed` does not do.
+FEW = ["hold up", "cancel", "kill", "pause in the transaction", "crash behind a commit"]
+
+
+def _attacked(engine: str, folder: Path, faults: list[str], events: int, *options: str) -> None:
+    """One run on a server of its own; what happened in it is printed."""
+    if engine not in servers.chosen():
+        pytest.skip(f"this run is about {', '.join(servers.chosen())}")
+    is_long = events > SMALL
+    with (
+        crashing_server(engine, folder / "server") as server,
+        World(server.url, folder / "history", target=server.address, heartbeat=0.5, lease=3) as world,
+    ):
+        world.subscriptions = ("exact", "raw")
+        attack = Attack(world, server, SEED)
+        begun = time.monotonic()
+        attack.begin_attack(3 if is_long else 2, 30 if is_long else 0, *options)
+        attack.attack(faults, events)
+        attack.end_attack(1200)
+        ended = time.monotonic()
+        found = world.verdict()
+        figures = {
+            "engine": engine, "events": attack.published(), "seconds": round(ended - begun),
+            "judged in": round(time.monotonic() - ended), "faults": dict(world.done),
+            "slices dropped": len(_dropped(world)), "anomalies": len(found),
+        }  # fmt: skip
+        (folder / "figures.json").write_text(json.dumps(figures))
+        print(json.dumps(figures))  # noqa: T201 - make test-long ARGS="-k attack -s" shows it
+        assert found == [], f"seed {SEED}: {dict(world.done)}"
+        assert world.records("publish", "fail")
+        assert _dropped(world) or not is_long
+
+
+def _dropped(world: World) -> list[dict[str, object]]:
+    """Slices of events that went while the attack was on."""
+    states = ("dropped", "kept")
+    return [r for state in states for r in world.records("slice", parent="events", state=state)]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("engine", servers.DATABASES)
+def test_an_attack_in_small(engine: str, tmp_path: Path) -> None:
+    """Guards: those of test_mixed, with publishers in two phases, strict, by keys; S1 to S6, D9."""
+    _attacked(engine, tmp_path, FEW, SMALL, "--largest=100", "--pause=0.02")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("engine", servers.DATABASES)
+def test_an_attack_at_scale(engine: str, tmp_path: Path) -> None:
+    """Every fault, over again; some transactions are open for 30 seconds."""
+    _attacked(engine, tmp_path, FAULTS, EVENTS, "--largest=200", "--pause=0.15")
