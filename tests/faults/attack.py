@@ -62,7 +62,8 @@ class Attack(Mixed):
         world.set_up()
         with closing(world.connect()) as own:
             _cut_small(own, world.engine)
-            database.call(own, "set_retention", topic=TOPIC, minimum_age_seconds=0, copies=1, origin="hand")  # fmt: skip
+            kept = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand"}
+            database.call(own, "set_retention", topic=TOPIC, **kept)
         world.tend = self.tend
         for number in range(2):
             world.start("sequencer", f"s{number}")
@@ -75,21 +76,20 @@ class Attack(Mixed):
         if hold:
             held = ["--hold", str(hold), "--holds=0.02", "--way=few", "--way=batch"]
             world.start("crowd", "holder", *held, *options)
-        for each in ("exact", "raw"):
-            world.until(lambda sub=each: world.records("commit", sub=sub), f"{each} commits")
+        world.until(lambda: world.records("commit", sub="exact"), "the product's commit")
+        world.until(lambda: world.records("commit", sub="raw"), "those of SQL alone commit")
 
     def consumer(self, subscription: str, name: str, *options: str) -> None:
         """A process of the product's, or one that is nothing but SQL."""
         role = "raw" if subscription == "raw" else "consumer"
         self.world.start(role, name, "--subscription", subscription, *options)
 
-    def attack(self, faults: list[str], events: int) -> None:
-        """These faults, and over again until so many events are committed."""
-        drawn: list[str] = []
+    def attack(self, faults: list[str], events: int, *, again: bool) -> None:
+        """These faults, and perhaps again and again, until so many events are committed."""
         self.play(faults)
-        while self.published() < events:
-            drawn = drawn or self.chance.sample(faults, len(faults))
-            self.play([drawn.pop()])
+        while again and self.published() < events:
+            self.play(self.chance.sample(faults, len(faults) // 4))
+        self.world.until(lambda: self.published() >= events, f"{events} events are published")
 
     def published(self) -> int:
         """How many events are in transactions that were answered."""
@@ -196,12 +196,14 @@ class Attack(Mixed):
 def _cut_small(connection: Any, engine: str) -> None:
     """Slices of events that are full soon, so that they are dropped while the attack goes on."""
     if engine == "mysql":
-        slices = [f"PARTITION b{n * 200} VALUES LESS THAN ({(n + 1) * 51_200})" for n in range(SLICES)]  # fmt: skip
-        slices.append(f"PARTITION b{SLICES * 200} VALUES LESS THAN (256000000000)")
-        cut = f"ALTER TABLE penstock.events PARTITION BY RANGE (id) ({', '.join(slices)})"
+        bounds = [(200 * n, 51_200 * (n + 1)) for n in range(SLICES)]
+        bounds.append((200 * SLICES, 256_000_000_000))
+        slices = ", ".join(f"PARTITION b{n} VALUES LESS THAN ({end})" for n, end in bounds)
+        cut = f"ALTER TABLE penstock.events PARTITION BY RANGE (id) ({slices})"
         database.execute(connection, cut)
         return
-    for (name,) in database.execute(connection, "SELECT slice FROM penstock.slices WHERE parent = 'events'"):  # fmt: skip
+    large = "SELECT slice FROM penstock.slices WHERE parent = 'events'"
+    for (name,) in database.execute(connection, large):
         database.execute(connection, f'DROP TABLE penstock."{name}"')
     database.execute(connection, "DELETE FROM penstock.slices WHERE parent = 'events'")
     for _ in range(SLICES):

@@ -1,4 +1,4 @@
-"""Publishers of every kind: batches, bulk, savepoints, two phases, strict, dedup keys, open for long.
+"""Publishers of every kind: batches, bulk, savepoints, two phases, strict, dedup keys, open long.
 
 An event's id is drawn by its publisher, so that an answer of "duplicate" can be held against what
 the publisher has sent under that key: it has to name an event that is in the log.
@@ -28,8 +28,12 @@ QUERY_INTERRUPTED = 1317
 KEYS_REMEMBERED = 200
 #: Begin, prepare, commit and roll back in two phases, by the kind of the connection.
 TWO_PHASES = {
-    "postgres": ([], ["PREPARE TRANSACTION '{}'"], "COMMIT PREPARED '{}'", "ROLLBACK PREPARED '{}'"),
-    "mysql": (["XA START '{}'"], ["XA END '{}'", "XA PREPARE '{}'"], "XA COMMIT '{}'", "XA ROLLBACK '{}'"),
+    "postgres": (
+        [], ["PREPARE TRANSACTION '{}'"], "COMMIT PREPARED '{}'", "ROLLBACK PREPARED '{}'",
+    ),
+    "mysql": (
+        ["XA START '{}'"], ["XA END '{}'", "XA PREPARE '{}'"], "XA COMMIT '{}'", "XA ROLLBACK '{}'",
+    ),
 }  # fmt: skip
 
 
@@ -76,7 +80,7 @@ class Crowd:
         # What has used a temporary table cannot be prepared.
         two_phases = way != "bulk" and self.chance.random() < self._given.two_phases
         keeps = self.chance.random() > self._given.rollbacks
-        self._recorder.write("publish", "invoke", tx=staged.name, way=way)
+        self._recorder.write("publish", "invoke", tx=staged.name, way=way, two=two_phases)
         outcome, problem = "fail", ""
         try:
             if two_phases:
@@ -107,7 +111,16 @@ class Crowd:
 
     def _way(self, dialect: str) -> str:
         """What the transaction is to do."""
-        wanted = self._given.way or ["few", "few", "batch", "batch", "bulk", "strict", "dedup", "undone"]
+        wanted = self._given.way or [
+            "few",
+            "few",
+            "batch",
+            "batch",
+            "bulk",
+            "strict",
+            "dedup",
+            "undone",
+        ]
         way = self.chance.choice(wanted)
         return "batch" if way == "bulk" and dialect != "postgres" else way
 
@@ -192,8 +205,9 @@ class Crowd:
             staged.keys[label] = key
             event_id = uuid.uuid4()
             self._sent.setdefault(key, {})[event_id] = label
-            payload = self._payload(label)
-            messages.append(Message(self._given.topic, payload, key=self._key(), event_id=event_id, dedup_key=key))  # fmt: skip
+            topic, payload = self._given.topic, self._payload(label)
+            ids: dict[str, Any] = {"event_id": event_id, "dedup_key": key}
+            messages.append(Message(topic, payload, key=self._key(), **ids))
         while len(self._sent) > KEYS_REMEMBERED:
             self._sent.popitem(last=False)
         answered = self._persistently(connection, messages)

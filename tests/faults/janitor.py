@@ -18,6 +18,7 @@ from tests.faults.history import Recorder
 from tests.faults.hooks import label_of
 
 TARGET = "disk"
+EPOCH_EVENTS = 2_000
 
 
 def clean_on(given: argparse.Namespace, recorder: Recorder, stop: threading.Event) -> None:
@@ -31,7 +32,7 @@ def clean_on(given: argparse.Namespace, recorder: Recorder, stop: threading.Even
 
 def _round(given: argparse.Namespace, recorder: Recorder, stop: threading.Event) -> None:
     with contextlib.closing(database.connect(given.url)) as own:
-        seal(own, given.topic, max_events=given.largest * 10)
+        seal(own, given.topic, max_events=EPOCH_EVENTS)
         for epoch in missing_copies(own, given.topic, TARGET):
             if stop.is_set():
                 return

@@ -1,4 +1,4 @@
-"""Everything at once: processes of each kind, and faults that a seed draws (F1 to F3, F6, F8, F24)."""
+"""Everything at once: processes of each kind, and faults drawn by a seed."""
 
 from __future__ import annotations
 
@@ -145,7 +145,9 @@ class Mixed:
     def taken_over_from(self, name: str) -> None:
         """Until nothing is its own any more, or poison has ended it."""
         process = self.world.running[name].process
-        query = "SELECT COUNT(*) FROM penstock.leases WHERE holder = %(name)s OR holder LIKE %(runs)s"
+        query = (
+            "SELECT COUNT(*) FROM penstock.leases WHERE holder = %(name)s OR holder LIKE %(runs)s"
+        )
         with closing(self.world.connect()) as own:
             self.world.until(
                 lambda: (
@@ -165,7 +167,9 @@ class Mixed:
         """F9: a COMMIT is sent and its answer is lost, or it is lost itself."""
         how = self.chance.choice(["after", "before"])
         running = self.world.running.values()
-        names = [n.name for n in running if n.role in PUBLISHERS or n.name.startswith(("exact", "raw"))]
+        names = [
+            n.name for n in running if n.role in PUBLISHERS or n.name.startswith(("exact", "raw"))
+        ]
         chosen = self.world.running[self.chance.choice(sorted(names))]
         self.world.note(f"commit cut {how}", chosen.name)
         chosen.proxy.cut_commit = how

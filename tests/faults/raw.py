@@ -36,7 +36,8 @@ CALLS = {
         "CALL penstock.check_in(%s, %s, %s, TRUE)",
     ),
     "poll": (
-        "SELECT * FROM penstock.poll(%s, %s, ARRAY[%s::bigint], ARRAY[%s::bigint], ARRAY[%s::bigint], %s)",
+        ("SELECT * FROM penstock.poll(%s, %s, ARRAY[%s::bigint], ARRAY[%s::bigint],"
+        " ARRAY[%s::bigint], %s)"),
         "CALL penstock.poll(%s, %s, JSON_ARRAY(%s), JSON_ARRAY(%s), JSON_ARRAY(%s), %s, NULL)",
     ),
     "commit": (
@@ -209,5 +210,3 @@ def raw_on(given: argparse.Namespace, recorder: Recorder, stop: threading.Event)
         except Exception as error:  # whatever it was: it connects again
             recorder.write("trouble", "ok", error=f"{type(error).__name__}: {error}"[:200])
         stop.wait(0.2)
-
-

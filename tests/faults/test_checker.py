@@ -456,7 +456,7 @@ def test_each_rule_is_needed(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_it_knows_nothing_of_the_product() -> None:
     """It believes histories and dumps only."""
-    trees = [ast.parse(Path(each.__file__).read_text()) for each in (checker, told)]
+    trees = [ast.parse(Path(str(each.__file__)).read_text()) for each in (checker, told)]
     imported = {
         name.partition(".")[0]
         for tree in trees

@@ -15,6 +15,7 @@ Record = dict[str, Any]
 #: Subscription and partition.
 Place = tuple[str, int]
 
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """An event of the log."""
@@ -81,8 +82,8 @@ class Run:
         self.changed: list[tuple[Written, Written]] = []
         #: For each partition, when each of its sequences was copied first.
         self.copied: dict[int, dict[int, float]] = defaultdict(dict)
-        for each in self.by_op["copied"]:
-            self._take_copy(each)
+        for copy in self.by_op["copied"]:
+            self._take_copy(copy)
         self.ends: Counter[int] = Counter()
         for each in self.log:
             self.ends[each.partition] = max(self.ends[each.partition], each.sequence)
