@@ -185,6 +185,8 @@ class Crowd:
 
     def _dedup(self, connection: Any, staged: Staged) -> None:
         """Keys that are new, and keys whose outcome is known, unknown or "rolled back"."""
+        while len(self._sent) > KEYS_REMEMBERED:  # before it chooses: what is sent is remembered
+            self._sent.popitem(last=False)
         old = list(self._sent)
         again = self.chance.sample(old, min(len(old), self.chance.randint(0, 10)))
         newest = old[-5:]  # what has just failed, or nobody knows of
@@ -208,15 +210,13 @@ class Crowd:
             topic, payload = self._given.topic, self._payload(label)
             ids: dict[str, Any] = {"event_id": event_id, "dedup_key": key}
             messages.append(Message(topic, payload, key=self._key(), **ids))
-        while len(self._sent) > KEYS_REMEMBERED:
-            self._sent.popitem(last=False)
         answered = self._persistently(connection, messages)
         for message, event_id in zip(messages, answered, strict=True):
             if event_id == message.event_id:
                 continue
             assert message.dedup_key is not None
             label = labels[message.dedup_key]
-            known = self._sent.get(message.dedup_key, {})
+            known = self._sent[message.dedup_key]
             staged.duplicates.append((label, known.get(event_id, str(event_id))))
             staged.undone.append(label)
 
