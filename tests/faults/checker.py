@@ -36,7 +36,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.faults.told import Place, Record, Run, transaction_of
+from tests.faults.told import Place, Reached, Record, Run, transaction_of
 
 #: Rows of lease_history and of positions carry times that were read a moment before their lock was
 #: had or behind it; only what is further apart than this is an order of time.
@@ -287,27 +287,20 @@ def polled(run: Run) -> Iterator[Anomaly]:
 def polled_on(run: Run) -> Iterator[Anomaly]:
     """S13 between polls: each goes on where the one before ended, or behind a stored position."""
     read_up_to: dict[tuple[str, Place, int], set[int]] = defaultdict(set)
-    done: dict[Place, list[Record]] = defaultdict(list)
-    for each in run.acknowledged:
-        done[each["sub"], each["partition"]].append(each)
+    done = Reached(run)
+    stored: dict[Place, dict[int, int]] = defaultdict(dict)
+    for place, rows in run.ledger.items():
+        for row in rows:
+            stored[place][row.position] = min(row.epoch, stored[place].get(row.position, row.epoch))
     for poll in run.polls:
         if not poll["events"]:
             continue
         place, epoch = (poll["sub"], poll["partition"]), poll["epoch"]
         first = poll["events"][0][0]
         own = read_up_to[f"{poll['proc']}.{poll['pid']}", place, epoch]
-        stored = {row.position for row in run.ledger[place] if row.epoch <= epoch}
-        if first - 1 not in own | stored:
+        if first - 1 not in own and stored[place].get(first - 1, epoch + 1) > epoch:
             yield Anomaly("poll-skip", f"{place}: {poll['proc']} went on at {first}")
-        since = run.last_seek(place, epoch)
-        reached = max(
-            (
-                each["position"]
-                for each in done[place]
-                if since <= each["epoch"] <= epoch and each["t"] < poll["t0"]
-            ),
-            default=0,
-        )
+        reached = done.before(poll["t0"], place, run.last_seek(place, epoch), epoch)
         if first <= reached:
             yield Anomaly("nonmonotonic-poll", f"{place}: {first} again behind {reached}")
         own |= {sequence for sequence, _ in poll["events"]}

@@ -467,6 +467,7 @@ def test_it_knows_nothing_of_the_product() -> None:
     }
     assert imported <= {
         "__future__",
+        "bisect",
         "collections",
         "dataclasses",
         "itertools",

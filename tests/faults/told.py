@@ -5,6 +5,7 @@ Like the checker it imports nothing of Penstock.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -95,6 +96,7 @@ class Run:
             self.ledger[name, partition].append(Position(*position))
         self.effects: Counter[tuple[str, int, int]] = Counter()
         self.effect_labels: list[str] = []
+        self._sought: dict[Place, list[int]] = {}
         for name, partition, sequence, label in dump["effects"]:
             self.effects[name, partition, sequence] += 1
             self.effect_labels.append(label)
@@ -134,8 +136,31 @@ class Run:
 
     def last_seek(self, place: Place, epoch: int) -> int:
         """The lease_epoch of the last seek up to one."""
-        sought = [row.epoch for row in self.ledger[place] if row.reason not in {"commit", "start"}]
-        return max((each for each in sought if each <= epoch), default=0)
+        if place not in self._sought:
+            rows = self.ledger[place]
+            self._sought[place] = [r.epoch for r in rows if r.reason not in {"commit", "start"}]
+        return max((each for each in self._sought[place] if each <= epoch), default=0)
+
+
+class Reached:
+    """How far commits that were answered had come, by time and lease_epoch."""
+
+    def __init__(self, run: Run) -> None:
+        #: For each place and lease_epoch the times of answers, and the furthest position by then.
+        self._by: dict[Place, dict[int, tuple[list[float], list[int]]]] = defaultdict(dict)
+        for each in run.acknowledged:  # they are in the order of their times
+            found = self._by[each["sub"], each["partition"]]
+            times, positions = found.setdefault(each["epoch"], ([], []))
+            times.append(each["t"])
+            positions.append(max([each["position"], *positions[-1:]]))
+
+    def before(self, moment: float, place: Place, first: int, last: int) -> int:
+        """The furthest position that was answered before a moment, under these lease_epochs."""
+        reached = 0
+        for epoch, (times, positions) in self._by[place].items():
+            if first <= epoch <= last and (count := bisect_left(times, moment)):
+                reached = max(reached, positions[count - 1])
+        return reached
 
 
 def _transactions(by_op: dict[str, list[Record]]) -> dict[str, Transaction]:
