@@ -26,6 +26,8 @@ from tests.faults.history import Recorder
 #: MySQL's answer to the victim of KILL QUERY.
 QUERY_INTERRUPTED = 1317
 KEYS_REMEMBERED = 200
+#: How many transactions of two phases get no second one from their publisher.
+LEFT_IN_DOUBT = 0.1
 #: Begin, prepare, commit and roll back in two phases, by the kind of the connection.
 TWO_PHASES = {
     "postgres": (
@@ -139,7 +141,9 @@ class Crowd:
         _run(connection, prepare, name)
         if dialect == "postgres":
             connection.autocommit = True  # the second phase is no part of a transaction
-        if self.chance.random() < self._given.late:
+        if self.chance.random() < LEFT_IN_DOUBT:
+            raise ConnectionAbortedError("left in doubt")
+        if self.chance.random() < 0.3:
             _sleep(self.chance.uniform(0.05, 1))
         _run(connection, [commit if keeps else roll_back], name)
         if dialect == "postgres":
