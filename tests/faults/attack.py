@@ -35,7 +35,7 @@ SESSIONS = {
     "postgres": "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
     " AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'",
     "mysql": "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"
-    " AND USER NOT IN ('event_scheduler', 'system user') AND COMMAND <> 'Daemon'",
+    " AND USER NOT IN ('event_scheduler', 'system user') AND COMMAND IN ('Query', 'Execute')",
 }
 CANCEL = {"postgres": "SELECT pg_cancel_backend({})", "mysql": "KILL QUERY {}"}
 END_SESSION = {"postgres": "SELECT pg_terminate_backend({})", "mysql": "KILL {}"}
