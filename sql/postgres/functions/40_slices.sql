@@ -82,6 +82,7 @@ DECLARE
     added integer := 0;
 BEGIN
     LOCK TABLE slices IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM raise_counters(false);
     PERFORM measure_slices();
     FOR source IN
         SELECT s.parent, s.used, r.peak_per_second

@@ -25,6 +25,21 @@ LANGUAGE sql STABLE AS $$
         WHERE d.due = (extract(epoch FROM is_placed.due_at) * 1000000)::bigint AND d.id = is_placed.id)
 $$;
 
+-- name: is_over
+-- Whether an event that is not in the index of the log needs no sequence any more: its topic is deleted, or retention has taken
+-- that part of the index away.
+CREATE OR REPLACE FUNCTION is_over(partition_id bigint, id bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM deleted_topics AS d WHERE d.topic_id = is_over.partition_id >> 16)
+        OR EXISTS (
+        SELECT FROM (
+            SELECT c.first_sequence, c.last_id FROM chunks AS c
+            WHERE c.partition_id = is_over.partition_id
+            ORDER BY c.first_sequence
+            LIMIT 1) AS f
+        WHERE f.first_sequence > 1 AND is_over.id <= f.last_id)
+$$;
+
 -- name: straddles
 -- Whether an event with an id from before the era is one of the few that a transaction wrote which was open when the era
 -- began. An older event whose number, of another cluster, only looks like it has its place already.
@@ -68,16 +83,18 @@ DECLARE
 BEGIN
     SELECT i.system_identifier, i.timeline INTO opened.system_identifier, opened.timeline FROM log_identity() AS i;
     opened.era := tick.era + 1;
-    opened.base := committed_snapshot();
-    SELECT GREATEST(s.last_value - (NOT s.is_called)::integer, COALESCE((SELECT max(e.id) FROM events AS e), 0),
-                    COALESCE((SELECT max(c.last_id) FROM chunks AS c), 0))
-    INTO opened.boundary_id
+    -- Who has published since the restore took ids above the last tick's; from a counter that was set back, any that were free.
+    SELECT tick.highest_id, CASE WHEN s.last_value < tick.highest_id THEN s.last_value ELSE 0 END
+    INTO opened.doubtful_id, opened.reused_id
     FROM events_id AS s;
-    PERFORM setval('events_id', opened.boundary_id) FROM events_id AS s WHERE opened.boundary_id > s.last_value;
-    opened.settled := newest_transaction();
-    INSERT INTO eras (era, system_identifier, timeline, boundary_id, base, settled)
-    VALUES (opened.era, opened.system_identifier, opened.timeline, opened.boundary_id, opened.base, opened.settled);
+    -- Raises the counters, before the boundary is looked up.
     PERFORM open_history(format('era %s: another cluster or timeline, or an earlier state of this one', opened.era));
+    opened.base := committed_snapshot();
+    SELECT s.last_value - (NOT s.is_called)::integer INTO opened.boundary_id FROM events_id AS s;
+    opened.settled := newest_transaction();
+    INSERT INTO eras (era, system_identifier, timeline, boundary_id, base, settled, doubtful_id, reused_id)
+    VALUES (opened.era, opened.system_identifier, opened.timeline, opened.boundary_id, opened.base, opened.settled,
+            opened.doubtful_id, opened.reused_id);
     IF tick.repair THEN
         tick.repaired_id := GREATEST(tick.repaired_id, CASE WHEN tick.complete THEN before.boundary_id ELSE tick.last_id END);
     ELSE
@@ -101,6 +118,8 @@ $$;
 -- that it did not count as committed, or had not come to. The numbers of rows and of that tick's snapshots are of one cluster;
 -- those of today's may be another's, as those of the eras before it, whose events have ids up to its boundary. Second, all that
 -- was published in the eras since: none of them came to a tick. Third, what straddles the beginning of one of these eras.
+-- Fourth, what was published behind a restore and before its first pass: with numbers of the new cluster, so that only the index of
+-- the log says whether it is there.
 CREATE OR REPLACE FUNCTION repair_events(tick ticks) RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off ROWS 1000 AS $$
     WITH bounds AS MATERIALIZED (
@@ -127,4 +146,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     WHERE o.era BETWEEN (repair_events.tick).repair_era - 1 AND (repair_events.tick).era - 1
       AND NOT pg_visible_in_snapshot(e.tx, o.base)
       AND e.id + 0 > (repair_events.tick).last_id AND NOT is_placed(e.partition_id, e.id, e.due_at)
+    UNION
+    SELECT e.id, e.partition_id, e.due_at
+    FROM eras AS o
+    CROSS JOIN LATERAL (VALUES (o.doubtful_id, o.boundary_id), (0, o.reused_id)) AS d (after_id, last_id)
+    JOIN events AS e ON e.id > GREATEST(d.after_id, (repair_events.tick).last_id) AND e.id <= d.last_id
+    WHERE o.era BETWEEN (repair_events.tick).repair_era AND (repair_events.tick).era AND d.after_id IS NOT NULL
+      AND NOT is_placed(e.partition_id, e.id, e.due_at) AND NOT is_over(e.partition_id, e.id)
 $$;

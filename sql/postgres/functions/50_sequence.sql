@@ -334,9 +334,10 @@ BEGIN
     -- Behind the last pass of a longer tick there may be a next tick: who works off what is there has to look.
     more := pass.seen = max_events OR pass.due_left OR NOT begun;
     INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon, era, repair, done_id, due, due_id,
-                       repair_era, repaired_id)
+                       repair_era, repaired_id, chunk_id)
     VALUES (tick.id + 1, tick.base, tick.target, pass.highest, pass.seen < max_events, tick.highest_id, tick.horizon,
-            tick.era, tick.repair, tick.done_id, pass.due, pass.due_id, tick.repair_era, tick.repaired_id);
+            tick.era, tick.repair, tick.done_id, pass.due, pass.due_id, tick.repair_era, tick.repaired_id,
+            (SELECT s.last_value - (NOT s.is_called)::integer FROM chunks_id AS s));
     sequenced := pass.sequenced;
     grown := pass.grown;
 END
@@ -344,12 +345,13 @@ $$;
 
 -- name: is_other_era
 -- Whether the transaction numbers of a tick are of another cluster or timeline, or of a future that a restore took back. Those
--- of a repair are, and it is being seen to.
+-- of a repair are, and it is being seen to. A counter that stands below what the tick knows was set back.
 CREATE OR REPLACE FUNCTION is_other_era(tick ticks) RETURNS boolean
 LANGUAGE sql VOLATILE AS $$
     SELECT (i.system_identifier, i.timeline) IS DISTINCT FROM (a.system_identifier, a.timeline)
         OR NOT (is_other_era.tick).repair AND pg_snapshot_xmax((is_other_era.tick).target) > pg_snapshot_xmax(pg_current_snapshot())
-    FROM log_identity() AS i, current_era() AS a
+        OR c.last_value < (is_other_era.tick).chunk_id OR e.last_value < (is_other_era.tick).highest_id
+    FROM log_identity() AS i, current_era() AS a, chunks_id AS c, events_id AS e
 $$;
 
 -- name: nothing_open

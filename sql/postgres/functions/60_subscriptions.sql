@@ -26,6 +26,17 @@ LANGUAGE sql STABLE AS $$
     LIMIT 1
 $$;
 
+-- name: newest_row
+-- The same, and the number of its row.
+CREATE OR REPLACE FUNCTION newest_row(subscription_id bigint, partition_id bigint, OUT id bigint, OUT "position" bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT p.id, p.position
+    FROM positions AS p
+    WHERE p.subscription_id = newest_row.subscription_id AND p.partition_id = newest_row.partition_id
+    ORDER BY p.id DESC
+    LIMIT 1
+$$;
+
 -- name: start_position
 -- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes), a sequence to begin with, or a time:
 -- then with the first event that was sequenced at it or later, however early that was published. Raises PS006, PS012, PS016.

@@ -118,7 +118,7 @@ $$;
 -- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect exactly
 -- once. Positions are the last sequences that are done. after are the positions behind which the events were read: a reader
 -- whose last COMMIT was answered by a lost connection may read them again, and must not do them again. Raises PS006, PS010,
--- PS011, PS012, PS013, PS018.
+-- PS011, PS012, PS013, PS018, PS021.
 CREATE OR REPLACE FUNCTION "commit"(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], positions bigint[],
     after bigint[] DEFAULT NULL
@@ -138,14 +138,18 @@ BEGIN
         PERFORM refuse('PS006', 'a commit names a partition twice, or none', 'Pass the last position of each partition.');
     END IF;
     PERFORM hold_leases(owner, consumer, partition_ids, lease_epochs);
-    SELECT given.*, stored.position AS present, high_watermark(given.partition_id) AS watermark INTO bad
-    FROM unnest(partition_ids, "commit".positions, "commit".after) AS given (partition_id, wanted, read_after)
-    CROSS JOIN LATERAL current_position(owner.id, given.partition_id) AS stored (position)
+    SELECT given.*, stored.position AS present, high_watermark(given.partition_id) AS watermark,
+           stored.id > counter.given_id AS is_set_back INTO bad
+    FROM (SELECT c.last_value - (NOT c.is_called)::integer AS given_id FROM positions_id AS c) AS counter,
+        unnest(partition_ids, "commit".positions, "commit".after) AS given (partition_id, wanted, read_after)
+    CROSS JOIN LATERAL newest_row(owner.id, given.partition_id) AS stored
     WHERE given.wanted IS NULL OR given.wanted <= stored.position OR given.read_after <> stored.position
-       OR given.wanted > high_watermark(given.partition_id)
+       OR given.wanted > high_watermark(given.partition_id) OR stored.id > counter.given_id
     ORDER BY given.partition_id
     LIMIT 1;
-    IF FOUND AND (bad.wanted IS NULL OR bad.wanted <= bad.present) THEN
+    IF FOUND AND bad.is_set_back THEN
+        PERFORM refuse_set_back('positions_id');
+    ELSIF FOUND AND (bad.wanted IS NULL OR bad.wanted <= bad.present) THEN
         PERFORM refuse('PS011', format('position %s of partition %s is not ahead of %s', bad.wanted,
                                        bad.partition_id & 65535, bad.present),
                        'Positions only move forward; use seek to go back.');
@@ -181,14 +185,29 @@ BEGIN
 END
 $$;
 
+-- name: refuse_set_back
+-- Refuses to write what nobody would find (PS021): the newest row is the one with the highest number, and the counter stands below it.
+CREATE OR REPLACE FUNCTION refuse_set_back(counter text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM refuse('PS021', format('the counter %s stands below the numbers that it has given: something has set it back', counter),
+                   'After a restore or a failover: penstock restore reconcile raises it.');
+END
+$$;
+
 -- name: move_position
 -- Sets the position of a partition whose topic and lease row the caller has locked, raises lease_epoch and takes the lease from its
--- holder: what that one still commits is stale. Raises PS006, PS012, PS016.
+-- holder: what that one still commits is stale. Raises PS006, PS012, PS016, PS021.
 CREATE OR REPLACE FUNCTION move_position(present leases, start text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     wanted bigint;
 BEGIN
+    IF (newest_row(present.subscription_id, present.partition_id)).id > (
+        SELECT c.last_value - (NOT c.is_called)::integer FROM positions_id AS c)
+    THEN
+        PERFORM refuse_set_back('positions_id');
+    END IF;
     SELECT start_position(p.id, p.low_sequence, start) INTO wanted FROM partitions AS p WHERE p.id = present.partition_id;
     UPDATE leases AS l
     SET state = 'AVAILABLE', holder = NULL, lease_epoch = l.lease_epoch + 1, acquired_at = NULL, release_deadline = NULL

@@ -48,6 +48,14 @@ BEGIN
         IF last IS NULL THEN
             RETURN;
         END IF;
+        IF EXISTS (
+            SELECT FROM blocks AS b
+            WHERE b.subscription_id = owner.id AND b.partition_id = open_block.partition_id
+              AND b.id > (SELECT c.last_value - (NOT c.is_called)::integer FROM blocks_id AS c))
+        THEN
+            -- Who takes over would not find this block, and would cut another one.
+            PERFORM refuse_set_back('blocks_id');
+        END IF;
         INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch, topic)
         SELECT owner.id, p.id, start, last, open_block.lease_epoch, t.address
         FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
