@@ -167,7 +167,9 @@ def test_sequences_are_given_once_though_the_index_begins_anew(
 
 def test_without_it_sequences_are_given_twice(connection: Connection, database_url: str) -> None:
     """Mutant: nobody compares."""
-    without_guard(connection, "is_other_era", "c.last_value < (is_other_era.tick).chunk_id", "false")
+    without_guard(
+        connection, "is_other_era", "c.last_value < (is_other_era.tick).chunk_id", "false"
+    )
     try:
         found = _after_a_merge(connection, database_url)
     except psycopg.errors.UniqueViolation:

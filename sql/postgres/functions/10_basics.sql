@@ -84,6 +84,19 @@ BEGIN
 END
 $$;
 
+-- name: commit_durably
+-- Makes the COMMIT of the caller's transaction wait for the disk, whatever the session says: what a call answers that fences or
+-- acknowledges something outside of the database (a lease_epoch, a block, a seal, a right taken away) must not be given out a
+-- second time after a crash.
+CREATE OR REPLACE FUNCTION commit_durably() RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END
+$$;
+
 -- name: require_name
 -- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. Blanks and control characters are those of
 -- Unicode, spelled out, so that every engine and Python draw the same line.

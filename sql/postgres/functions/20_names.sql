@@ -111,6 +111,7 @@ DECLARE
     owner_id bigint := (lock_topic(topic, 'operate')).id;
     stored integer;
 BEGIN
+    PERFORM commit_durably();
     IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 1 THEN
         PERFORM refuse('PS006', format('retention of %s seconds and %s copies', minimum_age_seconds, copies),
                        'The age is 0 or more seconds, the copies are 1 or more.');

@@ -31,6 +31,7 @@ DECLARE
     parent bigint := 0;
     created bigint;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_path(path, 'namespace', 3998);
     PERFORM lock_names('create_namespace()', false);
     IF parent_of(path) <> '' THEN
@@ -85,6 +86,7 @@ DECLARE
     own namespaces%ROWTYPE;
     new_path text;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_path(path, 'namespace', 3998);
     PERFORM require_name(new_name, 'namespace');
     PERFORM lock_names('rename_namespace()', true);
@@ -107,6 +109,7 @@ DECLARE
     parent namespaces%ROWTYPE;
     new_path text;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_path(path, 'namespace', 3998);
     IF new_parent <> '' OR new_parent IS NULL THEN
         PERFORM require_path(new_parent, 'namespace', 3998);
@@ -140,6 +143,7 @@ DECLARE
     doomed bigint[];
     an_address text;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_path(path, 'namespace', 3998);
     PERFORM lock_names('delete_namespace()', true);
     subtree := namespaces_below((require_namespace(path, 'operate')).id);

@@ -44,6 +44,7 @@ DECLARE
     parent bigint;
     created bigint;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_address(topic);
     PERFORM require_partition_count(partitions);
     PERFORM require_strategy(strategy);
@@ -106,6 +107,7 @@ DECLARE
     own topics%ROWTYPE;
     parent namespaces%ROWTYPE;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_address(topic);
     PERFORM require_name(new_name, 'topic');
     PERFORM lock_names('rename_topic()', true);
@@ -123,6 +125,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     own topics%ROWTYPE;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_address(topic);
     PERFORM require_path(namespace, 'namespace', 3998);
     PERFORM lock_names('move_topic()', true);
@@ -167,6 +170,7 @@ DECLARE
     own topics%ROWTYPE;
     readers bigint[];
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_address(topic);
     PERFORM require_partition_count(partitions);
     PERFORM require_read_committed('resize_topic()');
@@ -241,6 +245,7 @@ $$;
 CREATE OR REPLACE FUNCTION delete_topic(topic text, with_subscriptions boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_address(topic);
     PERFORM require_read_committed('delete_topic()');
     PERFORM drop_topics(ARRAY[(lock_topic(topic, 'operate')).id], with_subscriptions);

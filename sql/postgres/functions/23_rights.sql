@@ -32,6 +32,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     own namespaces%ROWTYPE;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_path(namespace, 'namespace', 3998);
     PERFORM require_verb(verb);
     IF login IS NULL OR NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = grant_namespace.login) THEN
@@ -56,6 +57,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     own namespaces%ROWTYPE;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_path(namespace, 'namespace', 3998);
     PERFORM require_verb(verb);
     PERFORM lock_names('revoke_namespace()', true);

@@ -34,6 +34,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     known record;
 BEGIN
+    PERFORM commit_durably();
     PERFORM setting(name);
     SELECT k.lowest, k.highest INTO known FROM known_settings() AS k WHERE k.name = set_setting.name;
     IF value IS NULL THEN

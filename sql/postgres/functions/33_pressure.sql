@@ -6,6 +6,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint := require_topic_for(topic, 'operate');
 BEGIN
+    PERFORM commit_durably();
     IF max_events < 1 OR max_bytes < 1 THEN
         PERFORM refuse('PS006', format('limits of %s events and %s bytes', max_events, max_bytes),
                        'Use 1 or more, or NULL for no limit.');

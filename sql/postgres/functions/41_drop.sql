@@ -140,6 +140,7 @@ DECLARE
     needed bigint[];
     copy_name text;
 BEGIN
+    PERFORM commit_durably();
     FOR old IN
         SELECT * FROM slices AS s
         WHERE s.parent = 'events' AND NOT s.kept AND s.last_id < settled_id
@@ -173,6 +174,7 @@ DECLARE
     locked leases[];
     carried integer;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_read_committed('carry_positions()');
     SELECT min(s.first_id) AS first_id, max(s.last_id) AS last_id INTO full_range
     FROM slices AS s, positions_id AS i

@@ -138,6 +138,7 @@ DECLARE
     old slices%ROWTYPE;
     new_name text;
 BEGIN
+    PERFORM commit_durably();
     SELECT * INTO merge FROM merges AS m FOR UPDATE;
     IF NOT FOUND THEN
         RETURN false;

@@ -123,6 +123,7 @@ DECLARE
     source_id bigint;
     added integer := 0;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_read_committed('subscribe()');
     PERFORM require_name(replace(subscription, '/', '.'), 'subscription');
     IF COALESCE(cardinality(subscribe.topics), 0) = 0 THEN
@@ -169,6 +170,7 @@ DECLARE
     wanted jsonb := jsonb_build_object(
         'heartbeat_seconds', heartbeat_seconds, 'lease_seconds', lease_seconds, 'release_seconds', release_seconds);
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_policy_settings('heartbeat', wanted);
     PERFORM require_read_committed('configure_subscription()');
     owner_id := lock_policy_scope('subscription', subscription);
@@ -186,6 +188,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
 BEGIN
+    PERFORM commit_durably();
     -- First the row that every check-in locks first: any other order deadlocks with them.
     PERFORM FROM subscriptions AS s WHERE s.id = owner_id FOR UPDATE;
     DELETE FROM consumers AS c WHERE c.subscription_id = owner_id;

@@ -376,6 +376,7 @@ DECLARE
     looked boolean;
     shared record;
 BEGIN
+    PERFORM commit_durably();
     PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
     now := clock_timestamp();
     SELECT GREATEST(owner.heartbeat_seconds, max(v.pace_seconds)) INTO pause FROM surveys AS v WHERE v.subscription_id = owner.id;

@@ -13,6 +13,7 @@ DECLARE
     present consumers%ROWTYPE;
     now timestamptz;
 BEGIN
+    PERFORM commit_durably();
     IF consumer IS NULL OR char_length(consumer) NOT BETWEEN 1 AND 255 OR session IS NULL THEN
         PERFORM refuse('PS006', 'a consumer without a session or with a bad id', 'An id has 1 to 255 characters.');
     END IF;

@@ -244,6 +244,7 @@ DECLARE
     source_id bigint := require_partition(topic, partition);
     present leases%ROWTYPE;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_read_committed('seek()');
     PERFORM FROM topics AS t WHERE t.address = seek.topic FOR NO KEY UPDATE;
     SELECT * INTO present FROM leases AS l
@@ -267,6 +268,7 @@ DECLARE
     only_id bigint;
     present leases%ROWTYPE;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_read_committed('reset_subscription()');
     IF of_topic IS NOT NULL THEN
         only_id := require_topic_for(of_topic, 'consume');

@@ -129,6 +129,7 @@ $$;
 CREATE OR REPLACE FUNCTION reconcile(reason text) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_read_committed('reconcile()');
     IF COALESCE(reason, '') ~ '^\s*$' THEN
         PERFORM refuse('PS006', 'a history without a reason', 'Say what was restored, and from when.');
@@ -158,6 +159,7 @@ DECLARE
     owner_id bigint := 0;
     may_operate boolean;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_read_committed('report_positions()');
     IF COALESCE(source, '') = '' OR EXISTS (
         SELECT FROM unnest(partition_ids, sequences, report_positions.histories) AS g (id, sequence, history)

@@ -25,6 +25,7 @@ DECLARE
     present leases%ROWTYPE;
     now timestamptz;
 BEGIN
+    PERFORM commit_durably();
     PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
     PERFORM require_member(owner, consumer, session);
     IF is_paused(owner.id) THEN
@@ -99,6 +100,7 @@ DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     present leaders%ROWTYPE;
 BEGIN
+    PERFORM commit_durably();
     PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
     PERFORM require_member(owner, consumer, session);
     SELECT * INTO present FROM leaders AS l WHERE l.subscription_id = owner.id;
@@ -126,6 +128,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
 BEGIN
+    PERFORM commit_durably();
     PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
     PERFORM require_member(owner, consumer, session);
     UPDATE leaders AS l

@@ -280,6 +280,7 @@ CREATE OR REPLACE FUNCTION set_policy(kind text, scope text, name text, settings
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_policy_kind(kind);
     PERFORM require_policy_settings(kind, settings);
     PERFORM require_origin(origin);

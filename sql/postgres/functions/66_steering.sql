@@ -7,6 +7,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
 BEGIN
+    PERFORM commit_durably();
     IF reason IS NULL OR char_length(reason) > 1000 THEN
         PERFORM refuse('PS006', 'the reason of a pause has not 0 to 1,000 characters', 'Say it shorter.');
     END IF;
@@ -24,6 +25,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
 BEGIN
+    PERFORM commit_durably();
     UPDATE subscriptions AS s SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
     WHERE s.id = owner_id AND s.paused_at IS NOT NULL;
     RETURN FOUND;

@@ -32,6 +32,7 @@ DECLARE
     start bigint;
     last bigint;
 BEGIN
+    PERFORM commit_durably();
     PERFORM hold_leases(owner, consumer, ARRAY[open_block.partition_id], ARRAY[open_block.lease_epoch]);
     SELECT * INTO block FROM open_block_of(owner.id, open_block.partition_id);
     was_open := block.id IS NOT NULL;
@@ -106,6 +107,7 @@ DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     failed integer;
 BEGIN
+    PERFORM commit_durably();
     PERFORM hold_leases(owner, consumer, ARRAY[relay_failure.partition_id], ARRAY[relay_failure.lease_epoch]);
     INSERT INTO relay_failures AS f (block_id, attempt, error)
     SELECT relay_failure.block_id, 1 + count(*), left(relay_failure.error, 2000)
@@ -127,6 +129,7 @@ SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
 BEGIN
+    PERFORM commit_durably();
     PERFORM hold_leases(owner, consumer, ARRAY[dead_letter.partition_id], ARRAY[dead_letter.lease_epoch]);
     INSERT INTO dead_letters (
         subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload, created_at,

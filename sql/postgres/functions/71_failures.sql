@@ -51,6 +51,7 @@ DECLARE
     stands_at bigint;
     counted integer;
 BEGIN
+    PERFORM commit_durably();
     PERFORM hold_leases(owner, consumer, ARRAY[begin_attempt.partition_id], ARRAY[begin_attempt.lease_epoch]);
     stands_at := current_position(owner.id, begin_attempt.partition_id);
     IF begin_attempt.sequence IS DISTINCT FROM stands_at + 1 THEN
@@ -136,6 +137,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
 BEGIN
+    PERFORM commit_durably();
     PERFORM "commit"(subscription, consumer, ARRAY[give_up.partition_id], ARRAY[give_up.lease_epoch],
                      ARRAY[give_up.sequence], ARRAY[give_up.sequence - 1]);
     PERFORM store_letters(owner_id, give_up.partition_id, ARRAY[give_up.sequence], COALESCE(give_up.reason, ''),
@@ -176,6 +178,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
 BEGIN
+    PERFORM commit_durably();
     IF after IS NULL OR COALESCE(cardinality(sequences), 0) = 0 OR EXISTS (
         SELECT FROM unnest(sequences) AS s (sequence)
         GROUP BY s.sequence
@@ -326,6 +329,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
 BEGIN
+    PERFORM commit_durably();
     PERFORM hold_leases(owner, consumer, ARRAY[fail_redriven.partition_id], ARRAY[fail_redriven.lease_epoch]);
     PERFORM return_letters(owner.id, ARRAY[letter_id], fail_redriven.reason);
 END
@@ -340,6 +344,7 @@ DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
     changed bigint;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_read_committed('redrive()');
     WITH chosen AS (
         SELECT d.id
@@ -370,6 +375,7 @@ DECLARE
     owner_id bigint := (require_subscription(subscription)).id;
     gone bigint;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_read_committed('drop_dead_letters()');
     IF letter_ids IS NULL THEN
         PERFORM refuse('PS006', 'no dead letter is named', 'Name those that are to be dropped.');

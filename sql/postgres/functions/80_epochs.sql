@@ -48,6 +48,7 @@ DECLARE
     oldest timestamptz;
     content record;
 BEGIN
+    PERFORM commit_durably();
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
         PERFORM refuse('PS006', format('log epochs of %s events', max_events), 'Use 1 to 1,000,000.');
     END IF;
@@ -130,6 +131,7 @@ DECLARE
     source_id bigint := require_partition_for(topic, partition, 'operate');
     sealed log_epochs%ROWTYPE := require_epoch(source_id, log_epoch);
 BEGIN
+    PERFORM commit_durably();
     IF (sealed.event_count, sealed.checksum) IS DISTINCT FROM (record_copy.event_count, record_copy.checksum) THEN
         PERFORM refuse('PS017', format('the copy of log epoch %s on "%s" has %s events and checksum %s, the seal says %s and %s',
                                        log_epoch, target, event_count, checksum, sealed.event_count, sealed.checksum),
@@ -150,6 +152,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     source_id bigint := require_partition_for(topic, partition, 'operate');
 BEGIN
+    PERFORM commit_durably();
     UPDATE epoch_copies AS c
     SET state = 'missing', detail = left(forget_copy.reason, 2000), changed_at = clock_timestamp()
     WHERE c.partition_id = source_id AND c.log_epoch = forget_copy.log_epoch AND c.target = forget_copy.target;
@@ -238,6 +241,7 @@ DECLARE
     source_id bigint := require_topic_for(topic, 'operate');
     part record;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_read_committed('clean()');
     PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;
     FOR part IN SELECT p.id, p.number, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number

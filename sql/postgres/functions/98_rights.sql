@@ -80,6 +80,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     wanted record;
 BEGIN
+    PERFORM commit_durably();
     FOR wanted IN
         SELECT k.kind, format('%s_%s', current_schema(), k.kind) AS name, r.rolname IS NOT NULL AS present,
                r.rolcanlogin OR r.rolsuper OR r.rolcreaterole OR r.rolbypassrls AS strong
