@@ -14,7 +14,7 @@ import pymysql
 import pytest
 
 from ops.restore import histories, reconcile
-from penstock import database, log, names
+from penstock import database, log, names, stream
 from penstock.publish import publish, publish_batch
 from penstock.records import Message
 from tests.contract.databases import MySQLDatabase
@@ -231,6 +231,129 @@ def test_without_it_publishing_fails(mysql_db: MySQLDatabase) -> None:
     with pytest.raises(pymysql.IntegrityError):
         publish(own, TOPIC, b"new")
     reconcile(own, "a counter of its own for the tests behind this one")
+
+
+#: What each counter numbers, where its numbers stand beside the table itself, and why rows go.
+ELSEWHERE = {
+    "subscriptions": "SELECT MAX(subscription_id) FROM penstock.positions",
+    "blocks": "SELECT MAX(block_id) FROM penstock.relay_failures",
+    "dead_letters": "SELECT MAX(id) FROM penstock.dropped_letters",
+    "topics": "SELECT MAX(topic_id) FROM penstock.deleted_topics",
+    "pending": "SELECT MAX(id) DIV 256 FROM penstock.events",
+}
+#: Their rows are not taken away from the top, and InnoDB keeps a counter above the rows: a load of
+#: rows raises it. Nothing tells of a namespace that is gone; the last one counts and numbers nothing.
+BY_THEIR_ROWS = {
+    "namespaces",
+    "positions",
+    "lease_history",
+    "retention_drops",
+    "rejected_commits",
+}
+
+
+def _all_used(db: MySQLDatabase) -> Any:
+    """Each counter has given a number to something that is gone."""
+    own = _log(db)
+    drain(own)
+    names.create_topic(own, "tests/gone", 1)
+    names.delete_topic(own, "tests/gone")
+    stream.subscribe(own, "gone", [TOPIC])
+    ((gone,),) = db.run("SELECT MAX(id) FROM penstock.subscriptions")
+    stream.unsubscribe(own, "gone")
+    db.run(
+        "INSERT INTO penstock.positions (subscription_id, partition_id, position, lease_epoch,"
+        f" reason) VALUES ({gone}, 0, 0, 0, 'start')"
+    )
+    db.run("INSERT INTO penstock.relay_failures (block_id, attempt, error) VALUES (7, 1, 'x')")
+    db.run(
+        "INSERT INTO penstock.dropped_letters (subscription_id, id, partition_id, sequence, history,"
+        " event_id, type, reason, attempts, died_at, dropped_by)"
+        f" VALUES ({gone}, 9, 0, 1, 1, REPEAT('x', 16), 'x', 'x', 1, UTC_TIMESTAMP(6), 'x')"
+    )
+    return own
+
+
+def _next_number(db: MySQLDatabase, table: str) -> int:
+    """What the counter of a table gives next, by a row that was never there."""
+    row = {
+        "pending": "(event_count) VALUES (1)",
+        "topics": "(namespace_id, name, address, partitions) VALUES (0, 'x', 'x/x', 1)",
+        "subscriptions": "(name) VALUES ('x')",
+        "blocks": "(subscription_id, partition_id, first_sequence, last_sequence, lease_epoch)"
+        " VALUES (0, 0, 0, 0, 0)",
+        "dead_letters": "(subscription_id, partition_id, sequence, history, event_id, type,"
+        " content_type, payload, created_at, reason)"
+        " VALUES (0, 0, 0, 0, REPEAT('x', 16), '', '', '', UTC_TIMESTAMP(6), '')",
+    }[table]
+    with closing(db.connect(autocommit=False)) as own:
+        database.execute(own, f"INSERT INTO penstock.{table} {row}")
+        ((given,),) = database.execute(own, "SELECT LAST_INSERT_ID()")
+        own.rollback()
+    return int(given)
+
+
+def _each_is_raised(db: MySQLDatabase) -> None:
+    own = _all_used(db)
+    counted = db.run(
+        "SELECT TABLE_NAME FROM information_schema.COLUMNS"
+        " WHERE TABLE_SCHEMA = 'penstock' AND EXTRA LIKE '%%auto_increment%%'",
+        {},
+    )
+    assert {table for (table,) in counted} == ELSEWHERE.keys() | BY_THEIR_ROWS
+    for table, highest in ELSEWHERE.items():
+        ((known,),) = db.run(highest)
+        db.run(f"ALTER TABLE penstock.{table} AUTO_INCREMENT = 1")
+        reconcile(own, "a test")
+        assert known is not None, table
+        assert _next_number(db, table) > known, table
+
+
+def test_each_counter_that_was_set_back_is_raised(mysql_db: MySQLDatabase) -> None:
+    """Guards: raise_counters, raise_other_counters; the catalogue says which counters there are."""
+    _each_is_raised(mysql_db)
+
+
+def test_without_it_numbers_of_what_is_gone_come_again(mysql_db: MySQLDatabase) -> None:
+    """Mutant: only events and topics are seen to."""
+    mysql_db.without_guard("raise_counters", "CALL raise_other_counters();", "")
+    with pytest.raises(AssertionError):
+        _each_is_raised(mysql_db)
+
+
+def _below_the_floor(db: MySQLDatabase) -> list[str]:
+    """Retention has dropped what had low ids, and the counter of events begins anew."""
+    own = _log(db)
+    drain(own)
+    ((lowest,),) = db.run("SELECT MIN(id) DIV 256 FROM penstock.events")
+    db.run("UPDATE penstock.sequencer SET floor_block = settled_block")
+    db.run(f"INSERT INTO penstock.pending (block, event_count) VALUES ({lowest} - 1, 1)")
+    part_id, given = db.run("SELECT MIN(partition_id), MIN(id) FROM penstock.events")[0]
+    db.run(
+        "INSERT INTO penstock.events (id, partition_id, event_id, type, content_type, payload,"
+        " created_at)"
+        f" SELECT ({lowest} - 1) * 256, {part_id}, REPEAT('x', 16), type, content_type, 'early',"
+        " created_at"
+        f" FROM penstock.events WHERE id = {given}"
+    )
+    drain(own)
+    reconcile(own, "the counter of events was set back")
+    return _found(db)
+
+
+def test_what_was_published_below_the_floor_is_found(mysql_db: MySQLDatabase) -> None:
+    """Guard: raise_counters puts the floor below what waits."""
+    assert _below_the_floor(mysql_db) == [*OLD, *WAITING, "early", "new"]
+
+
+def test_without_it_it_waits_for_ever(mysql_db: MySQLDatabase) -> None:
+    """Mutant: the floor stays where it was."""
+    mysql_db.without_guard(
+        "raise_counters",
+        "SELECT MIN(p.block) FROM pending AS p WHERE p.event_count > 0",
+        "SELECT MIN(p.block) FROM pending AS p WHERE FALSE",
+    )
+    assert _below_the_floor(mysql_db) == [*OLD, *WAITING, "new"]
 
 
 def test_nothing_is_dropped_before_the_repair(mysql_db: MySQLDatabase) -> None:

@@ -40,12 +40,47 @@ BEGIN
         INSERT INTO pending (block, event_count) VALUES (highest DIV 256 + 1, 1);
         DELETE FROM pending WHERE block = highest DIV 256 + 1;
     END IF;
+    -- Whoever has published with a counter that was set back waits below the floor.
+    UPDATE sequencer SET floor_block = LEAST(floor_block, GREATEST(COALESCE((
+            SELECT MIN(p.block) FROM pending AS p WHERE p.event_count > 0), floor_block + 1) - 1, 0))
+    WHERE singleton;
     -- A topic with the id of a deleted one would have its events discarded.
     SELECT MAX(d.topic_id) INTO gone_topic FROM deleted_topics AS d;
     SELECT MAX(t.id) INTO last_topic FROM topics AS t;
     IF gone_topic > COALESCE(last_topic, 0) THEN
         INSERT INTO topics (id, namespace_id, name, address, partitions) VALUES (gone_topic, 0, '', '', 1);
         DELETE FROM topics WHERE id = gone_topic;
+    END IF;
+    CALL raise_other_counters();
+END;
+
+-- name: raise_other_counters
+-- The same for numbers of rows that can be gone while others still tell of them: a subscription would go on where the one before it
+-- stood, a block would have its failures.
+CREATE PROCEDURE raise_other_counters()
+BEGIN
+    DECLARE gone BIGINT;
+    SELECT GREATEST(COALESCE((SELECT MAX(p.subscription_id) FROM positions AS p), 0),
+                    COALESCE((SELECT MAX(h.subscription_id) FROM lease_history AS h), 0),
+                    COALESCE((SELECT MAX(b.subscription_id) FROM blocks AS b), 0),
+                    COALESCE((SELECT MAX(d.subscription_id) FROM dropped_letters AS d), 0))
+    INTO gone;
+    IF gone > COALESCE((SELECT MAX(s.id) FROM subscriptions AS s), 0) THEN
+        INSERT INTO subscriptions (id, name) VALUES (gone, '');
+        DELETE FROM subscriptions WHERE id = gone;
+    END IF;
+    SELECT MAX(f.block_id) INTO gone FROM relay_failures AS f;
+    IF gone > COALESCE((SELECT MAX(b.id) FROM blocks AS b), 0) THEN
+        INSERT INTO blocks (id, subscription_id, partition_id, first_sequence, last_sequence, lease_epoch)
+        VALUES (gone, 0, 0, 0, 0, 0);
+        DELETE FROM blocks WHERE id = gone;
+    END IF;
+    SELECT MAX(d.id) INTO gone FROM dropped_letters AS d;
+    IF gone > COALESCE((SELECT MAX(d.id) FROM dead_letters AS d), 0) THEN
+        INSERT INTO dead_letters (subscription_id, partition_id, sequence, history, event_id, type, content_type, payload,
+                                  created_at, reason, id)
+        VALUES (0, 0, 0, 0, REPEAT(CHAR(0), 16), '', '', '', UTC_TIMESTAMP(6), '', gone);
+        DELETE FROM dead_letters WHERE id = gone;
     END IF;
 END;
 
