@@ -18,7 +18,9 @@ from penstock.dialects import driver_connection as driver_connection
 from penstock.dialects.common import Dialect, Row
 from penstock.dialects.postgres import libpq_url as libpq_url
 from penstock.errors import (
+    DatabaseUnavailable,
     InvalidArgument,
+    NoDiskSpace,
     PenstockError,
     driver_error,
     errno_of,
@@ -40,6 +42,9 @@ _CONNECTION_LOST = frozenset(
 _CLIENT_ERRORS = range(2000, 2100)
 #: Deadlocks, and locks that were not had in time.
 _CONTENTION = frozenset({"40P01", "55P03", 1205, 1213})
+#: Ended by a limit of time or by an operator; no serial order; and a pooler's other session.
+_PASSING = frozenset({"57014", "40001", "26000", "42P05", 1317, 1969, 3024})
+_INSUFFICIENT_RESOURCES = "53"
 
 
 def connect(
@@ -177,3 +182,16 @@ def is_contention(error: BaseException) -> bool:
     The database has rolled back at least the statement; a deadlock, the whole transaction.
     """
     return (errno_of(error) or sqlstate_of(error)) in _CONTENTION
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the database's state is at fault, and not what was asked of it.
+
+    It cannot be reached, takes no more connections, has ended the statement, was in contention.
+    """
+    if isinstance(error, (DatabaseUnavailable, NoDiskSpace)):
+        return True
+    state = sqlstate_of(error) or ""
+    if state in _PASSING or state.startswith(_INSUFFICIENT_RESOURCES):
+        return True
+    return errno_of(error) in _PASSING or is_unavailable(error) or is_contention(error)

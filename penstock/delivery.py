@@ -12,7 +12,7 @@ from contextlib import (
 )
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock import aio, dead_letters, stream
+from penstock import aio, database, dead_letters, stream
 from penstock.dialects import work
 from penstock.errors import InvalidArgument, PenstockError, PositionsElsewhere, StaleLease
 from penstock.records import Event, Lease
@@ -78,6 +78,9 @@ class Batch:
         self.lease = unit.work.lease
         #: Whether the handler had a hand in the position: then the database is asked for it.
         self.handed_over = False
+        #: Whether the last transaction came to nothing by no fault of the handler's: that was no
+        #: attempt.
+        self.disturbed = False
         self._unit = unit
         self._holder = holder
         self._after = unit.after
@@ -188,33 +191,41 @@ class Batch:
     @contextmanager
     def work_on(self, position: int) -> Iterator[Connection]:
         """The transaction of :meth:`transaction`, up to a position."""
-        connection = self._used = self._holder.connection()
-        kind = work.of_connection(connection)
         before, self._began = self._after, time.monotonic()
+        self.disturbed = in_block = False
         try:
+            connection = self._used = self._holder.connection()
+            kind = work.of_connection(connection)
             with kind.transaction(connection):
                 self.commit_to(connection, position)
+                in_block = True
                 yield connection
+                in_block = False
                 if kind.is_broken(connection):
                     raise _swallowed()
-        except BaseException:
+        except BaseException as error:
             self._after = before
+            self.disturbed = not in_block and database.is_passing(error)
             raise
 
     @asynccontextmanager
     async def work_on_async(self, position: int) -> AsyncIterator[Any]:
         """The same on the consumer's asynchronous connection."""
         before, self._began = self._after, time.monotonic()
+        self.disturbed = in_block = False
         try:
             async with self._holder.async_connection() as connection:
                 kind = work.of_async_connection(connection)
                 async with connection.transaction():
                     await self.commit_to_async(connection, position)
+                    in_block = True
                     yield connection
+                    in_block = False
                     if kind.is_broken(connection):
                         raise _swallowed()
-        except BaseException:
+        except BaseException as error:
             self._after = before
+            self.disturbed = not in_block and database.is_passing(error)
             raise
 
     @property

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 #: Of groups that may break their consumer one is under way at a time; others look so often.
 TURN_SECONDS = 0.01
+#: The pause after the database has kept a handler from its work, from and to.
+DISTURBED_SECONDS = (0.1, 1.0)
 
 
 class Failing(Reading):
@@ -178,12 +180,14 @@ class Failing(Reading):
         lease, sequence = unit.work.lease, unit.events[0].sequence
         failing = self._retries.of(lease.partition_id, sequence)
         new = failing is None or not failing.on_record
+        # Of an event that is on record that counts nothing.
+        again = dead_letters.GROUP if failing is not None and failing.spared else 0
         counted = dead_letters.begin_attempt(
             connection,
             self.member,
             lease,
             sequence,
-            uncounted=attempts if new else 0,
+            uncounted=again or (attempts if new else 0),
             reason=failing.reason if failing is not None else "",
         )
         self._retries.counted(lease.partition_id, sequence, counted - 1)
@@ -238,6 +242,17 @@ class Failing(Reading):
         if each.done <= each.committed:
             self.count_done(each)
         self.reader_may_go_on()
+
+    def unit_disturbed(self, unit: Unit, error: BaseException) -> int:
+        """The database kept the handler from its work: the events come again, uncounted."""
+        self._note_failure(unit, error, ", which is no attempt")
+        if unit.letter is not None:
+            unit.work.end_letter()
+            return 0
+        first = unit.events[min(unit.done, len(unit.events) - 1)]
+        self._retries.spare(unit.work.lease.partition_id, first.sequence)
+        self.end(unit, pause_until=self._clock() + random.uniform(*DISTURBED_SECONDS))
+        return unit.done
 
     def unit_failed(self, unit: Unit, error: BaseException) -> int:
         """Events of a unit failed; answers what is done, or nearer to be."""

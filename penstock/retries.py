@@ -22,6 +22,8 @@ class Failing:
     reason: str = ""
     #: The database counts it too, for whoever holds the partition next.
     on_record: bool = False
+    #: The attempt that is on record was none: the next one is counted in its place.
+    spared: bool = False
 
 
 class Retries:
@@ -58,7 +60,13 @@ class Retries:
     def counted(self, partition_id: int, sequence: int, attempts: int) -> None:
         """The database has counted so many attempts before the one that begins."""
         found = self._failing.setdefault((partition_id, sequence), Failing())
-        found.attempts, found.on_record = attempts, True
+        found.attempts, found.on_record, found.spared = attempts, True, False
+
+    def spare(self, partition_id: int, sequence: int) -> None:
+        """What was handed out came back by no fault of its own."""
+        found = self._failing.get((partition_id, sequence))
+        if found is not None:
+            found.spared = found.on_record
 
     def forget_record(self, partition_id: int) -> None:
         """The lease was lost: what was counted in the database may have been counted on."""

@@ -17,10 +17,20 @@ from penstock.dialects.common import (
     unavailable,
     without_secrets,
 )
-from penstock.errors import ConfigurationError, DatabaseTooOld, driver_error, sqlstate_of
+from penstock.errors import (
+    ConfigurationError,
+    DatabaseTooOld,
+    PenstockError,
+    driver_error,
+    sqlstate_of,
+)
 
 OLDEST_SERVER = 140_000
 _OUT_OF_RANGE = "22003"  # numeric_value_out_of_range
+#: A prepared statement is not there, or there already: the server's session is another one by now.
+_SESSION_CHANGED = frozenset({"26000", "42P05"})
+_IDLE = 0  # libpq's PQTRANS_IDLE
+_WHO_ANSWERS = "SELECT pg_backend_pid()"
 
 _HINTS = (
     ("password authentication failed", "check the user and the password"),
@@ -45,16 +55,12 @@ class Postgres:
         try:
             options = _options(url, application_name, statement_timeout_ms)
             try:
-                connection = psycopg.connect(url, autocommit=autocommit, **options)
+                connection = psycopg.connect(url, autocommit=True, **options)
             except psycopg.OperationalError as error:
-                if "startup parameter" not in str(error):  # PgBouncer refuses `options`
-                    raise
-                del options["options"]
-                connection = psycopg.connect(url, autocommit=autocommit, **options)
+                options = _without_options(options, error)
+                connection = psycopg.connect(url, autocommit=True, **options)
         except psycopg.OperationalError as error:
-            text = without_secrets(url, error)
-            hint = next((hint for sign, hint in _HINTS if sign in text), "")
-            raise unavailable(url, error, hint) from None
+            raise _unavailable(url, error) from None
         except psycopg.ProgrammingError:
             # libpq's words are not passed on: they quote what it could not read, passwords too.
             raise ConfigurationError(
@@ -64,8 +70,12 @@ class Postgres:
             ) from None
         try:
             require_server(connection.info.server_version)
-        except DatabaseTooOld:
+            _look_for_pooler(connection, connection.execute(_WHO_ANSWERS, prepare=False).fetchone())
+            connection.autocommit = autocommit
+        except BaseException as error:
             connection.close()
+            if isinstance(error, psycopg.OperationalError):
+                raise _unavailable(url, error) from None
             raise
         return connection
 
@@ -84,7 +94,7 @@ class Postgres:
             return [tuple(row) for row in result] if result.returns_rows else []
         if _is_psycopg(connection):
             with _cursor(connection) as cursor:
-                cursor.execute(sql, binds)
+                _run(connection, cursor, sql, binds)
                 # Whether there are rows; `description` would be built first.
                 return [] if cursor.rownumber is None else list(cursor.fetchall())
         with connection.cursor() as cursor:
@@ -102,7 +112,7 @@ class Postgres:
         with _cursor(connection) as cursor:
             for kind in ("uuid", "timestamptz"):
                 cursor.adapters.register_loader(kind, ByteaBinaryLoader)
-            cursor.execute(sql, binds, binary=True)
+            _run(connection, cursor, sql, binds, binary=True)
             return list(cursor.fetchall())
 
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
@@ -133,12 +143,25 @@ async def connect_async(url: str, *, application_name: str, statement_timeout_ms
     """A psycopg.AsyncConnection, with the same limits."""
     url = libpq_url(url)
     psycopg = _psycopg()
+    connect = psycopg.AsyncConnection.connect
     try:
-        return await psycopg.AsyncConnection.connect(
-            url, autocommit=True, **_options(url, application_name, statement_timeout_ms)
-        )
+        options = _options(url, application_name, statement_timeout_ms)
+        try:
+            connection = await connect(url, autocommit=True, **options)
+        except psycopg.OperationalError as error:
+            options = _without_options(options, error)
+            connection = await connect(url, autocommit=True, **options)
     except psycopg.OperationalError as error:
-        raise unavailable(url, error, "") from None
+        raise _unavailable(url, error) from None
+    try:
+        answered = await connection.execute(_WHO_ANSWERS, prepare=False)
+        _look_for_pooler(connection, await answered.fetchone())
+    except BaseException as error:
+        await connection.close()
+        if isinstance(error, psycopg.OperationalError):
+            raise _unavailable(url, error) from None
+        raise
+    return connection
 
 
 def libpq_url(url: str) -> str:
@@ -160,6 +183,43 @@ def require_server(version: int) -> None:
             f"{OLDEST_SERVER // 10_000} or newer",
             hint="upgrade the server, or point the URL at a newer one",
         )
+
+
+def _look_for_pooler(connection: Any, answer: Any) -> None:
+    """Prepare no statements where the session's process is not the one that the login named.
+
+    A pooler names itself, and may hand the next transaction to another session of the server's:
+    there what was prepared is not known, or something else has its name.
+    """
+    if answer[0] != connection.info.backend_pid:
+        connection.prepare_threshold = None
+
+
+def _run(connection: Any, cursor: Any, sql: str, binds: Any, **how: Any) -> None:
+    """Execute; once more where the session has changed, for a pooler that was not seen."""
+    try:
+        cursor.execute(sql, binds, **how)
+    except Exception as error:
+        if sqlstate_of(error) not in _SESSION_CHANGED or connection.prepare_threshold is None:
+            raise
+        connection.prepare_threshold = None
+        # It was refused before it began. In a transaction, that one is lost.
+        if connection.info.transaction_status != _IDLE:
+            raise
+        cursor.execute(sql, binds, **how)
+
+
+def _without_options(options: dict[str, Any], error: BaseException) -> dict[str, Any]:
+    """What is left to connect with where PgBouncer refuses `options`; else the error."""
+    if "startup parameter" not in str(error):
+        raise error
+    return {name: value for name, value in options.items() if name != "options"}
+
+
+def _unavailable(url: str, error: BaseException) -> PenstockError:
+    text = without_secrets(url, error)
+    hint = next((hint for sign, hint in _HINTS if sign in text), "")
+    return unavailable(url, error, hint)
 
 
 def _is_psycopg(connection: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -115,10 +116,10 @@ async def _asyncpg(url: str) -> AsyncIterator[Adapter]:
         await connection.close()
 
 
-def _sqlalchemy(make: Callable[[sqlalchemy.Engine], Any]) -> Any:
+def _sqlalchemy(make: Callable[[sqlalchemy.Engine], Any], **options: Any) -> Any:
     @asynccontextmanager
     async def opened(url: str) -> AsyncIterator[Adapter]:
-        engine = sqlalchemy.create_engine(_of_driver(url, "psycopg"))
+        engine = sqlalchemy.create_engine(_of_driver(url, "psycopg"), connect_args=options)
         with make(engine) as connection:
             yield OnSqlalchemy(connection)
         engine.dispose()
@@ -126,15 +127,38 @@ def _sqlalchemy(make: Callable[[sqlalchemy.Engine], Any]) -> Any:
     return opened
 
 
-def _sqlalchemy_async(driver: str, make: Callable[[Any], Any]) -> Any:
+def _sqlalchemy_async(driver: str, make: Callable[[Any], Any], **options: Any) -> Any:
     @asynccontextmanager
     async def opened(url: str) -> AsyncIterator[Adapter]:
-        engine = sqlalchemy.ext.asyncio.create_async_engine(_of_driver(url, driver))
+        engine = sqlalchemy.ext.asyncio.create_async_engine(
+            _of_driver(url, driver), connect_args=options
+        )
         async with make(engine) as connection:
             yield OnAsyncSqlalchemy(connection)
         await engine.dispose()
 
     return opened
+
+
+@asynccontextmanager
+async def _unprepared(url: str) -> AsyncIterator[Adapter]:
+    with psycopg.connect(url, prepare_threshold=None) as connection:
+        yield Adapter(connection)
+
+
+@asynccontextmanager
+async def _unprepared_async(url: str) -> AsyncIterator[Adapter]:
+    async with await psycopg.AsyncConnection.connect(url, prepare_threshold=None) as connection:
+        yield Asynchronous(connection)
+
+
+@asynccontextmanager
+async def _uncached(url: str) -> AsyncIterator[Adapter]:
+    connection = await asyncpg.connect(url, statement_cache_size=0)
+    try:
+        yield OnAsyncpg(connection)
+    finally:
+        await connection.close()
 
 
 @asynccontextmanager
@@ -197,5 +221,22 @@ ADAPTERS: dict[str, Any] = {
     "sqlalchemy async session": _sqlalchemy_async("psycopg", _asession),
     "sqlalchemy asyncpg connection": _sqlalchemy_async("asyncpg", lambda e: e.connect()),
     "sqlalchemy asyncpg session": _sqlalchemy_async("asyncpg", _asession),
+    "django": _django,
+}
+
+#: Those that may prepare statements, as they are opened behind a pooler.
+BEHIND_A_POOLER: dict[str, Any] = {
+    "psycopg": _unprepared,
+    "psycopg async": _unprepared_async,
+    "asyncpg": _uncached,
+    "sqlalchemy connection": _sqlalchemy(lambda e: e.connect(), prepare_threshold=None),
+    "sqlalchemy async session": _sqlalchemy_async("psycopg", _asession, prepare_threshold=None),
+    "sqlalchemy asyncpg session": _sqlalchemy_async(
+        "asyncpg",
+        _asession,
+        statement_cache_size=0,
+        prepared_statement_cache_size=0,
+        prepared_statement_name_func=lambda: f"__asyncpg_{uuid.uuid4()}__",
+    ),
     "django": _django,
 }

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from resources.embedded import EmbeddedPostgres
 from resources.system_user import as_server_user, give_to_server_user
 from tests.support import missing
 from tools.debian import DebianUnavailable, through_own_loader, unpack
@@ -24,6 +23,7 @@ CONFIGURATION = """
 {database} = host=127.0.0.1 port={server_port} user={user} password={password}
 [pgbouncer]
 listen_addr = 127.0.0.1
+server_round_robin = 1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
@@ -32,14 +32,18 @@ pool_mode = {mode}
 
 
 class Pooler:
-    """Listens while the block runs; ``url`` is the database through it."""
+    """Listens while the block runs; ``url`` is the database through it.
 
-    def __init__(self, server: EmbeddedPostgres, database: str, folder: Path, mode: str) -> None:
+    With ``mode`` "transaction" every transaction goes to another session of the server's, in turn.
+    """
+
+    def __init__(self, server_url: str, folder: Path, mode: str) -> None:
         try:
             self._root = unpack(["pgbouncer"], SUITE, ROOT)
         except (DebianUnavailable, OSError) as error:
             missing("PgBouncer", error)
-        address = urlsplit(server.url(database))
+        address = urlsplit(server_url)
+        database = address.path[1:]
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

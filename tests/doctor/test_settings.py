@@ -121,7 +121,7 @@ def test_a_replica_says_where_its_primary_is(
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 def test_a_pooler(server: EmbeddedPostgres, url: str, tmp_path: Path, mode: str, run: Run) -> None:
     """A real PgBouncer; in session mode there is nothing wrong with it."""
-    with Pooler(server, "shop", tmp_path / "pgbouncer", mode) as pooler:
+    with Pooler(url, tmp_path / "pgbouncer", mode) as pooler:
         found = doctor(pooler.url)
         if mode == "session":
             assert found == []
