@@ -113,10 +113,11 @@ class Watch:
     def _measure(self, connection: Any) -> None:
         status = log.status(connection)
         found: Figures = {
-            ("rejected_commits", ""): float(status.rejected_commits),
             ("sequencer_lag_events", ""): float(status.unsequenced_events),
             ("sequencer_lag_seconds", ""): float(status.unsequenced_age_seconds),
         }
+        if status.rejected_commits is not None:
+            found["rejected_commits", ""] = float(status.rejected_commits)
         for name in self._served:
             found["take_overs", name] = float(stream.take_overs(connection, name))
         for name, lags in self._by_subscription(connection).items():

@@ -56,13 +56,13 @@ def _log(status: LogStatus, policies: Policies) -> Iterator[Finding]:
             f"{status.unsequenced_age_seconds:.0f} s",
             f"{_DAEMON}  # or once: {run_job('sequence')}",
         )
-    if status.event_ids_ready < FEW_EVENT_IDS:
+    if status.event_ids_ready is not None and status.event_ids_ready < FEW_EVENT_IDS:
         yield error(
             "storage",
             f"storage is ready for {status.event_ids_ready} more events only",
             run_job("sequence"),
         )
-    if status.oldest_transaction_seconds > LONG_TRANSACTION_SECONDS:
+    if (status.oldest_transaction_seconds or 0) > LONG_TRANSACTION_SECONDS:
         yield warning(
             "transactions",
             f"a transaction is open for {status.oldest_transaction_seconds:.0f} s: the database "

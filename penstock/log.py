@@ -25,14 +25,17 @@ class SequenceResult:
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """The state of the log in figures; ages in seconds."""
+    """The state of the log in figures; ages in seconds.
+
+    Behind walls they are of what the login may see, and None is what only who passes them is told.
+    """
 
     unsequenced_events: int
     unsequenced_age_seconds: float
-    last_pass_age_seconds: float
-    oldest_transaction_seconds: float
-    event_ids_ready: int
-    rejected_commits: int
+    last_pass_age_seconds: float | None
+    oldest_transaction_seconds: float | None
+    event_ids_ready: int | None
+    rejected_commits: int | None
     history: int
     topics: int
     subscriptions: int

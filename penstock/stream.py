@@ -316,9 +316,10 @@ def lag(connection: Any, subscription: str | None = None) -> list[Lag]:
     return [Lag(*row) for row in rows]
 
 
-def rejected_commits(connection: Any) -> int:
-    """How many commits the fence has refused, counted by the database."""
-    return int(database.call(connection, "rejected_commits")[0][0])
+def rejected_commits(connection: Any) -> int | None:
+    """How many commits the fence has refused, of anybody; None for who does not pass the walls."""
+    found = database.call(connection, "rejected_commits")[0][0]
+    return None if found is None else int(found)
 
 
 def take_overs(connection: Any, subscription: str) -> int:

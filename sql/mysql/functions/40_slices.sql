@@ -70,7 +70,7 @@ END;
 
 -- name: slices_ready
 -- How many ids each insert-only table can still take, for how many days that is enough at the peak rate seen (NULL: none seen
--- yet), and in how many slices it stands.
+-- yet), and in how many slices it stands. No rows for who does not pass the walls: they tell how much all tenants publish.
 CREATE PROCEDURE slices_ready()
 READS SQL DATA
 BEGIN
@@ -80,6 +80,7 @@ BEGIN
     FROM slices AS s
     JOIN slice_sources AS u ON u.parent = s.parent
     LEFT JOIN slice_rates AS r ON r.parent = s.parent
+    WHERE sees_all() OR passes_walls('grant', roles_of_caller())
     GROUP BY s.parent, u.used
     ORDER BY s.parent;
 END;

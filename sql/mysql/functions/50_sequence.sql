@@ -279,18 +279,34 @@ pass: BEGIN
 END;
 
 -- name: find_unsequenced
--- How many committed events wait for their sequence (counted up to 10,000 blocks), and the lowest id of them.
+-- How many committed events wait for their sequence (counted up to 10,000 blocks), and the lowest id of them; behind walls only
+-- those of topics that the login may see (up to 10,000).
 CREATE PROCEDURE find_unsequenced(OUT waiting BIGINT, OUT lowest BIGINT)
 READS SQL DATA
 BEGIN
-    SELECT COALESCE(SUM(w.event_count), 0), MIN(w.id) INTO waiting, lowest
-    FROM (
-        SELECT p.event_count - p.taken AS event_count, p.block * 256 + p.taken AS id
-        FROM pending AS p
-        WHERE p.block > (SELECT s.settled_block FROM sequencer AS s)
-        ORDER BY p.block
-        LIMIT 10000
-    ) AS w;
+    IF NOT sees_all() THEN
+        SELECT COUNT(w.id), MIN(w.id) INTO waiting, lowest
+        FROM (
+            SELECT e.id
+            FROM events AS e
+            JOIN pending AS p ON p.block = e.id DIV 256 AND p.taken <= e.id MOD 256
+            JOIN (
+                SELECT t.id FROM topics AS t WHERE NOT t.restricted OR has_right(t.namespace_id, 'any') LIMIT 100000000
+            ) AS v ON v.id = e.partition_id DIV 65536
+            WHERE e.id >= (SELECT s.settled_block * 256 FROM sequencer AS s)
+            ORDER BY e.id
+            LIMIT 10000
+        ) AS w;
+    ELSE
+        SELECT COALESCE(SUM(w.event_count), 0), MIN(w.id) INTO waiting, lowest
+        FROM (
+            SELECT p.event_count - p.taken AS event_count, p.block * 256 + p.taken AS id
+            FROM pending AS p
+            WHERE p.block > (SELECT s.settled_block FROM sequencer AS s)
+            ORDER BY p.block
+            LIMIT 10000
+        ) AS w;
+    END IF;
 END;
 
 -- name: unsequenced

@@ -1,12 +1,13 @@
 -- name: log_status
--- The state of the log in one row: what waits, when the sequencer last found work, the oldest open transaction (NULL for a login
--- that may not see it), and how many event ids the storage can still take.
+-- The state of the log in one row: what waits, when the sequencer last found work, the oldest open transaction, and how many event
+-- ids the storage can still take. Behind walls it counts what the login may see, and NULL is what nobody's topics tell of.
 CREATE PROCEDURE log_status()
 READS SQL DATA
 BEGIN
     DECLARE waiting, lowest BIGINT DEFAULT 0;
     DECLARE oldest_transaction DOUBLE DEFAULT 0;
     DECLARE rejected, ready BIGINT;
+    DECLARE whole BOOLEAN DEFAULT sees_all();
     CALL refuse_serializable('log_status()');
     BEGIN
         -- The catalog of transactions asks for the right PROCESS.
@@ -22,10 +23,13 @@ BEGIN
                SELECT TIMESTAMPDIFF(MICROSECOND, e.created_at, UTC_TIMESTAMP(6)) / 1e6
                FROM events AS e
                WHERE e.id = lowest), 0e0) AS unsequenced_age_seconds,
-           (SELECT TIMESTAMPDIFF(MICROSECOND, s.passed_at, UTC_TIMESTAMP(6)) / 1e6 FROM sequencer AS s) AS last_pass_age_seconds,
-           oldest_transaction AS oldest_transaction_seconds, ready AS event_ids_ready, rejected AS rejected_commits,
-           (SELECT MAX(h.history) FROM histories AS h) AS history, (SELECT COUNT(*) FROM topics) AS topics,
-           (SELECT COUNT(*) FROM subscriptions) AS subscriptions;
+           IF(whole, (SELECT TIMESTAMPDIFF(MICROSECOND, s.passed_at, UTC_TIMESTAMP(6)) / 1e6 FROM sequencer AS s), NULL)
+               AS last_pass_age_seconds,
+           IF(whole, oldest_transaction, NULL) AS oldest_transaction_seconds, IF(whole, ready, NULL) AS event_ids_ready,
+           IF(whole, rejected, NULL) AS rejected_commits,
+           (SELECT MAX(h.history) FROM histories AS h) AS history,
+           (SELECT COUNT(t.id) FROM topics AS t WHERE whole OR NOT t.restricted OR has_right(t.namespace_id, 'any')) AS topics,
+           (SELECT COUNT(s.id) FROM subscriptions AS s WHERE whole OR NOT reads_hidden(s.id)) AS subscriptions;
 END;
 
 -- name: find_ids_ready

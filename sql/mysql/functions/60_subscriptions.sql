@@ -315,7 +315,7 @@ BEGIN
         JOIN partitions AS p ON p.id = l.partition_id
         JOIN topics AS t ON t.id = p.topic_id
         WHERE (subscription IS NULL OR s.name_hash = UNHEX(SHA2(subscription, 256)))
-          AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+          AND (NOT t.restricted OR has_right(t.namespace_id, 'read')) AND NOT reads_unseen(s.id)
         LIMIT 100000000  -- Keeps it from being merged into the query, which would call the functions for each mention.
     )
     SELECT a.name AS subscription, a.address AS topic, a.number AS `partition`, a.position, a.watermark AS high_watermark,

@@ -426,13 +426,14 @@ BEGIN
 END;
 
 -- name: rejected_commits
--- How many commits the fence has refused since the installation.
+-- How many commits the fence has refused since the installation, of anybody: NULL for who does not pass the walls.
 CREATE PROCEDURE rejected_commits()
 READS SQL DATA
 BEGIN
     DECLARE rejected BIGINT;
     CALL refuse_serializable('rejected_commits()');
     CALL find_rejected_commits(rejected);
+    SET rejected = IF(sees_all(), rejected, NULL);
     SELECT rejected AS rejected_commits;
 END;
 

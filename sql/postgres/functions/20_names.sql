@@ -79,7 +79,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: describe_topic
--- What is set for a topic, and how many subscriptions read it. known_as: the name by which sinks and archives know it, whatever
+-- What is set for a topic, and how many subscriptions that the login may see read it. known_as: the name by which sinks and archives know it, whatever
 -- becomes of its address; never given twice. Raises PS002.
 CREATE OR REPLACE FUNCTION describe_topic(topic text)
 RETURNS TABLE (
@@ -93,8 +93,10 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT t.partitions, t.strategy, t.max_payload_bytes, t.max_unsequenced_events, t.max_unsequenced_bytes,
-           t.restricted, (SELECT count(*) FROM subscription_topics AS s WHERE s.topic_id = t.id), t.created_at, t.id,
-           t.known_as
+           t.restricted, (
+               SELECT count(*) FROM subscription_topics AS s
+               WHERE s.topic_id = t.id AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.subscription_id))),
+           t.created_at, t.id, t.known_as
     FROM topics AS t
     WHERE t.id = own_id;
 END

@@ -109,7 +109,7 @@ $$;
 
 -- name: slices_ready
 -- How many ids each insert-only table can still take, for how many days that is enough at the peak rate seen (NULL: none seen
--- yet), and in how many slices it stands.
+-- yet), and in how many slices it stands. No rows for who does not pass the walls: they tell how much all tenants publish.
 CREATE OR REPLACE FUNCTION slices_ready()
 RETURNS TABLE (parent text, used bigint, ready bigint, days double precision, slices bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -118,6 +118,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     FROM slice_sources() AS u
     JOIN slices AS s ON s.parent = u.parent
     LEFT JOIN slice_rates AS r ON r.parent = u.parent
+    WHERE sees_all() OR passes_walls('grant')
     GROUP BY u.parent, u.used, r.peak_per_second
     ORDER BY u.parent
 $$;

@@ -218,15 +218,19 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.name, t.address, p.number, at.position, at.watermark, at.watermark - at.position,
            COALESCE(extract(epoch FROM clock_timestamp() - sequenced_at_of(p.id, at.position + 1)), 0),
            l.state, l.holder, l.lease_epoch
-    FROM subscriptions AS s
+    FROM (
+        SELECT i.* FROM subscriptions AS i
+        WHERE (subscription_lag.subscription IS NULL OR i.name = subscription_lag.subscription)
+          AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_unseen(i.id))
+        OFFSET 0
+    ) AS s
     JOIN leases AS l ON l.subscription_id = s.id
     JOIN partitions AS p ON p.id = l.partition_id
     JOIN topics AS t ON t.id = p.topic_id
     CROSS JOIN LATERAL (
         SELECT current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
     ) AS at
-    WHERE (subscription_lag.subscription IS NULL OR s.name = subscription_lag.subscription)
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+    WHERE NOT t.restricted OR has_right(t.namespace_id, 'read')
     ORDER BY s.name, t.address, p.number
 $$;
 

@@ -327,10 +327,10 @@ END
 $$;
 
 -- name: rejected_commits
--- How many commits the fence has refused since the installation.
+-- How many commits the fence has refused since the installation, of anybody: NULL for who does not pass the walls.
 CREATE OR REPLACE FUNCTION rejected_commits() RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT CASE WHEN s.is_called THEN s.last_value + 1 ELSE 0 END FROM rejected_commits AS s
+    SELECT CASE WHEN NOT sees_all() THEN NULL WHEN s.is_called THEN s.last_value + 1 ELSE 0 END FROM rejected_commits AS s
 $$;
 
 -- name: take_overs

@@ -140,7 +140,12 @@ RETURNS TABLE (
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.name, t.address, p.number, l.holder, l.state, l.lease_epoch, at.position, at.watermark, at.watermark - at.position,
            l.acquired_at, c.deadline, l.release_deadline
-    FROM subscriptions AS s
+    FROM (
+        SELECT i.* FROM subscriptions AS i
+        WHERE (leased_cursors.subscription IS NULL OR i.name = leased_cursors.subscription)
+          AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_unseen(i.id))
+        OFFSET 0
+    ) AS s
     JOIN leases AS l ON l.subscription_id = s.id AND l.state <> 'AVAILABLE'
     JOIN partitions AS p ON p.id = l.partition_id
     JOIN topics AS t ON t.id = p.topic_id
@@ -148,8 +153,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     CROSS JOIN LATERAL (
         SELECT current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
     ) AS at
-    WHERE (leased_cursors.subscription IS NULL OR s.name = leased_cursors.subscription)
-      AND (NOT t.restricted OR has_right(t.namespace_id, 'read'))
+    WHERE NOT t.restricted OR has_right(t.namespace_id, 'read')
     ORDER BY s.name, t.address, p.number
 $$;
 

@@ -1,6 +1,6 @@
 -- name: log_status
 -- The state of the log in one row: what waits, when the sequencer last found work, the oldest open transaction, and how many
--- event ids the storage can still take.
+-- event ids the storage can still take. Behind walls it counts what the login may see, and NULL is what nobody's topics tell of.
 CREATE OR REPLACE FUNCTION log_status(
     OUT unsequenced_events bigint, OUT unsequenced_age_seconds double precision, OUT last_pass_age_seconds double precision,
     OUT oldest_transaction_seconds double precision, OUT event_ids_ready bigint, OUT rejected_commits bigint,
@@ -8,15 +8,17 @@ CREATE OR REPLACE FUNCTION log_status(
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT u.events, u.oldest_age_seconds,
-           extract(epoch FROM clock_timestamp() - (SELECT t.passed_at FROM ticks AS t ORDER BY t.id DESC LIMIT 1)),
-           COALESCE((
+           CASE WHEN l.whole THEN
+               extract(epoch FROM clock_timestamp() - (SELECT t.passed_at FROM ticks AS t ORDER BY t.id DESC LIMIT 1)) END,
+           CASE WHEN l.whole THEN COALESCE((
                SELECT max(extract(epoch FROM clock_timestamp() - a.xact_start))
                FROM pg_stat_activity AS a
-               WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid()), 0),
-           (SELECT r.ready FROM slices_ready() AS r WHERE r.parent = 'events'),
+               WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid()), 0) END,
+           (SELECT r.ready FROM slices_ready() AS r WHERE r.parent = 'events' AND l.whole),
            rejected_commits(), current_history(),
-           (SELECT count(*) FROM topics), (SELECT count(*) FROM subscriptions)
-    FROM unsequenced() AS u
+           (SELECT count(*) FROM topics AS t WHERE l.whole OR NOT t.restricted OR has_right(t.namespace_id, 'any')),
+           (SELECT count(*) FROM subscriptions AS s WHERE l.whole OR NOT reads_hidden(s.id))
+    FROM unsequenced() AS u, (SELECT sees_all() AS whole OFFSET 0) AS l
 $$;
 
 -- name: sequence_gaps

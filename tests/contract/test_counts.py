@@ -1,0 +1,138 @@
+"""Counts over the log are of what the login may see: nothing tells it how much others do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import database, log, stream
+from penstock.errors import StaleLease
+from tests import servers
+from tests.contract.databases import ContractDatabase
+from tests.contract.stream_kit import Guard, without
+from tests.contract.tenants import OPEN, OURS, THEIRS, Tenants, as_login, tenants_of, three_topics
+
+#: Statements of the reader, the consumer and the publisher that ask for the whole log.
+EVERYTHING: dict[str, dict[str, Any]] = {
+    "log_status": {},
+    "unsequenced": {},
+    "rejected_commits": {},
+    "slices_ready": {},
+    "list_namespaces": {},
+    "list_topics": {"namespace": None},
+    "grants_of": {"namespace": None},
+    "list_subscriptions": {},
+    "retention_of": {},
+    "settings_of": {},
+    "subscription_lag": {"subscription": None},
+    "subscription_consumers": {"subscription": None},
+    "subscription_statistics": {"subscription": None},
+    "unleased_cursors": {"subscription": None},
+    "leased_cursors": {"subscription": None},
+    "describe_topic": {"topic": OPEN},
+    "take_overs": {"subscription": "theirs"},
+}
+
+
+@pytest.fixture
+def tenants(db: ContractDatabase) -> Iterator[Tenants]:
+    """A topic for us, one for them and an open one."""
+    with tenants_of(db) as found:
+        three_topics(found)
+        yield found
+
+
+def ours(tenants: Tenants) -> str:
+    """A login of ours that may do all but operate, when their namespace is theirs."""
+    for namespace in ("ours", "theirs"):
+        login = tenants.login("consumer publisher reader")
+        penstock.grant_namespace(tenants.owner, namespace, login, "operate")
+        if namespace == "ours":
+            us = login
+    return us
+
+
+def answers(own: Any) -> dict[str, Any]:
+    """What everything that asks for the whole log answers; but for ages, which the clock moves."""
+
+    def steady(row: tuple[Any, ...]) -> str:
+        return str([each for each in row if not (isinstance(each, float) and 0 < each < 3600)])
+
+    return {
+        name: sorted(steady(row) for row in database.call(own, name, **binds))
+        for name, binds in EVERYTHING.items()
+    }
+
+
+def they_do_all_sorts(tenants: Tenants) -> None:
+    """What others' figures are made of; nothing of it is in our topic or the open one."""
+    owner = tenants.owner
+    penstock.create_topic(owner, "theirs/more")
+    stream.subscribe(owner, "theirs too", [THEIRS, OPEN])
+    member = stream.join(owner, "theirs", "a")
+    (lease,) = stream.check_in(owner, member)
+    stream.release(owner, member, [lease])
+    with pytest.raises(StaleLease):
+        stream.commit(owner, member, [(lease, 1)])
+    for _ in range(3):
+        penstock.publish_batch(owner, [penstock.Message(THEIRS, b"x")] * 300)
+        log.sequence(owner)
+    penstock.publish_batch(owner, [penstock.Message(THEIRS, b"x")] * 7)
+
+
+def test_what_others_do_changes_no_answer(db: ContractDatabase, tenants: Tenants) -> None:
+    """Guard: sees_all, and the walls of each function. Who passes the walls sees all of it."""
+    with as_login(tenants, ours(tenants)) as own:
+        before = answers(own)
+        they_do_all_sorts(tenants)
+        assert answers(own) == before
+        penstock.publish_batch(own, [penstock.Message(OURS, b"x")] * 3)
+        status = log.status(own)
+        assert (status.unsequenced_events, status.topics, status.subscriptions) == (3, 2, 2)
+        assert status.rejected_commits is stream.rejected_commits(own) is None
+    whole = log.status(tenants.owner)
+    assert (whole.unsequenced_events, whole.topics, whole.subscriptions) == (10, 4, 4)
+    assert whole.rejected_commits == stream.rejected_commits(tenants.owner) != 0
+    assert whole.event_ids_ready is not None
+
+
+def test_without_walls_all_figures_are_everybodys(db: ContractDatabase, tenants: Tenants) -> None:
+    """Nobody was given a right in a namespace: nothing is hidden from the reader."""
+    with as_login(tenants, tenants.login("reader")) as own:
+        status = log.status(own)
+        assert (status.topics, status.subscriptions) == (3, 3)
+        assert status.rejected_commits is not None
+        assert database.call(own, "slices_ready") == database.call(tenants.owner, "slices_ready")
+
+
+def test_without_the_guard_they_are_seen(db: ContractDatabase, tenants: Tenants) -> None:
+    """Mutant: everybody's business is everybody's."""
+    guard: Guard = {
+        "postgres": ("sees_all", "NOT EXISTS (SELECT FROM namespace_grants)", "true"),
+        "mysql": ("sees_all", "given = 0", "TRUE"),
+    }
+    without(db, guard)
+    with as_login(tenants, ours(tenants)) as own:
+        before = answers(own)
+        they_do_all_sorts(tenants)
+        after = answers(own)
+    told = {name for name in EVERYTHING if before[name] != after[name]}
+    assert {"log_status", "unsequenced", "rejected_commits"} <= told
+
+
+@pytest.mark.skipif("postgres" not in servers.chosen(), reason="asks PostgreSQL's catalog")
+def test_nothing_that_asks_for_the_whole_log_is_left_out(database_url: str) -> None:
+    """Every function that these roles may call without naming anything is one of them."""
+    with database.connect(database_url) as own:
+        found = own.execute(
+            "SELECT p.proname FROM pg_proc AS p"
+            " JOIN penstock.function_roles() AS f ON f.function = p.proname"
+            " WHERE p.pronamespace = 'penstock'::regnamespace AND p.pronargs = p.pronargdefaults"
+            " AND f.roles && '{consumer,publisher,reader}'"
+        ).fetchall()
+    known = {"current_history", "applied_migrations", "histories_of", "prepare_bulk"}
+    known |= {"publish_bulk", "list_policies"}  # what is set, not what is in the log
+    assert {name for (name,) in found} - known <= set(EVERYTHING)
