@@ -41,9 +41,7 @@ def sequence_round(
     """
     events = passes = 0
     while passes < max_passes:
-        result = unless_locked(
-            "a pass", lambda: log.sequence(connection, max_events, announce=True), _ENDED
-        )
+        result = unless_locked("a pass", lambda: _announced(connection, max_events), _ENDED)
         if result.busy:
             return Sequenced(events, passes, busy=True)
         events += result.sequenced
@@ -51,6 +49,17 @@ def sequence_round(
         if not result.more:
             break
     return Sequenced(events, passes, busy=False)
+
+
+def _announced(connection: database.Connection, max_events: int) -> log.SequenceResult:
+    """A pass that wakes consumers, if it can: they look by themselves too."""
+    try:
+        return log.sequence(connection, max_events, announce=True)
+    except Exception as error:
+        if not database.is_without_notice(error):
+            raise
+        logger.warning("no consumer is woken, `penstock doctor` says who holds notices: %s", error)
+        return log.sequence(connection, max_events)
 
 
 @dataclass(frozen=True, slots=True)

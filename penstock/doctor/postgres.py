@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: An idle sequencer looks at least this often whether something has come.
 _NEXT_PASS_SECONDS = 1.0
 _POOLER_PROBES = 3
+#: The share of the queue of notices that is a finding.
+_MOST_NOTICES = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
             return [*found, _replica(patient, endpoint)]
         schema = examine_schema(connection)
         with suppress(NotMigrated):
-            for check in (_snapshots, _sequencer, _storage, _slices):
+            for check in (_snapshots, _sequencer, _storage, _slices, _notices):
                 found += check(patient)
             found += examine_restores(connection)
         return found + schema
@@ -213,6 +215,27 @@ class _Sequencer:
     login: str | None
     application: str | None
     held_seconds: float | None
+
+
+def _notices(patient: _Patient) -> Iterator[Finding]:
+    """Which session reads them, nobody is told: PostgreSQL's own log names the oldest too."""
+    for usage, *holder in call(patient.connection, "doctor_notices", least=_MOST_NOTICES):
+        pid, login, name, application, age = holder
+        full = (
+            f"the queue of notices is {usage:.0%} full: from half on Penstock wakes no consumers, "
+            "and where it is full no transaction that notifies can commit"
+        )
+        if pid is None:
+            what = "SELECT pid, usename, xact_start FROM pg_stat_activity ORDER BY xact_start"
+            yield warning("notices", full, patient.psql.run(what))
+            continue
+        yield warning(
+            "notices",
+            f"{full}; held by whoever listens and does not read, most likely session {pid} of "
+            f"{login} in {name} (application {application or 'unnamed'!r}), in its transaction for "
+            f"{duration(age)}",
+            patient.psql.run(f"SELECT pg_terminate_backend({pid}, 10000)"),
+        )
 
 
 def _sequencer(patient: _Patient) -> Iterator[Finding]:

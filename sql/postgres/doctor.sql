@@ -34,3 +34,18 @@ SELECT parent, ready, days FROM penstock.storage_shortage(%(least_days)s::double
 -- name: doctor_slices
 -- Slices that do not stand where they belong.
 SELECT parent, slice, first_id, last_id, state, condemned, used FROM penstock.broken_slices()
+
+-- name: doctor_notices
+-- How full the queue of notices is, which all databases share, and the session that is longest in a transaction: who listens reads
+-- nothing before its end.
+SELECT u.usage, a.pid, a.usename::text, a.datname::text, a.application_name, a.age_seconds
+FROM (SELECT pg_notification_queue_usage() AS usage OFFSET 0) AS u
+LEFT JOIN LATERAL (
+    SELECT s.pid, s.usename, s.datname, s.application_name,
+           extract(epoch FROM clock_timestamp() - s.xact_start)::double precision AS age_seconds
+    FROM pg_stat_activity AS s
+    WHERE s.xact_start IS NOT NULL AND s.backend_type = 'client backend' AND s.pid <> pg_backend_pid()
+    ORDER BY s.xact_start
+    LIMIT 1
+) AS a ON true
+WHERE u.usage >= %(least)s::double precision
