@@ -288,7 +288,7 @@ class Consumer(Failing):
             raise error
         if unit.letter is not None and not outcome.cut_off:
             finished = outcome.batch.handed_over
-            if outcome.batch.disturbed and error is not None:
+            if outcome.disturbed and error is not None:
                 return self.unit_disturbed(unit, error)
             return self.letter_ended(connection, unit, error, finished=finished)
         if outcome.cut_off and isinstance(self.hands, Inline):
@@ -296,7 +296,7 @@ class Consumer(Failing):
         if outcome.batch.handed_over:
             error = self._compare(connection, outcome)
         if error is not None:
-            failed = self.unit_disturbed if outcome.batch.disturbed else self.unit_failed
+            failed = self.unit_disturbed if outcome.disturbed else self.unit_failed
             return failed(unit, error)
         self.end(unit)
         with self._lock:

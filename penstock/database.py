@@ -43,8 +43,10 @@ _CLIENT_ERRORS = range(2000, 2100)
 #: Deadlocks, and locks that were not had in time.
 _CONTENTION = frozenset({"40P01", "55P03", 1205, 1213})
 _NOTICES_FULL = "54000"  # program_limit_exceeded
-#: Ended by a limit of time or by an operator; no serial order; and a pooler's other session.
-_PASSING = frozenset({"57014", "40001", "26000", "42P05", 1317, 1969, 3024})
+#: Ended by a limit of time or by an operator.
+_CANCELLED = frozenset({"57014", 1317, 1969, 3024})
+#: No serial order; and a pooler's other session.
+_PASSING = frozenset({"40001", "26000", "42P05"}) | _CANCELLED
 _INSUFFICIENT_RESOURCES = "53"
 
 
@@ -188,6 +190,11 @@ def is_contention(error: BaseException) -> bool:
 def is_without_notice(error: BaseException) -> bool:
     """Whether a COMMIT was refused because PostgreSQL's queue of notices is full."""
     return sqlstate_of(error) == _NOTICES_FULL and "NOTIFY" in str(error)
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether a driver error says that a limit of time, or an operator, has ended the statement."""
+    return (errno_of(error) or sqlstate_of(error)) in _CANCELLED
 
 
 def is_passing(error: BaseException) -> bool:

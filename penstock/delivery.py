@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from penstock.stream import Membership
 
 
+#: Where a transaction is: before the handler's block, in it, or behind it.
+_BEFORE, _WITHIN, _BEHIND = range(3)
+
+
 class HandlerFailed(PenstockError):
     """A handler raised, and nobody waits for the next attempt."""
 
@@ -192,40 +196,40 @@ class Batch:
     def work_on(self, position: int) -> Iterator[Connection]:
         """The transaction of :meth:`transaction`, up to a position."""
         before, self._began = self._after, time.monotonic()
-        self.disturbed = in_block = False
+        self.disturbed, step = False, _BEFORE
         try:
             connection = self._used = self._holder.connection()
             kind = work.of_connection(connection)
             with kind.transaction(connection):
                 self.commit_to(connection, position)
-                in_block = True
+                step = _WITHIN
                 yield connection
-                in_block = False
+                step = _BEHIND
                 if kind.is_broken(connection):
                     raise _swallowed()
         except BaseException as error:
             self._after = before
-            self.disturbed = not in_block and database.is_passing(error)
+            self.disturbed = _is_disturbed(step, error)
             raise
 
     @asynccontextmanager
     async def work_on_async(self, position: int) -> AsyncIterator[Any]:
         """The same on the consumer's asynchronous connection."""
         before, self._began = self._after, time.monotonic()
-        self.disturbed = in_block = False
+        self.disturbed, step = False, _BEFORE
         try:
             async with self._holder.async_connection() as connection:
                 kind = work.of_async_connection(connection)
                 async with connection.transaction():
                     await self.commit_to_async(connection, position)
-                    in_block = True
+                    step = _WITHIN
                     yield connection
-                    in_block = False
+                    step = _BEHIND
                     if kind.is_broken(connection):
                         raise _swallowed()
         except BaseException as error:
             self._after = before
-            self.disturbed = not in_block and database.is_passing(error)
+            self.disturbed = _is_disturbed(step, error)
             raise
 
     @property
@@ -326,6 +330,16 @@ class Transaction:
     ) -> bool | None:
         assert self._async is not None
         return await self._async.__aexit__(kind, error, trace)
+
+
+def _is_disturbed(step: int, error: BaseException) -> bool:
+    """Whether a step of ours failed, and not the handler's.
+
+    What takes too long in COMMIT is what the handler has left to it, a deferred constraint say.
+    """
+    if step == _WITHIN or not database.is_passing(error):
+        return False
+    return step == _BEFORE or not database.is_cancelled(error)
 
 
 def _swallowed() -> HandlerRolledBack:

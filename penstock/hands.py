@@ -42,6 +42,11 @@ class Outcome:
     cut_off: bool = False
     outlived: bool = False
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether the database kept the handler from its work, which took no longer than it may."""
+        return self.batch.disturbed and not self.outlived
+
 
 class Hands(ABC):
     """So many units at once."""

@@ -70,7 +70,8 @@ class Postgres:
             ) from None
         try:
             require_server(connection.info.server_version)
-            _look_for_pooler(connection, connection.execute(_WHO_ANSWERS, prepare=False).fetchone())
+            answered = connection.execute(_WHO_ANSWERS, prepare=False)
+            _look_for_pooler(connection, answered.fetchone())
             connection.autocommit = autocommit
         except BaseException as error:
             connection.close()
@@ -193,6 +194,12 @@ def _look_for_pooler(connection: Any, answer: Any) -> None:
     """
     if answer[0] != connection.info.backend_pid:
         connection.prepare_threshold = None
+
+
+def is_own_session(connection: Any) -> bool:
+    """Whether the server's process that the login named answers, and no pooler between."""
+    answer = connection.execute(_WHO_ANSWERS, prepare=False).fetchone()
+    return bool(answer[0] == connection.info.backend_pid)
 
 
 def _run(connection: Any, cursor: Any, sql: str, binds: Any, **how: Any) -> None:

@@ -74,12 +74,14 @@ class _PostgresEar:
     def __init__(self, connection: Any) -> None:
         connection.execute(f'LISTEN "{config.schema_name()}_log"')
         self._connection = connection
-        #: A pooler may have swallowed the LISTEN.
+        # Behind a pooler it is another session that listens, and its notices come to anybody.
+        self._is_own = dialects.postgres.is_own_session(connection)
+        #: A pooler that was not seen may have swallowed the LISTEN.
         self.is_told = False
 
     def heard(self) -> list[str]:
         said = [notice.payload for notice in self._connection.notifies(timeout=0)]
-        self.is_told = self.is_told or bool(said)
+        self.is_told = self._is_own and (self.is_told or bool(said))
         return said
 
     def wait(self, most_seconds: float, wake: Wake) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 import penstock
 from penstock import database, dead_letters, log, stream, tail
 from penstock.consumer import Consumer
-from penstock.dialects import postgres
+from penstock.dialects import postgres, work
 from penstock.publish import publish_batch, publish_bulk
 from penstock.records import Event, Message
 from tests.consumers.conftest import Connection, StartDaemon
@@ -216,6 +216,25 @@ def test_tail_goes_on(pooled: str, connection: Connection) -> None:
             penstock.publish(connection, TOPIC, str(number).encode())
             drain(connection)
             assert next(found).payload == str(number).encode()
+
+
+def test_a_stray_notice_tells_nobody(
+    pooled: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: _PostgresEar._is_own. Who is told polls rarely, and the next notice is another's.
+
+    Mutant: without it the notice that came by chance counts.
+    """
+    for url, told in ((database_url, True), (pooled, False), (pooled, True)):
+        if (url, told) == (pooled, True):
+            monkeypatch.setattr(postgres, "is_own_session", lambda *_: True)
+        with database.connect(url) as own:
+            ear = work.of_connection(own).listen(own)
+            with own.transaction():
+                own.execute("LISTEN penstock_log")
+                own.execute("NOTIFY penstock_log, 'all'")
+            until(ear.heard, "the notice")
+            assert ear.is_told is told
 
 
 def test_a_daemon_serves(pooled: str, effects: Connection, daemons: StartDaemon) -> None:

@@ -6,15 +6,15 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import database, migrate, names, reconnect, stream
-from penstock.errors import PenstockError
+from penstock import database, dead_letters, migrate, names, policies, reconnect, stream
+from penstock.errors import DatabaseUnavailable, PenstockError
 from penstock.publish import publish_batch
 from penstock.reconnect import Pace
 from penstock.records import Message
@@ -157,6 +157,64 @@ def test_a_database_that_is_killed_and_comes_back(victim: Victim, daemons: Start
         for each in (paced, hasty):
             each.terminate()
         assert (paced.exit_code(), hasty.exit_code()) == (0, 0)
+
+
+@pytest.mark.long
+def test_no_connection_is_left_for_a_while(victim: Victim, daemons: StartDaemon) -> None:
+    """Others have them all when the daemon's own sessions end; nothing is lost, nothing is dead."""
+    url = victim.url()
+    daemon = run(daemons, url, 50)
+    publish(victim, 0, 40)
+    until(lambda: committed(victim) == [40] * len(SUBSCRIPTIONS), "the first events")
+    until(lambda: daemon.age() > STARTED_AFTER_SECONDS, "the end of the start")
+    with database.connect(url) as own, ExitStack() as stack:
+        for name in SUBSCRIPTIONS:
+            settings = {"max_attempts": 1}
+            policies.set_policy(own, "retry", settings, scope="subscription", name=name)
+        publish_batch(own, [Message(TOPIC, b"40", partition=0)])
+        others = set(_sessions(own))
+        _take_all(url, stack)
+        for session in others:
+            _end_session(own, session)
+        _take_all(url, stack)
+        until(lambda: "cannot connect" in daemon.text(), "attempts in vain")
+        with pytest.raises(DatabaseUnavailable, match="onnections"):
+            database.connect(url)
+    until(lambda: committed(victim) == [41] * len(SUBSCRIPTIONS), "all events")
+    with database.connect(url) as own:
+        for name in SUBSCRIPTIONS:
+            assert dead_letters.dead_letters(own, name) == []
+    daemon.terminate()
+    assert daemon.exit_code() == 0, daemon.text()
+    seen = {line.split()[2] for line in daemon.handled()}
+    assert seen == {str(number) for number in range(41)}
+
+
+def _sessions(own: Any) -> list[int]:
+    """All sessions but the own one, and the server's."""
+    sql = {
+        "postgres": "SELECT pid FROM pg_stat_activity"
+        " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
+        "mysql": "SELECT ID FROM information_schema.PROCESSLIST"
+        " WHERE ID <> CONNECTION_ID() AND USER <> 'system user'",
+    }
+    return [row[0] for row in database.execute(own, sql[database.dialect_of(own)])]
+
+
+def _end_session(own: Any, session: int) -> None:
+    with suppress(Exception):  # it is gone
+        end = {"postgres": f"SELECT pg_terminate_backend({session})", "mysql": f"KILL {session}"}
+        database.execute(own, end[database.dialect_of(own)])
+
+
+def _take_all(url: str, stack: ExitStack) -> None:
+    """Until the server takes no more: often enough, that the daemon gets none in between."""
+    refused = 0
+    while refused < 5:
+        try:
+            stack.enter_context(closing(database.connect(url)))
+        except DatabaseUnavailable:
+            refused += 1
 
 
 def test_never_more_than_the_rate_in_any_second(monkeypatch: pytest.MonkeyPatch) -> None:

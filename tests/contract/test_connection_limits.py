@@ -15,11 +15,12 @@ from penstock import database, dead_letters
 from penstock.consumer import Consumer
 from penstock.delivery import Batch
 from penstock.errors import DatabaseUnavailable
+from penstock.hands import Outcome
 from penstock.retries import Retries
 from tests.contract.databases import ContractDatabase
 from tests.contract.tenants import Tenants, tenants_of
 from tests.log.kit import TOPIC, topic, wait_until
-from tests.stream.kit import SUBSCRIPTION, filled, retry, running, stored
+from tests.stream.kit import SUBSCRIPTION, filled, retry, running, short_leases, stored
 
 EVENTS = 6
 #: What a consumer has without its handlers: heartbeats, check-ins, the loop; and one that reads.
@@ -62,10 +63,10 @@ def test_a_publisher_is_told(db: ContractDatabase, tenants: Tenants) -> None:
 
 
 def test_a_handler_that_gets_no_connection_made_no_attempt(
-    db: ContractDatabase, tenants: Tenants
+    db: ContractDatabase, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: Batch.disturbed. With one attempt each, a counted one makes a dead letter."""
-    assert _handled(db, tenants) == (dict.fromkeys(range(1, EVENTS + 1), 1), [])
+    assert _handled(db, tenants, monkeypatch) == (dict.fromkeys(range(1, EVENTS + 1), 1), [])
 
 
 def test_without_the_guard_innocent_events_are_dead_letters(
@@ -73,13 +74,57 @@ def test_without_the_guard_innocent_events_are_dead_letters(
 ) -> None:
     """Mutant: the failure to connect counts as the event's."""
     monkeypatch.setattr(Batch, "disturbed", property(lambda *_: False, lambda *_: None), False)
-    handled, dead = _handled(db, tenants)
+    handled, dead = _handled(db, tenants, monkeypatch)
     assert dead and len(handled) + len(dead) == EVENTS
 
 
-def test_an_attempt_that_is_on_record_is_taken_back(db: ContractDatabase, tenants: Tenants) -> None:
+@pytest.mark.parametrize("guarded", [True, False])
+def test_who_outlives_the_lease_has_made_an_attempt(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """Guard: Outcome.disturbed asks whether it was outlived. COMMIT is what finds that out.
+
+    Mutant: the handler begins again and again, and is never given up.
+    """
+    if not guarded:
+        monkeypatch.setattr(Outcome, "disturbed", property(lambda outcome: outcome.batch.disturbed))
+    own = db.connect()
+    filled(own, events=2)
+    short_leases(own, 2)
+    retry(own, max_attempts=1)
+    calls: list[int] = []
+
+    def handle(event: Any) -> None:
+        calls.append(event.sequence)
+        with event.transaction() as connection:
+            if event.sequence == 1:
+                wait_until(lambda: not _is_there(db, connection), "the server ends the session")
+
+    consumer = Consumer(
+        db.url, SUBSCRIPTION, handler=handle, batch_size=1, handler_seconds=60.0, idle_seconds=0.05
+    )
+    with running(consumer):
+        wait_until(lambda: stored(own) == 2 or len(calls) > 1, "the next call")
+        if guarded:
+            wait_until(lambda: stored(own) == 2, "it is given up")
+    assert calls[:2] == ([1, 2] if guarded else [1, 1])
+
+
+def _is_there(db: ContractDatabase, session: Any) -> bool:
+    if db.engine == "postgres":
+        pid = session.info.backend_pid
+        return bool(db.run(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}"))
+    return session.thread_id() in {row[0] for row in db.run("SHOW PROCESSLIST")}
+
+
+def test_an_attempt_that_is_on_record_is_taken_back(
+    db: ContractDatabase, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Guard: Retries.spare. What failed once is counted before it is handed out again."""
-    assert _handled(db, tenants, fails_once=True) == (dict.fromkeys(range(1, EVENTS + 1), 1), [])
+    assert _handled(db, tenants, monkeypatch, fails_once=True) == (
+        dict.fromkeys(range(1, EVENTS + 1), 1),
+        [],
+    )
 
 
 def test_without_the_guard_it_is_counted(
@@ -87,17 +132,22 @@ def test_without_the_guard_it_is_counted(
 ) -> None:
     """Mutant: each time that it is handed out counts."""
     monkeypatch.setattr(Retries, "spare", lambda *_: None)
-    assert _handled(db, tenants, fails_once=True)[1] == [1]
+    assert _handled(db, tenants, monkeypatch, fails_once=True)[1] == [1]
 
 
 def _handled(
-    db: ContractDatabase, tenants: Tenants, *, fails_once: bool = False
+    db: ContractDatabase,
+    tenants: Tenants,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    fails_once: bool = False,
 ) -> tuple[dict[int, int], list[int]]:
     """How often each was handled, and what is dead, when connections are short for a while."""
     own = db.connect()
     filled(own, events=EVENTS)
     retry(own, max_attempts=3 if fails_once else 1)
     url = limited(db, tenants, OWN_CONNECTIONS)
+    monkeypatch.setattr("random.uniform", lambda low, high: low)  # the shortest pauses
     seen: Counter[int] = Counter()
     calls: Counter[int] = Counter()
 
