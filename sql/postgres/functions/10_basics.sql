@@ -103,10 +103,10 @@ $$;
 CREATE OR REPLACE FUNCTION require_name(name text, what text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF name ~ '[\u0001-\u001f\u007f-\u009f]' THEN
+    IF name ~ $p$[\u0001-\u001f\u007f-\u009f]$p$ THEN
         PERFORM refuse('PS033', format('the name of a %s holds a control character', what),
                        'Use printable characters only.');
-    ELSIF name IS NULL OR name ~ '^[ \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]*$' THEN
+    ELSIF name IS NULL OR name ~ $p$^[ \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]*\Z$p$ THEN
         PERFORM refuse('PS030', format('the name of a %s is empty', what), 'Give a name of 1 to 500 characters.');
     ELSIF char_length(name) > 500 THEN
         PERFORM refuse('PS031', format('the name of a %s has %s characters', what, char_length(name)),

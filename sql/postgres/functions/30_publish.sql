@@ -19,7 +19,7 @@ BEGIN
         RETURN 'its headers are nested deeper than 32 levels';
     END IF;
     IF octet_length(written) > 400 AND written ~ '[0-9]{201}[0-9]{200}'
-       AND regexp_replace(written, '"([^"\\]|\\.)*"', '', 'g') ~ '[0-9]{201}[0-9]{200}' THEN
+       AND regexp_replace(written, $p$"([^"\\]|\\.)*"$p$, '', 'g') ~ '[0-9]{201}[0-9]{200}' THEN
         RETURN 'its headers hold a number of more than 400 digits';
     END IF;
     RETURN NULL;

@@ -66,7 +66,7 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found_time timestamptz;
 BEGIN
-    IF start ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})$' THEN
+    IF start ~ $p$^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})\Z$p$ THEN
         BEGIN
             found_time := start::timestamptz;
         EXCEPTION WHEN data_exception THEN

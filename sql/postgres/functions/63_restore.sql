@@ -131,7 +131,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM commit_durably();
     PERFORM require_read_committed('reconcile()');
-    IF COALESCE(reason, '') ~ '^\s*$' THEN
+    IF COALESCE(reason, '') ~ $p$^\s*\Z$p$ THEN
         PERFORM refuse('PS006', 'a history without a reason', 'Say what was restored, and from when.');
     ELSIF char_length(reason) > 1000 THEN
         PERFORM refuse('PS006', format('the reason of a history has %s characters', char_length(reason)),
