@@ -294,18 +294,24 @@ class _Slice:
     state: str
     condemned: bool
     used: bool
+    begun_seconds: float | None
+    busy: bool
+
+    def is_under_way(self, limits: Limits) -> bool:
+        """Somebody works on it, or clean had to leave it for now: not for long, as far as known."""
+        known = self.begun_seconds is not None
+        young = known and (self.begun_seconds or 0) <= limits.snapshot_seconds
+        left_for_now = self.condemned and self.state != "missing" and young
+        return left_for_now or (self.busy and (young or not known))
 
 
 def _slices(patient: _Patient) -> Iterator[Finding]:
     for row in call(patient.connection, "doctor_slices"):
         slice_ = _Slice(*row)
+        if slice_.is_under_way(patient.limits):
+            continue
         if slice_.condemned:
-            yield warning(
-                "slice",
-                f"the slice {slice_.name} is {slice_.state}: clean was cut short while it dropped "
-                "what nobody needs",
-                patient.psql.run(*_drop(patient.schema, slice_)),
-            )
+            yield _condemned(patient, slice_)
         elif slice_.state == "missing" and slice_.used:
             yield error(
                 "slice",
@@ -323,10 +329,25 @@ def _slices(patient: _Patient) -> Iterator[Finding]:
             )
 
 
+def _condemned(patient: _Patient, slice_: _Slice) -> Finding:
+    age = f" for {duration(slice_.begun_seconds)}" if slice_.begun_seconds is not None else ""
+    waits = (
+        f" No other slice of {slice_.parent} can go before it. It waits for every transaction that "
+        "is older; then the next `penstock clean` finishes it, or this, which waits for 20 s"
+    )
+    return warning(
+        "slice",
+        f"the slice {slice_.name} is {slice_.state}{age}: clean was cut short while it dropped "
+        f"what nobody needs.{waits if slice_.state == 'half detached' else ''}",
+        patient.psql.run(*_drop(patient.schema, slice_)),
+    )
+
+
 def _drop(schema: str, slice_: _Slice) -> Iterator[str]:
     """The rest of what clean does."""
     parent, name = (f"{quoted(schema)}.{quoted(each)}" for each in (slice_.parent, slice_.name))
     if slice_.state == "half detached":
+        yield "SET lock_timeout = '20s'"
         yield f"ALTER TABLE {parent} DETACH PARTITION {name} FINALIZE"
     if slice_.state != "missing":
         yield f"DROP TABLE {name}"

@@ -42,7 +42,9 @@ class Psql:
         """The command that runs statements, in another database of the server if need be."""
         from penstock.doctor.findings import shell
 
-        place = ("-d", database or self.database)
+        # What follows a statement that failed could do harm.
+        stop = ("-v", "ON_ERROR_STOP=1") if len(statements) > 1 else ()
+        place = ("-d", database or self.database, *stop)
         return shell("psql", *self.arguments, *place, *(w for s in statements for w in ("-c", s)))
 
 

@@ -50,6 +50,14 @@ SELECT penstock.condemn_slices()
 -- The tables that can be dropped.
 SELECT parent, slice, first_id, last_id FROM penstock.droppable_slices()
 
+-- name: condemned_can_go
+-- Whether nobody has a snapshot from before what is condemned was.
+SELECT penstock.condemned_can_go()
+
+-- name: slice_detaching
+-- Notes that a slice is being detached from now on.
+SELECT penstock.slice_detaching(%(slice)s)
+
 -- name: slice_dropped
 -- Forgets a slice whose table is gone.
 SELECT penstock.slice_dropped(%(slice)s)

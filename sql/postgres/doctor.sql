@@ -33,7 +33,7 @@ SELECT parent, ready, days FROM penstock.storage_shortage(%(least_days)s::double
 
 -- name: doctor_slices
 -- Slices that do not stand where they belong.
-SELECT parent, slice, first_id, last_id, state, condemned, used FROM penstock.broken_slices()
+SELECT parent, slice, first_id, last_id, state, condemned, used, begun_seconds, busy FROM penstock.broken_slices()
 
 -- name: doctor_notices
 -- How full the queue of notices is, which all databases share, and the session that is longest in a transaction: who listens reads

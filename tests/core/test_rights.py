@@ -43,6 +43,7 @@ clear_policy            . . o . .
 commit                  c . o . .
 commit_parking          c . o . .
 condemn_slices          . i o . .
+condemned_can_go        . i o . .
 configure_subscription  c . o . .
 copies_of               . . o . r
 create_namespace        . . o . .
@@ -141,6 +142,7 @@ set_setting             . . o . .
 setting                 c . o p r
 settings_of             . . o . r
 settle_blocks           . i o . .
+slice_detaching         . i o . .
 slice_dropped           . i o . .
 slices_ready            . i o . r
 snapshot_holders        . . o . .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import psycopg
@@ -17,7 +18,7 @@ from penstock import migrate
 from penstock.doctor import Limits, Severity, doctor
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import ROOT, TOPIC, Connection, Run, begin, only
-from tests.log.kit import part
+from tests.log.kit import backend_pid, part, wait_until_blocked
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -158,8 +159,49 @@ def test_a_slice_that_is_half_detached(
     found = only(doctor(url))
     assert (found.check, f"{name} is half detached" in found.what) == ("slice", True)
     assert found.severity is (Severity.WARNING if condemned else Severity.ERROR)
+    if condemned:
+        # Clean notes when it begins: for ten minutes the next run is waited for.
+        admin.execute("SELECT penstock.slice_detaching(%s)", (name,))
+        assert doctor(url) == []
+        admin.execute(
+            "UPDATE penstock.slices SET detaching_since = detaching_since - interval '11 minutes'"
+            " WHERE slice = %s",
+            (name,),
+        )
+        found = only(doctor(url))
+        assert "half detached for 11 minutes" in found.what
+        assert f"No other slice of {parent} can go before it" in found.what
     run(found.command, url)
     assert (newest_slice(admin, parent)[0] == name) is not condemned
+    admin.execute("SELECT penstock.ensure_slices()")
+
+
+def test_a_slice_that_somebody_is_at_for_long_is_named(
+    url: str, admin: Connection, run: Run
+) -> None:
+    """Guard: whoever works on it, for so long, waits for ever; young, it is left out."""
+    name, _ = newest_slice(admin, "ticks")
+    admin.execute(
+        "UPDATE penstock.slices SET condemned_tx = pg_current_xact_id() WHERE slice = %s", (name,)
+    )
+    admin.execute("SELECT penstock.slice_detaching(%s)", (name,))
+    detach = f"ALTER TABLE penstock.ticks DETACH PARTITION penstock.{name} CONCURRENTLY"
+    with ExitStack() as stack:
+        reader = begin(stack, url, "SELECT FROM penstock.ticks LIMIT 1")
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        other = stack.enter_context(psycopg.connect(url, autocommit=True))
+        waiting = pool.submit(other.execute, detach.encode())
+        wait_until_blocked(admin, backend_pid(other))
+        assert doctor(url) == []
+        admin.execute(
+            "UPDATE penstock.slices SET detaching_since = detaching_since - interval '1 hour'"
+            " WHERE slice = %s",
+            (name,),
+        )
+        assert "half detached for 60 minutes" in only(doctor(url)).what
+        reader.rollback()
+        waiting.result()
+    run(only(doctor(url)).command, url)
     admin.execute("SELECT penstock.ensure_slices()")
 
 

@@ -83,7 +83,7 @@ def test_a_publisher_is_open_while_three_slices_fill_and_one_is_dropped(
     with open_transaction(database_url) as late:
         put(late, "late")
         with _publishers(database_url) as published:
-            states = [each.state for each in drop_slices(database_url)]
+            states = [each.state for each in drop_slices(database_url, patience_seconds=0)]
             assert states == [SliceState.HALF_DETACHED]
             wait_until(lambda: published[0] > 3 * SIZE, "three slices fill")
             wait_until(
@@ -91,7 +91,8 @@ def test_a_publisher_is_open_while_three_slices_fill_and_one_is_dropped(
             )
             connection.execute("SELECT penstock.add_slice('events', 1000)")
             drain(connection)
-            assert [each.state for each in drop_slices(database_url)] == [SliceState.HALF_DETACHED]
+            states = [each.state for each in drop_slices(database_url, patience_seconds=0)]
+            assert states == [SliceState.HALF_DETACHED]
             assert value(connection, "SELECT max(id) FROM penstock.events") > 4 * SIZE
             late.commit()
             wait_until(

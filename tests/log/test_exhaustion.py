@@ -71,7 +71,8 @@ def _late_and_dropped(url: str) -> tuple[list[str], list[SliceState]]:
         assert value(connection, "SELECT min(tx)::text::bigint >> 32 FROM penstock.events") == EPOCH
         found = [event.payload.decode() for event in log.fetch(connection, TOPIC, 0, 101)]
         move_low(connection, 100)
-    return found, [each.state for each in drop_slices(url) if each.parent == "events"]
+    done = drop_slices(url, patience_seconds=1)
+    return found, [each.state for each in done if each.parent == "events"]
 
 
 def test_transaction_numbers_of_more_than_32_bits(beyond: str) -> None:

@@ -150,7 +150,7 @@ def _kept_under_a_snapshot(connection: Connection, url: str) -> int:
         reader.rollback()
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         value(reader, "SELECT count(*) FROM penstock.topics")
-        drop_slices(url)
+        drop_slices(url, patience_seconds=0)
         partition_id = _partition_of(reader, "tests/slow")
         reader.execute("SET LOCAL search_path TO penstock")
         return int(value(reader, "SELECT count(*) FROM read_log(%s, 1, 1000)", partition_id))

@@ -245,6 +245,22 @@ LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     WHERE s.condemned_tx < (SELECT oldest_snapshot())
 $$;
 
+-- name: condemned_can_go
+-- Nobody has a snapshot from before any of the slices was condemned. A number of another cluster, after a restore, is passed over.
+CREATE OR REPLACE FUNCTION condemned_can_go() RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT COALESCE(bool_and(s.condemned_tx < o.tx), true)
+    FROM (SELECT oldest_snapshot()) AS o (tx)
+    JOIN slices AS s ON s.condemned_tx < pg_snapshot_xmax(pg_current_snapshot())
+$$;
+
+-- name: slice_detaching
+-- Notes that the detaching of a slice begins now: so it can be told for how long it has been half detached.
+CREATE OR REPLACE FUNCTION slice_detaching(slice text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    UPDATE slices AS s SET detaching_since = clock_timestamp() WHERE s.slice = slice_detaching.slice
+$$;
+
 -- name: slice_dropped
 -- Forgets a slice whose table is gone.
 CREATE OR REPLACE FUNCTION slice_dropped(slice text) RETURNS void

@@ -10,7 +10,7 @@ RETURNS TABLE (
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT 'session', a.pid::text, a.datname::text, a.usename::text, a.application_name,
            extract(epoch FROM clock_timestamp() - a.xact_start)::double precision,
-           concat_ws(', ', a.state, upper(substring(a.query FROM '^\s*([A-Za-z]+)')))
+           concat_ws(', ', a.state, upper(substring(a.query FROM $p$^\s*([A-Za-z]+)$p$)))
     FROM pg_stat_activity AS a
     WHERE a.pid <> pg_backend_pid() AND a.xact_start IS NOT NULL AND a.backend_type <> 'autovacuum worker'
       AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database())
@@ -83,14 +83,19 @@ $$;
 
 -- name: broken_slices
 -- Slices that do not stand where they belong: half detached, detached or missing. condemned: nobody needs the slice, and a clean was
--- cut short while it dropped it. used: ids of it have been given out. A slice that somebody works on now is left out.
+-- cut short while it dropped it. used: ids of it have been given out. begun_seconds: so long ago clean began to detach it (NULL: it
+-- was somebody else). busy: somebody works on it now.
 CREATE OR REPLACE FUNCTION broken_slices()
 RETURNS TABLE (
-    parent text, slice text, first_id bigint, last_id bigint, state text, condemned boolean, used boolean
+    parent text, slice text, first_id bigint, last_id bigint, state text, condemned boolean, used boolean,
+    begun_seconds double precision, busy boolean
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.parent, s.slice, s.first_id, s.last_id, f.state, s.condemned_tx IS NOT NULL,
-           COALESCE(NOT (u.used > 0 AND s.first_id > u.used), true)
+           COALESCE(NOT (u.used > 0 AND s.first_id > u.used), true),
+           extract(epoch FROM clock_timestamp() - s.detaching_since)::double precision,
+           EXISTS (SELECT FROM pg_stat_activity AS a
+                   WHERE a.state = 'active' AND a.pid <> pg_backend_pid() AND strpos(a.query, s.slice) > 0)
     FROM slices AS s
     LEFT JOIN slice_sources() AS u ON u.parent = s.parent
     LEFT JOIN pg_class AS c ON c.oid = to_regclass(quote_ident(s.slice))
@@ -99,8 +104,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         SELECT CASE WHEN c.oid IS NULL THEN 'missing' WHEN i.inhrelid IS NULL THEN 'detached'
                     WHEN i.inhdetachpending THEN 'half detached' END
     ) AS f (state)
-    WHERE f.state IS NOT NULL AND NOT EXISTS (
-        SELECT FROM pg_stat_activity AS a
-        WHERE a.state = 'active' AND a.pid <> pg_backend_pid() AND strpos(a.query, s.slice) > 0)
+    WHERE f.state IS NOT NULL
     ORDER BY s.parent, s.first_id
 $$;

@@ -25,8 +25,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
-            slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks
-            swap_chunks current_history applied_migrations'),
+            slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices
+            slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
         ('operator', 'publish publish_batch prepare_bulk publish_bulk topic_lookup create_namespace
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
@@ -34,7 +34,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
             record_copy copies_of missing_copies forget_copy clean keep_events carry_positions
-            condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
+            condemn_slices condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks
+            swap_chunks set_retention retention_of
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles
@@ -46,7 +47,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics')
     ) AS g (role, functions)
-    CROSS JOIN LATERAL regexp_split_to_table(g.functions, '\s+') AS f (name)
+    CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name
 $$;
 
