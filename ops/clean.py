@@ -177,7 +177,10 @@ def _drop_all(connection: psycopg.Connection[Any], patience: Patience) -> list[S
     """Drop what can go now; what is half detached first, because it keeps others of its table."""
     rows = call(connection, "droppable_slices")
     begun = connection.execute(_HALF_DETACHED, {"schema": config.schema_name()}).fetchall()
-    found = [SliceDrop(*row, state=SliceState.ATTACHED) for row in rows]
+    found = [
+        SliceDrop(parent, name, first_id, last_id, SliceState.ATTACHED)
+        for parent, name, first_id, last_id in rows
+    ]
     found.sort(key=lambda each: (each.slice,) not in begun)
     return [_drop(connection, patience, each) for each in found]
 
