@@ -58,12 +58,20 @@ _LOCKING = re.compile(
 _LOCKS_ON_PURPOSE = re.compile(r"\bFOR\s+UPDATE\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)
 
 _NOISE = re.compile(r"/\*[!M]*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`", re.DOTALL)
-_GROUP_CONCAT = re.compile(r"\bGROUP_CONCAT\s*\(", re.IGNORECASE)
+#: What gathers rows into one value, which ends where a session says so: MySQL cuts GROUP_CONCAT,
+#: MariaDB all three, and closes an array behind the cut.
+_WORDS = re.compile(r"--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`")  # one engine's comments are its code
+_GATHERS = re.compile(r"\b(GROUP_CONCAT|JSON_ARRAYAGG|JSON_OBJECTAGG)\s*\(", re.IGNORECASE)
+_SETS_LIMIT = re.compile(r"\bSET\s+SESSION\s+group_concat_max_len\b", re.IGNORECASE)
+_BLOCK = re.compile(r"^-- name: (\S+)$", re.MULTILINE)
+#: Blocks that may gather without a limit of their own, and why.  None: where the rows may be many
+#: join them, or take a temporary table.
+MAY_GATHER: dict[str, str] = {}
 
 
 def check(path: Path, text: str) -> Iterator[str]:
     """Every fault of one file, as ``path:line: what is wrong``."""
-    code = _NOISE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    code = _blanked(_NOISE, text)
     for pattern, reason in NOT_PORTABLE.items():
         for found in re.finditer(pattern, code, re.IGNORECASE):
             yield f"{path}:{_line(code, found.start())}: {' '.join(found[0].split())}: {reason}"
@@ -73,8 +81,29 @@ def check(path: Path, text: str) -> Iterator[str]:
             yield f"{path}:{_line(code, found.start())}: {words}: no control of the transaction"
         for line in _hidden_locks(code):
             yield f"{path}:{line}: a query that is not SELECT .. INTO locks what it reads"
-        if _GROUP_CONCAT.search(code) and "group_concat_max_len" not in code:
-            yield f"{path}:1: GROUP_CONCAT without its limit set cuts off in silence"
+    yield from _gathered(path, text)
+
+
+def _blanked(noise: re.Pattern[str], text: str) -> str:
+    return noise.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+
+
+def _gathered(path: Path, text: str) -> Iterator[str]:
+    """Blocks that gather rows behind no limit that they have set themselves."""
+    code = _blanked(_WORDS, text)
+    starts = [(0, ""), *((found.start(), found[1]) for found in _BLOCK.finditer(text))]
+    ends = [start for start, _ in starts[1:]] + [len(text)]
+    for (start, name), end in zip(starts, ends, strict=True):
+        found = _GATHERS.search(code, start, end)
+        limit = _SETS_LIMIT.search(code, start, end)
+        if found is None or name in MAY_GATHER:
+            continue
+        # A cursor is declared before any statement, and gathers when it is opened.
+        if limit is None or (limit.start() > found.start() and "CURSOR FOR" not in code[start:end]):
+            yield (
+                f"{path}:{_line(code, found.start())}: {found[1].upper()} without its limit set"
+                " cuts off in silence: join, or set group_concat_max_len before it"
+            )
 
 
 def _hidden_locks(code: str) -> Iterator[int]:

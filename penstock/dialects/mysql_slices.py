@@ -128,14 +128,31 @@ def _floor_above_numbers(connection: Any) -> int | None:
 
 @contextmanager
 def alone(connection: Any) -> Iterator[bool]:
-    """Whether nobody else cleans this schema; until the end of the block nobody does."""
-    name = f"penstock clean {config.schema_name()}"
-    ((got,),) = database.execute(connection, "SELECT GET_LOCK(%(name)s, 0)", {"name": name})
+    """Whether nobody else cleans this schema; until the end of the block nobody does.
+
+    A row that is locked would be an open transaction beside the DDL, which commits.  So the lock is
+    one of the server's, which any login may take, under a name that stands in a row on which no
+    login has a right.
+    """
+    name = {"name": f"penstock clean {_secret(connection)}"}
+    ((got,),) = database.execute(connection, "SELECT GET_LOCK(%(name)s, 0)", name)
     try:
         yield bool(got)
     finally:
         if got:
-            database.execute(connection, "DO RELEASE_LOCK(%(name)s)", {"name": name})
+            database.execute(connection, "DO RELEASE_LOCK(%(name)s)", name)
+
+
+def _secret(connection: Any) -> str:
+    """What the lock is called; made anew where a dump has left the row out."""
+    table = f"`{config.schema_name()}`.cleaning"
+    rows = database.execute(connection, f"SELECT secret FROM {table}")
+    if not rows:
+        database.execute(
+            connection, f"INSERT IGNORE INTO {table} VALUES (TRUE, HEX(RANDOM_BYTES(16)))"
+        )
+        rows = database.execute(connection, f"SELECT secret FROM {table}")
+    return str(rows[0][0])
 
 
 def _wait_for_writers(connection: Any, parent: str) -> str:

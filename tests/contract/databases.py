@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
 
 #: Tables of the MySQL side that a migration fills, and that no test changes.
 _FIXED = frozenset(
-    {"schema_migrations", "numbers", "places", "strict_locks", "name_tree", "policy_settings"}
+    {
+        "schema_migrations",
+        "numbers",
+        "places",
+        "strict_locks",
+        "name_tree",
+        "policy_settings",
+        "cleaning",
+    }
 )
 #: Those of one row, or of a first one: how a test finds them.
 _SEEDED = {
@@ -113,10 +122,16 @@ class MySQLDatabase(_Connections):
         self._mutants: set[str] = set()
 
     def without_guard(self, function: str, old_text: str, new_text: str) -> None:
+        self.without_guards(function, [(old_text, new_text)])
+
+    def without_guards(self, function: str, guards: Iterable[tuple[str, str]]) -> None:
+        """The same for several places of one function."""
         present = routines()[function]
-        assert present.count(old_text) == 1, f"{function} holds {old_text!r} not exactly once"
+        for old_text, new_text in guards:
+            assert present.count(old_text) == 1, f"{function} holds {old_text!r} not exactly once"
+            present = present.replace(old_text, new_text)
         self._mutants.add(function)
-        self._create(function, present.replace(old_text, new_text))
+        self._create(function, present)
 
     def wait_until_blocked(self, connection: Any) -> None:
         thread = connection.thread_id()

@@ -66,7 +66,18 @@ def test_comments_strings_and_names_are_no_code() -> None:
     assert faults(code) == []
 
 
-def test_packing_needs_its_limit() -> None:
-    assert faults("SELECT GROUP_CONCAT(a) FROM t") == [
-        f"{HERE}:1: GROUP_CONCAT without its limit set cuts off in silence"
-    ]
+@pytest.mark.parametrize("gathers", ["GROUP_CONCAT", "JSON_ARRAYAGG", "JSON_OBJECTAGG"])
+def test_what_a_session_can_cut_needs_its_limit(gathers: str) -> None:
+    """Before it, in the same block; a cursor gathers when it is opened."""
+    query, limit = f"SELECT {gathers}(a) FROM t;\n", "SET SESSION group_concat_max_len = 9;\n"
+    fault = (
+        f"{gathers} without its limit set cuts off in silence: join, or set"
+        " group_concat_max_len before it"
+    )
+    assert faults(query) == [f"{HERE}:1: {fault}"]
+    assert faults(limit + query) == []
+    assert faults(query + limit) == [f"{HERE}:1: {fault}"]
+    assert faults("DECLARE c CURSOR FOR " + query + limit + "OPEN c;") == []
+    assert faults(f"-- name: a\n{limit}-- name: b\n{query}") == [f"{HERE}:4: {fault}"]
+    assert faults(f"/*M! {query} */") == [f"{HERE}:1: {fault}"]
+    assert faults(f"SELECT '{gathers}(a)';") == []

@@ -7,32 +7,36 @@ RETURN LEFT(account, CHAR_LENGTH(account) - CHAR_LENGTH(SUBSTRING_INDEX(account,
 -- name: roles_of_caller
 -- The roles that the login is in, also through other roles and whether or not they are active, as a JSON array. None where the
 -- owner of the procedures may not read the server's table of them: then nobody has more than was given to his own name. On
--- MariaDB they are those that refresh_roles has seen last.
+-- MariaDB they are those that refresh_roles has seen last. Role by role, not by a query that recurs or aggregates: where those end
+-- is a setting of the session.
 CREATE FUNCTION roles_of_caller() RETURNS LONGTEXT
 READS SQL DATA
 BEGIN
     -- Here CURRENT_USER() is the owner, CURRENT_ROLE() nobody's, and SESSION_USER() not the same on both engines.
-    DECLARE caller VARCHAR(400) DEFAULT user_part(USER());
-    DECLARE roles LONGTEXT;
-    DECLARE CONTINUE HANDLER FOR 1142, 1143 BEGIN END;
-    -- Each of the two engines reads the comment that is meant for it.
-    /*!80000
-    WITH RECURSIVE held AS (
-        SELECT e.FROM_USER AS role FROM mysql.role_edges AS e WHERE e.TO_USER = caller
-        UNION
-        SELECT e.FROM_USER FROM held AS h JOIN mysql.role_edges AS e ON e.TO_USER = h.role
-    )
-    SELECT JSON_ARRAYAGG(h.role) INTO roles FROM held AS h;
-    */
-    /*M!
-    WITH RECURSIVE held AS (
-        SELECT e.role FROM role_edges AS e WHERE e.member = caller AND NOT e.is_role
-        UNION
-        SELECT e.role FROM held AS h JOIN role_edges AS e ON e.member = h.role AND e.is_role
-    )
-    SELECT JSON_ARRAYAGG(h.role) INTO roles FROM held AS h;
-    */
-    RETURN COALESCE(roles, '[]');
+    DECLARE holder VARCHAR(400) DEFAULT user_part(USER());
+    DECLARE found VARCHAR(400);
+    DECLARE roles LONGTEXT DEFAULT '[]';
+    DECLARE place INT DEFAULT 0;
+    DECLARE CONTINUE HANDLER FOR 1142, 1143 SET found = NULL;
+    WHILE holder IS NOT NULL DO
+        SET found = '';
+        WHILE found IS NOT NULL DO
+            -- Each of the two engines reads the comment that is meant for it.
+            /*!80000
+            SELECT MIN(e.FROM_USER) INTO found
+            FROM mysql.role_edges AS e WHERE e.TO_USER = holder AND e.FROM_USER > found;
+            */
+            /*M!
+            SELECT MIN(e.role) INTO found
+            FROM role_edges AS e WHERE e.member = holder AND e.is_role = (place > 0) AND e.role > found;
+            */
+            IF found IS NOT NULL AND NOT JSON_CONTAINS(roles, JSON_QUOTE(found)) THEN
+                SET roles = JSON_ARRAY_APPEND(roles, '$', found);
+            END IF;
+        END WHILE;
+        SET holder = JSON_UNQUOTE(JSON_EXTRACT(roles, CONCAT('$[', place, ']'))), place = place + 1;
+    END WHILE;
+    RETURN roles;
 END;
 
 -- name: passes_walls

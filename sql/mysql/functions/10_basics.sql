@@ -43,8 +43,8 @@ END;
 -- Opens a procedure that changes something. A procedure is not atomic by itself: where the connection commits every
 -- statement it would be torn, so that is refused (PS018). The savepoint is what undo_call goes back to. A session that says itself
 -- which id comes next, or in which steps, is refused too (PS006): the counters are everybody's, and whoever takes one to its end
--- stops the log for all. So is one that says itself what time it is: events, deadlines and repairs go by the clock of the server. One
--- at SERIALIZABLE is refused (PS018), see refuse_serializable.
+-- stops the log for all. So is one that says itself what time it is: events, deadlines and repairs go by the clock of the server. Levels
+-- of isolation and settings that are refused: see refuse_serializable.
 CREATE PROCEDURE begin_call(what VARCHAR(100))
 BEGIN
     DECLARE CONTINUE HANDLER FOR 1305 CALL refuse('PS018', CONCAT(what, ' needs a transaction: START TRANSACTION first'));
@@ -69,16 +69,46 @@ BEGIN
 END;
 
 -- name: refuse_serializable
--- Refuses a session at SERIALIZABLE (PS018): there a query locks what it reads to the end of the transaction, and the sequencer and
--- everybody's publishers would wait for it. Every procedure that a role may call asks this, or begin_call. What SET TRANSACTION
--- without SESSION says of one transaction no procedure can see.
+-- Refuses a session whose isolation is neither READ COMMITTED nor REPEATABLE READ (PS018): at SERIALIZABLE a query locks what it reads
+-- to the end of the transaction, and the sequencer and everybody's publishers would wait for it; at READ UNCOMMITTED a reader sees the
+-- pass that may yet be rolled back. Every procedure that a role may call asks this, or begin_call. What SET TRANSACTION
+-- without SESSION says of one transaction no procedure can see. Also refuses settings that reach into a procedure (PS006), see
+-- refuse_settings.
 CREATE PROCEDURE refuse_serializable(what VARCHAR(100))
 NO SQL
 BEGIN
     -- Each of the two engines reads the comment that is meant for it.
     IF /*!80000 @@SESSION.transaction_isolation */ /*M! @@SESSION.tx_isolation */ = 'SERIALIZABLE' THEN
         CALL refuse('PS018', CONCAT(what, ' locks what it reads at SERIALIZABLE: use READ COMMITTED or REPEATABLE READ'));
+    ELSEIF /*!80000 @@SESSION.transaction_isolation */ /*M! @@SESSION.tx_isolation */ = 'READ-UNCOMMITTED' THEN
+        CALL refuse('PS018', CONCAT(what, ' reads too much at READ UNCOMMITTED: use READ COMMITTED or REPEATABLE READ'));
+    ELSEIF NOT @@SESSION.sql_big_selects OR NOT @@SESSION.unique_checks OR NOT @@SESSION.foreign_key_checks
+        OR @@SESSION.sql_auto_is_null OR @@SESSION.max_error_count < 64 OR @@SESSION.max_sort_length < 1024
+        OR @@SESSION.tmp_table_size BETWEEN 1 AND 65535
+        OR @@SESSION./*!80000 cte_max_recursion_depth */ /*M! max_recursive_iterations */ < 1000 THEN
+        CALL refuse_settings(what);
     END IF;
+END;
+
+-- name: refuse_settings
+-- Names the setting for which refuse_serializable refuses a session (PS006). Where a query is too large, or recurs or needs a temporary
+-- table at all, an error that only the look at rights gives would tell a hidden topic from a missing one. Without unique_checks and
+-- foreign_key_checks MariaDB locks an empty table whole for its first insert: one publisher would stop all. Without
+-- foreign_key_checks what a consumer leaves stays, sql_auto_is_null and max_sort_length change what a query finds, and a procedure
+-- whose warnings are not kept does not notice that it found nothing.
+CREATE PROCEDURE refuse_settings(what VARCHAR(100))
+NO SQL
+BEGIN
+    CALL refuse('PS006', CONCAT(what, ' needs a session with ', CASE
+        WHEN NOT @@SESSION.sql_big_selects THEN 'sql_big_selects = 1, as it is without max_join_size'
+        WHEN NOT @@SESSION.unique_checks THEN 'unique_checks = 1'
+        WHEN NOT @@SESSION.foreign_key_checks THEN 'foreign_key_checks = 1'
+        WHEN @@SESSION.sql_auto_is_null THEN 'sql_auto_is_null = 0'
+        WHEN @@SESSION.max_error_count < 64 THEN 'max_error_count of 64 or more'
+        WHEN @@SESSION.max_sort_length < 1024 THEN 'max_sort_length of 1024 or more'
+        WHEN @@SESSION.tmp_table_size BETWEEN 1 AND 65535 THEN 'tmp_table_size of 65536 or more'
+        ELSE /*!80000 'cte_max_recursion_depth of 1000 or more' */ /*M! 'max_recursive_iterations of 1000 or more' */
+    END));
 END;
 
 -- name: require_read_committed

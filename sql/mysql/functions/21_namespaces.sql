@@ -117,6 +117,34 @@ BEGIN
     SELECT new_path AS path;
 END;
 
+-- name: lock_doomed
+-- The topics at and below a namespace, as a JSON array of ids, locked.
+CREATE PROCEDURE lock_doomed(path LONGTEXT, OUT doomed JSON)
+BEGIN
+    DECLARE how_many INT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
+    SET SESSION group_concat_max_len = 4294967295;
+    SELECT COALESCE(JSON_ARRAYAGG(l.id), JSON_ARRAY()), COUNT(l.id) INTO doomed, how_many
+    FROM (
+        SELECT t.id
+        FROM topics AS t
+        WHERE LEFT(t.address, CHAR_LENGTH(path) + 1) = CONCAT(path, '/')
+        ORDER BY t.id
+        -- The limit keeps MariaDB from taking the two queries for one.
+        LIMIT 1000000
+        FOR UPDATE
+    ) AS l;
+    SET SESSION group_concat_max_len = limit_before;
+    IF JSON_LENGTH(doomed) <> how_many THEN
+        CALL refuse('PS019', 'the topics of the namespace were not found whole');
+    END IF;
+END;
+
 -- name: delete_namespace
 -- Deletes a namespace with all that is below it; answers how many topics that were. Refused (PS020) when there is a topic, unless
 -- with_topics, and when a subscription reads one of them in any case. Raises PS001, PS018, PS020, PS030 to PS034.
@@ -132,16 +160,7 @@ BEGIN
     CALL require_path(path, 'namespace', 3998);
     CALL lock_names('delete_namespace()', TRUE);
     CALL find_namespace(path, 'operate', own);
-    SELECT COALESCE(JSON_ARRAYAGG(l.id), JSON_ARRAY()) INTO doomed
-    FROM (
-        SELECT t.id
-        FROM topics AS t
-        WHERE LEFT(t.address, CHAR_LENGTH(path) + 1) = CONCAT(path, '/')
-        ORDER BY t.id
-        -- The limit keeps MariaDB from taking the two queries for one.
-        LIMIT 1000000
-        FOR UPDATE
-    ) AS l;
+    CALL lock_doomed(path, doomed);
     IF JSON_LENGTH(doomed) > 0 AND with_topics IS NOT TRUE THEN
         CALL refuse('PS020', CONCAT('the namespace "', LEFT(path, 60), '" holds ', JSON_LENGTH(doomed), ' topics'));
     ELSEIF JSON_LENGTH(doomed) > 0 THEN

@@ -130,7 +130,15 @@ END;
 -- unsubscribe that is under way has to end first. The caller holds the topics, so none is added.
 CREATE PROCEDURE lock_readers(topic_ids JSON, OUT readers JSON)
 BEGIN
-    SELECT COALESCE(JSON_ARRAYAGG(l.id), JSON_ARRAY()) INTO readers
+    DECLARE how_many INT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
+    SET SESSION group_concat_max_len = 4294967295;
+    SELECT COALESCE(JSON_ARRAYAGG(l.id), JSON_ARRAY()), COUNT(l.id) INTO readers, how_many
     FROM (
         SELECT s.id
         FROM subscriptions AS s
@@ -143,6 +151,10 @@ BEGIN
         LIMIT 1000000
         FOR UPDATE
     ) AS l;
+    SET SESSION group_concat_max_len = limit_before;
+    IF JSON_LENGTH(readers) <> how_many THEN
+        CALL refuse('PS019', 'the readers of the topics were not found whole');
+    END IF;
 END;
 
 -- name: resize_topic
@@ -183,33 +195,51 @@ BEGIN
     SELECT own_partitions AS partitions;
 END;
 
+-- name: find_doomed
+-- Puts the partitions of topics (a JSON array of ids) into the session's table doomed_partitions, with what their low sequence will
+-- be. There may be millions of them: an array of them has no room where the session or max_allowed_packet says so.
+CREATE PROCEDURE find_doomed(topic_ids JSON)
+BEGIN
+    CREATE TEMPORARY TABLE IF NOT EXISTS doomed_partitions (
+        id BIGINT NOT NULL PRIMARY KEY, low BIGINT NOT NULL
+    ) ENGINE = InnoDB;
+    DELETE FROM doomed_partitions;
+    INSERT INTO doomed_partitions (id, low)
+    SELECT STRAIGHT_JOIN p.id, COALESCE((
+            SELECT c.first_sequence + c.event_count
+            FROM chunks AS c
+            WHERE c.partition_id = p.id
+            ORDER BY c.partition_id DESC, c.first_sequence DESC
+            LIMIT 1), 1)
+    FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j JOIN partitions AS p ON p.topic_id = j.id;
+END;
+
 -- name: drop_topics
 -- Deletes topics (a JSON array of ids) that the caller has locked: who reads them reads on without them, their events are logically
 -- gone at once, and what transactions that still saw them publish is discarded by the sequencer. The sequencer is held last, so
 -- that the log never waits for a consumer. Raises PS020.
 CREATE PROCEDURE drop_topics(topic_ids JSON, with_subscriptions BOOLEAN)
 BEGIN
-    DECLARE readers, partition_ids, ends JSON;
+    DECLARE readers JSON;
     DECLARE a_reader VARCHAR(500);
     CALL lock_readers(topic_ids, readers);
     IF JSON_LENGTH(readers) > 0 AND with_subscriptions IS NOT TRUE THEN
         SELECT MIN(s.name) INTO a_reader FROM subscriptions AS s WHERE s.id = JSON_EXTRACT(readers, '$[0]');
         CALL refuse('PS020', CONCAT('subscription "', LEFT(a_reader, 60), '" reads the topic'));
     END IF;
-    SELECT JSON_ARRAYAGG(p.id) INTO partition_ids
-    FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j STRAIGHT_JOIN partitions AS p ON p.topic_id = j.id;
+    CALL find_doomed(topic_ids);
     -- DELETE and UPDATE lock all that they read. So they read ids that were selected before, and what they change by a key: a scan
     -- would wait for whoever changes other topics, and what is read here and changed below could deadlock with a merge.
     DELETE l
-    FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS p
+    FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
     STRAIGHT_JOIN leases AS l FORCE INDEX (PRIMARY) ON l.subscription_id = r.id AND l.partition_id = p.id;
     DELETE a
-    FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS p
+    FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
     STRAIGHT_JOIN attempts AS a FORCE INDEX (PRIMARY) ON a.subscription_id = r.id AND a.partition_id = p.id;
     DELETE d
-    FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS p
+    FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
     STRAIGHT_JOIN dead_letters AS d FORCE INDEX (PRIMARY) ON d.subscription_id = r.id AND d.partition_id = p.id;
     DELETE s
@@ -224,16 +254,12 @@ BEGIN
     INSERT INTO deleted_topics (topic_id, address, deleted_by)
     SELECT t.id, t.address, USER()
     FROM topics AS t JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = t.id;
-    SELECT JSON_ARRAYAGG(JSON_OBJECT('id', p.id, 'low', COALESCE((
-            SELECT c.first_sequence + c.event_count
-            FROM chunks AS c
-            WHERE c.partition_id = p.id
-            ORDER BY c.partition_id DESC, c.first_sequence DESC
-            LIMIT 1), 1))) INTO ends
-    FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS p;
-    UPDATE JSON_TABLE(ends, '$[*]' COLUMNS (id BIGINT PATH '$.id', low BIGINT PATH '$.low')) AS n
+    -- Again, now that no pass is under way: where the log of each ends.
+    CALL find_doomed(topic_ids);
+    UPDATE doomed_partitions AS n
     STRAIGHT_JOIN partitions AS p FORCE INDEX (PRIMARY) ON p.id = n.id
     SET p.low_sequence = n.low;
+    DELETE FROM doomed_partitions;
     DELETE t
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     STRAIGHT_JOIN topics AS t FORCE INDEX (PRIMARY) ON t.id = j.id;

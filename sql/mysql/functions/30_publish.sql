@@ -76,11 +76,12 @@ END;
 
 -- name: take_turn
 -- The next of the topic's partitions for events without a key: each session turns by itself, from a place of its own, because a
--- counter that all share would be a row that all wait for.
+-- counter that all share would be a row that all wait for. The variable is the session's to write, so anything but a number that this
+-- has left there begins anew: MOD of a negative is negative, and would lead into the topic with the id before.
 CREATE PROCEDURE take_turn(steps INT, OUT turn BIGINT)
 NO SQL
 BEGIN
-    SET turn = COALESCE(@penstock_turn, FLOOR(RAND() * 65536));
+    SET turn = IF(CAST(@penstock_turn AS CHAR) REGEXP '^[0-9]{1,15}$', @penstock_turn, FLOOR(RAND() * 65536));
     SET @penstock_turn = turn + steps;
 END;
 
@@ -156,7 +157,7 @@ publish: BEGIN
         INSERT INTO events (id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at, due_at)
         VALUES (
             block * 256,
-            topic_id * 65536 + COALESCE(`partition`, MOD(turn, topic_partitions), MOD(CRC32(`key`), topic_partitions)),
+            topic_id * 65536 + COALESCE(`partition`, MOD(GREATEST(turn, 0), topic_partitions), MOD(CRC32(`key`), topic_partitions)),
             id, `key`, COALESCE(type, ''), COALESCE(content_type, 'application/octet-stream'), headers, payload,
             UTC_TIMESTAMP(6), IF(not_before > UTC_TIMESTAMP(6), not_before, NULL));
         DO LAST_INSERT_ID(id_before);

@@ -106,7 +106,9 @@ BEGIN
     DECLARE window_seconds DOUBLE;
     DECLARE some BOOLEAN;
     DECLARE expired, remaining DATETIME(6);
-    DECLARE begin_at DATETIME(6) DEFAULT COALESCE(@penstock_forgotten, '2000-01-01');
+    DECLARE begin_at DATETIME(6) DEFAULT IF(
+        CAST(@penstock_forgotten AS CHAR) REGEXP '^20[0-9]{2}-(0[1-9]|1[0-2])-([0-2][0-9]|3[01]) [0-9:.]{8,15}$', @penstock_forgotten,
+        '2000-01-01');
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         CALL undo_call();
@@ -115,6 +117,8 @@ BEGIN
     CALL begin_call('turn_dedup()');
     CALL find_setting('dedup_window_seconds', window_seconds);
     SET expired = UTC_TIMESTAMP(6) - INTERVAL CAST(window_seconds * 1000000 AS SIGNED) MICROSECOND;
+    -- The session's variable may say anything.
+    SET begin_at = IF(begin_at > expired, '2000-01-01', begin_at);
     DELETE d
     FROM (
         -- With a column that the index lacks: else MySQL may take the whole index for as good as a range of it.

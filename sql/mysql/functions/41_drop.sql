@@ -77,12 +77,12 @@ END;
 CREATE PROCEDURE sparse_slices()
 READS SQL DATA
 BEGIN
-    DECLARE settled_id BIGINT;
+    DECLARE settled_id, expiry BIGINT;
     DECLARE share DOUBLE;
     CALL refuse_serializable('sparse_slices()');
     CALL find_settled_events(settled_id);
     CALL find_setting('kept_share', share);
-    /*!80000 SET @penstock_expiry = @@SESSION.information_schema_stats_expiry, @@SESSION.information_schema_stats_expiry = 0; */
+    /*!80000 SET expiry = @@SESSION.information_schema_stats_expiry, @@SESSION.information_schema_stats_expiry = 0; */
     SELECT f.slice, f.first_id, f.last_id
     FROM (
         SELECT s.slice, s.first_id, s.last_id, s.row_estimate, (
@@ -95,7 +95,7 @@ BEGIN
     -- Not again, when what is there was kept.
     WHERE f.needed BETWEEN 1 AND LEAST(share, 0.5) * f.row_estimate
     ORDER BY f.first_id;
-    /*!80000 SET @@SESSION.information_schema_stats_expiry = @penstock_expiry; */
+    /*!80000 SET @@SESSION.information_schema_stats_expiry = expiry; */
 END;
 
 -- name: carry_positions

@@ -60,12 +60,14 @@ END;
 
 -- name: lift_limit
 -- Gives the session its own time limit back, if it still has the one that a call has set for the transaction in which it held a
--- lease row: to be called behind the end of that transaction on MySQL, where the limit is one of the session.
+-- lease row: to be called behind the end of that transaction on MySQL, where the limit is one of the session. The variables are the
+-- session's to write: what is no time limit is forgotten.
 CREATE PROCEDURE lift_limit()
 NO SQL
 BEGIN
-    IF @penstock_limit = @@SESSION./*!80000 wait_timeout */ /*M! idle_transaction_timeout */ THEN
-        SET SESSION /*!80000 wait_timeout */ /*M! idle_transaction_timeout */ = @penstock_own_limit;
+    IF CAST(@penstock_limit AS CHAR) = @@SESSION./*!80000 wait_timeout */ /*M! idle_transaction_timeout */
+        AND CAST(@penstock_own_limit AS CHAR) REGEXP '^[0-9]{1,8}$' THEN
+        SET SESSION /*!80000 wait_timeout */ /*M! idle_transaction_timeout */ = CAST(@penstock_own_limit AS UNSIGNED);
     END IF;
     SET @penstock_limit = NULL;
 END;
@@ -418,11 +420,12 @@ END;
 CREATE PROCEDURE find_rejected_commits(OUT rejected BIGINT)
 READS SQL DATA
 BEGIN
-    /*!80000 SET @penstock_expiry = @@SESSION.information_schema_stats_expiry, @@SESSION.information_schema_stats_expiry = 0; */
+    DECLARE expiry BIGINT;
+    /*!80000 SET expiry = @@SESSION.information_schema_stats_expiry, @@SESSION.information_schema_stats_expiry = 0; */
     SELECT COALESCE(MAX(t.AUTO_INCREMENT), 1) - 1 INTO rejected
     FROM information_schema.TABLES AS t
     WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = 'rejected_commits';
-    /*!80000 SET @@SESSION.information_schema_stats_expiry = @penstock_expiry; */
+    /*!80000 SET @@SESSION.information_schema_stats_expiry = expiry; */
 END;
 
 -- name: rejected_commits

@@ -5,6 +5,14 @@
 CREATE PROCEDURE find_policies(of_scope VARCHAR(20), of_id BIGINT, OUT found LONGTEXT)
 READS SQL DATA
 BEGIN
+    DECLARE how_many INT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
+    SET SESSION group_concat_max_len = 4294967295;
     WITH RECURSIVE topics_read AS (
         SELECT r.topic_id AS id, r.created_at AS since
         FROM subscription_topics AS r
@@ -41,10 +49,14 @@ BEGIN
     )
     SELECT JSON_ARRAYAGG(JSON_OBJECT(
         'kind', b.kind, 'setting', b.setting, 'value', COALESCE(JSON_UNQUOTE(b.value), b.preset),
-        'source', COALESCE(b.scope, 'preset'), 'source_id', b.scope_id, 'version', COALESCE(b.version, 0), 'origin', b.origin))
-    INTO found
+        'source', COALESCE(b.scope, 'preset'), 'source_id', b.scope_id, 'version', COALESCE(b.version, 0), 'origin', b.origin)), COUNT(b.setting)
+    INTO found, how_many
     FROM ranked AS b
     WHERE b.place = 1;
+    SET SESSION group_concat_max_len = limit_before;
+    IF NOT COALESCE(JSON_LENGTH(found) = how_many, FALSE) THEN
+        CALL refuse('PS019', 'the policies in force were not found whole');
+    END IF;
 END;
 
 -- name: refresh_policy

@@ -47,6 +47,13 @@ END;
 CREATE PROCEDURE show_subscriptions(only_id BIGINT)
 READS SQL DATA
 BEGIN
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
+    SET SESSION group_concat_max_len = 4294967295;
     SELECT s.name, s.mode, COALESCE((
                SELECT JSON_ARRAYAGG(t.address)
                FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
@@ -56,6 +63,7 @@ BEGIN
     FROM subscriptions AS s
     WHERE (only_id IS NULL OR s.id = only_id) AND NOT reads_hidden(s.id)
     ORDER BY s.name;
+    SET SESSION group_concat_max_len = limit_before;
 END;
 
 -- name: list_subscriptions
@@ -84,9 +92,11 @@ CREATE PROCEDURE share_out_groups(owner_id BIGINT, consumer VARCHAR(255), presen
 BEGIN
     DECLARE topic_ids LONGTEXT;
     DECLARE of_topic BIGINT;
+    DECLARE how_many INT;
     DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     DECLARE taken CURSOR FOR
-        SELECT JSON_ARRAYAGG(e.topic_id), MIN(e.topic_id)
+        SELECT JSON_ARRAYAGG(e.topic_id), MIN(e.topic_id), COUNT(e.topic_id)
         FROM (
             SELECT r.topic_id, BIT_XOR(CAST(CONV(LEFT(SHA2(c.id, 256), 16), 16, 10) AS UNSIGNED)) AS takers
             FROM subscription_topics AS r JOIN consumers AS c ON c.subscription_id = r.subscription_id
@@ -97,15 +107,24 @@ BEGIN
         GROUP BY e.takers
         ORDER BY MIN(e.topic_id);
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
+    SET SESSION group_concat_max_len = 4294967295;
     OPEN taken;
     topics: LOOP
-        FETCH taken INTO topic_ids, of_topic;
+        FETCH taken INTO topic_ids, of_topic, how_many;
         IF done THEN
             LEAVE topics;
+        ELSEIF NOT COALESCE(JSON_LENGTH(topic_ids) = how_many, FALSE) THEN
+            CALL refuse('PS019', 'the topics that are shared out were not found whole');
         END IF;
         CALL share_out(owner_id, consumer, topic_ids, of_topic, present, deadline);
     END LOOP;
     CLOSE taken;
+    SET SESSION group_concat_max_len = limit_before;
 END;
 
 -- name: report_error
@@ -143,7 +162,14 @@ END;
 CREATE PROCEDURE subscription_consumers(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
     CALL refuse_serializable('subscription_consumers()');
+    SET SESSION group_concat_max_len = 4294967295;
     SELECT s.name AS subscription, c.id AS consumer, c.weight, (
                SELECT JSON_ARRAYAGG(a.address)
                FROM consumer_topics AS t JOIN topics AS a ON a.id = t.topic_id
@@ -158,6 +184,7 @@ BEGIN
     LEFT JOIN consumer_errors AS e ON e.subscription_id = s.id AND e.consumer = c.id
     WHERE (subscription IS NULL OR s.name_hash = UNHEX(SHA2(subscription, 256))) AND NOT reads_hidden(s.id)
     ORDER BY s.name, c.id;
+    SET SESSION group_concat_max_len = limit_before;
 END;
 
 -- name: unleased_cursors

@@ -242,13 +242,17 @@ BEGIN
     DECLARE most INT;
     DECLARE wanted INT DEFAULT LEAST(GREATEST(COALESCE(max_events, 100), 1), 10000);
     DECLARE held_ids, held_epochs, spent, heads LONGTEXT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
+        SET SESSION group_concat_max_len = limit_before;
         CALL undo_call();
         RESIGNAL;
     END;
     CALL begin_call('poll_redriven()');
     CALL find_subscription(subscription, owner_id);
+    -- A cut number would be another's: the partition, or the letter, of another subscription.
+    SET SESSION group_concat_max_len = 4294967295;
     SELECT JSON_ARRAYAGG(h.partition_id), JSON_ARRAYAGG(h.lease_epoch) INTO held_ids, held_epochs
     FROM (
         SELECT STRAIGHT_JOIN l.partition_id, l.lease_epoch
@@ -291,14 +295,15 @@ BEGIN
         UPDATE JSON_TABLE(COALESCE(heads, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS h
         STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = h.id
         SET d.attempts = d.attempts + 1
-        WHERE d.redriven_at IS NOT NULL;
+        WHERE d.subscription_id = owner_id AND d.redriven_at IS NOT NULL;
         SELECT d.id AS letter_id, d.attempts, d.parked, d.history, d.partition_id, d.sequence,
                LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
                d.`key`, d.type, d.content_type, d.headers, d.payload, d.created_at
         FROM JSON_TABLE(COALESCE(heads, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS h
-        JOIN dead_letters AS d ON d.id = h.id AND d.redriven_at IS NOT NULL
+        JOIN dead_letters AS d ON d.id = h.id AND d.subscription_id = owner_id AND d.redriven_at IS NOT NULL
         ORDER BY d.partition_id, d.history, d.sequence;
     END IF;
+    SET SESSION group_concat_max_len = limit_before;
 END;
 
 -- name: finish_redriven

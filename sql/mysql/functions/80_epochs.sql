@@ -110,8 +110,15 @@ CREATE PROCEDURE log_epochs_of(topic LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
     CALL refuse_serializable('log_epochs_of()');
     CALL find_topic(topic, source_id);
+    SET SESSION group_concat_max_len = 4294967295;
     SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
            e.dropped_at, COALESCE((
                SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
@@ -120,6 +127,7 @@ BEGIN
     FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
     WHERE p.topic_id = source_id
     ORDER BY p.number, e.log_epoch;
+    SET SESSION group_concat_max_len = limit_before;
 END;
 
 -- name: missing_copies
@@ -128,8 +136,15 @@ CREATE PROCEDURE missing_copies(topic LONGTEXT, target VARCHAR(255))
 READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
     CALL refuse_serializable('missing_copies()');
     CALL find_topic(topic, source_id);
+    SET SESSION group_concat_max_len = 4294967295;
     SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
            e.dropped_at, COALESCE((
                SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
@@ -141,6 +156,7 @@ BEGIN
         SELECT * FROM epoch_copies AS c
         WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.target = target AND c.state = 'verified')
     ORDER BY p.number, e.log_epoch;
+    SET SESSION group_concat_max_len = limit_before;
 END;
 
 -- name: record_copy

@@ -4,6 +4,13 @@
 CREATE PROCEDURE function_roles()
 NO SQL
 BEGIN
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
+    SET SESSION group_concat_max_len = 4294967295;
     SELECT f.name AS `function`, JSON_ARRAYAGG(g.role) AS roles
     FROM (
         SELECT 'publisher' AS role, '
@@ -57,6 +64,7 @@ BEGIN
     ) AS f
     GROUP BY f.name
     ORDER BY f.name;
+    SET SESSION group_concat_max_len = limit_before;
 END;
 
 -- name: install_rights
@@ -116,6 +124,13 @@ END;
 CREATE PROCEDURE role_members()
 READS SQL DATA
 BEGIN
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        SET SESSION group_concat_max_len = limit_before;
+        RESIGNAL;
+    END;
+    SET SESSION group_concat_max_len = 4294967295;
     CALL refuse_serializable('role_members()');
     SELECT r.name AS role, COALESCE((
         /*!80000 SELECT JSON_ARRAYAGG(e.TO_USER) FROM mysql.role_edges AS e WHERE e.FROM_USER = r.name */
@@ -123,6 +138,7 @@ BEGIN
         ), '[]') AS members
     FROM installed_roles AS r
     ORDER BY r.name;
+    SET SESSION group_concat_max_len = limit_before;
 END;
 
 -- name: refresh_roles

@@ -1,0 +1,12 @@
+-- name: create_cleaning
+-- The name of the lock that keeps two from cleaning at once. No login has a right on this row: a lock by GET_LOCK whose name
+-- everybody knows any login could take, and clean would never begin.
+CREATE TABLE IF NOT EXISTS cleaning (
+    singleton BOOLEAN NOT NULL PRIMARY KEY,
+    secret CHAR(32) CHARACTER SET ascii NOT NULL,
+    CONSTRAINT cleaning_singleton CHECK (singleton = TRUE)
+) ENGINE = InnoDB;
+
+-- name: choose_secret
+-- Its one row; a migration that is applied again finds it there.
+INSERT IGNORE INTO cleaning (singleton, secret) VALUES (TRUE, HEX(RANDOM_BYTES(16)));

@@ -1,0 +1,413 @@
+"""What a session has set for itself, user variables and limits, opens no wall on MySQL and MariaDB.
+
+User variables are the caller's to write, and MariaDB cuts JSON_ARRAYAGG at the session's
+group_concat_max_len and closes what is left: ``[3,4,17]`` becomes ``[3,4,1]``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymysql.err import OperationalError
+
+import penstock
+from penstock import database, dead_letters, log, stream
+from penstock.dialects import mysql_slices
+from penstock.errors import (
+    BackPressure,
+    InvalidArgument,
+    InvalidPartition,
+    StaleLease,
+    TopicNotFound,
+    WrongIsolation,
+    errno_of,
+)
+from penstock.records import Lease
+from tests.contract.databases import MySQLDatabase
+from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tenants_of
+
+#: What a session may put where a number of an earlier call is expected.
+HOSTILE = ("-1", "-65535", "-9223372036854775808", "9223372036854775807", "1e300", "-1.5", "NULL")
+WORDS = ("'abc'", "'-7'", "''", "'[1]'", "x'31'", "_latin1'3'", "'2000-01-01'")
+WIDE, BEFORE = "ours/wide", "theirs/before"
+#: The two guards of a turn: where it is taken, and where it is used.
+TAKEN = (
+    "take_turn",
+    "IF(CAST(@penstock_turn AS CHAR) REGEXP '^[0-9]{1,15}$', @penstock_turn,",
+    "IF(@penstock_turn IS NOT NULL, @penstock_turn,",
+)
+USED = {
+    "publish": ("MOD(GREATEST(turn, 0), topic_partitions)", "MOD(turn, topic_partitions)"),
+    "find_partitions": ("MOD(GREATEST(turn, 0) + i.place, ", "MOD(turn + i.place, "),
+}
+
+
+@pytest.fixture
+def tenants(mysql_db: MySQLDatabase) -> Iterator[Tenants]:
+    """Two tenants with a topic each."""
+    with tenants_of(mysql_db) as found:
+        found.install()
+        penstock.create_topic(found.owner, THEIRS, 4, create_namespaces=True)
+        penstock.create_topic(found.owner, OURS, 4, create_namespaces=True)
+        tenant(found, "theirs")
+        yield found
+
+
+def _widest(tenants: Tenants) -> None:
+    """One of ours that is as wide as can be, and whose id is behind that of one of theirs."""
+    penstock.create_topic(tenants.owner, BEFORE, 4)
+    penstock.create_topic(tenants.owner, WIDE, 65536)
+
+
+def _seen(mysql_db: MySQLDatabase) -> set[str]:
+    """The topics that events lie in."""
+    rows = mysql_db.run(
+        "SELECT DISTINCT COALESCE(t.address, CONCAT('no topic ', e.partition_id))"
+        " FROM penstock.events AS e LEFT JOIN penstock.topics AS t"
+        " ON t.id = e.partition_id DIV 65536"
+    )
+    return {str(address) for (address,) in rows}
+
+
+def _publish_turned(own: Any, value: str) -> None:
+    """One event and a batch, by a session that says which turn it is."""
+    for call in (
+        f"CALL penstock.publish('{WIDE}', 'x', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0)",
+        f"""CALL penstock.publish_batch('[{{"topic": "{WIDE}", "payload": "eA=="}}]', FALSE)""",
+    ):
+        for statement in (f"SET @penstock_turn = {value}", "START TRANSACTION", call, "COMMIT"):
+            database.execute(own, statement)
+
+
+def test_no_turn_leads_into_another_topic(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guards: take_turn takes no other number, and whoever uses it none below 0."""
+    _widest(tenants)
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        for value in HOSTILE + WORDS:
+            _publish_turned(own, value)
+        assert _seen(mysql_db) == {WIDE}
+        mysql_db.without_guard(*TAKEN)
+        _publish_turned(own, "-65535")
+        assert _seen(mysql_db) == {WIDE}
+
+
+@pytest.mark.parametrize("function", USED)
+def test_without_the_guards_a_turn_leads_into_another_topic(
+    tenants: Tenants, mysql_db: MySQLDatabase, function: str
+) -> None:
+    """Mutants of both: the topic with the id before."""
+    _widest(tenants)
+    mysql_db.without_guard(*TAKEN)
+    mysql_db.without_guard(function, *USED[function])
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        _publish_turned(own, "-65535")
+    assert _seen(mysql_db) == {WIDE, BEFORE}
+
+
+def test_the_partition_of_an_event_is_in_its_topic(
+    tenants: Tenants, mysql_db: MySQLDatabase
+) -> None:
+    """The other number of the caller's that is added to the topic's."""
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        for number in (-1, -65536, 65536, 2**31 - 1, -(2**31)):
+            for publish in (penstock.publish, _publish_one_of_a_batch):
+                with pytest.raises(InvalidPartition):
+                    publish(own, OURS, b"x", partition=number)
+    assert _seen(mysql_db) == set()
+
+
+def _publish_one_of_a_batch(own: Any, topic: str, payload: bytes, partition: int) -> None:
+    penstock.publish_batch(own, [penstock.Message(topic, payload, partition=partition)])
+
+
+#: As many topics of a batch as the array of their ids is cut at; what is left of the last id.
+CUTS = range(4, 30)
+#: The query that made the array; MariaDB ends it where the session says so.
+AGGREGATED = (
+    "look_at_topics",
+    "    SET limited = IF(",
+    """    SELECT COALESCE(JSON_ARRAYAGG(t.id), JSON_ARRAY()) INTO hidden_ids
+    FROM topics AS t
+    WHERE t.restricted AND t.address_hash IN (
+        SELECT UNHEX(SHA2(i.topic, 256))
+        FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic')) AS i);
+    SELECT COALESCE(GROUP_CONCAT(',', t.id SEPARATOR ''), '') INTO hidden_ids
+    FROM JSON_TABLE(hidden_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    JOIN topics AS t ON t.id = j.id
+    WHERE NOT has_right(t.namespace_id, 'publish');
+    SET limited = IF(""",
+)
+
+
+def _publish_beside(own: Any, mine: list[str]) -> set[int]:
+    """At which cuts a batch with an event for the others' topic was accepted."""
+    batch = json.dumps([{"topic": each, "payload": "eA=="} for each in [*mine, THEIRS, OURS]])
+    accepted = set()
+    for cut in CUTS:
+        for statement in (f"SET SESSION group_concat_max_len = {cut}", "START TRANSACTION"):
+            database.execute(own, statement)
+        with contextlib.suppress(TopicNotFound, OperationalError):  # or the cut is no JSON
+            database.execute(own, "CALL penstock.publish_batch(%(e)s, FALSE)", {"e": batch})
+            accepted.add(cut)
+        database.execute(own, "ROLLBACK")
+    return accepted
+
+
+def _topics(tenants: Tenants, namespace: str, how_many: int) -> list[str]:
+    names = [f"{namespace}/{number}" for number in range(how_many)]
+    for name in names:
+        penstock.create_topic(tenants.owner, name, 1)
+    return names
+
+
+def test_a_cut_array_hides_no_topic_from_the_look_at_rights(
+    tenants: Tenants, mysql_db: MySQLDatabase
+) -> None:
+    """Guard: look_at_topics asks topic by topic, not by an array that a session may cut."""
+    mine = _topics(tenants, "ours", 3)
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        assert _publish_beside(own, mine) == set()
+        mysql_db.without_guard(*AGGREGATED)
+        assert bool(_publish_beside(own, mine)) is (mysql_db.engine == "mariadb")
+
+
+def test_a_cut_array_lifts_no_back_pressure(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guard: the same; the list of topics that have a limit comes from there too."""
+    mine = _topics(tenants, "ours", 12)
+    for name in mine:
+        database.call(tenants.owner, "set_backpressure", topic=name, max_events=1, max_bytes=None)
+    database.call(tenants.owner, "measure_pressure")
+    penstock.publish(tenants.owner, mine[-1], b"waits")
+    batch = json.dumps([{"topic": each, "payload": "eA=="} for each in mine])
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        for cut in CUTS:
+            for statement in (f"SET SESSION group_concat_max_len = {cut}", "START TRANSACTION"):
+                database.execute(own, statement)
+            database.call(tenants.owner, "measure_pressure")
+            with pytest.raises(BackPressure):
+                database.execute(own, "CALL penstock.publish_batch(%(e)s, FALSE)", {"e": batch})
+            database.execute(own, "ROLLBACK")
+
+
+def test_every_event_of_a_batch_is_written_or_named(
+    tenants: Tenants, mysql_db: MySQLDatabase
+) -> None:
+    """Guard: publish_batch counts.  What a server's limit has turned into NULL is no success."""
+    events = [penstock.Message(OURS, b"x", dedup_key=str(number)) for number in range(3)]
+    lost = ("claim_dedup_keys", "    CLOSE given;", "    CLOSE given; SET events = '[]';")
+    mysql_db.without_guard(*lost)
+    with (
+        as_login(tenants, tenant(tenants, "ours")) as own,
+        pytest.raises(Exception, match="not written whole"),
+    ):
+        penstock.publish_batch(own, events)
+    assert _seen(mysql_db) == set()
+
+
+#: What a session may set that reaches into a procedure, and the setting that the error names.
+SETTINGS = {
+    "max_join_size = 1": "sql_big_selects",
+    "unique_checks = 0": "unique_checks",
+    "foreign_key_checks = 0": "foreign_key_checks",
+    "sql_auto_is_null = 1": "sql_auto_is_null",
+    "max_error_count = 0": "max_error_count",
+    "max_sort_length = 64": "max_sort_length",
+    "tmp_table_size = 1024": "tmp_table_size",
+    "cte_max_recursion_depth = 0": "cte_max_recursion_depth",
+    "max_recursive_iterations = 0": "max_recursive_iterations",
+}
+#: MySQL 9 has none of these without a right on the server, or another engine's name for it.
+NOT_THERE = (1193, 1227)
+
+
+def _set(own: Any, setting: str) -> bool:
+    try:
+        database.execute(own, f"SET SESSION {setting}")
+    except Exception as error:
+        assert errno_of(error) in NOT_THERE, setting
+        return False
+    return True
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_that_reaches_into_a_procedure_is_refused(
+    tenants: Tenants, mysql_db: MySQLDatabase, setting: str
+) -> None:
+    """Guard: refuse_serializable; by whatever reads and whatever writes, in the same words."""
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        if not _set(own, setting) or (
+            mysql_db.engine == "mariadb" and setting.startswith("tmp_table_size")
+        ):
+            return  # where MariaDB takes so little for 0: no such table in memory
+        for topic in (OURS, THEIRS, "ours/none"):
+            with pytest.raises(InvalidArgument, match=SETTINGS[setting]):
+                penstock.fetch(own, topic, 0, 1)
+            with pytest.raises(InvalidArgument, match=SETTINGS[setting]):
+                database.call(own, "topic_lookup", topic=topic)
+            with pytest.raises(InvalidArgument, match=SETTINGS[setting]):
+                penstock.publish_batch(own, [penstock.Message(topic, b"x")])
+
+
+def _lookup(own: Any, topic: str) -> str:
+    try:
+        return repr(database.call(own, "topic_lookup", topic=topic))
+    except Exception as error:
+        return type(error).__name__
+
+
+def test_without_the_guard_a_hidden_topic_is_told_from_a_missing_one(
+    tenants: Tenants, mysql_db: MySQLDatabase
+) -> None:
+    """Mutant: only the look at rights meets the limit."""
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        assert _lookup(own, THEIRS) == _lookup(own, "theirs/none")
+        _set(own, "max_join_size = 1")
+        assert _lookup(own, THEIRS) == _lookup(own, "theirs/none") == "InvalidArgument"
+        mysql_db.without_guard(
+            "refuse_serializable", "ELSEIF NOT @@SESSION.sql_big_selects OR NOT", "ELSEIF NOT"
+        )
+        assert _lookup(own, THEIRS) != _lookup(own, "theirs/none")
+
+
+def test_no_publisher_locks_the_table_of_all(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guard: refuse_serializable.  So MariaDB fills an empty table in bulk, locked for others."""
+    other = mysql_db.connect(autocommit=False)
+    database.execute(other, "SET SESSION innodb_lock_wait_timeout = 1")
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        for setting in ("unique_checks = 0", "foreign_key_checks = 0"):
+            _set(own, setting)
+        mysql_db.run("DELETE FROM penstock.pending")
+        mysql_db.without_guard(
+            "refuse_serializable",
+            "NOT @@SESSION.unique_checks OR NOT @@SESSION.foreign_key_checks",
+            "FALSE",
+        )
+        database.execute(own, "START TRANSACTION")
+        penstock.publish(own, OURS, b"x")
+        if mysql_db.engine == "mariadb":
+            with pytest.raises(OperationalError, match="Lock wait timeout"):
+                penstock.publish(other, OURS, b"y")
+        else:
+            penstock.publish(other, OURS, b"y")
+        other.rollback()
+
+
+def test_nothing_that_is_not_committed_is_read(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guard: refuse_serializable.  A reader at READ UNCOMMITTED saw a pass before its commit."""
+    penstock.publish(tenants.owner, OURS, b"one", partition=0)
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        database.execute(own, "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+        for call in (penstock.fetch, lambda own, *_: penstock.publish(own, OURS, b"x")):
+            with pytest.raises(WrongIsolation, match="READ UNCOMMITTED"):
+                call(own, OURS, 0, 1)
+        mysql_db.without_guard("refuse_serializable", "= 'READ-UNCOMMITTED'", "= ''")
+        sequencer = mysql_db.connect(autocommit=False)
+        assert log.sequence(sequencer).sequenced == 1
+        assert penstock.fetch(own, OURS, 0, 1)
+        sequencer.rollback()
+    assert penstock.fetch(tenants.owner, OURS, 0, 1) == []
+
+
+#: Clean asks by a name that nobody knows; the name that everybody could take.
+KNOWN_NAMES = ("penstock clean penstock", "penstock clean known")
+
+
+def test_no_login_keeps_clean_from_beginning(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guard: the lock's name stands in a row on which no login has a right."""
+    cleaner, beside = mysql_db.connect(), mysql_db.connect()
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        for name in KNOWN_NAMES:
+            assert database.execute(own, f"SELECT GET_LOCK('{name}', 0)") == [(1,)]
+        with pytest.raises(Exception, match="denied"):
+            database.execute(own, "SELECT secret FROM penstock.cleaning")
+        with (
+            mysql_slices.alone(cleaner) as first,
+            mysql_slices.alone(beside) as second,
+        ):
+            assert (first, second) == (True, False)
+        ((secret,),) = mysql_db.run("SELECT secret FROM penstock.cleaning")
+        mysql_db.run("UPDATE penstock.cleaning SET secret = 'known'")
+        with mysql_slices.alone(cleaner) as first:
+            assert not first
+    mysql_db.run("DELETE FROM penstock.cleaning")
+    with mysql_slices.alone(cleaner) as first:
+        assert first
+    assert len(secret) == 32
+
+
+def _redrive(tenants: Tenants, own: Any, topic: str, subscription: str, events: int) -> Lease:
+    """Redriven letters of a subscription; answers the lease of their partition."""
+    penstock.create_topic(tenants.owner, topic, 1)
+    stream.subscribe(tenants.owner, subscription, [topic])
+    for number in range(events):
+        penstock.publish(tenants.owner, topic, f"{subscription} {number}".encode())
+    log.sequence(tenants.owner)
+    member = stream.join(own, subscription, "one")
+    (lease,) = stream.check_in(own, member)
+    for sequence in range(1, events + 1):
+        dead_letters.give_up(own, member, lease, sequence, "bad", attempts=1)
+    dead_letters.redrive(own, subscription)
+    return lease
+
+
+def _letters_shown(tenants: Tenants, mysql_db: MySQLDatabase) -> set[str]:
+    """Whose letters a consumer is shown, wherever the arrays of their ids are cut."""
+    _redrive(tenants, tenants.owner, "theirs/letters", "theirs", 9)
+    shown: set[str] = set()
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        lease = _redrive(tenants, own, "ours/letters", "ours", 12)
+        mysql_db.run("UPDATE penstock.subscriptions SET max_attempts = 1000")
+        _renumber(mysql_db)
+        for cut in range(4, 50):
+            database.execute(own, f"SET SESSION group_concat_max_len = {cut}")
+            with contextlib.suppress(StaleLease, OperationalError):  # or the cut is no JSON
+                found = _polled(own, lease)
+                shown |= {str(row[11].decode()).split()[0] for row in found}
+    return shown
+
+
+def _polled(own: Any, lease: Lease) -> list[tuple[Any, ...]]:
+    for statement in (
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "START TRANSACTION",
+    ):
+        database.execute(own, statement)
+    try:
+        return database.execute(
+            own,
+            "CALL penstock.poll_redriven('ours', 'one', %(ids)s, %(epochs)s, 100)",
+            {"ids": f"[{lease.partition_id}]", "epochs": f"[{lease.lease_epoch}]"},
+        )
+    finally:
+        database.execute(own, "COMMIT")
+
+
+def _renumber(mysql_db: MySQLDatabase) -> None:
+    """Letters of theirs are 1 to 9 and ours 10 to 21, so that a cut id is one of theirs."""
+    mysql_db.run("UPDATE penstock.dead_letters SET id = id + 1000000 ORDER BY id DESC")
+    mysql_db.run("SET @number = 0")
+    mysql_db.run("UPDATE penstock.dead_letters SET id = (@number := @number + 1) ORDER BY id")
+
+
+#: poll_redriven takes what the array says.
+ANY_LETTER = (
+    ("    SET SESSION group_concat_max_len = 4294967295;\n", ""),
+    ("d.id = h.id AND d.subscription_id = owner_id AND", "d.id = h.id AND"),
+    ("WHERE d.subscription_id = owner_id AND d.redriven_at IS NOT NULL;", "WHERE TRUE;"),
+)
+
+
+def test_a_cut_array_shows_no_letter_of_others(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guards: poll_redriven sets the limit, and takes the subscription's own letters only."""
+    assert _letters_shown(tenants, mysql_db) == {"ours"}
+
+
+def test_without_the_guards_it_does(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Mutant of them: on MariaDB a cut id is that of another tenant's letter."""
+    mysql_db.without_guards("poll_redriven", ANY_LETTER)
+    expected = {"ours", "theirs"} if mysql_db.engine == "mariadb" else {"ours"}
+    assert _letters_shown(tenants, mysql_db) == expected
