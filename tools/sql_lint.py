@@ -63,6 +63,15 @@ _NOISE = re.compile(r"/\*[!M]*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`", re.
 _WORDS = re.compile(r"--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`")  # one engine's comments are its code
 _GATHERS = re.compile(r"\b(GROUP_CONCAT|JSON_ARRAYAGG|JSON_OBJECTAGG)\s*\(", re.IGNORECASE)
 _SETS_LIMIT = re.compile(r"\bSET\s+SESSION\s+group_concat_max_len\b", re.IGNORECASE)
+#: User variables, which the caller may set to anything, and why nothing rests on their value.
+USER_VARIABLES = {
+    "@penstock_turn": "take_turn takes digits only",
+    "@penstock_limit": "only compared with the session's own limit",
+    "@penstock_own_limit": "lift_limit takes digits only, for a limit that the caller may set",
+    "@penstock_forgotten": "turn_dedup takes a time only that has passed; an operator's call",
+    "@penstock_state": "enter_era saves a look at the catalog by it; an operator's call",
+}
+_USER_VARIABLE = re.compile(r"(?<![@\w])@\w+")
 _BLOCK = re.compile(r"^-- name: (\S+)$", re.MULTILINE)
 #: Blocks that may gather without a limit of their own, and why.  None: where the rows may be many
 #: join them, or take a temporary table.
@@ -89,8 +98,14 @@ def _blanked(noise: re.Pattern[str], text: str) -> str:
 
 
 def _gathered(path: Path, text: str) -> Iterator[str]:
-    """Blocks that gather rows behind no limit that they have set themselves."""
+    """What the session decides: user variables, and where gathered rows end."""
     code = _blanked(_WORDS, text)
+    for variable in _USER_VARIABLE.finditer(code):
+        if variable[0] not in USER_VARIABLES and path.parent.name == "functions":
+            yield (
+                f"{path}:{_line(code, variable.start())}: {variable[0]}: a user variable is the"
+                " caller's to set: take a local one, or say in USER_VARIABLES why it may be"
+            )
     starts = [(0, ""), *((found.start(), found[1]) for found in _BLOCK.finditer(text))]
     ends = [start for start, _ in starts[1:]] + [len(text)]
     for (start, name), end in zip(starts, ends, strict=True):

@@ -134,7 +134,7 @@ def alone(connection: Any) -> Iterator[bool]:
     one of the server's, which any login may take, under a name that stands in a row on which no
     login has a right.
     """
-    name = {"name": f"penstock clean {_secret(connection)}"}
+    name = {"name": f"penstock clean {_lock_name(connection)}"}
     ((got,),) = database.execute(connection, "SELECT GET_LOCK(%(name)s, 0)", name)
     try:
         yield bool(got)
@@ -143,15 +143,15 @@ def alone(connection: Any) -> Iterator[bool]:
             database.execute(connection, "DO RELEASE_LOCK(%(name)s)", name)
 
 
-def _secret(connection: Any) -> str:
+def _lock_name(connection: Any) -> str:
     """What the lock is called; made anew where a dump has left the row out."""
     table = f"`{config.schema_name()}`.cleaning"
-    rows = database.execute(connection, f"SELECT secret FROM {table}")
+    rows = database.execute(connection, f"SELECT lock_name FROM {table}")
     if not rows:
         database.execute(
             connection, f"INSERT IGNORE INTO {table} VALUES (TRUE, HEX(RANDOM_BYTES(16)))"
         )
-        rows = database.execute(connection, f"SELECT secret FROM {table}")
+        rows = database.execute(connection, f"SELECT lock_name FROM {table}")
     return str(rows[0][0])
 
 

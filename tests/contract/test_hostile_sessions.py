@@ -29,10 +29,13 @@ from penstock.errors import (
 from penstock.records import Lease
 from tests.contract.databases import MySQLDatabase
 from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tenants_of
+from tools import sql_lint
 
 #: What a session may put where a number of an earlier call is expected.
 HOSTILE = ("-1", "-65535", "-9223372036854775808", "9223372036854775807", "1e300", "-1.5", "NULL")
 WORDS = ("'abc'", "'-7'", "''", "'[1]'", "x'31'", "_latin1'3'", "'2000-01-01'")
+#: Of these what is a time limit too, which a session may set for itself.
+SECONDS = ("x'31'", "_latin1'3'")
 WIDE, BEFORE = "ours/wide", "theirs/before"
 #: The two guards of a turn: where it is taken, and where it is used.
 TAKEN = (
@@ -122,6 +125,43 @@ def test_the_partition_of_an_event_is_in_its_topic(
 
 def _publish_one_of_a_batch(own: Any, topic: str, payload: bytes, partition: int) -> None:
     penstock.publish_batch(own, [penstock.Message(topic, payload, partition=partition)])
+
+
+def test_no_user_variable_is_trusted(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guards: lift_limit, turn_dedup and enter_era.  A stale or hostile value changes nothing."""
+    own = mysql_db.connect()
+    database.execute(own, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    limit = "idle_transaction_timeout" if mysql_db.engine == "mariadb" else "wait_timeout"
+    before = database.execute(own, f"SELECT @@SESSION.{limit}")
+    database.call(own, "set_setting", name="dedup_window_seconds", value=1)
+    for number, value in enumerate((*HOSTILE, *WORDS, "'2099-01-01 00:00:00'")):
+        for name in sql_lint.USER_VARIABLES:
+            database.execute(own, f"SET {name} = {value}")
+        database.execute(own, f"SET @penstock_limit = @@SESSION.{limit}")
+        penstock.publish_batch(own, [penstock.Message(OURS, b"x", dedup_key=str(number))])
+        mysql_db.run("UPDATE penstock.dedup_keys SET at = '2000-01-01 00:00:01'")
+        database.call(own, "turn_dedup")
+        assert mysql_db.run("SELECT COUNT(*) FROM penstock.dedup_keys") == [(0,)], value
+        assert log.sequence(own).sequenced == 1, value
+        database.execute(own, "CALL penstock.lift_limit()")
+        if database.execute(own, f"SELECT @@SESSION.{limit}") != before:
+            assert value in SECONDS
+            database.execute(own, f"SET SESSION {limit} = {before[0][0]}")
+
+
+def test_without_the_guard_a_session_never_forgets_dedup_keys(
+    tenants: Tenants, mysql_db: MySQLDatabase
+) -> None:
+    """Mutant of turn_dedup: it begins where the session says."""
+    mysql_db.without_guard(
+        "turn_dedup", "IF(begin_at > expired, '2000-01-01', begin_at)", "begin_at"
+    )
+    own = mysql_db.connect()
+    penstock.publish_batch(own, [penstock.Message(OURS, b"x", dedup_key="one")])
+    mysql_db.run("UPDATE penstock.dedup_keys SET at = '2000-01-01 00:00:01'")
+    database.execute(own, "SET @penstock_forgotten = '2099-01-01 00:00:00'")
+    database.call(own, "turn_dedup")
+    assert mysql_db.run("SELECT COUNT(*) FROM penstock.dedup_keys") == [(1,)]
 
 
 #: As many topics of a batch as the array of their ids is cut at; what is left of the last id.
@@ -323,20 +363,20 @@ def test_no_login_keeps_clean_from_beginning(tenants: Tenants, mysql_db: MySQLDa
         for name in KNOWN_NAMES:
             assert database.execute(own, f"SELECT GET_LOCK('{name}', 0)") == [(1,)]
         with pytest.raises(Exception, match="denied"):
-            database.execute(own, "SELECT secret FROM penstock.cleaning")
+            database.execute(own, "SELECT lock_name FROM penstock.cleaning")
         with (
             mysql_slices.alone(cleaner) as first,
             mysql_slices.alone(beside) as second,
         ):
             assert (first, second) == (True, False)
-        ((secret,),) = mysql_db.run("SELECT secret FROM penstock.cleaning")
-        mysql_db.run("UPDATE penstock.cleaning SET secret = 'known'")
+        ((lock_name,),) = mysql_db.run("SELECT lock_name FROM penstock.cleaning")
+        mysql_db.run("UPDATE penstock.cleaning SET lock_name = 'known'")
         with mysql_slices.alone(cleaner) as first:
             assert not first
     mysql_db.run("DELETE FROM penstock.cleaning")
     with mysql_slices.alone(cleaner) as first:
         assert first
-    assert len(secret) == 32
+    assert len(lock_name) == 32
 
 
 def _redrive(tenants: Tenants, own: Any, topic: str, subscription: str, events: int) -> Lease:

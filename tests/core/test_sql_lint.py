@@ -66,6 +66,13 @@ def test_comments_strings_and_names_are_no_code() -> None:
     assert faults(code) == []
 
 
+def test_a_user_variable_is_named_with_its_reason() -> None:
+    """Local variables and those of the server are no fault; nor is one that is in the list."""
+    assert faults("SET x = @@SESSION.sql_mode, @penstock_turn = x;") == []
+    (fault,) = faults("/*M! SET @penstock_new = 1; */")
+    assert fault.startswith(f"{HERE}:1: @penstock_new: a user variable is the caller's")
+
+
 @pytest.mark.parametrize("gathers", ["GROUP_CONCAT", "JSON_ARRAYAGG", "JSON_OBJECTAGG"])
 def test_what_a_session_can_cut_needs_its_limit(gathers: str) -> None:
     """Before it, in the same block; a cursor gathers when it is opened."""

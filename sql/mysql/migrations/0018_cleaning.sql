@@ -3,10 +3,10 @@
 -- everybody knows any login could take, and clean would never begin.
 CREATE TABLE IF NOT EXISTS cleaning (
     singleton BOOLEAN NOT NULL PRIMARY KEY,
-    secret CHAR(32) CHARACTER SET ascii NOT NULL,
+    lock_name CHAR(32) CHARACTER SET ascii NOT NULL,
     CONSTRAINT cleaning_singleton CHECK (singleton = TRUE)
 ) ENGINE = InnoDB;
 
--- name: choose_secret
+-- name: choose_lock_name
 -- Its one row; a migration that is applied again finds it there.
-INSERT IGNORE INTO cleaning (singleton, secret) VALUES (TRUE, HEX(RANDOM_BYTES(16)));
+INSERT IGNORE INTO cleaning (singleton, lock_name) VALUES (TRUE, HEX(RANDOM_BYTES(16)));
