@@ -24,6 +24,9 @@ from tests.faults.hooks import Failpoints
 
 Rows = list[tuple[Any, ...]]
 
+#: How long a transaction of its own may be idle, in seconds: docs/sql.md says why.
+IDLE_SECONDS = 2
+
 STALE_LEASE = ("PS010", 31010)
 #: Calls by name: for PostgreSQL, and for MySQL and MariaDB.
 CALLS = {
@@ -72,7 +75,7 @@ class Driver:
 
     def __init__(self, url: str) -> None:
         self._is_mysql = url.startswith("mysql")
-        self.connection: Any = _mysql(url) if self._is_mysql else psycopg.connect(url)
+        self.connection: Any = _mysql(url) if self._is_mysql else _postgres(url)
 
     def call(self, name: str, *values: Any) -> Rows:
         """The rows of the first result; the others, of a procedure, are read too."""
@@ -99,6 +102,11 @@ class Driver:
         self.connection.commit()
 
 
+def _postgres(url: str) -> Any:
+    limit = f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
+    return psycopg.connect(url, options=limit)
+
+
 def _mysql(url: str) -> Any:
     parts = urlsplit(url)
     connection = pymysql.connect(
@@ -109,6 +117,10 @@ def _mysql(url: str) -> Any:
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute("SET SESSION time_zone = '+00:00'")
+        limits = (
+            "idle_transaction_timeout" if "MariaDB" in connection.server_version else "wait_timeout"
+        )
+        cursor.execute(f"SET SESSION {limits} = {IDLE_SECONDS}")
     connection.commit()
     return connection
 
