@@ -32,12 +32,8 @@ class Volume:
         )
         self.address = self._server.address
         self.stop = self._server.stop
+        self.url = self._server.url
         self.snapshots = 0
-
-    @property
-    def url(self) -> str:
-        """Of the server that runs."""
-        return self._server.url
 
     def crash(self) -> None:
         """The load meets a server that does not move, then none."""
@@ -60,6 +56,7 @@ class Volume:
     def restart(self) -> None:
         """On the copy, at the place of the original."""
         self._server.restart()
+        self.url = self._server.url
 
     def _frozen(self) -> list[int]:
         """Stop every process of the server; none of those that run can make another."""

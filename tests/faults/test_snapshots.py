@@ -1,4 +1,4 @@
-"""A snapshot of the volume, taken under load and restored at once (F7): nothing answered is lost."""
+"""A snapshot of the volume, taken under load and restored at once (F7): nothing is lost."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ END;
 -- pending is empty as a rule. A row with a number of its own raises a counter, for good, and is gone before anyone sees it.
 CREATE PROCEDURE raise_counters()
 BEGIN
-    DECLARE highest, gone_topic, last_topic, given BIGINT;
+    DECLARE highest, gone_topic, last_topic, given, lowest BIGINT;
     CALL find_highest_id(highest);
     INSERT INTO pending (event_count) VALUES (1);
     SET given = LAST_INSERT_ID();
@@ -41,9 +41,10 @@ BEGIN
         DELETE FROM pending WHERE block = highest DIV 256 + 1;
     END IF;
     -- Whoever has published with a counter that was set back waits below the floor.
-    UPDATE sequencer SET floor_block = LEAST(floor_block, GREATEST(COALESCE((
-            SELECT MIN(p.block) FROM pending AS p WHERE p.event_count > 0), floor_block + 1) - 1, 0))
-    WHERE singleton;
+    SELECT MIN(p.block) INTO lowest FROM pending AS p WHERE p.event_count > 0;
+    IF lowest IS NOT NULL THEN
+        UPDATE sequencer SET floor_block = LEAST(floor_block, GREATEST(lowest - 1, 0)) WHERE singleton;
+    END IF;
     -- A topic with the id of a deleted one would have its events discarded.
     SELECT MAX(d.topic_id) INTO gone_topic FROM deleted_topics AS d;
     SELECT MAX(t.id) INTO last_topic FROM topics AS t;
@@ -59,24 +60,27 @@ END;
 -- stood, a block would have its failures.
 CREATE PROCEDURE raise_other_counters()
 BEGIN
-    DECLARE gone BIGINT;
+    DECLARE gone, last BIGINT;
     SELECT GREATEST(COALESCE((SELECT MAX(p.subscription_id) FROM positions AS p), 0),
                     COALESCE((SELECT MAX(h.subscription_id) FROM lease_history AS h), 0),
                     COALESCE((SELECT MAX(b.subscription_id) FROM blocks AS b), 0),
                     COALESCE((SELECT MAX(d.subscription_id) FROM dropped_letters AS d), 0))
     INTO gone;
-    IF gone > COALESCE((SELECT MAX(s.id) FROM subscriptions AS s), 0) THEN
+    SELECT MAX(s.id) INTO last FROM subscriptions AS s;
+    IF gone > COALESCE(last, 0) THEN
         INSERT INTO subscriptions (id, name) VALUES (gone, '');
         DELETE FROM subscriptions WHERE id = gone;
     END IF;
     SELECT MAX(f.block_id) INTO gone FROM relay_failures AS f;
-    IF gone > COALESCE((SELECT MAX(b.id) FROM blocks AS b), 0) THEN
+    SELECT MAX(b.id) INTO last FROM blocks AS b;
+    IF gone > COALESCE(last, 0) THEN
         INSERT INTO blocks (id, subscription_id, partition_id, first_sequence, last_sequence, lease_epoch)
         VALUES (gone, 0, 0, 0, 0, 0);
         DELETE FROM blocks WHERE id = gone;
     END IF;
     SELECT MAX(d.id) INTO gone FROM dropped_letters AS d;
-    IF gone > COALESCE((SELECT MAX(d.id) FROM dead_letters AS d), 0) THEN
+    SELECT MAX(d.id) INTO last FROM dead_letters AS d;
+    IF gone > COALESCE(last, 0) THEN
         INSERT INTO dead_letters (subscription_id, partition_id, sequence, history, event_id, type, content_type, payload,
                                   created_at, reason, id)
         VALUES (0, 0, 0, 0, REPEAT(CHAR(0), 16), '', '', '', UTC_TIMESTAMP(6), '', gone);

@@ -27,7 +27,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: newest_row
--- The same, and the number of its row.
+-- The newest position in the ledger and the number of its row; NULL when the subscription does not read the partition.
 CREATE OR REPLACE FUNCTION newest_row(subscription_id bigint, partition_id bigint, OUT id bigint, OUT "position" bigint)
 LANGUAGE sql STABLE AS $$
     SELECT p.id, p.position
