@@ -47,11 +47,9 @@ def tenants(db: ContractDatabase) -> Iterator[Tenants]:
 
 def ours(tenants: Tenants) -> str:
     """A login of ours that may do all but operate, when their namespace is theirs."""
-    for namespace in ("ours", "theirs"):
-        login = tenants.login("consumer publisher reader")
-        penstock.grant_namespace(tenants.owner, namespace, login, "operate")
-        if namespace == "ours":
-            us = login
+    us, they = (tenants.login("consumer publisher reader") for _ in range(2))
+    penstock.grant_namespace(tenants.owner, "ours", us, "operate")
+    penstock.grant_namespace(tenants.owner, "theirs", they, "operate")
     return us
 
 
