@@ -237,12 +237,16 @@ def test_a_stray_notice_tells_nobody(
             assert ear.is_told is told
 
 
-def test_a_daemon_serves(pooled: str, effects: Connection, daemons: StartDaemon) -> None:
-    """Sequencer, sweep and a consumer through the pooler."""
+def test_a_daemon_serves(
+    pooled: str, effects: Connection, daemons: StartDaemon, tmp_path: Path
+) -> None:
+    """Sequencer, sweep, a consumer and a relay through the pooler."""
     filled(effects, partitions=2, events=1)
+    stream.subscribe(effects, "export", [STREAM])
     daemon = daemons(
-        pooled, "--roles", "sequencer,sweep,consumers",
+        pooled, "--roles", "sequencer,sweep,consumers,relay",
         f"--consumer={SUBSCRIPTION}=tests.consumers.handlers:record",
+        f"--relay=export=jsonl:{tmp_path / 'out'}",
     ).wait_started()  # fmt: skip
     for number in range(EVENTS):
         publish_batch(effects, [Message(STREAM, b"x", partition=number % 2)])
@@ -250,6 +254,12 @@ def test_a_daemon_serves(pooled: str, effects: Connection, daemons: StartDaemon)
     until(lambda: sum(each.lag_events for each in stream.lag(effects)) == 0, "all is done")
     daemon.terminate()
     assert daemon.exit_code() == 0, daemon.text()
-    assert len(daemon.handled()) == EVENTS + 2
     bad = [line for line in daemon.events() if line.get("level") in ("error", "warning")]
     assert bad == []
+    relayed = [
+        line
+        for each in (tmp_path / "out").rglob("*")
+        if each.is_file()
+        for line in each.read_text().splitlines()
+    ]
+    assert len(relayed) == EVENTS + 2
