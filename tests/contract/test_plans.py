@@ -62,6 +62,7 @@ WHOLE = {"ALL", "index"}
 #: Names, which do not grow with events: counted by the status, and looked through once a second.
 WHOLE_NAMES = {
     ("log_status", "topics"),
+    ("find_unsequenced", "topics"),
     ("log_status", "subscriptions"),
     ("measure_pressure", "topics"),
 }
