@@ -46,9 +46,10 @@ def plan_of(
     function_name: str,
     *,
     settings_of: str | None = None,
+    run: bool = True,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """EXPLAIN ANALYZE, as JSON, of the one query inside a function, under the function's settings.
+    """EXPLAIN ANALYZE (or EXPLAIN alone), as JSON, of the one query inside a function, under the function's settings.
 
     The parameters are unknown to the planner, as they are in the function.  A function without
     settings becomes a part of the query of another one, ``settings_of``.
@@ -74,8 +75,8 @@ def plan_of(
         connection.execute(f"PREPARE inner_query ({', '.join(types)}) AS {body}".encode())
         given = sql.SQL(", ").join(sql.Literal(arguments[name]) for name in names)
         plan = connection.execute(
-            sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE inner_query ({})").format(
-                given
+            sql.SQL("EXPLAIN ({} FORMAT JSON) EXECUTE inner_query ({})").format(
+                sql.SQL("ANALYZE, BUFFERS," if run else ""), given
             )
         ).fetchone()
         connection.execute("DEALLOCATE inner_query")

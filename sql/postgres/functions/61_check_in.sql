@@ -23,9 +23,10 @@ $$;
 CREATE OR REPLACE FUNCTION find_active(
     subscription_id bigint, first_key double precision, share double precision, now timestamptz
 ) RETURNS TABLE (partition_id bigint, active boolean, was_active boolean)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_nestloop = off SET jit = off AS $$
     SELECT l.partition_id,
-           CASE WHEN l.holder IS NOT NULL AND GREATEST(p.at, l.acquired_at) > now - interval '30 seconds' THEN true
+           CASE WHEN l.holder IS NOT NULL AND GREATEST(p.at, l.acquired_at) > find_active.now - interval '30 seconds' THEN true
                 ELSE p.position < (
                     -- high_watermark(), which as a function would cost three times as much.
                     SELECT c.first_sequence + c.event_count - 1
@@ -35,7 +36,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
                     LIMIT 1) OR redriven_letters(l.subscription_id, l.partition_id) > 0 END,
            l.was_active
     FROM (
-        SELECT o.*, a.partition_id IS NOT NULL AS was_active, o.random_key - first_key AS place
+        SELECT o.*, a.partition_id IS NOT NULL AS was_active, o.random_key - find_active.first_key AS place
         FROM leases AS o
         LEFT JOIN active_partitions AS a ON a.subscription_id = o.subscription_id AND a.partition_id = o.partition_id
         WHERE o.subscription_id = find_active.subscription_id
@@ -47,7 +48,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         ORDER BY q.id DESC
         LIMIT 1
     ) AS p
-    WHERE NOT l.was_active OR l.state = 'AVAILABLE' OR l.place - floor(l.place) < share
+    WHERE NOT l.was_active OR l.state = 'AVAILABLE' OR l.place - floor(l.place) < find_active.share
 $$;
 
 -- name: survey
@@ -113,13 +114,14 @@ CREATE OR REPLACE FUNCTION find_share(
     subscription_id bigint, consumer text, topic_ids bigint[], OUT shortage bigint, OUT cold bigint, OUT uncovered bigint, OUT free bigint,
     OUT short text[], OUT ample text[], OUT balanced boolean, OUT concerned text[], OUT quotas bigint[]
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_nestloop = off SET jit = off AS $$
     WITH board AS MATERIALIZED (
         SELECT l.state, l.holder, a.partition_id IS NOT NULL AS active
         FROM leases AS l
         LEFT JOIN active_partitions AS a ON a.subscription_id = l.subscription_id AND a.partition_id = l.partition_id
         WHERE l.subscription_id = find_share.subscription_id
-          AND (topic_ids IS NULL OR l.partition_id >> 16 = ANY (topic_ids))
+          AND (find_share.topic_ids IS NULL OR l.partition_id >> 16 = ANY (find_share.topic_ids))
     ), totals AS (
         SELECT count(*) FILTER (WHERE b.active) AS active,
                count(*) FILTER (WHERE b.active AND b.state <> 'ACTIVE') AS unheld,
@@ -133,7 +135,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ), standing AS (
         SELECT q.consumer, q.quota, q.quota - COALESCE(h.warm, 0) AS shortage, COALESCE(h.cold, 0) AS cold, t.unheld, t.free
         FROM totals AS t
-        CROSS JOIN LATERAL quotas(find_share.subscription_id, topic_ids, t.active) AS q
+        CROSS JOIN LATERAL quotas(find_share.subscription_id, find_share.topic_ids, t.active) AS q
         LEFT JOIN held AS h ON h.holder = q.consumer
     )
     SELECT max(s.shortage) FILTER (WHERE s.consumer = find_share.consumer),
