@@ -137,8 +137,9 @@ def _snapshots(patient: _Patient) -> Iterator[Finding]:
     counted: dict[str, list[_Holder]] = {kind: [] for kind in told}
     for row in call(patient.connection, "doctor_snapshots"):
         holder = _Holder(*row)
-        if holder.age_seconds is None or holder.age_seconds > patient.limits.snapshot_seconds:
+        if holder.age_seconds is None or holder.age_seconds > holder.limit(patient.limits):
             counted[holder.kind].append(holder)
+    counted["prepared"].sort(key=lambda holder: holder.doing is None)
     for kind, holders in counted.items():
         if holders:
             yield told[kind](patient, holders[0], len(holders) - 1)
@@ -155,6 +156,11 @@ class _Holder:
     application: str | None
     age_seconds: float | None
     doing: str | None
+
+    def limit(self, limits: Limits) -> float:
+        """A prepared transaction that holds a lease stops its partition, as no session can."""
+        holds_a_lease = self.kind == "prepared" and self.doing is not None
+        return limits.waiting_seconds if holds_a_lease else limits.snapshot_seconds
 
 
 _HELD = "clean cannot drop, and vacuum cannot clean up, what is younger"
@@ -176,12 +182,20 @@ def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
 
 
 def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
-    return warning(
-        "prepared_transaction",
+    what = (
         f"transaction {holder.name!r} of {holder.login} in {holder.database} was prepared "
         f"{duration(holder.age_seconds or 0)} ago and neither committed nor rolled back"
-        f"{_others(others)}: {_HELD}, and its events are not there",
-        patient.psql.run(f"ROLLBACK PREPARED {literal(holder.name)}", database=holder.database),
+        f"{_others(others)}: {_HELD}, and its events are not there"
+    )
+    name = literal(holder.name)
+    command = patient.psql.run(f"ROLLBACK PREPARED {name}", database=holder.database)
+    if holder.doing is None:
+        return warning("prepared_transaction", what, command)
+    return error(
+        "prepared_transaction",
+        f"{what}. It holds the lease of {holder.doing}: nobody else can read there until it ends "
+        f"(COMMIT PREPARED {name}, if whoever coordinates it has decided so)",
+        command,
     )
 
 

@@ -10,11 +10,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock import migrate
-from penstock.doctor import doctor
+from penstock import migrate, stream
+from penstock.doctor import Limits, Severity, doctor
 from resources.embedded import EmbeddedPostgres
-from tests.doctor.kit import NOW, Connection, Run, begin, only
+from tests.doctor.kit import NOW, TOPIC, Connection, Run, begin, only
 from tests.guards import definition, without_guard
+from tests.log.kit import drain, put
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -67,6 +68,60 @@ def test_a_prepared_transaction(
     assert found.check == "prepared_transaction"
     assert f"of postgres in {database} was prepared" in found.what
     run(found.command, url)
+
+
+@pytest.mark.parametrize("in_savepoint", [False, True])
+def test_a_prepared_transaction_that_holds_a_lease(
+    url: str, admin: Connection, run: Run, in_savepoint: bool
+) -> None:
+    """Its consumer is gone and the partition never moves: named soon, as an error."""
+    put(admin, "1", name=TOPIC)
+    drain(admin)
+    stream.subscribe(admin, "billing", [TOPIC])
+    member = stream.join(admin, "billing", "gone")
+    leases = stream.check_in(admin, member)
+    with psycopg.connect(url) as connection:
+        connection.execute("SAVEPOINT inner_one" if in_savepoint else "SELECT")
+        stream.commit(connection, member, [(leases[0], leases[0].position + 1)])
+        connection.execute("PREPARE TRANSACTION 'orders-7'")
+        connection.commit()
+    try:
+        admin.execute("UPDATE penstock.consumers SET deadline = now() - interval '1 hour'")
+        other = stream.join(admin, "billing", "next")
+        assert stream.check_in(admin, other) == []
+        assert doctor(url) == []
+        found = only(doctor(url, Limits(waiting_seconds=0)))
+        assert (found.check, found.severity) == ("prepared_transaction", Severity.ERROR)
+        part = "some partition" if in_savepoint else f'partition 0 of {TOPIC} for "billing"'
+        assert f"It holds the lease of {part}: nobody else can read there" in found.what
+        run(found.command, url)
+        assert len(stream.check_in(admin, other)) == 1
+    finally:
+        if admin.execute("SELECT FROM pg_prepared_xacts").fetchall():
+            admin.execute("ROLLBACK PREPARED 'orders-7'")
+        stream.unsubscribe(admin, "billing")
+
+
+def test_without_the_look_at_leases_it_is_a_prepared_transaction_like_any_other(
+    url: str, admin: Connection
+) -> None:
+    """Mutant of snapshot_holders: named after ten minutes, and without a word of the lease."""
+    put(admin, "1", name=TOPIC)
+    drain(admin)
+    stream.subscribe(admin, "billing", [TOPIC])
+    member = stream.join(admin, "billing", "gone")
+    leases = stream.check_in(admin, member)
+    with psycopg.connect(url) as connection:
+        stream.commit(connection, member, [(leases[0], leases[0].position + 1)])
+        connection.execute("PREPARE TRANSACTION 'orders-8'")
+        connection.commit()
+    try:
+        with mutated(admin, "snapshot_holders", "leases_prepared(p.transaction)", "NULL"):
+            assert doctor(url, Limits(waiting_seconds=0)) == []
+        assert "orders-8" in only(doctor(url, Limits(waiting_seconds=0))).what
+    finally:
+        admin.execute("ROLLBACK PREPARED 'orders-8'")
+        stream.unsubscribe(admin, "billing")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,29 @@
+-- name: leases_prepared
+-- The leases that a prepared transaction has locked: nobody can take them over, whoever held them. NULL when there is none. What it
+-- locked within a savepoint cannot be told by name.
+CREATE OR REPLACE FUNCTION leases_prepared(transaction xid) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT COALESCE(
+        (SELECT string_agg(format('partition %s of %s for "%s"', p.number, t.address, s.name), ', '
+                           ORDER BY s.name, t.address, p.number)
+         FROM leases AS l
+         JOIN subscriptions AS s ON s.id = l.subscription_id
+         JOIN partitions AS p ON p.id = l.partition_id
+         JOIN topics AS t ON t.id = p.topic_id
+         WHERE l.xmax = leases_prepared.transaction),
+        (SELECT 'some partition'
+         FROM pg_locks AS x
+         JOIN pg_locks AS k ON k.virtualtransaction = x.virtualtransaction AND k.pid IS NULL
+         WHERE x.transactionid = leases_prepared.transaction AND x.granted AND x.pid IS NULL
+           AND k.relation = to_regclass('leases') AND k.mode IN ('RowShareLock', 'RowExclusiveLock')
+           AND k.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+         LIMIT 1))
+$$;
+
 -- name: snapshot_holders
 -- What keeps the database from forgetting the past, oldest first: sessions with a transaction that others must not clean up behind
 -- (in another database of the server it matters when it has written), prepared transactions, replication slots that
--- nobody reads. Of a query only its first word is told, the rest may be data. One row of the kind 'hidden' counts the
+-- nobody reads. Of a prepared transaction doing tells the leases that it holds. Of a query only its first word is told, the rest may be data. One row of the kind 'hidden' counts the
 -- sessions that the owner of the schema may not look at; login is then that owner.
 CREATE OR REPLACE FUNCTION snapshot_holders()
 RETURNS TABLE (
@@ -16,7 +38,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
       AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database())
     UNION ALL
     SELECT 'prepared', p.gid, p.database::text, p.owner::text, NULL,
-           extract(epoch FROM clock_timestamp() - p.prepared)::double precision, NULL
+           extract(epoch FROM clock_timestamp() - p.prepared)::double precision,
+           CASE WHEN p.database = current_database() THEN leases_prepared(p.transaction) END
     FROM pg_prepared_xacts AS p
     UNION ALL
     -- Since when a slot is left alone is known from PostgreSQL 17 on.
