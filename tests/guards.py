@@ -49,8 +49,9 @@ def plan_of(
     run: bool = True,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """EXPLAIN ANALYZE (or EXPLAIN alone), as JSON, of the one query inside a function, under the function's settings.
+    """EXPLAIN ANALYZE, as JSON, of the one query inside a function, under the function's settings.
 
+    Without ``run`` it is EXPLAIN alone.
     The parameters are unknown to the planner, as they are in the function.  A function without
     settings becomes a part of the query of another one, ``settings_of``.
     """

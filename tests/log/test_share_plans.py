@@ -1,7 +1,8 @@
 """How a check-in looks at all leases of a subscription: each row once, whatever was known of them.
 
-The planner knows the tables as they were when they were last analysed: with few active partitions.  Then thousands become active in one survey.  By a nested loop the
-next check-in compared each lease with each active partition: 57 s for 65,536 of them.
+The planner knows the tables as they were when they were last analysed: with few active partitions.
+Then thousands become active in one survey.  By a nested loop the next check-in compared each lease
+with each active partition: 57 s for 65,536 of them.
 """
 
 from __future__ import annotations
