@@ -8,6 +8,7 @@ caller is in no transaction.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -144,12 +145,14 @@ def alone(connection: Any) -> Iterator[bool]:
 
 
 def _lock_name(connection: Any) -> str:
-    """What the lock is called; made anew where a dump has left the row out."""
+    """What the lock is called, chosen at random by the first who asks."""
     table = f"`{config.schema_name()}`.cleaning"
     rows = database.execute(connection, f"SELECT lock_name FROM {table}")
     if not rows:
         database.execute(
-            connection, f"INSERT IGNORE INTO {table} VALUES (TRUE, HEX(RANDOM_BYTES(16)))"
+            connection,
+            f"INSERT IGNORE INTO {table} (singleton, lock_name) VALUES (TRUE, %(name)s)",
+            {"name": secrets.token_hex(16)},
         )
         rows = database.execute(connection, f"SELECT lock_name FROM {table}")
     return str(rows[0][0])
