@@ -118,7 +118,9 @@ def _mysql(url: str) -> Any:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute("SET SESSION time_zone = '+00:00'")
         limits = (
-            "idle_transaction_timeout" if "MariaDB" in connection.server_version else "wait_timeout"
+            "idle_transaction_timeout"
+            if "MariaDB" in connection.get_server_info()
+            else "wait_timeout"
         )
         cursor.execute(f"SET SESSION {limits} = {IDLE_SECONDS}")
     connection.commit()

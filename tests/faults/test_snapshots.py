@@ -9,8 +9,8 @@ import pytest
 
 from ops.restore import histories
 from tests import servers
+from tests.faults.mixed import Mixed
 from tests.faults.snapshots import volume
-from tests.faults.test_mixed import Mixed
 from tests.faults.world import SEED, World
 
 
