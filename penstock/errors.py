@@ -198,6 +198,15 @@ class BackPressure(PenstockError):
     sqlstate = "PS022"
 
 
+class TornTransaction(PenstockError):
+    """A call before this one was interrupted and is done in part; roll the transaction back.
+
+    MySQL and MariaDB only: there a killed statement does not undo the procedure that it is in.
+    """
+
+    sqlstate = "PS023"
+
+
 class TooManyParked(PenstockError):
     """As many events as a subscription may park wait already; nothing was passed over."""
 
@@ -292,6 +301,7 @@ HINTS = {
     "PS020": "Remove what uses it first.",
     "PS021": "Reconcile the restore first: penstock restore reconcile.",
     "PS022": "Wait until the sequencer has caught up, then publish again.",
+    "PS023": "ROLLBACK, or go back to a savepoint set before that call, and do it again.",
     "PS030": "Give a name of 1 to 500 characters.",
     "PS031": "Use at most 500 characters.",
     "PS032": "Use at most 4,000 characters for path and topic.",

@@ -57,6 +57,11 @@ _LOCKING = re.compile(
 )
 _LOCKS_ON_PURPOSE = re.compile(r"\bFOR\s+UPDATE\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)
 
+_PROCEDURE = re.compile(r"^CREATE PROCEDURE\b.*?^END;", re.DOTALL | re.MULTILINE)
+_WHOLE_CALL = re.compile(
+    r"CALL undo_call\(\);\s+RESIGNAL;\s+END;\s+CALL begin_call\(.*CALL end_call\(\);\s+END;\Z",
+    re.DOTALL,
+)
 _NOISE = re.compile(r"/\*[!M]*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`", re.DOTALL)
 #: What gathers rows into one value, which ends where a session says so: MySQL cuts GROUP_CONCAT,
 #: MariaDB all three, and closes an array behind the cut.
@@ -88,6 +93,8 @@ def check(path: Path, text: str) -> Iterator[str]:
         for found in TRANSACTION_CONTROL.finditer(code):
             words = " ".join(found[0].split())
             yield f"{path}:{_line(code, found.start())}: {words}: no control of the transaction"
+        for line in _open_calls(code):
+            yield f"{path}:{line}: begin_call comes right behind undo_call's handler, end_call last"
         for line in _hidden_locks(code):
             yield f"{path}:{line}: a query that is not SELECT .. INTO locks what it reads"
     yield from _gathered(path, text)
@@ -119,6 +126,13 @@ def _gathered(path: Path, text: str) -> Iterator[str]:
                 f"{path}:{_line(code, found.start())}: {found[1].upper()} without its limit set"
                 " cuts off in silence: join, or set group_concat_max_len before it"
             )
+
+
+def _open_calls(code: str) -> Iterator[int]:
+    """The lines of procedures that undo a call which they do not begin first and end last."""
+    for found in _PROCEDURE.finditer(code):
+        if "CALL undo_call" in found[0] and not _WHOLE_CALL.search(found[0]):
+            yield _line(code, found.start())
 
 
 def _hidden_locks(code: str) -> Iterator[int]:

@@ -10,7 +10,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -25,7 +25,13 @@ from penstock.dialects.common import (
     tuples,
     unavailable,
 )
-from penstock.errors import ConfigurationError, DatabaseTooOld, driver_error, errno_of
+from penstock.errors import (
+    ConfigurationError,
+    DatabaseTooOld,
+    PenstockError,
+    driver_error,
+    errno_of,
+)
 
 #: DEFAULT (expression) and CHECK; SKIP LOCKED and JSON_TABLE.
 OLDEST_MYSQL = (8, 0, 16)
@@ -42,6 +48,7 @@ _SWITCHES = frozenset({"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"}
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
 _TINY, _TIMESTAMP, _DATETIME = 1, 7, 12  # types of columns in the protocol
 _OUT_OF_RANGE = frozenset({1264, 1690})
+_NO_SAVEPOINT = 1305
 
 _HINTS = {
     1045: "check the user and the password",
@@ -126,8 +133,8 @@ class MySQL:
         ]
 
     def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
-        """A transaction of its own for a statement that changes something outside of one."""
-        return nullcontext() if statement.reads else _own_transaction(connection, statement)
+        """A statement that changes something is undone by an error, in a transaction or not."""
+        return nullcontext() if statement.reads else _whole(connection, statement)
 
     def key(self, driver: Any) -> tuple[str, ...] | None:
         """The server; which of its databases is Penstock's, the schema's name says."""
@@ -177,6 +184,28 @@ def in_transaction(driver: Any) -> bool | None:
     return bool(status & _IN_TRANSACTION) if isinstance(status, int) else None
 
 
+def undo_call(driver: Any) -> None:
+    """Behind an error inside of a transaction: take back the call that it came from.
+
+    The server runs no handler when it kills a statement, and a driver may lose its place by itself;
+    so what the call has done stays.  A call that was undone, or had not begun, has no savepoint.
+    """
+    with suppress(Exception), closing(_cursor(driver)) as cursor:
+        cursor.execute("ROLLBACK TO SAVEPOINT penstock_call")
+        cursor.execute("RELEASE SAVEPOINT penstock_open")
+
+
+def took_savepoint(driver: Any, name: str) -> bool:
+    """Whether a savepoint was still there; it and those after it are not any more."""
+    try:
+        driver.query(f"RELEASE SAVEPOINT {name}")
+    except Exception as error:
+        if errno_of(error) != _NO_SAVEPOINT:
+            raise
+        return False
+    return True
+
+
 def lift_limit(driver: Any) -> None:
     """Behind a transaction that held a lease row: give the session its own time limit back.
 
@@ -187,13 +216,25 @@ def lift_limit(driver: Any) -> None:
 
 
 @contextmanager
-def _own_transaction(connection: Any, statement: Statement) -> Iterator[None]:
+def _whole(connection: Any, statement: Statement) -> Iterator[None]:
     from penstock.dialects import driver_connection
 
     driver = driver_connection(connection)
-    if not _commits_by_itself(connection, driver):
-        yield
+    if _commits_by_itself(connection, driver):
+        with _own_transaction(driver, statement):
+            yield
         return
+    try:
+        yield
+    except PenstockError:  # the procedure itself has raised it, and undone what it did
+        raise
+    except BaseException:
+        undo_call(driver)
+        raise
+
+
+@contextmanager
+def _own_transaction(driver: Any, statement: Statement) -> Iterator[None]:
     with _never_idle(driver):
         driver.begin()
         try:

@@ -10,14 +10,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from penstock import config, database, dialects
-from penstock.dialects.mysql import in_transaction, lift_limit
-from penstock.errors import errno_of
+from penstock.dialects.mysql import in_transaction, lift_limit, took_savepoint
 from penstock.wake import Wake
 
 _IDLE, _IN_ERROR = 0, 3  # libpq's PQTRANS_IDLE and PQTRANS_INERROR
 _OUTLIVED = "terminating connection due to"  # idle-in-transaction timeout, or transaction timeout
 
-_NO_SAVEPOINT = 1305
 #: Between two looks at a log that cannot wake: about twelve a second where nothing happens.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.004, 0.1
 _MEMORY_PAUSE_SECONDS = 0.02
@@ -182,14 +180,12 @@ class _MySQLWork:
                 lift_limit(connection)
 
     def is_broken(self, connection: Any) -> bool:
-        """The savepoint went with the transaction: by a deadlock, or because the block ended it."""
-        try:
-            connection.query("RELEASE SAVEPOINT penstock_work")
-        except Exception as error:
-            if errno_of(error) != _NO_SAVEPOINT:
-                raise
-            return True
-        return False
+        """The savepoint went with the transaction: by a deadlock, or because the block ended it.
+
+        Or a call of the block's own SQL was interrupted, which only its savepoint tells.
+        """
+        is_torn = took_savepoint(connection, "penstock_open")
+        return is_torn or not took_savepoint(connection, "penstock_work")
 
     def is_closed(self, connection: Any) -> bool:
         try:

@@ -119,7 +119,8 @@ class MySQLDatabase(_Connections):
     def __init__(self, engine: str, server: MySQLTestServer) -> None:
         super().__init__(engine, server.url(_APP))
         self.app = _APP
-        self._mutants: set[str] = set()
+        #: What stands in the place of functions until the next test.
+        self.mutants: dict[str, str] = {}
 
     def without_guard(self, function: str, old_text: str, new_text: str) -> None:
         self.without_guards(function, [(old_text, new_text)])
@@ -130,8 +131,12 @@ class MySQLDatabase(_Connections):
         for old_text, new_text in guards:
             assert present.count(old_text) == 1, f"{function} holds {old_text!r} not exactly once"
             present = present.replace(old_text, new_text)
-        self._mutants.add(function)
-        self._create(function, present)
+        self.mutate(function, present)
+
+    def mutate(self, function: str, text: str) -> None:
+        """Another text for a function, for this test."""
+        self.mutants[function] = text
+        self._create(function, text)
 
     def wait_until_blocked(self, connection: Any) -> None:
         thread = connection.thread_id()
@@ -155,9 +160,9 @@ class MySQLDatabase(_Connections):
         self.run("INSERT INTO pending (event_count) VALUES (1)")
         for table in self._used_tables(schema):
             self.run(_SEEDED.get(table) or self._emptied(table))
-        for function in sorted(self._mutants):
+        for function in sorted(self.mutants):
             self._create(function, routines()[function])
-        self._mutants.clear()
+        self.mutants.clear()
         self.run(f"DROP DATABASE IF EXISTS `{_APP}`")
         self.run(f"CREATE DATABASE `{_APP}`")
         topic_cache.clear()

@@ -55,7 +55,7 @@ NOT_FORWARD: dict[str, list[tuple[str, str, str]]] = {
         ("commit", "OR given.read_after <> stored.position", ""),
     ],
     "mysql": [
-        ("commit", "CALL check_positions(owner_id, partition_ids, positions, after);", ""),
+        ("move_positions", "CALL check_positions(owner_id, partition_ids, positions, after);", ""),
     ],
     "memory": [
         ("delivery._problem", "if position <= lease.position:", "if False:"),
@@ -77,7 +77,7 @@ NAMED_TWICE: Guard = {
         "(SELECT count(DISTINCT p.id) FROM unnest(partition_ids) AS p (id))",
         "cardinality(partition_ids)",
     ),
-    "mysql": ("commit", "COUNT(DISTINCT p.id)", "COUNT(p.id)"),
+    "mysql": ("move_positions", "COUNT(DISTINCT p.id)", "COUNT(p.id)"),
     "memory": (
         "delivery.commit",
         "if len(set(partition_ids)) != len(partition_ids):",

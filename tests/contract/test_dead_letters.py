@@ -38,7 +38,7 @@ NOT_COUNTED: Guard = {
 }
 NOT_PASSED: Guard = {
     "postgres": ("give_up", 'PERFORM "commit"(', "PERFORM jsonb_build_array("),
-    "mysql": ("give_up", "CALL `commit`(", "DO JSON_ARRAY("),
+    "mysql": ("give_up", "CALL move_positions(", "DO JSON_ARRAY("),
 }
 NOT_STORED: Guard = {
     "postgres": ("give_up", "PERFORM store_letters(", "PERFORM jsonb_build_array("),

@@ -33,6 +33,7 @@ EXPECTED = {
     "PS020": "InUse",
     "PS021": "LogBehind",
     "PS022": "BackPressure",
+    "PS023": "TornTransaction",
     "PS030": "EmptyName",
     "PS031": "NameTooLong",
     "PS032": "PathTooLong",

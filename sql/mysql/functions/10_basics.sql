@@ -27,6 +27,7 @@ BEGIN
         WHEN 'PS020' THEN SIGNAL SQLSTATE 'PS020' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
         WHEN 'PS021' THEN SIGNAL SQLSTATE 'PS021' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
         WHEN 'PS022' THEN SIGNAL SQLSTATE 'PS022' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
+        WHEN 'PS023' THEN SIGNAL SQLSTATE 'PS023' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
         WHEN 'PS030' THEN SIGNAL SQLSTATE 'PS030' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
         WHEN 'PS031' THEN SIGNAL SQLSTATE 'PS031' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
         WHEN 'PS032' THEN SIGNAL SQLSTATE 'PS032' SET MYSQL_ERRNO = number, MESSAGE_TEXT = words;
@@ -40,23 +41,46 @@ BEGIN
 END;
 
 -- name: begin_call
--- Opens a procedure that changes something. A procedure is not atomic by itself: where the connection commits every
--- statement it would be torn, so that is refused (PS018). The savepoint is what undo_call goes back to. A session that says itself
--- which id comes next, or in which steps, is refused too (PS006): the counters are everybody's, and whoever takes one to its end
--- stops the log for all. So is one that says itself what time it is: events, deadlines and repairs go by the clock of the server. Levels
--- of isolation and settings that are refused: see refuse_serializable.
+-- Opens a procedure that changes something: the first thing that it does. A procedure is not atomic by itself: where the connection
+-- commits every statement it would be torn, so that is refused (PS018). undo_call goes back to the savepoint penstock_call. The
+-- savepoint penstock_open says that a call is under way: end_call and undo_call take it away, and so does a ROLLBACK, also one to a
+-- savepoint in front of the call. No handler runs when a statement is killed (KILL QUERY, a time limit): then it stays, and
+-- what is done next in that transaction is refused (PS023). A session that says itself which id comes next, or in which steps, is
+-- refused too (PS006): the counters are everybody's, and whoever takes one to its end stops the log for all. So is one that says
+-- itself what time it is: events, deadlines and repairs go by the clock of the server. Levels of isolation and settings that are
+-- refused: see refuse_serializable.
 CREATE PROCEDURE begin_call(what VARCHAR(100))
 BEGIN
+    DECLARE is_torn BOOLEAN DEFAULT TRUE;
     DECLARE CONTINUE HANDLER FOR 1305 CALL refuse('PS018', CONCAT(what, ' needs a transaction: START TRANSACTION first'));
+    BEGIN
+        DECLARE CONTINUE HANDLER FOR 1305 SET is_torn = FALSE;
+        RELEASE SAVEPOINT penstock_open;
+    END;
+    IF is_torn THEN
+        -- Set again, for the calls after this one. Without penstock_call: only the caller knows what he has done since.
+        SAVEPOINT penstock_open;
+        CALL refuse('PS023', CONCAT('a call before ', what, ' was interrupted in this transaction, and is done in part'));
+    END IF;
     IF @@SESSION.insert_id <> 0 OR @@SESSION.auto_increment_increment <> 1 THEN
         CALL refuse('PS006', CONCAT(what, ' needs a session without insert_id and with auto_increment_increment = 1'));
     ELSEIF TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6)) NOT BETWEEN -10 AND 10 THEN
         CALL refuse('PS006', CONCAT(what, ' needs a session that has not set its timestamp'));
     END IF;
     CALL refuse_serializable(what);
+    SAVEPOINT penstock_open;
     SAVEPOINT penstock_call;
     -- Outside of a transaction the savepoint is gone already.
     ROLLBACK TO SAVEPOINT penstock_call;
+END;
+
+-- name: end_call
+-- Closes what begin_call has opened: the last thing that a procedure does, behind its result too. Whoever is told of an error either
+-- finds everything undone or is refused from then on. penstock_call goes with it, or the undo of a later call that fails before it
+-- has begun would take this one back.
+CREATE PROCEDURE end_call()
+BEGIN
+    RELEASE SAVEPOINT penstock_open;
 END;
 
 -- name: undo_call
@@ -64,8 +88,9 @@ END;
 -- everything, the savepoint too.
 CREATE PROCEDURE undo_call()
 BEGIN
-    DECLARE CONTINUE HANDLER FOR 1305 BEGIN END;
+    DECLARE EXIT HANDLER FOR 1305 BEGIN END;
     ROLLBACK TO SAVEPOINT penstock_call;
+    RELEASE SAVEPOINT penstock_open;
 END;
 
 -- name: refuse_serializable

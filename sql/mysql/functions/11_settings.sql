@@ -52,6 +52,7 @@ BEGIN
     ELSE
         REPLACE INTO settings (name, value, updated_by) VALUES (name, value, USER());
     END IF;
+    CALL end_call();
 END;
 
 -- name: settings_of

@@ -59,13 +59,12 @@ BEGIN
 END;
 
 -- name: lock_names
--- Opens a change of names, which needs READ COMMITTED (PS018). What rewrites paths or removes is alone; what only adds a name
+-- Locks the names for a change, which needs READ COMMITTED (PS018). What rewrites paths or removes is alone; what only adds a name
 -- shares the tree. This lock comes before those of topics, and those before the sequencer's: no two changes deadlock.
 CREATE PROCEDURE lock_names(what VARCHAR(100), alone BOOLEAN)
 BEGIN
     DECLARE locked BOOLEAN;
     CALL require_read_committed(what);
-    CALL begin_call(what);
     IF alone THEN
         SELECT t.singleton INTO locked FROM name_tree AS t FOR UPDATE;
     ELSE
@@ -203,6 +202,7 @@ BEGIN
             origin = VALUES(origin), updated_at = UTC_TIMESTAMP(6), updated_by = VALUES(updated_by);
     END IF;
     SELECT r.version FROM retention_policies AS r WHERE r.topic_id = owner_id;
+    CALL end_call();
 END;
 
 -- name: retention_of

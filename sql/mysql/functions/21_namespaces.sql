@@ -11,6 +11,7 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
+    CALL begin_call('create_namespace()');
     CALL require_path(path, 'namespace', 3998);
     CALL lock_names('create_namespace()', FALSE);
     CALL split_path(path, parent_path, own_name);
@@ -24,6 +25,7 @@ BEGIN
     SET created = LAST_INSERT_ID();
     DO LAST_INSERT_ID(id_before);
     SELECT created AS namespace_id;
+    CALL end_call();
 END;
 
 -- name: place_namespace
@@ -69,6 +71,7 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
+    CALL begin_call('rename_namespace()');
     CALL require_path(path, 'namespace', 3998);
     CALL require_name(new_name, 'namespace');
     CALL lock_names('rename_namespace()', TRUE);
@@ -80,6 +83,7 @@ BEGIN
         CALL place_namespace(own, path, parent, new_name, new_path);
     END IF;
     SELECT new_path AS path;
+    CALL end_call();
 END;
 
 -- name: move_namespace
@@ -95,6 +99,7 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
+    CALL begin_call('move_namespace()');
     CALL require_path(path, 'namespace', 3998);
     IF new_parent IS NULL OR CHAR_LENGTH(new_parent) > 0 THEN
         CALL require_path(new_parent, 'namespace', 3998);
@@ -115,6 +120,7 @@ BEGIN
         CALL refresh_policies('namespace', own);
     END IF;
     SELECT new_path AS path;
+    CALL end_call();
 END;
 
 -- name: lock_doomed
@@ -157,6 +163,7 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
+    CALL begin_call('delete_namespace()');
     CALL require_path(path, 'namespace', 3998);
     CALL lock_names('delete_namespace()', TRUE);
     CALL find_namespace(path, 'operate', own);
@@ -176,4 +183,5 @@ BEGIN
     WHERE n.id = own OR LEFT(n.path, CHAR_LENGTH(path) + 1) = CONCAT(path, '/');
     DELETE FROM namespaces WHERE id = own OR LEFT(namespaces.path, CHAR_LENGTH(path) + 1) = CONCAT(path, '/');
     SELECT JSON_LENGTH(doomed) AS topics;
+    CALL end_call();
 END;

@@ -30,6 +30,7 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
+    CALL begin_call('create_topic()');
     CALL require_address(topic);
     CALL require_partition_count(partitions);
     IF strategy IS NULL OR strategy NOT REGEXP '^(crc32|round_robin|explicit|client:[A-Za-z0-9_.-]{1,100})$' THEN
@@ -50,6 +51,7 @@ BEGIN
     CALL add_partitions(created, 0, partitions);
     DO LAST_INSERT_ID(id_before);
     SELECT created AS topic_id;
+    CALL end_call();
 END;
 
 -- name: place_topic
@@ -87,6 +89,7 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
+    CALL begin_call('rename_topic()');
     CALL require_address(topic);
     CALL require_name(new_name, 'topic');
     CALL lock_names('rename_topic()', TRUE);
@@ -94,6 +97,7 @@ BEGIN
     CALL split_path(topic, parent_path, own_name);
     CALL find_namespace(parent_path, 'operate', parent);
     CALL place_topic(own, topic, parent, CONCAT(parent_path, '/', new_name));
+    CALL end_call();
 END;
 
 -- name: move_topic
@@ -108,6 +112,7 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
+    CALL begin_call('move_topic()');
     CALL require_address(topic);
     CALL require_path(namespace, 'namespace', 3998);
     CALL lock_names('move_topic()', TRUE);
@@ -115,6 +120,7 @@ BEGIN
     CALL find_namespace(namespace, 'operate', parent);
     CALL split_path(topic, parent_path, own_name);
     CALL place_topic(own, topic, parent, CONCAT(namespace, '/', own_name));
+    CALL end_call();
 END;
 
 -- name: hold_sequencer
@@ -171,9 +177,9 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
+    CALL begin_call('resize_topic()');
     CALL require_address(topic);
     CALL require_partition_count(partitions);
-    CALL begin_call('resize_topic()');
     CALL require_read_committed('resize_topic()');
     CALL lock_topic(topic, 'operate', own, own_partitions);
     IF partitions < own_partitions THEN
@@ -193,6 +199,7 @@ BEGIN
         JOIN partitions AS p ON p.topic_id = own AND p.number >= own_partitions;
     END IF;
     SELECT own_partitions AS partitions;
+    CALL end_call();
 END;
 
 -- name: find_doomed
@@ -277,9 +284,10 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_address(topic);
     CALL begin_call('delete_topic()');
+    CALL require_address(topic);
     CALL require_read_committed('delete_topic()');
     CALL lock_topic(topic, 'operate', own, topic_partitions);
     CALL drop_topics(JSON_ARRAY(own), with_subscriptions);
+    CALL end_call();
 END;

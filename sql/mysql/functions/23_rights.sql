@@ -60,6 +60,7 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
+    CALL begin_call('grant_namespace()');
     CALL require_path(namespace, 'namespace', 3998);
     CALL require_verb(verb);
     CALL require_login(login);
@@ -69,6 +70,7 @@ BEGIN
     VALUES (own, login, verb, USER())
     ON DUPLICATE KEY UPDATE namespace_id = VALUES(namespace_id);
     CALL refresh_restricted(own, namespace);
+    CALL end_call();
 END;
 
 -- name: revoke_namespace
@@ -83,6 +85,7 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
+    CALL begin_call('revoke_namespace()');
     CALL require_path(namespace, 'namespace', 3998);
     CALL require_verb(verb);
     CALL lock_names('revoke_namespace()', TRUE);
@@ -97,6 +100,7 @@ BEGIN
         CALL refresh_restricted(own, namespace);
     END IF;
     SELECT was_there AS was_there;
+    CALL end_call();
 END;
 
 -- name: grants_of

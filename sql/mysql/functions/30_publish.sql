@@ -165,4 +165,5 @@ publish: BEGIN
     SET id = COALESCE(earlier, id);
     SELECT LOWER(INSERT(INSERT(INSERT(INSERT(HEX(id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
            duplicate AS duplicate;
+    CALL end_call();
 END;

@@ -187,6 +187,7 @@ BEGIN
     END IF;
     DO LAST_INSERT_ID(id_before);
     CALL answer_batch(published, duplicates);
+    CALL end_call();
 END;
 
 -- name: answer_batch

@@ -135,4 +135,5 @@ BEGIN
     SELECT MIN(o.at) INTO remaining FROM dedup_keys AS o WHERE o.at >= begin_at AND o.at < expired;
     SET @penstock_forgotten = COALESCE(remaining, expired);
     SELECT some AS turned;
+    CALL end_call();
 END;

@@ -15,6 +15,7 @@ BEGIN
         CALL refuse('PS006', CONCAT('limits of ', COALESCE(max_events, 'no'), ' events and ', COALESCE(max_bytes, 'no'), ' bytes'));
     END IF;
     UPDATE topics AS t SET t.max_unsequenced_events = max_events, t.max_unsequenced_bytes = max_bytes WHERE t.id = owner_id;
+    CALL end_call();
 END;
 
 -- name: measure_pressure
@@ -42,6 +43,7 @@ measure: BEGIN
     END IF;
     IF NOT is_mine THEN
         SELECT 0 AS pressed;
+        CALL end_call();
         LEAVE measure;
     END IF;
     REPLACE INTO pressure (partition_id, events, bytes, measured_at)
@@ -66,6 +68,7 @@ measure: BEGIN
     UPDATE pressure_measured SET measured_at = present WHERE singleton;
     SELECT COUNT(*) INTO pressed FROM pressure AS p;
     SELECT pressed AS pressed;
+    CALL end_call();
 END;
 
 -- name: refuse_under_pressure

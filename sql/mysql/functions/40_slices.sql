@@ -39,6 +39,7 @@ BEGIN
             peak_per_second * POW(0.5, TIMESTAMPDIFF(SECOND, measured_at, present) / 604800))),
         used = IF(measured_at > present - INTERVAL 1 HOUR, slice_rates.used, VALUES(used)),
         measured_at = IF(measured_at > present - INTERVAL 1 HOUR, measured_at, present);
+    CALL end_call();
 END;
 
 -- name: missing_slices

@@ -119,14 +119,15 @@ carry: BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('carry_positions()');
     CALL begin_call('carry_positions()');
+    CALL require_read_committed('carry_positions()');
     SELECT MIN(s.first_id), MAX(s.last_id) INTO first_full, last_full
     FROM slices AS s
     WHERE s.parent = 'positions' AND s.last_id < (SELECT MAX(p.id) FROM positions AS p);
     SELECT COUNT(*) INTO stale FROM newest_positions AS n WHERE n.id <= last_full;
     IF stale > (last_full - first_full + 1) / 2 OR last_full IS NULL THEN
         SELECT 0 AS carried;
+        CALL end_call();
         LEAVE carry;
     END IF;
     OPEN old_ones;
@@ -149,4 +150,5 @@ carry: BEGIN
     END LOOP;
     CLOSE old_ones;
     SELECT carried AS carried;
+    CALL end_call();
 END;

@@ -228,8 +228,8 @@ pass: BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('sequence()');
     CALL begin_call('sequence()');
+    CALL require_read_committed('sequence()');
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
         CALL refuse('PS006', CONCAT('a pass of ', COALESCE(max_events, 'NULL'), ' events: use 1 to 1,000,000'));
     END IF;
@@ -239,6 +239,7 @@ pass: BEGIN
     FOR UPDATE SKIP LOCKED;
     IF busy THEN
         SELECT 0 AS sequenced, more AS more, busy AS busy, grown AS grown;
+        CALL end_call();
         LEAVE pass;
     END IF;
     SET present = UTC_TIMESTAMP(6);
@@ -247,6 +248,7 @@ pass: BEGIN
         CALL repair_pass(wanted, present, due_done, id_done, sequenced, grown);
         CALL note_pass(sequenced, grown);
         SELECT sequenced AS sequenced, TRUE AS more, busy AS busy, grown AS grown;
+        CALL end_call();
         LEAVE pass;
     END IF;
     CALL collect_batch(wanted, present, due_done, id_done);
@@ -261,6 +263,7 @@ pass: BEGIN
     SELECT COUNT(*) INTO blocks FROM claimed AS c;
     IF blocks = 0 AND from_delayed = 0 THEN
         SELECT 0 AS sequenced, more AS more, busy AS busy, grown AS grown;
+        CALL end_call();
         LEAVE pass;
     END IF;
     CALL append_chunks(present, sequenced, grown);
@@ -276,6 +279,7 @@ pass: BEGIN
     SET floor_block = bottom, settled_block = settled, delayed_due = due_done, delayed_id = id_done, passed_at = last_pass
     WHERE singleton;
     SELECT sequenced AS sequenced, more AS more, busy AS busy, grown AS grown;
+    CALL end_call();
 END;
 
 -- name: find_unsequenced

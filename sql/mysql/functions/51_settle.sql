@@ -85,12 +85,13 @@ settle: BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('settle_blocks()');
     CALL begin_call('settle_blocks()');
+    CALL require_read_committed('settle_blocks()');
     SELECT s.floor_block, s.settled_block INTO bottom, settled FROM sequencer AS s FOR UPDATE SKIP LOCKED;
     IF NOT busy THEN
         CALL raise_floor(settled, bottom);
         UPDATE sequencer SET floor_block = bottom WHERE singleton;
     END IF;
     SELECT busy AS busy;
+    CALL end_call();
 END;

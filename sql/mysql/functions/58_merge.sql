@@ -90,8 +90,8 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('merge_chunks()');
     CALL begin_call('merge_chunks()');
+    CALL require_read_committed('merge_chunks()');
     SELECT p.low_sequence INTO low FROM partitions AS p WHERE p.id = partition_id FOR UPDATE;
     SELECT MAX(c.first_sequence) INTO newest FROM chunks AS c WHERE c.partition_id = partition_id;
     DELETE FROM chunks
@@ -117,4 +117,5 @@ BEGIN
         END IF;
     END IF;
     SELECT gone AS gone;
+    CALL end_call();
 END;

@@ -199,8 +199,8 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('subscribe()');
     CALL begin_call('subscribe()');
+    CALL require_read_committed('subscribe()');
     CALL require_name(REPLACE(subscription, '/', '.'), 'subscription');
     IF COALESCE(JSON_LENGTH(topics), 0) = 0 THEN
         CALL refuse('PS006', 'a subscription without a topic');
@@ -233,6 +233,7 @@ BEGIN
         CALL refresh_policy(owner_id);
     END IF;
     SELECT added;
+    CALL end_call();
 END;
 
 -- name: configure_subscription
@@ -261,6 +262,7 @@ BEGIN
     FROM policies AS p WHERE p.scope = 'subscription' AND p.scope_id = owner_id AND p.kind = 'heartbeat';
     CALL store_policy('subscription', owner_id, 'heartbeat', JSON_MERGE_PRESERVE(
         JSON_REMOVE(present, '$.heartbeat_seconds', '$.lease_seconds', '$.release_seconds'), wanted), 'hand', new_version);
+    CALL end_call();
 END;
 
 -- name: unsubscribe
@@ -289,6 +291,7 @@ BEGIN
     DELETE d FROM dead_letters AS d WHERE d.subscription_id = owner_id;
     CALL forget_policies('subscription', JSON_ARRAY(owner_id));
     DELETE s FROM subscriptions AS s WHERE s.id = owner_id;
+    CALL end_call();
 END;
 
 -- name: subscription_lag

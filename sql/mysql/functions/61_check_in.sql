@@ -375,8 +375,8 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('check_in()');
     CALL begin_call('check_in()');
+    CALL require_read_committed('check_in()');
     CALL lock_subscription(subscription, owner_id);
     SET present = UTC_TIMESTAMP(6);
     SELECT s.release_seconds, s.refresh_seconds, GREATEST(s.heartbeat_seconds, COALESCE(v.pace_seconds, 0))
@@ -409,4 +409,5 @@ BEGIN
         END IF;
     END IF;
     CALL held_leases(subscription, consumer);
+    CALL end_call();
 END;

@@ -163,6 +163,7 @@ BEGIN
         heartbeat_at = VALUES(heartbeat_at), deadline = VALUES(deadline), check_in_at = DEFAULT(check_in_at), called = FALSE;
     CALL limit_consumer(owner_id, consumer, topics);
     SELECT heartbeat_time AS heartbeat_seconds, lease_time AS lease_seconds, MAX(h.history) AS history FROM histories AS h;
+    CALL end_call();
 END;
 
 -- name: extend_deadline
@@ -200,6 +201,7 @@ BEGIN
     CALL begin_call('heartbeat()');
     CALL find_subscription(subscription, owner_id);
     CALL extend_deadline(owner_id, consumer, session, UTC_TIMESTAMP(6), NULL);
+    CALL end_call();
 END;
 
 -- name: heartbeats
@@ -287,6 +289,7 @@ BEGIN
         ON c.subscription_id = s.id AND c.id = g.id AND c.session = UNHEX(REPLACE(r.id, '-', ''))
     LEFT JOIN surveys AS v FORCE INDEX (PRIMARY) ON v.subscription_id = s.id
     ORDER BY r.place;
+    CALL end_call();
 END;
 
 -- name: held_leases
@@ -352,6 +355,7 @@ BEGIN
     END LOOP;
     CLOSE given;
     SELECT freed;
+    CALL end_call();
 END;
 
 -- name: leave
@@ -382,4 +386,5 @@ BEGIN
             WHERE c.subscription_id = owner_id AND c.id = consumer;
         END IF;
     END IF;
+    CALL end_call();
 END;

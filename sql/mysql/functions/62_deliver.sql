@@ -184,24 +184,14 @@ BEGIN
     CLOSE given;
 END;
 
--- name: commit
--- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect exactly
--- once. Positions are the last sequences that are done. after are the positions behind which the events were read (or NULL):
--- a reader whose last COMMIT was answered by a lost connection may read them again, and must not do them again. The arrays are
--- JSON. Raises PS006, PS010, PS011, PS012, PS013, PS018.
-CREATE PROCEDURE `commit`(
+-- name: move_positions
+-- What commit does, in the call of somebody else.
+CREATE PROCEDURE move_positions(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, positions JSON, after JSON
 )
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE places INT DEFAULT COALESCE(JSON_LENGTH(partition_ids), 0);
-    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
-    CALL begin_call('commit()');
     CALL find_subscription(subscription, owner_id);
     IF places = 0 OR places <> COALESCE(JSON_LENGTH(lease_epochs), 0) OR places <> COALESCE(JSON_LENGTH(positions), 0)
         OR places <> COALESCE(JSON_LENGTH(after), places) THEN
@@ -226,8 +216,28 @@ BEGIN
         FROM JSON_TABLE(positions, '$[*]' COLUMNS (place FOR ORDINALITY, position BIGINT PATH '$')) AS j
         LIMIT 1000000
     ) AS w ON w.place = p.place;
+END;
+
+-- name: commit
+-- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect exactly
+-- once. Positions are the last sequences that are done. after are the positions behind which the events were read (or NULL):
+-- a reader whose last COMMIT was answered by a lost connection may read them again, and must not do them again. The arrays are
+-- JSON. Raises PS006, PS010, PS011, PS012, PS013, PS018.
+CREATE PROCEDURE `commit`(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, positions JSON, after JSON
+)
+BEGIN
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    BEGIN
+        CALL undo_call();
+        RESIGNAL;
+    END;
+    CALL begin_call('commit()');
+    CALL move_positions(subscription, consumer, partition_ids, lease_epochs, positions, after);
     -- The caller may ask for the id of a row of his own.
     DO LAST_INSERT_ID(id_before);
+    CALL end_call();
 END;
 
 -- name: position
@@ -286,14 +296,15 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('seek()');
     CALL begin_call('seek()');
+    CALL require_read_committed('seek()');
     CALL find_subscription(subscription, owner_id);
     CALL lock_topic(topic, 'read', topic_id, partitions);
     CALL find_partition(topic, `partition`, source_id);
     CALL require_reader(owner_id, topic_id, subscription, topic);
     CALL move_position(owner_id, source_id, start, wanted);
     SELECT wanted AS position;
+    CALL end_call();
 END;
 
 -- name: require_reader
@@ -349,8 +360,8 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('reset_subscription()');
     CALL begin_call('reset_subscription()');
+    CALL require_read_committed('reset_subscription()');
     CALL find_subscription(subscription, owner_id);
     IF of_topic IS NOT NULL THEN
         CALL find_topic_for(of_topic, 'consume', only_id);
@@ -372,6 +383,7 @@ BEGIN
     JOIN topics AS t ON t.id = p.topic_id
     WHERE l.subscription_id = owner_id AND (only_id IS NULL OR t.id = only_id)
     ORDER BY p.id;
+    CALL end_call();
 END;
 
 -- name: sweep
@@ -412,6 +424,7 @@ BEGIN
     END LOOP;
     CLOSE owners;
     SELECT expired_consumers, locked_leases;
+    CALL end_call();
 END;
 
 -- name: find_rejected_commits

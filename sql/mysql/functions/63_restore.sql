@@ -60,8 +60,8 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('reconcile()');
     CALL begin_call('reconcile()');
+    CALL require_read_committed('reconcile()');
     IF COALESCE(reason, '') REGEXP '^[[:space:]]*$' THEN
         CALL refuse('PS006', 'a history without a reason: say what was restored, and from when');
     ELSEIF CHAR_LENGTH(reason) > 1000 THEN
@@ -72,6 +72,7 @@ BEGIN
     SELECT s.singleton INTO locked FROM sequencer AS s FOR UPDATE;
     CALL open_history(reason, opened);
     SELECT opened AS reconcile;
+    CALL end_call();
 END;
 
 -- name: stop_partition
@@ -148,8 +149,8 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('report_positions()');
     CALL begin_call('report_positions()');
+    CALL require_read_committed('report_positions()');
     SET given = COALESCE(JSON_LENGTH(partition_ids), 0);
     SELECT COUNT(*) INTO wrong
     FROM JSON_TABLE(JSON_MERGE_PRESERVE(partition_ids, sequences, histories), '$[*]' COLUMNS (
@@ -170,6 +171,7 @@ BEGIN
            high_watermark(p.id) AS high_watermark, present AS present_history
     FROM JSON_TABLE(known, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j JOIN partitions AS p ON p.id = j.id
     ORDER BY p.id;
+    CALL end_call();
 END;
 
 -- name: restore_status

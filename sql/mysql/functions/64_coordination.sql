@@ -62,6 +62,7 @@ BEGIN
         END IF;
     END IF;
     SELECT position;
+    CALL end_call();
 END;
 
 -- name: lease_states
@@ -130,6 +131,7 @@ BEGIN
         SET term = NULL;
     END IF;
     SELECT term;
+    CALL end_call();
 END;
 
 -- name: assign_partitions
@@ -155,6 +157,7 @@ BEGIN
         CALL refuse('PS010', CONCAT('term ', COALESCE(term, 'NULL'), ' of leader "', consumer, '" is over'));
     END IF;
     UPDATE leaders AS l SET l.decided_in = term, l.holders = holders WHERE l.subscription_id = owner_id;
+    CALL end_call();
 END;
 
 -- name: assignment_of
@@ -228,8 +231,8 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('mark_low_water()');
     CALL begin_call('mark_low_water()');
+    CALL require_read_committed('mark_low_water()');
     CALL find_subscription(subscription, owner_id);
     IF places <> COALESCE(JSON_LENGTH(lease_epochs), 0) OR places <> COALESCE(JSON_LENGTH(positions), 0) THEN
         CALL refuse('PS006', 'each partition needs one lease_epoch and one position');
@@ -246,4 +249,5 @@ BEGIN
     CLOSE given;
     DO LAST_INSERT_ID(id_before);
     SELECT marked;
+    CALL end_call();
 END;

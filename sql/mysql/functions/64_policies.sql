@@ -385,6 +385,7 @@ BEGIN
     CALL lock_policy_scope(scope, name, of_id);
     CALL store_policy(scope, of_id, kind, settings, origin, new_version);
     SELECT new_version AS version;
+    CALL end_call();
 END;
 
 -- name: clear_policy

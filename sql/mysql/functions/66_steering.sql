@@ -21,6 +21,7 @@ BEGIN
     SET s.paused_at = UTC_TIMESTAMP(6), s.paused_by = USER(), s.paused_reason = reason
     WHERE s.id = owner_id AND s.paused_at IS NULL;
     SELECT NOT paused AS paused;
+    CALL end_call();
 END;
 
 -- name: resume_subscription
@@ -40,6 +41,7 @@ BEGIN
     UPDATE subscriptions AS s SET s.paused_at = NULL, s.paused_by = NULL, s.paused_reason = NULL
     WHERE s.id = owner_id;
     SELECT paused AS resumed;
+    CALL end_call();
 END;
 
 -- name: show_subscriptions
@@ -154,6 +156,7 @@ BEGIN
     END IF;
     REPLACE INTO consumer_errors (subscription_id, consumer, error, at)
     VALUES (owner_id, consumer, LEFT(error, 2000), UTC_TIMESTAMP(6));
+    CALL end_call();
 END;
 
 -- name: subscription_consumers

@@ -73,6 +73,7 @@ BEGIN
            t.known_as
     FROM blocks AS b JOIN partitions AS p ON p.id = b.partition_id JOIN topics AS t ON t.id = p.topic_id
     WHERE b.id = block;
+    CALL end_call();
 END;
 
 -- name: read_block
@@ -127,6 +128,7 @@ BEGIN
     SELECT 1 + COUNT(*) INTO failed FROM relay_failures AS f WHERE f.block_id = block_id;
     INSERT INTO relay_failures (block_id, attempt, error) VALUES (block_id, failed, LEFT(error, 2000));
     SELECT LEAST(base_seconds * POW(2, LEAST(failed - 1, 40)), max_seconds) * (1 - RAND() / 2) AS wait_seconds;
+    CALL end_call();
 END;
 
 -- name: dead_letter
@@ -160,4 +162,5 @@ BEGIN
         SELECT * FROM dead_letters AS d FORCE INDEX (PRIMARY)
         WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
           AND d.history = present);
+    CALL end_call();
 END;

@@ -80,6 +80,7 @@ BEGIN
     REPLACE INTO attempts (subscription_id, partition_id, sequence, history, attempts, reason)
     VALUES (owner_id, partition_id, sequence, present, counted, COALESCE(NULLIF(LEFT(reason, 2000), ''), known, ''));
     SELECT counted AS attempts;
+    CALL end_call();
 END;
 
 -- name: store_letters
@@ -150,8 +151,8 @@ BEGIN
     END;
     CALL begin_call('give_up()');
     CALL find_subscription(subscription, owner_id);
-    CALL `commit`(subscription, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch), JSON_ARRAY(sequence),
-                  JSON_ARRAY(sequence - 1));
+    CALL move_positions(subscription, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch), JSON_ARRAY(sequence),
+                        JSON_ARRAY(sequence - 1));
     CALL store_letters(owner_id, partition_id, JSON_ARRAY(sequence), COALESCE(reason, ''), GREATEST(COALESCE(attempts, 1), 1),
                        COALESCE(park, FALSE), FALSE);
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id AND a.partition_id = partition_id;
@@ -160,6 +161,7 @@ BEGIN
     WHERE d.subscription_id = owner_id AND d.partition_id = partition_id AND d.sequence = sequence
       AND d.history = (SELECT MAX(h.history) FROM histories AS h);
     DO LAST_INSERT_ID(id_before);
+    CALL end_call();
 END;
 
 -- name: parked_keys
@@ -203,10 +205,11 @@ BEGIN
     IF after IS NULL OR places = 0 OR good <> places THEN
         CALL refuse('PS006', 'events are parked by the commit that passes them, each once');
     END IF;
-    CALL `commit`(subscription, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch), JSON_ARRAY(position),
-                  JSON_ARRAY(after));
+    CALL move_positions(subscription, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch), JSON_ARRAY(position),
+                        JSON_ARRAY(after));
     CALL store_letters(owner_id, partition_id, sequences, 'waits behind an earlier event of its key', 0, TRUE, TRUE);
     DO LAST_INSERT_ID(id_before);
+    CALL end_call();
 END;
 
 -- name: return_letters
@@ -304,6 +307,7 @@ BEGIN
         ORDER BY d.partition_id, d.history, d.sequence;
     END IF;
     SET SESSION group_concat_max_len = limit_before;
+    CALL end_call();
 END;
 
 -- name: finish_redriven
@@ -344,6 +348,7 @@ BEGIN
         CALL refuse('PS041', CONCAT('of ', JSON_LENGTH(letter_ids), ' redriven dead letters ', JSON_LENGTH(letter_ids) - finished,
                                     ' are not waiting any more'));
     END IF;
+    CALL end_call();
 END;
 
 -- name: fail_redriven
@@ -363,6 +368,7 @@ BEGIN
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     CALL return_letters(owner_id, JSON_ARRAY(letter_id), reason);
+    CALL end_call();
 END;
 
 -- name: redrive
@@ -377,8 +383,8 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('redrive()');
     CALL begin_call('redrive()');
+    CALL require_read_committed('redrive()');
     CALL find_subscription(subscription, owner_id);
     IF letter_ids IS NULL THEN
         UPDATE dead_letters AS d
@@ -404,6 +410,7 @@ BEGIN
         SET changed = changed + ROW_COUNT();
     END IF;
     SELECT changed AS redriven;
+    CALL end_call();
 END;
 
 -- name: drop_dead_letters
@@ -418,8 +425,8 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('drop_dead_letters()');
     CALL begin_call('drop_dead_letters()');
+    CALL require_read_committed('drop_dead_letters()');
     CALL find_subscription(subscription, owner_id);
     IF letter_ids IS NULL THEN
         CALL refuse('PS006', 'no dead letter is named');
@@ -442,6 +449,7 @@ BEGIN
     STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = g.id
     WHERE d.subscription_id = owner_id;
     SELECT gone AS dropped;
+    CALL end_call();
 END;
 
 -- name: dead_letters_of

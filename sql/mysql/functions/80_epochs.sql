@@ -101,6 +101,7 @@ BEGIN
     SELECT e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum
     FROM log_epochs AS e
     WHERE e.partition_id = source_id AND e.log_epoch = previous + 1 AND last IS NOT NULL;
+    CALL end_call();
 END;
 
 -- name: log_epochs_of
@@ -190,6 +191,7 @@ BEGIN
     WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
     INSERT INTO epoch_copies (partition_id, log_epoch, target, location, state, detail)
     VALUES (source_id, log_epoch, target, location, 'verified', '');
+    CALL end_call();
 END;
 
 -- name: forget_copy
@@ -207,6 +209,7 @@ BEGIN
     UPDATE epoch_copies AS c
     SET c.state = 'missing', c.detail = LEFT(reason, 2000), c.changed_at = UTC_TIMESTAMP(6)
     WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
+    CALL end_call();
 END;
 
 -- name: lowest_position
@@ -311,8 +314,8 @@ BEGIN
         CALL undo_call();
         RESIGNAL;
     END;
-    CALL require_read_committed('clean()');
     CALL begin_call('clean()');
+    CALL require_read_committed('clean()');
     CALL lock_topic(topic, 'operate', source_id, partitions);
     CREATE TEMPORARY TABLE IF NOT EXISTS cleaned (
         number INT NOT NULL PRIMARY KEY, old_low_sequence BIGINT NOT NULL, reason VARCHAR(1000) NOT NULL
@@ -331,6 +334,7 @@ BEGIN
     SELECT c.number AS `partition`, c.old_low_sequence, p.low_sequence, c.reason
     FROM cleaned AS c JOIN partitions AS p ON p.topic_id = source_id AND p.number = c.number
     ORDER BY c.number;
+    CALL end_call();
 END;
 
 -- name: low_sequences

@@ -92,6 +92,7 @@ BEGIN
     FROM JSON_TABLE(
         '["consumer", "installer", "operator", "publisher", "reader"]', '$[*]' COLUMNS (kind VARCHAR(20) PATH '$')
     ) AS k;
+    CALL end_call();
 END;
 
 -- name: find_bad_roles
@@ -157,4 +158,5 @@ BEGIN
     INSERT INTO role_edges (member, is_role, role)
     SELECT DISTINCT e.User, e.Host = '', e.Role FROM mysql.roles_mapping AS e;
     */
+    CALL end_call();
 END;
