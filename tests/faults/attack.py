@@ -21,7 +21,7 @@ from tests.faults.mixed import PUBLISHERS, Mixed
 from tests.faults.servers import Crashing
 from tests.faults.world import TOPIC, World
 
-#: KILL QUERY on MySQL and MariaDB, too: PENSTOCK_FAULT_KILL_QUERY=0 leaves it out, =1 has it.
+#: PENSTOCK_FAULT_KILL_QUERY=0 leaves KILL QUERY and pg_cancel_backend out.
 KILL_QUERY = os.environ.get("PENSTOCK_FAULT_KILL_QUERY", "")
 #: How long a transaction may be in doubt before somebody settles it.
 DOUBT_SECONDS = 4.0
@@ -138,7 +138,7 @@ class Attack(Mixed):
 
     def cancel(self) -> None:
         """What sessions are at is cancelled; on MySQL their transactions go on."""
-        kills = KILL_QUERY != "0" if self.world.engine == "postgres" else KILL_QUERY == "1"
+        kills = KILL_QUERY != "0"
         self._at_sessions("cancel", (CANCEL if kills else END_SESSION)[self.world.engine])
 
     def end_sessions(self) -> None:

@@ -1,7 +1,6 @@
 -- name: suspects
--- Of leases that are held, those whose next events may be what broke the consumer before: died says that a holder has died since the
--- position moved; sequence, attempts and reason are of the event behind the position, if it was handed out with begin_attempt and
--- is not done; attempts is 0 if a group began there. No row for a partition that is in order. The arrays are JSON. Raises PS013.
+-- Held leases whose next events may have broken a consumer. died: a holder has died since the position moved. sequence, attempts,
+-- reason: of the next event, if begin_attempt handed it out; attempts is 0 where a group began. Raises PS013.
 CREATE PROCEDURE suspects(subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON)
 READS SQL DATA
 BEGIN
