@@ -61,7 +61,11 @@ METRICS: dict[str, About] = {
     "lag_seconds": About("gauge", "subscription", "For how long the first of them has waited"),
     "leased_partitions": About("gauge", "subscription", "Partitions that some consumer holds"),
     "take_overs": About("counter", "subscription", "Leases taken over from dead consumers"),
-    "rejected_commits": About("counter", "", "Commits that the fence refused, of anybody"),
+    "rejected_commits": About(
+        "counter",
+        "",
+        "Commits that the fence refused, of anybody; absent behind walls",
+    ),
     "sequencer_lag_events": About("gauge", "", "Committed events that wait for their sequence"),
     "sequencer_lag_seconds": About("gauge", "", "For how long the first of them has waited"),
 }

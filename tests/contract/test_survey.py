@@ -14,7 +14,7 @@ from tests.stream.kit import STREAM, SUBSCRIPTION, filled, holders, more
 PARTITIONS = 8
 
 NOTHING_AGAIN: Guard = {
-    "postgres": ("find_active", "- floor(l.place) < share", "- floor(l.place) < 0"),
+    "postgres": ("find_active", "- floor(l.place) < find_active.share", "- floor(l.place) < 0"),
     "mysql": ("survey", "- FLOOR(l.random_key - turn) < share", "- FLOOR(l.random_key - turn) < 0"),
 }
 ONLY_A_PART: Guard = {

@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from penstock import database, dead_letters, log, policies, rights, stream, topic_cache
+from penstock.dialects import work
 from penstock.errors import (
     AlreadyExists,
     InUse,
@@ -433,12 +434,10 @@ def test_rights_are_given_to_who_is_there(db: ContractDatabase, tenants: Tenants
     for verb in ("", "READ", "all", None):
         with pytest.raises(InvalidArgument, match="no right"):
             penstock.grant_namespace(tenants.owner, "ours", tenants.somebody, verb)  # type: ignore[arg-type]
-        with pytest.raises(Exception, match="no right") as refused:
-            database.execute(
-                tenants.owner,
-                f"{call}.grant_namespace('ours', %(login)s, %(verb)s)",
-                {"login": tenants.somebody, "verb": verb},
-            )
+        own = work.of_connection(tenants.owner).transaction(tenants.owner)
+        with pytest.raises(Exception, match="no right") as refused, own:
+            asked = f"{call}.grant_namespace('ours', %(login)s, %(verb)s)"
+            database.execute(tenants.owner, asked, {"login": tenants.somebody, "verb": verb})
         assert isinstance(refused.value, InvalidArgument) or sqlstate_of(refused.value) == "PS006"
 
 
