@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock import log, names
+from penstock import log
 from penstock.records import Message
+from penstock.topics import names
 
 PARTITIONS = 16
 NAMESPACE = "bench"

@@ -15,10 +15,11 @@ from psycopg.types.json import Jsonb
 
 from benchmarks.bench import NAMESPACE, Bench
 from benchmarks.events import COPY_TYPES, KEYS, PAYLOAD_BYTES, copy_rows, with_ids
-from penstock import database, names
-from penstock.migrate import migrate
-from penstock.publish import publish_bulk
+from penstock import database
+from penstock.database.migrate import migrate
+from penstock.publishing.bulk import publish_bulk
 from penstock.records import Message
+from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
 
 BARE_COLUMNS = ("id", "key", "type", "content_type", "headers", "payload")

@@ -16,10 +16,13 @@ from typing import Any
 from benchmarks.bench import NAMESPACE, Bench
 from benchmarks.events import messages, with_ids
 from benchmarks.measure import batches
-from penstock import config, database, names, topic_cache
-from penstock.migrate import migrate
-from penstock.publish import publish_batch
+from penstock import database
+from penstock.database import config
+from penstock.database.migrate import migrate
+from penstock.publishing import known_topics
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
+from penstock.topics import names
 from tools.servers import DURABLE, Distribution, MySQLServer
 
 FILL = 2_000  # events that are published in one transaction
@@ -166,7 +169,7 @@ def bench_schema(server: MySQLServer, name: str) -> Iterator[BenchMySQL]:
     url = f"{server.url(name)}?ssl_disabled=true"
     migrate(url)
     # Another installation may have stood at the same address, with other numbers for its topics.
-    topic_cache.clear()
+    known_topics.clear()
     connection = database.connect(url, statement_timeout_ms=0)
     try:
         distribution = server.distribution

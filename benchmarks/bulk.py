@@ -10,9 +10,9 @@ from benchmarks.bench_database import BenchDatabase
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Case, Settings, batches
 from benchmarks.publish import AIM, BATCH, BATCH_SIZE, publishing
-from penstock.identifiers import uuid7s
-from penstock.packed_arrays import packed
-from penstock.publish import publish_bulk
+from penstock.publishing.bulk import publish_bulk
+from penstock.publishing.columns import packed
+from penstock.publishing.event_ids import uuid7s
 from penstock.records import Message
 
 COPY = 50_000

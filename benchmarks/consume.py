@@ -12,9 +12,9 @@ from typing import Any
 from benchmarks.bench import PARTITIONS, Bench
 from benchmarks.fetch import filled
 from benchmarks.measure import Aim, Case, Settings
-from penstock import stream
-from penstock.consumer import Batch, Consumer
+from penstock.consumer.consumer import Batch, Consumer
 from penstock.records import Lease
+from penstock.subscriptions import stream
 
 ROWS = {"postgres": 300_000, "mysql": 100_000, "mariadb": 100_000}
 BATCH_SIZE = 500

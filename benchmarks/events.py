@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from penstock.identifiers import uuid7s
+from penstock.publishing.event_ids import uuid7s
 from penstock.records import Message
 
 PAYLOAD_BYTES = 200

@@ -9,7 +9,7 @@ from benchmarks.bench import PARTITIONS, PASS, Bench
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Case, Settings, batches
 from penstock import log
-from penstock.publish import publish_batch
+from penstock.publishing.publish import publish_batch
 
 ROWS = 100_000
 BATCH_SIZE = 1_000

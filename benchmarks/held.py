@@ -20,9 +20,10 @@ from benchmarks.bench_database import BenchDatabase
 from benchmarks.consume import BATCH_SIZE, hold_all, join_all
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Figure, Settings, batches, figure
-from penstock import log, stream
-from penstock.publish import publish_batch
+from penstock import log
+from penstock.publishing.publish import publish_batch
 from penstock.records import Lease, Message
+from penstock.subscriptions import stream
 
 RATE = 2_000  # events/s in each of the two databases
 BEAT_SECONDS = BATCH_SIZE / RATE

@@ -15,8 +15,9 @@ from benchmarks.bench import Bench
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Figure, Settings, figure
 from benchmarks.processor import processor_seconds
-from penstock import stream
-from penstock.publish import publish_batch
+from penstock import subscriptions
+from penstock.publishing.publish import publish_batch
+from penstock.subscriptions import stream
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 1_024
@@ -98,7 +99,7 @@ def nothing(batch: object) -> None:
 
 def _wait_until_read(bench: Bench, events: int) -> None:
     deadline = time.monotonic() + 120
-    while sum(each.position for each in stream.lag(bench.connection, SUBSCRIPTION)) < events:
+    while sum(each.position for each in subscriptions.lag(bench.connection, SUBSCRIPTION)) < events:
         if time.monotonic() > deadline:
             raise RuntimeError("the daemon has not read what there was")
         time.sleep(0.2)
@@ -106,7 +107,7 @@ def _wait_until_read(bench: Bench, events: int) -> None:
 
 def _wait_until_released(bench: Bench, most_seconds: float) -> None:
     deadline = time.monotonic() + most_seconds
-    while any(each.holder for each in stream.lag(bench.connection, SUBSCRIPTION)):
+    while any(each.holder for each in subscriptions.lag(bench.connection, SUBSCRIPTION)):
         if time.monotonic() > deadline:
             print("  partitions with nothing to read are still held", flush=True)
             return

@@ -23,7 +23,8 @@ from benchmarks.bench import Bench
 from benchmarks.measure import Aim, Figure, Settings, figure
 from benchmarks.picture import histogram
 from benchmarks.processor import processor_seconds
-from penstock import names, stream
+from penstock.subscriptions import stream
+from penstock.topics import names
 
 RATE, SECONDS, WARM_SECONDS = 1_000, 60, 5
 COLD_EVENTS, COLD_AFTER_SECONDS = 60, 60.0

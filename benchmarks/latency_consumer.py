@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from penstock.consumer import Consumer
+from penstock.consumer.consumer import Consumer
 from penstock.records import Event
 
 

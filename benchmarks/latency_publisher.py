@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from penstock import database
-from penstock.publish import publish, publish_batch
+from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
 
 #: Between two events of cold partitions: the daemon has gone to rest, and is not in step with us.

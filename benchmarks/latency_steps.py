@@ -20,7 +20,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from penstock import log, stream
+from penstock import log
+from penstock.subscriptions import stream
 
 
 @dataclass(frozen=True, slots=True)

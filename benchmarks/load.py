@@ -22,11 +22,12 @@ from typing import Any
 from benchmarks.bench import Bench
 from benchmarks.measure import Aim, Figure, Settings, figure
 from benchmarks.processor import processor_seconds
-from penstock import database, stream
+from penstock import database
 from penstock.errors import UnknownConsumer
-from penstock.publish import publish_batch
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 
 CONSUMERS = 1_000
 PARTITIONS = 1_024

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.bench import Bench
 from benchmarks.events import messages
 from benchmarks.measure import Aim, Case, Settings, batches
-from penstock.publish import publish, publish_batch
+from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
 
 SINGLE, BATCH = 1_000, 20_000

@@ -12,9 +12,9 @@ from consumers import daemon
 from consumers.processes import Line
 from consumers.settings import Settings
 from consumers.state import figures_of
+from penstock.consumer.process import drain_on_signals, log_to_stderr
+from penstock.consumer.supervisor import Supervisor
 from penstock.errors import PenstockError, UsageError
-from penstock.process import drain_on_signals, log_to_stderr
-from penstock.supervisor import Supervisor
 
 
 def main() -> int:

@@ -70,7 +70,7 @@ def run_daemon(
     settings = settings_of(chosen)
 
     from consumers import daemon
-    from penstock import process
+    from penstock.consumer import process
 
     if check:
         daemon.require_sinks(settings)

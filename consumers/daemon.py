@@ -20,11 +20,13 @@ from consumers.watch import Watch
 from consumers.workers import MeteredConsumer, RelayWorker, SequencerWorker, SweepWorker
 from ops.relay import Relay
 from ops.sinks.address import configured_sink
-from penstock import database, migrate, process, reconnect, stream
-from penstock.consumer import Consumer
+from penstock import database, subscriptions
+from penstock.consumer import process
+from penstock.consumer.consumer import Consumer
+from penstock.consumer.supervisor import STARTED_AFTER_SECONDS, Supervisor
+from penstock.consumer.worker import Worker
+from penstock.database import migrate, pace as reconnect
 from penstock.errors import SubscriptionNotFound
-from penstock.supervisor import STARTED_AFTER_SECONDS, Supervisor
-from penstock.worker import Worker
 
 logger = logging.getLogger("penstock.daemon")
 
@@ -104,7 +106,7 @@ def require_sinks(settings: Settings) -> None:
 
 def _require_subscriptions(connection: database.Connection, settings: Settings) -> None:
     for name in settings.subscriptions():
-        if not stream.lag(connection, name):
+        if not subscriptions.lag(connection, name):
             raise SubscriptionNotFound(
                 f"there is no subscription {name!r}",
                 hint=f"create it: penstock subscription create {name} --topic TOPIC",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from consumers.options import Effective, flag
-from penstock import config
+from penstock.database import config
 from penstock.errors import ConfigurationError
 
 

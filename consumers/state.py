@@ -9,7 +9,7 @@ from consumers.metrics import Figures, add_up
 from consumers.processes import ChildProcess
 from consumers.watch import Watch, of_this_process
 from consumers.workers import MeteredConsumer
-from penstock.supervisor import Supervisor
+from penstock.consumer.supervisor import Supervisor
 
 
 class State(Protocol):

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from consumers.metrics import Figures
-from penstock import database, log, reconnect, stream
+from penstock import database, log, subscriptions
+from penstock.database import pace as reconnect
 
 logger = logging.getLogger("penstock.daemon")
 
@@ -119,7 +120,7 @@ class Watch:
         if status.rejected_commits is not None:
             found["rejected_commits", ""] = float(status.rejected_commits)
         for name in self._served:
-            found["take_overs", name] = float(stream.take_overs(connection, name))
+            found["take_overs", name] = float(subscriptions.take_overs(connection, name))
         for name, lags in self._by_subscription(connection).items():
             found["lag_events", name] = float(sum(each.lag_events for each in lags))
             found["lag_seconds", name] = float(max(each.lag_seconds for each in lags))
@@ -127,12 +128,12 @@ class Watch:
             found["leased_partitions", name] = float(len(held))
         self._figures = found
 
-    def _by_subscription(self, connection: Any) -> dict[str, list[stream.Lag]]:
+    def _by_subscription(self, connection: Any) -> dict[str, list[subscriptions.Lag]]:
         if self._everything:
-            lags = stream.lag(connection)
+            lags = subscriptions.lag(connection)
         else:
-            lags = [lag for name in self._served for lag in stream.lag(connection, name)]
-        found: dict[str, list[stream.Lag]] = {}
+            lags = [lag for name in self._served for lag in subscriptions.lag(connection, name)]
+        found: dict[str, list[subscriptions.Lag]] = {}
         for each in lags:
             is_one_too_many = each.subscription not in found and len(found) >= MOST_SUBSCRIPTIONS
             name = THE_OTHERS if is_one_too_many else each.subscription

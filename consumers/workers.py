@@ -14,8 +14,8 @@ from ops.sequence import PASS_EVENTS, Sequenced, keep_up, sequence_round, unless
 from ops.sinks.base import Sink
 from ops.sweep import sweep
 from penstock import database, log
-from penstock.lease_loop import LeaseLoop
-from penstock.worker import ConsumerWorker
+from penstock.consumer.worker import ConsumerWorker
+from penstock.leases.loop import LeaseLoop
 
 #: An idle sequencer looks again after this long, doubling up to the setting sequencer_idle_seconds.
 BUSY_PAUSE = 0.002

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from dagster_project.naming import require_distinct
 from ops.policy_file import Policies, load
-from penstock import database, names
+from penstock import database
 from penstock.errors import PenstockError
+from penstock.topics import names
 from resources.database import database_url
 
 logger = logging.getLogger("penstock.dagster")

@@ -11,8 +11,8 @@ import dagster as dg
 
 from dagster_project.naming import epochs_name, group_of
 from ops.policy_file import TopicPolicy
-from penstock import names
 from penstock.records import LogEpoch
+from penstock.topics import names
 
 F = TypeVar("F", bound=Callable[..., Any])
 

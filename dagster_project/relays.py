@@ -12,10 +12,10 @@ from dagster_project.common import evaluated, exists, table, topic_options
 from dagster_project.naming import POLICIES, relay_key, topic_key
 from ops.policy_file import Policies, RelayPolicy
 from ops.relay import RelayResult, relay_micro_batch
-from penstock import stream
-from penstock.dead_letters import dead_letters
+from penstock import subscriptions
 from penstock.errors import SinkError
-from penstock.stream import Lag
+from penstock.subscriptions import Lag, stream
+from penstock.subscriptions.dead_letters import dead_letters
 from resources.database import DatabaseResource
 from resources.sinks import SinkResource
 
@@ -74,7 +74,7 @@ def _relay(relay: RelayPolicy, policies: Policies) -> dg.AssetsDefinition:
                 hint="nothing is lost: the next run sends the open block again",
             )
         with database.connect() as connection:
-            lags = stream.lag(connection, relay.subscription)
+            lags = subscriptions.lag(connection, relay.subscription)
             dead = dead_letters(connection, relay.subscription, max_rows=20)
         yield dg.MaterializeResult(metadata=_metadata(done, lags, dead))
 

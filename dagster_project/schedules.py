@@ -12,8 +12,9 @@ from dagster_project.triggers import is_running, skip_while_down
 from ops.policy import drift
 from ops.policy_file import load
 from ops.seal import log_epochs
-from penstock import names, stream
+from penstock import subscriptions
 from penstock.errors import TopicNotFound
+from penstock.topics import names
 from resources.database import DatabaseResource
 
 RUNNING = dg.DefaultScheduleStatus.RUNNING
@@ -32,7 +33,7 @@ def build(catalogue: Catalogue, duties: Duties) -> dg.Definitions:
 
 
 def _relay(catalogue: Catalogue, duties: Duties) -> dg.ScheduleDefinition:
-    subscriptions = {relay.subscription for relay in catalogue.policies.relays.values()}
+    relayed = {relay.subscription for relay in catalogue.policies.relays.values()}
 
     @dg.schedule(
         name="relay_every_minute",
@@ -44,7 +45,7 @@ def _relay(catalogue: Catalogue, duties: Duties) -> dg.ScheduleDefinition:
     @skip_while_down
     def schedule(context: dg.ScheduleEvaluationContext, database: DatabaseResource) -> Evaluated:
         with database.connect() as connection:
-            lags = [each for each in stream.lag(connection) if each.subscription in subscriptions]
+            lags = [each for each in subscriptions.lag(connection) if each.subscription in relayed]
         waiting = [each for each in lags if each.lag_events]
         if not waiting:
             return dg.SkipReason("every relay has sent all there is")

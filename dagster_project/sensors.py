@@ -20,10 +20,11 @@ from dagster_project.topics import EPOCHS_PER_RUN
 from dagster_project.triggers import WORK_TAG, is_running, pause_after, result, sense_while_up
 from ops.policy_file import Policies
 from ops.seal import key_of, log_epochs
-from penstock import log, names, stream
+from penstock import log, subscriptions
 from penstock.database import call
 from penstock.errors import TopicNotFound
 from penstock.records import LogEpoch
+from penstock.topics import names
 from resources.database import DatabaseResource
 from resources.targets import ArchiveTargetResource
 
@@ -273,7 +274,7 @@ def _backfill_requests(
 
 def _backlog(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition:
     limits = catalogue.policies.limits
-    subscriptions = {relay.subscription for relay in catalogue.policies.relays.values()}
+    relayed = {relay.subscription for relay in catalogue.policies.relays.values()}
 
     @dg.sensor(
         name="backlog",
@@ -291,8 +292,8 @@ def _backlog(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition:
             waiting = log.status(connection).unsequenced_age_seconds
             stuck = [
                 each
-                for each in stream.lag(connection)
-                if each.subscription in subscriptions
+                for each in subscriptions.lag(connection)
+                if each.subscription in relayed
                 and each.holder is None
                 and each.lag_seconds > limits.relay_lag
             ]

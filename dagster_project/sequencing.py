@@ -18,8 +18,9 @@ from dagster_project.common import (
 )
 from dagster_project.naming import SEQUENCE, topic_key
 from ops.sequence import sequence
-from penstock import log, names, stream
+from penstock import log, subscriptions
 from penstock.records import PartitionRange
+from penstock.topics import names
 from resources.database import DatabaseResource
 
 
@@ -155,7 +156,7 @@ def _consumer_lag(topic: str, catalogue: Catalogue) -> dg.AssetChecksDefinition:
     )
     def check(database: DatabaseResource) -> dg.AssetCheckResult:
         with database.connect() as connection:
-            lags = [each for each in stream.lag(connection) if each.topic == topic]
+            lags = [each for each in subscriptions.lag(connection) if each.topic == topic]
         late = [each for each in lags if each.lag_seconds > limit]
         rows = [
             (each.subscription, each.partition, each.lag_events, f"{each.lag_seconds:.1f}",

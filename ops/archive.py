@@ -22,9 +22,9 @@ from ops.spark import register
 from ops.targets import Target
 from penstock.database import call, connect
 from penstock.errors import EpochError, NoDiskSpace
-from penstock.history import Seen, require_log
-from penstock.names import describe_topic
+from penstock.log.restores import Seen, require_log
 from penstock.records import LogEpoch
+from penstock.topics.names import describe_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

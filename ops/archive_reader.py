@@ -23,8 +23,7 @@ from ops.archive_format import (
     EpochPlan,
     load_plans,
 )
-from penstock import catalog, config
-from penstock.database import connect
+from penstock.database import catalog, config, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

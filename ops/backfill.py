@@ -16,7 +16,7 @@ from ops.archive import (
 from ops.archive_table import committed_epochs, open_table
 from ops.seal import forget_copy, key_of, log_epochs, missing_copies
 from penstock.database import connect
-from penstock.names import describe_topic
+from penstock.topics.names import describe_topic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock import config, database
-from penstock.cli.main import EXIT_NO
+from penstock import database
+from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
+from penstock.database import config
 from penstock.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
@@ -133,8 +134,7 @@ def clean(
     output: Output = Format.table,
 ) -> None:
     """Remove what retention allows to remove, and say what holds the rest."""
-    from ops.clean import clean as verb
-    from ops.clean import drop_slices
+    from ops.clean import clean as verb, drop_slices
 
     if not yes:
         raise ConfigurationError(
@@ -156,8 +156,7 @@ restore = typer.Typer(
 @restore.command("status")
 def restore_status(output: Output = Format.table) -> None:
     """Show what lies beyond the log; exit code 1 when something does."""
-    from ops.restore import histories
-    from ops.restore import restore_status as verb
+    from ops.restore import histories, restore_status as verb
 
     with database.connect(application_name="penstock restore") as connection:
         found = verb(connection)

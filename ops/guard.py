@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ops.archive import verify_copies
 from ops.policy_file import RetentionPolicy
 from ops.seal import forget_copy, key_of, log_epochs
-from penstock import stream
+from penstock import subscriptions
 from penstock.database import connect
 from penstock.records import LogEpoch
 
@@ -84,7 +84,7 @@ def guard(
 def due_epochs(connection: Any, topic: str, retention: RetentionPolicy) -> list[LogEpoch]:
     """The sealed log epochs that age and subscriptions no longer keep in the database."""
     passed: dict[int, int] = {}
-    for each in stream.lag(connection):
+    for each in subscriptions.lag(connection):
         if each.topic == topic:
             passed[each.partition] = min(passed.get(each.partition, each.position), each.position)
     # The database's clock decides what goes; ours may be behind it, so we look at a little more.

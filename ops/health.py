@@ -9,14 +9,15 @@ from ops.policy import HAND, NONE, Drift, drift
 from ops.policy_file import Policies
 from ops.restore import restore_status
 from ops.seal import missing_copies
-from penstock import log, names, stream
+from penstock import log, subscriptions
 from penstock.database import call
-from penstock.dead_letters import dead_letters
 from penstock.doctor.findings import Finding, Severity, error, warning
 from penstock.doctor.schema import examine_schema
 from penstock.errors import TopicNotFound
 from penstock.log import LogStatus
-from penstock.stream import Lag
+from penstock.subscriptions import Lag
+from penstock.subscriptions.dead_letters import dead_letters
+from penstock.topics import names
 
 #: Fewer event ids than this left in the prepared storage is too few for a night.
 FEW_EVENT_IDS = 1_000_000
@@ -41,7 +42,7 @@ def health(connection: Any, policies: Policies) -> list[Finding]:
     found += _restores(connection)
     found += _storage(connection)
     found += _gaps(connection)
-    found += _subscriptions(stream.lag(connection), policies)
+    found += _subscriptions(subscriptions.lag(connection), policies)
     found += _dead_letters(connection)
     found += _copies(connection, policies)
     found += _policies(connection, policies)
@@ -123,8 +124,7 @@ def _subscriptions(lags: list[Lag], policies: Policies) -> Iterator[Finding]:
 
 
 def _dead_letters(connection: Any) -> Iterator[Finding]:
-    subscriptions = sorted({each.subscription for each in stream.lag(connection)})
-    for subscription in subscriptions:
+    for subscription in sorted({each.subscription for each in subscriptions.lag(connection)}):
         dead = dead_letters(connection, subscription, max_rows=100)
         if dead:
             newest = dead[0]

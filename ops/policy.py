@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.policy_file import Policies, RelayPolicy, RetentionPolicy
-from penstock import names, policies, stream
+from penstock import subscriptions
 from penstock.database import call
+from penstock.subscriptions import policies, stream
+from penstock.topics import names
 
 #: What stands for a setting that is not there.
 NONE = "none"
@@ -129,7 +131,7 @@ def _relays(connection: Any, wanted: Policies) -> list[Drift]:
     """Relays whose subscription is missing: until it exists it holds back no event."""
     if not wanted.relays:
         return []
-    present = {(each.subscription, each.topic) for each in stream.lag(connection)}
+    present = {(each.subscription, each.topic) for each in subscriptions.lag(connection)}
     return [
         Drift(relay.topic, f"relay {relay.name}", relay.subscription, NONE)
         for relay in wanted.relays.values()
@@ -169,7 +171,7 @@ def _settings(connection: Any, wanted: Policies) -> Iterator[Drift]:
 _EXISTING: dict[str, Callable[[Any], set[str]]] = {
     "namespace": lambda own: {each.path for each in names.list_namespaces(own)},
     "topic": lambda own: {each.address for each in names.list_topics(own)},
-    "subscription": lambda own: {each.subscription for each in stream.lag(own)},
+    "subscription": lambda own: {each.subscription for each in subscriptions.lag(own)},
 }
 
 

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from penstock import database, policies
-from penstock.cli.main import EXIT_NO
+from penstock import database
+from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.cli.transactions import own_transaction
 from penstock.errors import InvalidArgument
+from penstock.subscriptions import policies
 
 app = typer.Typer(
     help="How subscriptions beat, lease, measure and retry, and what is kept.",

@@ -17,8 +17,9 @@ from typing import Any
 from ops import yaml_file
 from ops.seal import MAX_EVENTS
 from ops.targets import Target
-from penstock import policies, validation
 from penstock.errors import ConfigurationError, InvalidArgument, InvalidName
+from penstock.subscriptions import policies
+from penstock.topics import validation
 
 VARIABLE = "PENSTOCK_POLICIES"
 

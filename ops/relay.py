@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from ops.relay_block import DEFAULT_BACKOFF, Backoff, BlockResult, relay_once
 from ops.sinks.base import Sink
-from penstock import names, stream
+from penstock import subscriptions
 from penstock.errors import PenstockError, StaleLease, TopicNotFound
-from penstock.history import require_log
-from penstock.lease_loop import LeaseLoop
+from penstock.leases.loop import LeaseLoop
+from penstock.log.restores import require_log
 from penstock.records import Lease
+from penstock.topics import names
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -100,7 +101,8 @@ class Relay(LeaseLoop):
                     break
                 pause.wait(_MICRO_BATCH_POLL_SECONDS)
             drained = not any(
-                each.lag_events for each in stream.lag(connection, self.keeper.member.subscription)
+                each.lag_events
+                for each in subscriptions.lag(connection, self.keeper.member.subscription)
             )
         stats = self.stats
         return RelayResult(

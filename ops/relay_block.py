@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ops.sinks.base import Block, EventRefused, Sink
-from penstock import database, stream
+from penstock import database
 from penstock.errors import PenstockError
-from penstock.outgoing import MAX_ATTEMPTS
+from penstock.publishing.rows import MAX_ATTEMPTS
 from penstock.records import Event, Lease
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 
 if TYPE_CHECKING:
     from penstock.database import Connection

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.database import call
-from penstock.history import Report, report_position
+from penstock.log.restores import Report, report_position
 
 __all__ = [
     "Beyond",

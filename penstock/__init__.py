@@ -9,166 +9,239 @@ The event exists if and only if the transaction commits.
 
 from __future__ import annotations
 
-from penstock.app import App
-from penstock.async_consumer import AsyncConsumer
-from penstock.config import database_url
-from penstock.consumer import Batch, Consumer
-from penstock.database import connect
-from penstock.errors import (
-    AlreadyExists,
-    BackPressure,
-    BackwardCommit,
-    BelowLowSequence,
-    BeyondHighWatermark,
-    ConfigurationError,
-    ControlCharacter,
-    DatabaseTooOld,
-    DatabaseUnavailable,
-    DuplicateSession,
-    EmptyName,
-    EmptySegment,
-    EpochError,
-    InUse,
-    InvalidArgument,
-    InvalidName,
-    InvalidPartition,
-    LogBehind,
-    MigrationBlocked,
-    MigrationChanged,
-    MovedUnderItself,
-    NamespaceNotFound,
-    NameTooLong,
-    NoDiskSpace,
-    NotMigrated,
-    PathTooLong,
-    PayloadTooLarge,
-    PenstockError,
-    PermissionDenied,
-    PortTaken,
-    RetentionRefused,
-    SchemaTooNew,
-    SinkError,
-    StaleLease,
-    SubscriptionNotFound,
-    TopicNotFound,
-    UnknownConsumer,
-    UsageError,
-    WrongIsolation,
-)
-from penstock.log import fetch, sequence
-from penstock.names import (
-    create_namespace,
-    create_topic,
-    delete_namespace,
-    delete_topic,
-    describe_topic,
-    list_namespaces,
-    list_topics,
-    move_namespace,
-    move_topic,
-    rename_namespace,
-    rename_topic,
-    resize_topic,
-)
-from penstock.publish import publish, publish_batch, publish_bulk, publish_once
-from penstock.records import (
-    Event,
-    Lease,
-    LogEpoch,
-    Message,
-    Namespace,
-    PartitionRange,
-    Published,
-    Topic,
-    TopicDescription,
-)
-from penstock.registry import Registry
-from penstock.rights import grant_namespace, grants_of, revoke_namespace
-from penstock.strategies import register_strategy
-from penstock.stream import subscribe, unsubscribe
-from penstock.transactions import within_transaction
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock import aio as aio, log as log, subscriptions as subscriptions, testing as testing
+    from penstock.consumer.app import App as App
+    from penstock.consumer.async_consumer import AsyncConsumer as AsyncConsumer
+    from penstock.consumer.consumer import Batch as Batch, Consumer as Consumer
+    from penstock.database import connect as connect, migrate as migrate
+    from penstock.database.config import database_url as database_url
+    from penstock.errors import (
+        AlreadyExists as AlreadyExists,
+        BackPressure as BackPressure,
+        BackwardCommit as BackwardCommit,
+        BelowLowSequence as BelowLowSequence,
+        BeyondHighWatermark as BeyondHighWatermark,
+        ConfigurationError as ConfigurationError,
+        ControlCharacter as ControlCharacter,
+        DatabaseTooOld as DatabaseTooOld,
+        DatabaseUnavailable as DatabaseUnavailable,
+        DuplicateSession as DuplicateSession,
+        EmptyName as EmptyName,
+        EmptySegment as EmptySegment,
+        EpochError as EpochError,
+        InUse as InUse,
+        InvalidArgument as InvalidArgument,
+        InvalidName as InvalidName,
+        InvalidPartition as InvalidPartition,
+        LogBehind as LogBehind,
+        MigrationBlocked as MigrationBlocked,
+        MigrationChanged as MigrationChanged,
+        MovedUnderItself as MovedUnderItself,
+        NamespaceNotFound as NamespaceNotFound,
+        NameTooLong as NameTooLong,
+        NoDiskSpace as NoDiskSpace,
+        NotMigrated as NotMigrated,
+        PathTooLong as PathTooLong,
+        PayloadTooLarge as PayloadTooLarge,
+        PenstockError as PenstockError,
+        PermissionDenied as PermissionDenied,
+        PortTaken as PortTaken,
+        RetentionRefused as RetentionRefused,
+        SchemaTooNew as SchemaTooNew,
+        SinkError as SinkError,
+        StaleLease as StaleLease,
+        SubscriptionNotFound as SubscriptionNotFound,
+        TopicNotFound as TopicNotFound,
+        UnknownConsumer as UnknownConsumer,
+        UsageError as UsageError,
+        WrongIsolation as WrongIsolation,
+    )
+    from penstock.leases import coordination as coordination
+    from penstock.log import (
+        fetch as fetch,
+        restores as history,  # noqa: F401 (the public name)
+        sequence as sequence,
+    )
+    from penstock.publishing.bulk import publish_bulk as publish_bulk
+    from penstock.publishing.event_types import Registry as Registry
+    from penstock.publishing.publish import (
+        publish as publish,
+        publish_batch as publish_batch,
+        publish_once as publish_once,
+    )
+    from penstock.publishing.within_transaction import within_transaction as within_transaction
+    from penstock.records import (
+        Event as Event,
+        Lease as Lease,
+        LogEpoch as LogEpoch,
+        Message as Message,
+        Namespace as Namespace,
+        PartitionRange as PartitionRange,
+        Published as Published,
+        Topic as Topic,
+        TopicDescription as TopicDescription,
+    )
+    from penstock.subscriptions import (
+        dead_letters as dead_letters,
+        inbox as inbox,
+        policies as policies,
+        stream as stream,
+    )
+    from penstock.subscriptions.stream import subscribe as subscribe, unsubscribe as unsubscribe
+    from penstock.topics.names import (
+        create_namespace as create_namespace,
+        create_topic as create_topic,
+        delete_namespace as delete_namespace,
+        delete_topic as delete_topic,
+        describe_topic as describe_topic,
+        list_namespaces as list_namespaces,
+        list_topics as list_topics,
+        move_namespace as move_namespace,
+        move_topic as move_topic,
+        rename_namespace as rename_namespace,
+        rename_topic as rename_topic,
+        resize_topic as resize_topic,
+    )
+    from penstock.topics.rights import (
+        grant_namespace as grant_namespace,
+        grants_of as grants_of,
+        revoke_namespace as revoke_namespace,
+    )
+    from penstock.topics.strategies import register_strategy as register_strategy
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AlreadyExists",
-    "App",
-    "AsyncConsumer",
-    "BackPressure",
-    "BackwardCommit",
-    "Batch",
-    "BelowLowSequence",
-    "BeyondHighWatermark",
-    "ConfigurationError",
-    "Consumer",
-    "ControlCharacter",
-    "DatabaseTooOld",
-    "DatabaseUnavailable",
-    "DuplicateSession",
-    "EmptyName",
-    "EmptySegment",
-    "EpochError",
-    "Event",
-    "InUse",
-    "InvalidArgument",
-    "InvalidName",
-    "InvalidPartition",
-    "Lease",
-    "LogBehind",
-    "LogEpoch",
-    "Message",
-    "MigrationBlocked",
-    "MigrationChanged",
-    "MovedUnderItself",
-    "NameTooLong",
-    "Namespace",
-    "NamespaceNotFound",
-    "NoDiskSpace",
-    "NotMigrated",
-    "PartitionRange",
-    "PathTooLong",
-    "PayloadTooLarge",
-    "PenstockError",
-    "PermissionDenied",
-    "PortTaken",
-    "Published",
-    "Registry",
-    "RetentionRefused",
-    "SchemaTooNew",
-    "SinkError",
-    "StaleLease",
-    "SubscriptionNotFound",
-    "Topic",
-    "TopicDescription",
-    "TopicNotFound",
-    "UnknownConsumer",
-    "UsageError",
-    "WrongIsolation",
-    "connect",
-    "create_namespace",
-    "create_topic",
-    "database_url",
-    "delete_namespace",
-    "delete_topic",
-    "describe_topic",
-    "fetch",
-    "grant_namespace",
-    "grants_of",
-    "list_namespaces",
-    "list_topics",
-    "move_namespace",
-    "move_topic",
-    "publish",
-    "publish_batch",
-    "publish_bulk",
-    "publish_once",
-    "register_strategy",
-    "rename_namespace",
-    "rename_topic",
-    "resize_topic",
-    "revoke_namespace",
-    "sequence",
-    "subscribe",
-    "unsubscribe",
-    "within_transaction",
-]
+#: Where each name is: nothing is imported before it is used, so a publisher loads no consumer.
+_NAMES = {
+    "penstock.consumer.app": ("App",),
+    "penstock.consumer.async_consumer": ("AsyncConsumer",),
+    "penstock.consumer.consumer": (
+        "Batch",
+        "Consumer",
+    ),
+    "penstock.database": ("connect",),
+    "penstock.database.config": ("database_url",),
+    "penstock.errors": (
+        "AlreadyExists",
+        "BackPressure",
+        "BackwardCommit",
+        "BelowLowSequence",
+        "BeyondHighWatermark",
+        "ConfigurationError",
+        "ControlCharacter",
+        "DatabaseTooOld",
+        "DatabaseUnavailable",
+        "DuplicateSession",
+        "EmptyName",
+        "EmptySegment",
+        "EpochError",
+        "InUse",
+        "InvalidArgument",
+        "InvalidName",
+        "InvalidPartition",
+        "LogBehind",
+        "MigrationBlocked",
+        "MigrationChanged",
+        "MovedUnderItself",
+        "NameTooLong",
+        "NamespaceNotFound",
+        "NoDiskSpace",
+        "NotMigrated",
+        "PathTooLong",
+        "PayloadTooLarge",
+        "PenstockError",
+        "PermissionDenied",
+        "PortTaken",
+        "RetentionRefused",
+        "SchemaTooNew",
+        "SinkError",
+        "StaleLease",
+        "SubscriptionNotFound",
+        "TopicNotFound",
+        "UnknownConsumer",
+        "UsageError",
+        "WrongIsolation",
+    ),
+    "penstock.log": (
+        "fetch",
+        "sequence",
+    ),
+    "penstock.publishing.bulk": ("publish_bulk",),
+    "penstock.publishing.event_types": ("Registry",),
+    "penstock.publishing.publish": (
+        "publish",
+        "publish_batch",
+        "publish_once",
+    ),
+    "penstock.publishing.within_transaction": ("within_transaction",),
+    "penstock.records": (
+        "Event",
+        "Lease",
+        "LogEpoch",
+        "Message",
+        "Namespace",
+        "PartitionRange",
+        "Published",
+        "Topic",
+        "TopicDescription",
+    ),
+    "penstock.subscriptions.stream": (
+        "subscribe",
+        "unsubscribe",
+    ),
+    "penstock.topics.names": (
+        "create_namespace",
+        "create_topic",
+        "delete_namespace",
+        "delete_topic",
+        "describe_topic",
+        "list_namespaces",
+        "list_topics",
+        "move_namespace",
+        "move_topic",
+        "rename_namespace",
+        "rename_topic",
+        "resize_topic",
+    ),
+    "penstock.topics.rights": (
+        "grant_namespace",
+        "grants_of",
+        "revoke_namespace",
+    ),
+    "penstock.topics.strategies": ("register_strategy",),
+}
+_MODULES = {
+    "aio": "penstock.aio",
+    "coordination": "penstock.leases.coordination",
+    "dead_letters": "penstock.subscriptions.dead_letters",
+    "history": "penstock.log.restores",
+    "inbox": "penstock.subscriptions.inbox",
+    "log": "penstock.log",
+    "migrate": "penstock.database.migrate",
+    "policies": "penstock.subscriptions.policies",
+    "stream": "penstock.subscriptions.stream",
+    "subscriptions": "penstock.subscriptions",
+    "testing": "penstock.testing",
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted([*_HOMES, *_MODULES])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        found: Any = import_module(_MODULES[name])
+    elif name in _HOMES:
+        found = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -16,7 +16,8 @@ from functools import lru_cache
 import dagster as dg
 import sqlalchemy
 
-from penstock import config, database, migrate
+from penstock import database
+from penstock.database import config, migrate
 from resources.embedded import EmbeddedPostgres
 
 #: The embedded database's directory, when it is not ``.penstock/postgres``.

@@ -62,7 +62,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: PostgresServer) -> Iterator[str]:
     """The name of a migrated database that nobody is connected to."""
-    from penstock.migrate import migrate
+    from penstock.database.migrate import migrate
 
     name = f"penstock_template_{os.getpid()}"
     migrate(postgres_server.create(name))

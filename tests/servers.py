@@ -36,9 +36,11 @@ from tools.servers import (
     StoreServer,
     catalogue,
 )
-from tools.servers.postgres_matrix import MatrixPostgres
-from tools.servers.postgres_matrix import fetched as matrix_fetched
-from tools.servers.postgres_matrix import version as matrix_version
+from tools.servers.postgres_matrix import (
+    MatrixPostgres,
+    fetched as matrix_fetched,
+    version as matrix_version,
+)
 
 DATABASES = ("postgres", "mysql", "mariadb")
 

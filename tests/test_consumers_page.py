@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import stream
+from penstock import subscriptions
+from penstock.subscriptions import stream
 from tests.log.kit import drain, topic
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "consumers.md"
@@ -30,7 +31,10 @@ def test_every_block_runs(database_url: str, capsys: pytest.CaptureFixture[str])
             names: dict[str, object] = {"url": database_url, "penstock": penstock}
             exec(compile(block, PAGE.name, "exec"), names)
             if "app" not in names:
-                assert [each.lag_events for each in stream.lag(connection, "billing")] == [0, 0]
+                assert [each.lag_events for each in subscriptions.lag(connection, "billing")] == [
+                    0,
+                    0,
+                ]
         assert connection.execute("SELECT count(*) FROM invoices").fetchone() == (4,)
     assert "shop/orders" in capsys.readouterr().out
 

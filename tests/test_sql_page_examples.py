@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pymysql.cursors
 import pytest
 
-from penstock import migrate
+from penstock.database import migrate
 from tests.doctor.mysql_client import client
 from tests.servers import MySQLTestServer
 from tests.support import PostgresServer

@@ -25,8 +25,7 @@ PUBLISH = textwrap.dedent(
         assert importlib.util.find_spec(name) is None, name
 
     import psycopg
-    from penstock.names import create_namespace, create_topic
-    from penstock.publish import publish
+    from penstock import create_namespace, create_topic, publish
 
     with psycopg.connect(sys.argv[1]) as connection:
         create_namespace(connection, "shop")

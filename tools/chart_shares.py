@@ -18,11 +18,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock import database, log, names, stream
-from penstock.lease_keeper import LeaseKeeper
-from penstock.migrate import migrate
-from penstock.publish import publish_batch
+from penstock import database, log, subscriptions
+from penstock.database.migrate import migrate
+from penstock.leases.database_keeper import LeaseKeeper
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
+from penstock.subscriptions import stream
+from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
 
 TOPIC, SUBSCRIPTION, PARTITIONS = "chart/shares", "shares", 64
@@ -85,7 +87,7 @@ def watch(url: str, script: Sequence[tuple[float, str, str]]) -> Looks:
         begun = time.monotonic()
         for at, what, who in script:
             while (now := time.monotonic() - begun) < at:
-                held = (lag.holder for lag in stream.lag(connection, SUBSCRIPTION))
+                held = (lag.holder for lag in subscriptions.lag(connection, SUBSCRIPTION))
                 looks.append((now, Counter(holder for holder in held if holder)))
                 time.sleep(PAUSE)
             if what == "join":

@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from penstock import database, log, names, stream
-from penstock.coordination import LeaseRegistry, open_registry
-from penstock.coordination.assigning import Assigner, Coordinated, WorkStealing
-from penstock.coordination.marks import copy_positions
+from penstock import database, log
+from penstock.database.migrate import migrate
 from penstock.errors import PenstockError, StaleLease
-from penstock.migrate import migrate
-from penstock.publish import publish_batch
+from penstock.leases.coordination import LeaseRegistry, open_registry
+from penstock.leases.coordination.assigners import Assigner, Coordinated, WorkStealing
+from penstock.leases.coordination.marks import copy_positions
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
+from penstock.subscriptions import stream
+from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
 from tools.servers import ETCD, REDIS, StoreServer
 

@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import catalog, config, database, errors, migrate
+from penstock import database, errors
+from penstock.database import catalog, config, migrate
 from resources.embedded import EmbeddedPostgres
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "sql.md"

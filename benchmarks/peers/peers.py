@@ -22,9 +22,9 @@ from benchmarks.peers.protocol import BATCH_SIZE, PeerProcess
 from benchmarks.pgbench import run_script
 from benchmarks.publish import publishing_events
 from benchmarks.single import payload_script, publish_script
-from penstock import stream
-from penstock.publish import publish
+from penstock.publishing.publish import publish
 from penstock.records import Message
+from penstock.subscriptions import stream
 
 SINGLE, BATCH, WORK = 2_000, 20_000, 50_000
 CLIENTS_SINGLE = 20_000

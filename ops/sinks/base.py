@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from penstock.errors import SinkError
-from penstock.history import Seen
+from penstock.log.restores import Seen
 from penstock.records import Event
 
 T = TypeVar("T")

@@ -33,7 +33,7 @@ from urllib.parse import quote
 
 from ops.cloudevents import to_json
 from ops.sinks.base import Block, SinkMisconfigured, SinkUnavailable, encoded
-from penstock.history import Seen
+from penstock.log.restores import Seen
 
 _CHUNK = 1 << 16
 _LONGEST_STEM = 150

@@ -39,7 +39,7 @@ from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailab
 from ops.sinks.pulsar_admin import DEFAULT_MAX_MESSAGE_BYTES, PulsarAdmin
 from ops.sinks.pulsar_channel import MOST_EVENTS, Message, PulsarChannel, Stored, last_stored
 from penstock.errors import SinkError
-from penstock.history import Seen
+from penstock.log.restores import Seen
 
 BATCH_BYTES = 4 << 20
 

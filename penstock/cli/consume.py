@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock import stream
 from penstock.cli.events import as_line, until_interrupted
 from penstock.cli.output import Lines, say, show_line
 from penstock.errors import StaleLease
-from penstock.lease_loop import LeaseLoop
+from penstock.leases.loop import LeaseLoop
+from penstock.subscriptions import stream
 
 if TYPE_CHECKING:
     from penstock.database import Connection

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock import database, dead_letters
+from penstock import database
 from penstock.cli.output import Format, Output, say, show, show_json
 from penstock.cli.transactions import own_transaction
-from penstock.dead_letters import DeadLetter, WholeLetter
 from penstock.errors import InvalidArgument
+from penstock.subscriptions import dead_letters
+from penstock.subscriptions.dead_letters import DeadLetter, WholeLetter
 
 app = typer.Typer(
     help="Events that a subscription has given up: look at them, hand them out again, drop them.",

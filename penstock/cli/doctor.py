@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.main import EXIT_NO
+from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import LineOutput, Lines, as_dict, say, show_json
-from penstock.doctor import Limits
-from penstock.doctor import doctor as examine
+from penstock.doctor import Limits, doctor as examine
 
 _DEFAULT = Limits()
 

@@ -56,7 +56,7 @@ def publish(
     output: LineOutput = Lines.text,
 ) -> None:
     """Publish one event, in a transaction of its own; writes its event id."""
-    from penstock.publish import publish_once
+    from penstock.publishing.publish import publish_once
 
     message = Message(
         topic,
@@ -112,7 +112,7 @@ def tail(
     output: LineOutput = Lines.text,
 ) -> None:
     """Write a topic's events, a line for each, partition by partition; keeps no position."""
-    from penstock.tail import tail as tail_events
+    from penstock.log.tail import tail as tail_events
 
     begin = int(start) if start.isascii() and start.isdigit() else start
     with until_interrupted(), database.connect(application_name="penstock tail") as connection:

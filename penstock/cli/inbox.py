@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from penstock import config, database, inbox
+from penstock import database
 from penstock.cli.output import say
+from penstock.database import config
+from penstock.subscriptions import inbox
 
 app = typer.Typer(
     help="The table by which an application's own database knows what was handled.",

@@ -9,11 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from penstock.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from penstock.errors import PenstockError, UsageError
-
-EXIT_NO = 1
-EXIT_USAGE = 2
-EXIT_FAILED = 3
 
 _OF_THE_COMMAND = frozenset({"typer", "rich", "click"})
 

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from penstock import config
-from penstock import migrate as runner
-from penstock.cli.main import EXIT_NO
+from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show, show_json
+from penstock.database import config, migrate as runner
 
 
 def migrate(

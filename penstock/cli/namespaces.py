@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from penstock import database, names
+from penstock import database
 from penstock.cli.output import Format, Output, say, show, show_json
 from penstock.cli.transactions import own_transaction
 from penstock.errors import InvalidArgument
+from penstock.topics import names
 
 app = typer.Typer(help="Create, rename, move, delete and list namespaces.", no_args_is_help=True)
 

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from penstock import config, database, rights
+from penstock import database
 from penstock.cli.namespaces import done
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
 from penstock.cli.transactions import own_transaction
+from penstock.database import config
+from penstock.topics import rights
 
 app = typer.Typer(help="Say who may do what, and where.", no_args_is_help=True)
 

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock import config
 from penstock.cli import (
     dead_letters,
     events,
@@ -25,6 +24,7 @@ from penstock.cli.doctor import doctor
 from penstock.cli.plugins import WithPlatform
 from penstock.cli.status import status
 from penstock.cli.worker import worker
+from penstock.database import config
 
 _HELP = """Events in the database that you already have.
 

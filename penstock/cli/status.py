@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock import config, database, migrate, names, stream, subscriptions
+from penstock import database, subscriptions
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
+from penstock.database import config, migrate
+from penstock.topics import names
 
 
 def status(
@@ -26,7 +28,7 @@ def status(
         else:
             subscriptions.describe_subscription(connection, subscription)  # or it is not there
         found |= {
-            "subscriptions": _rows(stream.lag(connection, subscription)),
+            "subscriptions": _rows(subscriptions.lag(connection, subscription)),
             "consumers": _rows(subscriptions.members(connection, subscription)),
             "statistics": _rows(subscriptions.statistics(connection, subscription)),
         }

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from penstock import config, database, stream, subscriptions
+from penstock import database, subscriptions
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
 from penstock.cli.transactions import own_transaction
-from penstock.coordination.moving import move_subscription
+from penstock.database import config
 from penstock.errors import InvalidArgument
+from penstock.leases.coordination.moving import move_subscription
+from penstock.subscriptions import stream
 
 app = typer.Typer(
     help="Create, list, describe, move, pause and delete subscriptions.", no_args_is_help=True
@@ -46,7 +48,7 @@ def describe(subscription: str, output: Output = Format.table) -> None:
     """Show one subscription, and where it stands on each partition."""
     with database.connect() as connection:
         found = as_dict(subscriptions.describe_subscription(connection, subscription))
-        cursors = [as_dict(each) for each in stream.lag(connection, subscription)]
+        cursors = [as_dict(each) for each in subscriptions.lag(connection, subscription)]
     if output is Format.json:
         show_json({**found, "cursors": cursors})
         return

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from penstock import database, names
+from penstock import database
 from penstock.cli.namespaces import done
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
 from penstock.cli.transactions import own_transaction
 from penstock.errors import InvalidArgument
+from penstock.topics import names
 
 app = typer.Typer(
     help="Create, rename, move, resize, delete, list and describe topics.", no_args_is_help=True

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock import database
-from penstock.dialects import work
+from penstock.database import sessions
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -23,5 +23,5 @@ def own_transaction(*, with_grants: bool = False) -> Iterator[Connection]:
         if with_grants and database.dialect_of(connection) == "mysql":
             yield connection
             return
-        with work.of_connection(connection).transaction(connection):
+        with sessions.of_connection(connection).transaction(connection):
             yield connection

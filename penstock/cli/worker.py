@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from penstock import process
-from penstock.app import App
+from penstock.consumer import process
+from penstock.consumer.app import App
+from penstock.consumer.supervisor import Supervisor
 from penstock.errors import ConfigurationError
-from penstock.supervisor import Supervisor
 
 logger = logging.getLogger("penstock.worker")
 

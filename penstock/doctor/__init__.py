@@ -8,10 +8,8 @@ It changes nothing.  What a topic's policies ask for is not its business: ``ops.
 
 from __future__ import annotations
 
-from penstock import config
-from penstock.doctor.findings import Finding as Finding
-from penstock.doctor.findings import Limits as Limits
-from penstock.doctor.findings import Severity as Severity
+from penstock.database import config
+from penstock.doctor.findings import Finding as Finding, Limits as Limits, Severity as Severity
 
 
 def doctor(url: str | None = None, limits: Limits | None = None) -> list[Finding]:

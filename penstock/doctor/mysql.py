@@ -10,14 +10,13 @@ from typing import Any
 
 from penstock import database
 from penstock.database import call
-from penstock.dialects.mysql import is_mariadb
+from penstock.database.mysql.connection import is_mariadb
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, warning
 from penstock.doctor.mysql_settings import Client, examine_settings
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated, errno_of
-from penstock.log import LogStatus
-from penstock.log import status as log_status
+from penstock.log import LogStatus, status as log_status
 
 #: Events get their ids in blocks: an event that is published alone uses one up.
 IDS_IN_A_BLOCK = 256

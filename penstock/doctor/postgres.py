@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock import config, database
-from penstock.database import call
-from penstock.dialects.common import CONNECT_TIMEOUT_SECONDS
-from penstock.dialects.postgres import libpq_url
+from penstock import database
+from penstock.database import call, config
+from penstock.database.dialect import CONNECT_TIMEOUT_SECONDS
+from penstock.database.postgres.connection import libpq_url
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, shell, warning
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
 from penstock.doctor.restores import examine_restores

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import migrate
+from penstock.database import migrate
 from penstock.doctor.findings import Finding, error, warning
 from penstock.errors import NotMigrated, PenstockError
 

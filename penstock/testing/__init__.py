@@ -11,6 +11,7 @@ The application calls the functions of Penstock that it calls in production.
 
 from __future__ import annotations
 
+from penstock.database import dialects, sessions
 from penstock.testing.assertions import (
     assert_dead_lettered,
     assert_handled,
@@ -21,6 +22,8 @@ from penstock.testing.assertions import (
 from penstock.testing.clock import VirtualClock
 from penstock.testing.connection import MemoryConnection
 from penstock.testing.database import MemoryDatabase
+from penstock.testing.dialect import Memory
+from penstock.testing.session import MemoryWork
 from penstock.testing.statements import NotInMemory
 from penstock.testing.store import WaitsForever
 
@@ -36,3 +39,6 @@ __all__ = [
     "assert_published",
     "published",
 ]
+
+dialects.register(Memory(), driver="penstock.testing.connection.MemoryConnection")
+sessions.register(Memory.name, MemoryWork())

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock import dead_letters, log, names, stream
-from penstock.dead_letters import DeadLetter
+from penstock import log
 from penstock.errors import PenstockError
 from penstock.records import Event
+from penstock.subscriptions import dead_letters, stream
+from penstock.subscriptions.dead_letters import DeadLetter
+from penstock.topics import names
 
 _AT_ONCE = 1_000
 _MOST_SHOWN = 10

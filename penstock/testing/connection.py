@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.dialects.common import Row
+from penstock.database.dialect import Row
 from penstock.errors import DatabaseUnavailable, InvalidArgument, UsageError
 from penstock.testing.statements import NotInMemory, answered, text_of
 from penstock.testing.store import Store, Transaction, outlived_lease

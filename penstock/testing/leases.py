@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from penstock import fair_share, limits, validation
-from penstock.dialects.common import Row
+from penstock.database.dialect import Row
 from penstock.errors import DuplicateSession, InvalidArgument, UnknownConsumer
-from penstock.testing.failures import redriven_in
+from penstock.leases import shares as fair_share
+from penstock.testing.dead_letters import redriven_in
 from penstock.testing.statements import one, refused, statement
 from penstock.testing.store import Transaction
 from penstock.testing.tables import (
@@ -27,6 +27,7 @@ from penstock.testing.tables import (
     require_reads,
     topics_by_id,
 )
+from penstock.topics import validation
 
 LOWEST_WEIGHT, HIGHEST_WEIGHT = 0.001, 1000.0
 #: A partition that drains between two events keeps its lease for so long.
@@ -62,7 +63,7 @@ def join(
         if topics is None
         else frozenset(require_reads(tx, owner, validation.topic(each)) for each in topics)
     )
-    if not 1 <= len(consumer) <= limits.MAX_CONSUMER_ID:
+    if not 1 <= len(consumer) <= validation.MAX_CONSUMER_ID:
         raise refused(InvalidArgument, "a consumer with a bad id")
     if not LOWEST_WEIGHT <= weight <= HIGHEST_WEIGHT:
         raise refused(InvalidArgument, f"a consumer of weight {weight}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.dialects.common import Row
+from penstock.database.dialect import Row
 from penstock.errors import InvalidArgument
 from penstock.testing.statements import one, refused, statement
 from penstock.testing.store import Transaction

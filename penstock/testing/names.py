@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock import strategies, validation
-from penstock.dialects.common import Row
+from penstock.database.dialect import Row
 from penstock.errors import (
     AlreadyExists,
     InUse,
@@ -24,6 +23,7 @@ from penstock.testing.tables import (
     lock_lease,
     put_lease,
 )
+from penstock.topics import strategies, validation
 
 
 @statement

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from penstock import strategies
-from penstock.dialects.common import Row
+from penstock.database.dialect import Row
 from penstock.errors import (
     InvalidArgument,
     InvalidPartition,
@@ -20,6 +19,7 @@ from penstock.records import as_uuid
 from penstock.testing.statements import refused, statement
 from penstock.testing.store import Transaction
 from penstock.testing.tables import HISTORY, MAX_PAYLOAD_BYTES, EventRow, TopicRow
+from penstock.topics import strategies
 
 #: The defaults of the log's settings, which cannot be set here.
 DEDUP_WINDOW = timedelta(hours=1)

@@ -11,15 +11,15 @@ from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
 
-from penstock import catalog
-from penstock.catalog import Statement
-from penstock.dialects.common import Row
+from penstock.database import catalog
+from penstock.database.catalog import Statement
+from penstock.database.dialect import Row
 from penstock.errors import HINTS, PenstockError, UsageError
 
 Answer = Callable[..., list[Row]]
 F = TypeVar("F", bound=Answer)
 
-_MODULES = ("names", "publish", "log", "subscriptions", "leases", "delivery", "failures")
+_MODULES = ("names", "publish", "log", "subscriptions", "leases", "stream", "dead_letters")
 _found: dict[str, Answer] = {}
 
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from penstock import policies
-from penstock.dialects.common import Row
+from penstock.database.dialect import Row
 from penstock.errors import BeyondHighWatermark, InvalidArgument
+from penstock.subscriptions import policies
 from penstock.testing.log import sequenced_at
 from penstock.testing.statements import NotInMemory, one, refused, statement
 from penstock.testing.store import Transaction

@@ -13,8 +13,8 @@ from ops.archive import read_archive
 from ops.archive_table import committed_epochs, open_table
 from ops.seal import seal
 from ops.targets import Target
-from penstock.names import describe_topic
 from penstock.records import LogEpoch
+from penstock.topics.names import describe_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,10 @@ import pytest
 
 from ops.archive import archive_epochs, read_archive
 from ops.backfill import backfill
-from ops.clean import SliceState, clean, drop_slices, slice_state
+from ops.clean import clean, drop_slices
 from ops.seal import key_of, log_epochs
+from ops.storage import SliceState
+from ops.storage_postgres import slice_state
 from ops.targets import Target
 from penstock.database import call
 from penstock.errors import BelowLowSequence, EpochError, RetentionRefused

@@ -10,7 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import names, stream
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.consumers.process import Daemon
 
 TOPIC = "shop/orders"

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from penstock.consumer import Batch
+from penstock.consumer.consumer import Batch
 from penstock.records import Event
 
 JOURNAL = "PENSTOCK_TEST_JOURNAL"

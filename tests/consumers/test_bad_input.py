@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from consumers import __main__ as command
-from penstock import process
-from penstock.supervisor import Supervisor
+from penstock.consumer import process
+from penstock.consumer.supervisor import Supervisor
 from tests.consumers.conftest import Connection, StartDaemon
 
 HANDLERS = "tests.consumers.handlers"

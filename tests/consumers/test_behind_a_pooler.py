@@ -16,11 +16,15 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import database, dead_letters, log, stream, tail
-from penstock.consumer import Consumer
-from penstock.dialects import postgres, work
-from penstock.publish import publish_batch, publish_bulk
+from penstock import database, log, subscriptions
+from penstock.consumer.consumer import Consumer
+from penstock.database import sessions
+from penstock.database.postgres import connection as postgres
+from penstock.log import tail
+from penstock.publishing.bulk import publish_bulk
+from penstock.publishing.publish import publish_batch
 from penstock.records import Event, Message
+from penstock.subscriptions import dead_letters, stream
 from tests.consumers.conftest import Connection, StartDaemon
 from tests.consumers.process import until
 from tests.core.adapters import BEHIND_A_POOLER, run
@@ -229,7 +233,7 @@ def test_a_stray_notice_tells_nobody(
         if (url, told) == (pooled, True):
             monkeypatch.setattr(postgres, "is_own_session", lambda *_: True)
         with database.connect(url) as own:
-            ear = work.of_connection(own).listen(own)
+            ear = sessions.of_connection(own).listen(own)
             with own.transaction():
                 own.execute("LISTEN penstock_log")
                 own.execute("NOTIFY penstock_log, 'all'")
@@ -251,7 +255,7 @@ def test_a_daemon_serves(
     for number in range(EVENTS):
         publish_batch(effects, [Message(STREAM, b"x", partition=number % 2)])
     until(lambda: len(daemon.handled()) == EVENTS + 2, "all is handled")
-    until(lambda: sum(each.lag_events for each in stream.lag(effects)) == 0, "all is done")
+    until(lambda: sum(each.lag_events for each in subscriptions.lag(effects)) == 0, "all is done")
     daemon.terminate()
     assert daemon.exit_code() == 0, daemon.text()
     bad = [line for line in daemon.events() if line.get("level") in ("error", "warning")]

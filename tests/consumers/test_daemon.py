@@ -10,10 +10,12 @@ from pathlib import Path
 import psycopg
 
 from ops.sinks.jsonl import JsonlSink
-from penstock import migrate, stream
-from penstock.publish import publish_batch
+from penstock import subscriptions
+from penstock.consumer.supervisor import STARTED_AFTER_SECONDS
+from penstock.database import migrate
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
-from penstock.supervisor import STARTED_AFTER_SECONDS
+from penstock.subscriptions import stream
 from resources.embedded import EmbeddedPostgres
 from tests.consumers.conftest import PARTITIONS, TOPIC, Connection, StartDaemon, make_log
 from tests.consumers.process import Daemon, until
@@ -43,12 +45,12 @@ def payloads(daemon: Daemon) -> list[str]:
 
 def lease_states(connection: Connection) -> set[tuple[str, str | None]]:
     """State and holder of the leases of ``billing``."""
-    return {(each.state, each.holder) for each in stream.lag(connection, "billing")}
+    return {(each.state, each.holder) for each in subscriptions.lag(connection, "billing")}
 
 
 def done(connection: Connection) -> int:
     """How many events ``billing`` has committed."""
-    return sum(each.position for each in stream.lag(connection, "billing"))
+    return sum(each.position for each in subscriptions.lag(connection, "billing"))
 
 
 def head(daemon: Daemon, path: str) -> tuple[int, bool]:
@@ -256,4 +258,4 @@ def test_the_relay_writes_what_is_published(
         for line in sink.path(f"{TOPIC}//1", partition).read_text().splitlines()
     ]
     assert len(lines) == len({uuid.UUID(line["id"]) for line in lines}) == len(published)
-    assert {each.position for each in stream.lag(log, "export")} == {20}
+    assert {each.position for each in subscriptions.lag(log, "export")} == {20}

@@ -14,8 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from consumers import watch as module
 from consumers.metrics import METRICS, Figures, Histogram, add_up, exposition, only_counters
 from consumers.watch import THE_OTHERS, Watch
-from penstock import names, stream
-from penstock.publish import publish
+from penstock.publishing.publish import publish
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.consumers.conftest import TOPIC, Connection, StartDaemon
 from tests.consumers.process import until
 from tests.consumers.test_daemon import RECORD, publish_many

@@ -13,8 +13,8 @@ import yaml
 from consumers import __main__ as command
 from consumers.options import FILE, OPTIONS, PREFIX, PROFILES, Value, effective
 from consumers.settings import Settings
-from penstock import policies
 from penstock.errors import ConfigurationError
+from penstock.subscriptions import policies
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECRET = "hunter2"

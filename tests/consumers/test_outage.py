@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
-from penstock import database, dead_letters, migrate, names, policies, reconnect, stream
+from penstock import database, subscriptions
+from penstock.consumer.supervisor import STARTED_AFTER_SECONDS
+from penstock.database import migrate, pace as reconnect
+from penstock.database.pace import Pace
 from penstock.errors import DatabaseUnavailable, PenstockError
-from penstock.publish import publish_batch
-from penstock.reconnect import Pace
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
-from penstock.supervisor import STARTED_AFTER_SECONDS
+from penstock.subscriptions import dead_letters, policies, stream
+from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
 from tests import servers
 from tests.consumers.conftest import StartDaemon
@@ -105,7 +108,7 @@ def publish(victim: Victim, first: int, count: int) -> None:
 def committed(victim: Victim) -> list[int]:
     """How far each subscription has come."""
     with database.connect(victim.url()) as connection:
-        lags = stream.lag(connection)
+        lags = subscriptions.lag(connection)
     return [
         sum(each.position for each in lags if each.subscription == name) for name in SUBSCRIPTIONS
     ]

@@ -6,7 +6,7 @@ import threading
 
 from consumers.workers import BUSY_PAUSE, SequencerWorker
 from penstock import database
-from penstock.publish import publish
+from penstock.publishing.publish import publish
 from tests.consumers.conftest import TOPIC, Connection
 
 LONGEST = 0.05

@@ -10,8 +10,9 @@ import signal
 import psutil
 import pytest
 
-from penstock import stream
-from penstock.supervisor import STARTED_AFTER_SECONDS
+from penstock import subscriptions
+from penstock.consumer.supervisor import STARTED_AFTER_SECONDS
+from penstock.subscriptions import stream
 from tests.consumers.conftest import Connection, StartDaemon
 from tests.consumers.process import Daemon, until
 from tests.consumers.test_daemon import (
@@ -44,7 +45,7 @@ def ready(daemon: Daemon) -> bool:
 
 def holders(connection: Connection) -> set[str]:
     """Who holds the partitions of ``billing``."""
-    return {each.holder for each in stream.lag(connection, "billing") if each.holder}
+    return {each.holder for each in subscriptions.lag(connection, "billing") if each.holder}
 
 
 def shorter_leases(connection: Connection) -> None:

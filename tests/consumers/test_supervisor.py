@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock import supervisor as module
+from penstock.consumer import supervisor as module
+from penstock.consumer.supervisor import Supervisor
 from penstock.errors import DuplicateSession, SubscriptionNotFound
-from penstock.supervisor import Supervisor
 from tests.consumers.process import until
 
 

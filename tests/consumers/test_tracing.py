@@ -6,7 +6,7 @@ import json
 
 from opentelemetry.sdk.trace import TracerProvider
 
-from penstock.publish import publish
+from penstock.publishing.publish import publish
 from tests.consumers.conftest import TOPIC, Connection, StartDaemon
 from tests.consumers.process import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import stream
+from penstock import subscriptions
 from penstock.cli.main import run
 from penstock.cli.worker import load
 from penstock.errors import ConfigurationError, InvalidArgument
@@ -79,7 +79,10 @@ def test_it_consumes_and_drains(start: Start, tmp_path: Path, connection: Connec
     worker = start()
     until(lambda: _lines(tmp_path / "journal") == ["1", "2", "3"], "all are handled")
     until(lambda: sum(map(int, _lines(tmp_path / "mails"))) == 3, "the async one too")
-    until(lambda: all(lag.lag_events == 0 for lag in stream.lag(connection)), "all is committed")
+    until(
+        lambda: all(lag.lag_events == 0 for lag in subscriptions.lag(connection)),
+        "all is committed",
+    )
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
     assert connection.execute("SELECT count(*) FROM penstock.consumers").fetchone() == (0,)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock import topic_cache
+from penstock.publishing import known_topics
 from tests import servers
 from tests.contract.databases import (
     ContractDatabase,
@@ -41,7 +41,7 @@ def db(request: pytest.FixtureRequest) -> Iterator[ContractDatabase]:
         memory.close()
         return
     if engine == "postgres":
-        topic_cache.clear()
+        known_topics.clear()
         postgres = PostgresDatabase(engine, request.getfixturevalue("database_url"))
         yield postgres
         postgres.close()

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 
-from penstock import catalog, config, database, migrate, topic_cache
-from penstock.dialects import mysql_scripts
-from penstock.dialects.mysql import is_mariadb
+from penstock import database
+from penstock.database import catalog, config, migrate
+from penstock.database.mysql import scripts as mysql_scripts
+from penstock.database.mysql.connection import is_mariadb
+from penstock.publishing import known_topics
 from tests import guards
 from tests.log.kit import wait_until
 from tests.servers import MySQLTestServer
@@ -165,7 +167,7 @@ class MySQLDatabase(_Connections):
         self.mutants.clear()
         self.run(f"DROP DATABASE IF EXISTS `{_APP}`")
         self.run(f"CREATE DATABASE `{_APP}`")
-        topic_cache.clear()
+        known_topics.clear()
 
     def close(self) -> None:
         super().close()

@@ -14,8 +14,9 @@ from typing import Any
 
 import psycopg
 
-from penstock import database, log, stream
-from penstock.publish import publish
+from penstock import database, log
+from penstock.publishing.publish import publish
+from penstock.subscriptions import stream
 from tests.contract.reads import Reads, relation
 from tests.contract.seeded import Seeded
 from tests.guards import nodes, plan_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock import database, dead_letters
+from penstock import database
+from penstock.subscriptions import dead_letters
 
 Call = Callable[[Any, str], object]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock import dead_letters, policies, stream
-from penstock.publish import publish_batch
+from penstock.publishing.publish import publish_batch
 from penstock.records import Event, Lease, Message
-from penstock.stream import Membership
+from penstock.subscriptions import dead_letters, policies, stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
 from tests.log.kit import drain, topic

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import database, log, stream
-from penstock.publish import publish, publish_batch
+from penstock import database, log
+from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
+from penstock.subscriptions import stream
 from tests.contract.reads import counted
 from tests.contract.seeded import TOPICS, Seeded
 from tests.log.kit import TOPIC

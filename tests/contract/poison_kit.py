@@ -6,9 +6,9 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
-from penstock import dead_letters
-from penstock.consumer import Batch, Consumer
+from penstock.consumer.consumer import Batch, Consumer
 from penstock.records import Event
+from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase
 from tests.stream.kit import SUBSCRIPTION
 

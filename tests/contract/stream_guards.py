@@ -12,7 +12,7 @@ NO_EPOCH: Guard = {
     ),
     "mysql": ("hold_lease", "AND l.lease_epoch = given_epoch", ""),
     "memory": (
-        "delivery.held",
+        "stream.held",
         "present != [epoch for _, epoch in wanted]",
         "len(present) < len(wanted)",
     ),
@@ -29,7 +29,7 @@ NO_FENCE: Guard = {
         "IF FALSE THEN",
     ),
     "memory": (
-        "delivery.held",
+        "stream.held",
         "if present != [epoch for _, epoch in wanted] or member is None or member.deadline <= now:",
         "if False:",
     ),
@@ -41,12 +41,12 @@ NO_LIMIT: Guard = {
         "IF @penstock_own_limit = 0 OR @penstock_own_limit > allowed THEN",
         "IF FALSE THEN",
     ),
-    "memory": ("delivery.held", "tx.limit(member.deadline - now)", ""),
+    "memory": ("stream.held", "tx.limit(member.deadline - now)", ""),
 }
 NO_LOCK: Guard = {
     "postgres": ("hold_leases", "FOR NO KEY UPDATE OF l", ""),
     "mysql": ("hold_lease", "FOR UPDATE", ""),
-    "memory": ("delivery.held", "lock_lease(tx, place)", 'tx.get("leases", place)'),
+    "memory": ("stream.held", "lock_lease(tx, place)", 'tx.get("leases", place)'),
 }
 NOT_FORWARD: dict[str, list[tuple[str, str, str]]] = {
     "postgres": [
@@ -58,15 +58,15 @@ NOT_FORWARD: dict[str, list[tuple[str, str, str]]] = {
         ("move_positions", "CALL check_positions(owner_id, partition_ids, positions, after);", ""),
     ],
     "memory": [
-        ("delivery._problem", "if position <= lease.position:", "if False:"),
-        ("delivery._problem", "if position > high:", "if False:"),
+        ("stream._problem", "if position <= lease.position:", "if False:"),
+        ("stream._problem", "if position > high:", "if False:"),
     ],
 }
 READ_BEHIND: Guard = {
     "postgres": ("commit", "OR given.read_after <> stored.position", ""),
     "mysql": ("check_positions", "ELSEIF read_after <> stands_at THEN", "ELSEIF FALSE THEN"),
     "memory": (
-        "delivery._problem",
+        "stream._problem",
         "if behind is not None and behind != lease.position:",
         "if False:",
     ),
@@ -79,7 +79,7 @@ NAMED_TWICE: Guard = {
     ),
     "mysql": ("move_positions", "COUNT(DISTINCT p.id)", "COUNT(p.id)"),
     "memory": (
-        "delivery.commit",
+        "stream.commit",
         "if len(set(partition_ids)) != len(partition_ids):",
         "if False:",
     ),

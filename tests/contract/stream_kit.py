@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import stream
 from penstock.records import Lease
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.memory_kit import MemoryContractDatabase
 from tests.stream.kit import SUBSCRIPTION, filled, member_with_lease

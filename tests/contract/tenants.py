@@ -13,7 +13,9 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 
 import penstock
-from penstock import database, log, rights, stream
+from penstock import database, log
+from penstock.subscriptions import stream
+from penstock.topics import rights
 from tests.contract.databases import ContractDatabase
 from tests.core import tenants as core
 

@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy
 import sqlalchemy.orm
 
-from penstock import database, names
+from penstock import database
 from penstock.errors import InvalidArgument, PayloadTooLarge, PenstockError, TopicNotFound
-from penstock.publish import publish, publish_batch
+from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction, sql
 from tests.log.kit import TOPIC, drain, put, texts, topic

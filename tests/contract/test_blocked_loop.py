@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock import dead_letters, stream
-from penstock.async_consumer import AsyncConsumer
-from penstock.consumer import Consumer
-from penstock.hands import Hands
+from penstock.consumer.async_consumer import AsyncConsumer
+from penstock.consumer.consumer import Consumer
+from penstock.consumer.executors import Hands
+from penstock.consumer.task_executor import Tasks
 from penstock.records import Event
-from penstock.tasks import Tasks
+from penstock.subscriptions import dead_letters, stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.test_consumer_work import Gate
 from tests.log.kit import wait_until

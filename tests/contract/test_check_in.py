@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import stream
+from penstock import subscriptions
 from penstock.errors import (
     DuplicateSession,
     InvalidArgument,
@@ -15,9 +15,10 @@ from penstock.errors import (
     SubscriptionNotFound,
     UnknownConsumer,
 )
-from penstock.publish import publish_batch
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import (
@@ -208,7 +209,7 @@ def test_after_the_deadline_the_next_check_in_takes_over(db: ContractDatabase) -
     taken = stream.check_in(own, stream.join(own, SUBSCRIPTION, "b"))
     assert [lease.partition for lease in taken] == [0, 1, 2]
     assert [lease.lease_epoch for lease in taken] == [lease.lease_epoch + 1 for lease in lost]
-    assert stream.take_overs(own, SUBSCRIPTION) == 3
+    assert subscriptions.take_overs(own, SUBSCRIPTION) == 3
     with pytest.raises(UnknownConsumer):
         stream.heartbeat(own, first)
 

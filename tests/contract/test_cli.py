@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from penstock import stream
+from penstock.subscriptions import stream
 from tests import command
 from tests.command import Result
 from tests.contract.databases import ContractDatabase

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock import database, dead_letters, stream
-from penstock.publish import publish
+from penstock import database
+from penstock.publishing.publish import publish
+from penstock.subscriptions import dead_letters, stream
 from tests import command
 from tests.command import Result
 from tests.contract.databases import ContractDatabase

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import database, dead_letters
-from penstock.consumer import Consumer
-from penstock.delivery import Batch
+from penstock import database
+from penstock.consumer.consumer import Consumer
+from penstock.consumer.delivery import Batch
+from penstock.consumer.executors import Outcome
+from penstock.consumer.retries import Retries
 from penstock.errors import DatabaseUnavailable
-from penstock.hands import Outcome
-from penstock.retries import Retries
+from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase
 from tests.contract.tenants import Tenants, tenants_of
 from tests.log.kit import TOPIC, topic, wait_until

@@ -12,11 +12,12 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import database, stream
-from penstock.consumer import Batch, Consumer, HandlerFailed
+from penstock import database, subscriptions
+from penstock.consumer.consumer import Batch, Consumer, HandlerFailed
 from penstock.errors import DuplicateSession
-from penstock.keeper import Keeper
+from penstock.leases.keeper import Keeper
 from penstock.records import Event
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, kill
 from tests.contract.stream_kit import Guard, end_lease, without
@@ -87,7 +88,7 @@ def _consumer(
 
 
 def _done(connection: Any) -> bool:
-    return all(lag.lag_events == 0 for lag in stream.lag(connection, SUBSCRIPTION))
+    return all(lag.lag_events == 0 for lag in subscriptions.lag(connection, SUBSCRIPTION))
 
 
 def _has_ended(db: ContractDatabase, session: Any) -> bool:

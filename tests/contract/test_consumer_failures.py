@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock import database, dead_letters, policies, publish_batch, stream, subscriptions
-from penstock.async_consumer import AsyncConsumer
-from penstock.consumer import Consumer
-from penstock.failing import Failing
-from penstock.in_hand import Unit
+from penstock import database, publish_batch, subscriptions
+from penstock.consumer.async_consumer import AsyncConsumer
+from penstock.consumer.consumer import Consumer
+from penstock.consumer.in_flight import Unit
+from penstock.consumer.retrying import Failing
 from penstock.records import Event, Message
+from penstock.subscriptions import dead_letters, policies, stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.poison_kit import Poisoned, letters_of, new_consumer
 from tests.log.kit import drain, topic, wait_until

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from penstock import database, publish_batch, stream
-from penstock.async_consumer import AsyncConsumer
-from penstock.consumer import Batch, Consumer, HandlerFailed
+from penstock import database, publish_batch, subscriptions
+from penstock.consumer.assignment import Holding, TopicPartition
+from penstock.consumer.async_consumer import AsyncConsumer
+from penstock.consumer.consumer import Batch, Consumer, HandlerFailed
+from penstock.consumer.in_flight import InHand
 from penstock.errors import InvalidArgument, InvalidName
-from penstock.holding import Holding, TopicPartition
-from penstock.in_hand import InHand
 from penstock.records import Event, Message
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
 from tests.log.kit import drain, topic, wait_until
@@ -153,7 +154,7 @@ def _revoked_while_committing(db: ContractDatabase) -> dict[str, Any]:
         with running(_consumer(db, handler=lambda _: None, consumer_id="b")):
             wait_until(
                 lambda: (
-                    any(each.state == "RELEASING" for each in stream.lag(own, SUBSCRIPTION))
+                    any(each.state == "RELEASING" for each in subscriptions.lag(own, SUBSCRIPTION))
                     and any(each.state == "RELEASING" for each in first.keeper.leases())
                 ),
                 "the first is asked for one",

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import database, log, stream
+from penstock import database, log, subscriptions
 from penstock.errors import StaleLease
+from penstock.subscriptions import stream
 from tests import servers
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
@@ -90,10 +91,10 @@ def test_what_others_do_changes_no_answer(db: ContractDatabase, tenants: Tenants
         penstock.publish_batch(own, [penstock.Message(OURS, b"x")] * 3)
         status = log.status(own)
         assert (status.unsequenced_events, status.topics, status.subscriptions) == (3, 2, 2)
-        assert status.rejected_commits is stream.rejected_commits(own) is None
+        assert status.rejected_commits is subscriptions.rejected_commits(own) is None
     whole = log.status(tenants.owner)
     assert (whole.unsequenced_events, whole.topics, whole.subscriptions) == (10, 4, 4)
-    assert whole.rejected_commits == stream.rejected_commits(tenants.owner) != 0
+    assert whole.rejected_commits == subscriptions.rejected_commits(tenants.owner) != 0
     assert whole.event_ids_ready is not None
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from penstock import dead_letters, names, stream
 from penstock.errors import (
     BackwardCommit,
     BelowLowSequence,
@@ -21,9 +20,11 @@ from penstock.errors import (
     SubscriptionNotFound,
     TooManyParked,
 )
-from penstock.publish import publish
+from penstock.publishing.publish import publish
 from penstock.records import Event, Lease
-from penstock.stream import Membership
+from penstock.subscriptions import dead_letters, stream
+from penstock.subscriptions.stream import Membership
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.failure_kit import Handled, Killed, Steps, keyed, put, retry, survivors
 from tests.contract.kit import count, open_transaction

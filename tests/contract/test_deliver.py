@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock import stream
 from penstock.errors import BelowLowSequence, LogBehind
-from penstock.publish import publish_batch
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
 from tests.log.kit import drain, topic

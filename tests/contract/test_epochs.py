@@ -8,7 +8,7 @@ import pytest
 
 from ops.checksum import DigestFields, EpochChecksum, microseconds
 from ops.seal import log_epochs, missing_copies, seal
-from penstock import database, log, stream
+from penstock import database, log
 from penstock.errors import (
     BelowLowSequence,
     EpochError,
@@ -17,8 +17,9 @@ from penstock.errors import (
     RetentionRefused,
     TopicNotFound,
 )
-from penstock.publish import publish_batch
+from penstock.publishing.publish import publish_batch
 from penstock.records import LogEpoch, Message
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.log.kit import drain, topic

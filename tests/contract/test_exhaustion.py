@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from ops.seal import seal
-from penstock import log, stream
+from penstock import log
 from penstock.errors import InvalidArgument
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import Guard, end_lease, without

@@ -14,9 +14,11 @@ import psycopg
 import pymysql
 import pytest
 
-from penstock import log, names, stream
+from penstock import log
 from penstock.errors import PenstockError
-from penstock.publish import publish
+from penstock.publishing.publish import publish
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.log.kit import TOPIC, drain, put, texts, topic

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import database, stream
+from penstock import database, subscriptions
 from penstock.errors import (
     BackwardCommit,
     BeyondHighWatermark,
@@ -17,7 +17,8 @@ from penstock.errors import (
     StaleLease,
     UnknownConsumer,
 )
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.stream_guards import (
@@ -74,14 +75,14 @@ def test_a_commit_after_the_take_over_is_rejected(db: ContractDatabase) -> None:
     """Guard: the fence. The database counts the refusal although it rolls back."""
     own = db.connect()
     member, lease = taken_over(db, own)
-    before = stream.rejected_commits(own)
+    before = subscriptions.rejected_commits(own)
     with open_transaction(db) as app:
         with pytest.raises(StaleLease):
             stream.commit(app, member, [(lease, 5)])
         app.rollback()
     assert stored(own) == 0
-    assert stream.rejected_commits(own) == (before or 0) + 1
-    assert stream.take_overs(own, SUBSCRIPTION) == 1
+    assert subscriptions.rejected_commits(own) == (before or 0) + 1
+    assert subscriptions.take_overs(own, SUBSCRIPTION) == 1
     with pytest.raises(UnknownConsumer):
         stream.check_in(own, member)
     assert stream.poll(own, member, [lease]) == []

@@ -12,7 +12,7 @@ import pytest
 
 from penstock import log
 from penstock.errors import BelowLowSequence, InvalidArgument, InvalidPartition, TopicNotFound
-from penstock.publish import publish, publish_batch
+from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import database, log
-from penstock.publish import publish, publish_batch
+from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction

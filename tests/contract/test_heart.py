@@ -9,11 +9,12 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock import database, stream
+from penstock import database
 from penstock.errors import PenstockError
-from penstock.heart import Heart
-from penstock.lease_keeper import LeaseKeeper
-from penstock.stream import Beat
+from penstock.leases.database_keeper import LeaseKeeper
+from penstock.leases.heartbeat import Heart
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Beat
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.stream_kit import end_lease

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock import database, stream
+from penstock import database
 from penstock.errors import InvalidArgument, StaleLease, UnknownConsumer
-from penstock.publish import publish_batch
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
-from penstock.stream import Beat, Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Beat, Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.stream_kit import Guard, check_in_rounds, end_lease, join, without

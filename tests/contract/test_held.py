@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from penstock import database, log, stream
-from penstock.publish import publish_batch
+from penstock import database, log
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import sql
 from tests.log.kit import put

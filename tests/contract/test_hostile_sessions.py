@@ -15,8 +15,7 @@ import pytest
 from pymysql.err import OperationalError
 
 import penstock
-from penstock import database, dead_letters, log, stream
-from penstock.dialects import mysql_slices
+from penstock import database, log
 from penstock.errors import (
     BackPressure,
     InvalidArgument,
@@ -26,7 +25,9 @@ from penstock.errors import (
     WrongIsolation,
     errno_of,
 )
+from penstock.log import mysql_storage
 from penstock.records import Lease
+from penstock.subscriptions import dead_letters, stream
 from tests.contract.databases import MySQLDatabase
 from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tenants_of
 from tools import sql_lint
@@ -365,16 +366,16 @@ def test_no_login_keeps_clean_from_beginning(tenants: Tenants, mysql_db: MySQLDa
         with pytest.raises(Exception, match="denied"):
             database.execute(own, "SELECT lock_name FROM penstock.cleaning")
         with (
-            mysql_slices.alone(cleaner) as first,
-            mysql_slices.alone(beside) as second,
+            mysql_storage.alone(cleaner) as first,
+            mysql_storage.alone(beside) as second,
         ):
             assert (first, second) == (True, False)
         ((lock_name,),) = mysql_db.run("SELECT lock_name FROM penstock.cleaning")
         mysql_db.run("UPDATE penstock.cleaning SET lock_name = 'known'")
-        with mysql_slices.alone(cleaner) as first:
+        with mysql_storage.alone(cleaner) as first:
             assert not first
     mysql_db.run("DELETE FROM penstock.cleaning")
-    with mysql_slices.alone(cleaner) as first:
+    with mysql_storage.alone(cleaner) as first:
         assert first
     assert len(lock_name) == 32
 

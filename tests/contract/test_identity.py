@@ -17,9 +17,11 @@ from ops.relay_block import Backoff
 from ops.restore import histories, reconcile, restore_status
 from ops.sinks.base import Block
 from ops.sinks.jsonl import JsonlSink
-from penstock import names, stream, tail
 from penstock.errors import TopicNotFound
-from penstock.lease_keeper import LeaseKeeper
+from penstock.leases.database_keeper import LeaseKeeper
+from penstock.log import tail
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, end_lease, without
 from tests.log.kit import drain, known_as, put, topic

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock import database, stream
-from penstock.dialects.mysql import is_mariadb
+from penstock import database
+from penstock.database.mysql.connection import is_mariadb
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.stream.kit import SUBSCRIPTION, filled, member_with_lease
 

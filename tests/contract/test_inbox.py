@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from penstock import database, dead_letters, inbox, stream
-from penstock.consumer import Consumer
+from penstock import database
+from penstock.consumer.consumer import Consumer
 from penstock.errors import InvalidArgument, StaleLease
 from penstock.records import Event, Lease
-from penstock.stream import Membership
+from penstock.subscriptions import dead_letters, inbox, stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
 from tests.stream.kit import SUBSCRIPTION, filled, member_with_lease, more, stored

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock import catalog, config, database, migrate, names
+from penstock import database
+from penstock.database import catalog, config, migrate
 from penstock.errors import (
     ConfigurationError,
     InvalidArgument,
@@ -17,6 +18,7 @@ from penstock.errors import (
     NotMigrated,
     SchemaTooNew,
 )
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import sql
 

@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 from ops.restore import histories, reconcile, report_position, restore_status
-from penstock import database, log, stream, topic_cache
+from penstock import database, log
+from penstock.database.migrate import migrate
 from penstock.errors import LogBehind, PenstockError
-from penstock.migrate import migrate
-from penstock.publish import publish_batch
+from penstock.publishing import known_topics
+from penstock.publishing.publish import publish_batch
 from penstock.records import Lease, Message
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import MySQLDatabase
 from tests.doctor.mysql_client import client
 from tests.log.kit import TOPIC, drain, part, texts, topic, wait_until
@@ -76,7 +78,7 @@ def _running(engine: str, folder: Path) -> Iterator[MySQLServer]:
         server.start()
     except PenstockError as error:
         missing(DISTRIBUTIONS[engine].title, error)
-    topic_cache.clear()
+    known_topics.clear()
     try:
         yield server
     finally:

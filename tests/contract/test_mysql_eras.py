@@ -14,9 +14,11 @@ import pymysql
 import pytest
 
 from ops.restore import histories, reconcile
-from penstock import database, log, names, stream
-from penstock.publish import publish, publish_batch
+from penstock import database, log
+from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction
 from tests.log.kit import TOPIC, drain, texts, topic

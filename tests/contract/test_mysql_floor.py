@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ops.clean_mysql import drop_slices
+from ops.storage_mysql import drop_slices
 from penstock import database, log
-from penstock.dialects import mysql_slices
+from penstock.log import mysql_storage
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction, sql
 from tests.contract.mysql_kit import GATE, WAIT, stopped, wait_for_gate
@@ -294,8 +294,8 @@ def test_numbers_that_were_rolled_back_do_not_pile_up(mysql_db: MySQLDatabase) -
 
 def _number_forgotten(db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The log, when numbers are to be forgotten while a publisher has only its number."""
-    monkeypatch.setattr(mysql_slices, "FEW_NUMBERS", 1)
-    return _number_without_a_row(db, lambda: mysql_slices.forget_numbers(db.connect()))
+    monkeypatch.setattr(mysql_storage, "FEW_NUMBERS", 1)
+    return _number_without_a_row(db, lambda: mysql_storage.forget_numbers(db.connect()))
 
 
 def test_a_number_is_not_forgotten_before_its_publisher_ends(
@@ -309,8 +309,8 @@ def test_forgotten_without_the_lock_its_event_is_lost(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: the numbers go while somebody may have one of them."""
-    monkeypatch.setattr(mysql_slices, "_has_old_transaction", lambda connection: False)
-    monkeypatch.setattr(mysql_slices, "_locked", lambda connection, statement: True)
+    monkeypatch.setattr(mysql_storage, "_has_old_transaction", lambda connection: False)
+    monkeypatch.setattr(mysql_storage, "_locked", lambda connection, statement: True)
     assert _number_forgotten(mysql_db, monkeypatch) == ["0", "1", "2"]
 
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock import log
-from penstock.dialects import work
-from penstock.publish import publish
-from penstock.wake import Wake
+from penstock.database import dialect as work, sessions
+from penstock.database.wake import Wake
+from penstock.publishing.publish import publish
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import open_transaction
 from tests.log.kit import drain, part, put, topic
@@ -19,7 +19,7 @@ def _listening(db: MySQLDatabase) -> tuple[Any, work.Ear, list[str]]:
     own = db.connect()
     topics = [topic(own), topic(own, name="tests/other")]
     own.commit()
-    ear = work.of_connection(own).listen(db.connect())
+    ear = sessions.of_connection(own).listen(db.connect())
     return own, ear, [str(part(own, name=name)) for name in topics]
 
 

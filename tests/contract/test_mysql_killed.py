@@ -12,9 +12,9 @@ from itertools import count
 import pymysql
 import pytest
 
-from penstock.dialects import mysql
+from penstock.database.mysql import connection as mysql
 from penstock.errors import PenstockError, TornTransaction
-from penstock.publish import publish, publish_once
+from penstock.publishing.publish import publish, publish_once
 from penstock.records import Message
 from tests.contract.databases import MySQLDatabase
 from tests.contract.killed_kit import (

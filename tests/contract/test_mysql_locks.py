@@ -10,8 +10,9 @@ import pymysql
 import pytest
 
 from ops.sequence import sequence_round
-from penstock import Message, database, log, names
-from penstock.publish import publish_batch
+from penstock import Message, database, log
+from penstock.publishing.publish import publish_batch
+from penstock.topics import names
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.log.kit import TOPIC, put, texts, topic

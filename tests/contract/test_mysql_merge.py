@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops.clean import SliceState, drop_slices
+from ops.clean import drop_slices
+from ops.storage import SliceState
 from penstock import database, log
-from penstock.dialects import mysql_slices
-from penstock.publish import publish_batch
+from penstock.log import mysql_storage
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction, sql
@@ -235,9 +236,9 @@ def test_what_was_written_while_a_slice_was_looked_at_stays(mysql_db: MySQLDatab
             " SELECT MIN(id) - 1, 1000000, 1, 7, 0, 'start' FROM penstock.positions",
         )
         assert ("positions", "old") in [row[:2] for row in database.call(own, "droppable_slices")]
-        assert mysql_slices.drop(own, "positions", "old").startswith("a transaction")
+        assert mysql_storage.drop(own, "positions", "old").startswith("a transaction")
         late.commit()
-    assert mysql_slices.drop(own, "positions", "old") == "somebody has come to need it"
+    assert mysql_storage.drop(own, "positions", "old") == "somebody has come to need it"
 
 
 def test_leases_are_remembered_for_a_week(mysql_db: MySQLDatabase) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pymysql
 import pytest
 
-from penstock import database, log, stream
-from penstock.dialects import mysql
+from penstock import database, log
+from penstock.database.mysql import connection as mysql
+from penstock.subscriptions import stream
 from tests.contract.databases import MySQLDatabase
 from tests.log.kit import put, topic, wait_until
 from tests.stream.kit import SUBSCRIPTION, filled, member_with_lease

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from ops.clean import SliceState, drop_slices
+from ops.clean import drop_slices
+from ops.storage import SliceState
 from penstock import database, log
-from penstock.dialects import mysql_slices
-from penstock.publish import publish_batch
+from penstock.log import mysql_storage
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction, sql
@@ -184,15 +185,15 @@ def test_ddl_that_gets_no_lock_gives_up(mysql_db: MySQLDatabase, own: Any) -> No
         # Not old enough yet to be told from others: the lock itself has to give up.
         dropper, publisher = mysql_db.connect(), mysql_db.connect()
         thread = threading.Thread(
-            target=lambda: waits.append(mysql_slices.drop(dropper, "events", "old"))
+            target=lambda: waits.append(mysql_storage.drop(dropper, "events", "old"))
         )
         thread.start()
         put(publisher, "behind it")
         thread.join(20)
         assert waits == ["a transaction that is open uses the table"]
         # Old enough by now: not even tried.
-        wait_until(lambda: mysql_slices._has_old_transaction(own), "it is a second old")
-        assert mysql_slices.add(own, "events", LAST, LAST + 256) is False
+        wait_until(lambda: mysql_storage._has_old_transaction(own), "it is a second old")
+        assert mysql_storage.add(own, "events", LAST, LAST + 256) is False
         late.commit()
     drain(own)
     assert sorted(texts(own)) == ["behind it", "gone", "late"]
@@ -266,7 +267,7 @@ def test_an_old_read_view_is_told(mysql_db: MySQLDatabase, own: Any) -> None:
         sql(viewer, "SELECT COUNT(*) FROM penstock.topics")
         assert _droppable(own) == []
         (found,) = database.call(own, "sparse_slices")
-        assert mysql_slices.keep(own, *found) == ""
+        assert mysql_storage.keep(own, *found) == ""
         with pytest.raises(Exception, match=r"dropped while|definition has changed"):
             log.fetch(viewer, "tests/slow", 0, 1)
 
@@ -274,7 +275,7 @@ def test_an_old_read_view_is_told(mysql_db: MySQLDatabase, own: Any) -> None:
 def test_one_clean_at_a_time(mysql_db: MySQLDatabase, own: Any) -> None:
     """Guard: the lock by name; the table that is exchanged has a fixed one."""
     _mixed(mysql_db, own, 30)
-    with mysql_slices.alone(own) as is_alone:
+    with mysql_storage.alone(own) as is_alone:
         assert is_alone
         assert drop_slices(mysql_db.url) == []
     assert len(drop_slices(mysql_db.url)) == 1

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from ops import clean_mysql
-from penstock import Message, database, log, names
+from ops import storage_mysql
+from penstock import Message, database, log
 from penstock.errors import PenstockError
-from penstock.publish import publish, publish_batch
+from penstock.publishing.publish import publish, publish_batch
+from penstock.topics import names
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import sql
 from tests.log.kit import drain, topic
@@ -66,7 +67,7 @@ def test_nothing_deadlocks_with_a_pass(mysql_db: MySQLDatabase, seed: int) -> No
     failed = threading.Event()
 
     def clean(_: Any, __: random.Random) -> None:
-        clean_mysql.drop_slices(mysql_db.url)
+        storage_mysql.drop_slices(mysql_db.url)
 
     def repeat(number: int, step: _Step) -> None:
         chance = random.Random(f"{seed} {number}")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import database, log, stream
+from penstock import database, log, subscriptions
 from penstock.errors import (
     AlreadyExists,
     ControlCharacter,
@@ -26,6 +26,7 @@ from penstock.errors import (
     PathTooLong,
     TopicNotFound,
 )
+from penstock.subscriptions import stream
 
 OTHER_BYTES = {
     "postgres": ("crc32(convert_to(key, 'UTF8'))", "crc32(convert_to(key || ' ', 'UTF8'))"),
@@ -263,7 +264,7 @@ def test_what_is_subscribed_is_not_deleted_by_chance(shop: Any) -> None:
         with pytest.raises(InUse):
             call()
     penstock.delete_topic(shop, "shop/bills", with_subscriptions=True)
-    assert {each.topic for each in stream.lag(shop, "billing")} == {"shop2/bills"}
+    assert {each.topic for each in subscriptions.lag(shop, "billing")} == {"shop2/bills"}
 
 
 def test_keys_go_to_the_golden_partitions(own: Any) -> None:

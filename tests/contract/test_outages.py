@@ -9,10 +9,11 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock import stream, subscriptions
-from penstock.consumer import Batch, Consumer
-from penstock.keeper import Keeper
-from penstock.lease_keeper import LeaseKeeper
+from penstock import subscriptions
+from penstock.consumer.consumer import Batch, Consumer
+from penstock.leases.database_keeper import LeaseKeeper
+from penstock.leases.keeper import Keeper
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import kill
 from tests.log.kit import wait_until

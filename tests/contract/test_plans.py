@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from penstock import database, log, topic_cache
+from penstock import database, log
+from penstock.publishing import known_topics
 from tests import servers
 from tests.contract.databases import MySQLDatabase, PostgresDatabase, routines
 from tests.contract.explained import accesses, plans_of_postgres, reachable, whole
@@ -112,7 +113,7 @@ def past(request: pytest.FixtureRequest) -> Iterator[Seeded]:
     server: PostgresServer = request.getfixturevalue("postgres_server")
     template: str = request.getfixturevalue("migrated_template")
     name = f"{template}_past"
-    topic_cache.clear()
+    known_topics.clear()
     postgres = PostgresDatabase(engine, server.create(name, template))
     yield seeded(postgres, events)
     postgres.close()

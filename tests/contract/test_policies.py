@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import catalog, database, policies, stream
+from penstock import database
+from penstock.database import catalog
 from penstock.errors import (
     InvalidArgument,
     NamespaceNotFound,
@@ -20,7 +21,14 @@ from penstock.errors import (
     TopicNotFound,
     WrongIsolation,
 )
-from penstock.policies import SETTINGS, clear_policy, policy_of, set_policy, subscription_policy
+from penstock.subscriptions import policies, stream
+from penstock.subscriptions.policies import (
+    SETTINGS,
+    clear_policy,
+    policy_of,
+    set_policy,
+    subscription_policy,
+)
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction
 from tests.contract.stream_kit import Guard, without

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock import database, dead_letters, stream
+from penstock import database
 from penstock.errors import NotRedriven
 from penstock.records import Event, Lease
-from penstock.stream import Membership
+from penstock.subscriptions import dead_letters, stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.failure_kit import Handled, Killed, Steps, keyed, put, retry, survivors
 from tests.contract.kit import count, open_transaction

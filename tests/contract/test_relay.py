@@ -15,12 +15,13 @@ from ops.relay_block import Backoff, relay_once
 from ops.sinks.base import Block, EventRefused, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from ops.sweep import sweep
-from penstock import database, stream
-from penstock.dead_letters import dead_letters
+from penstock import database
 from penstock.errors import BelowLowSequence, StaleLease
-from penstock.history import Seen
+from penstock.log.restores import Seen
 from penstock.records import Lease
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.dead_letters import dead_letters
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import Guard, end_lease, without

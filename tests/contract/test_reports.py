@@ -9,9 +9,10 @@ import pytest
 
 import penstock
 from ops.restore import reconcile, report_position, restore_status
-from penstock import log, stream
+from penstock import log
 from penstock.errors import LogBehind, PenstockError, SubscriptionNotFound, TopicNotFound
-from penstock.history import Seen, require_log
+from penstock.log.restores import Seen, require_log
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.contract.tenants import OPEN, THEIRS, Tenants, as_login, tenants_of, three_topics

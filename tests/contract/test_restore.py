@@ -10,12 +10,13 @@ from unittest.mock import patch
 import pytest
 
 from ops.restore import histories, reconcile, report_position, restore_status
-from penstock import database, log, stream
-from penstock.cli import main
+from penstock import database, log, subscriptions
+from penstock.cli import exit_codes, main
 from penstock.errors import InvalidArgument, LogBehind, StaleLease, TopicNotFound
-from penstock.heart import Heart
-from penstock.history import Seen, require_log
-from penstock.lease_keeper import LeaseKeeper
+from penstock.leases.database_keeper import LeaseKeeper
+from penstock.leases.heartbeat import Heart
+from penstock.log.restores import Seen, require_log
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import kill, open_transaction, sql
 from tests.contract.stream_kit import Guard, without
@@ -192,7 +193,7 @@ def test_without_it_a_lease_outlives_its_history(db: ContractDatabase) -> None:
     own, member, lease = _after_a_history(db)
     (again,) = stream.check_in(own, member)
     assert again.lease_epoch <= lease.lease_epoch or db.engine == "postgres"
-    assert stream.lag(own, SUBSCRIPTION)[0].holder == "a"
+    assert subscriptions.lag(own, SUBSCRIPTION)[0].holder == "a"
 
 
 def _beyond(db: ContractDatabase) -> list[int]:
@@ -294,8 +295,8 @@ def test_the_commands(
     filled(own)
     assert main.run(["restore", "status"]) == 0
     _report(own, 12)
-    assert main.run(["restore", "status", "--output", "json"]) == main.EXIT_NO
-    assert main.run(["restore", "reconcile", "a test"]) not in {0, main.EXIT_NO}
+    assert main.run(["restore", "status", "--output", "json"]) == exit_codes.EXIT_NO
+    assert main.run(["restore", "reconcile", "a test"]) not in {0, exit_codes.EXIT_NO}
     assert main.run(["restore", "reconcile", "a test", "--yes"]) == 0
     assert main.run(["restore", "status"]) == 0
     captured = capsys.readouterr()

@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import config, database, log, migrate, rights, stream, topic_cache
+from penstock import database, log, subscriptions
 from penstock.cli import main
+from penstock.database import config, migrate
 from penstock.errors import InvalidArgument, PermissionDenied, TopicNotFound, errno_of
+from penstock.publishing import known_topics
+from penstock.subscriptions import stream
+from penstock.topics import rights
 from tests.contract import databases
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.tenants import MySQLTenants, Tenants, as_login, tenants_of
@@ -142,7 +146,7 @@ def test_every_procedure_runs_as_its_owner(mysql_db: MySQLDatabase) -> None:
 def test_members_work_with_functions_alone(tenants: Tenants) -> None:
     penstock.create_topic(tenants.owner, TOPIC, 1, create_namespaces=True)
     with as_login(tenants, tenants.login("publisher")) as publisher:
-        topic_cache.clear()
+        known_topics.clear()
         penstock.publish(publisher, TOPIC, b"one")
         penstock.publish_batch(publisher, [penstock.Message(TOPIC, b"two")])
         with pytest.raises(Exception, match="denied"):
@@ -162,7 +166,7 @@ def test_members_work_with_functions_alone(tenants: Tenants) -> None:
         with pytest.raises(Exception, match="denied"):
             penstock.publish(consumer, TOPIC, b"three")
     with as_login(tenants, tenants.login("reader")) as reader:
-        assert [each.position for each in stream.lag(reader, "billing")] == [2]
+        assert [each.position for each in subscriptions.lag(reader, "billing")] == [2]
         with pytest.raises(Exception, match="denied"):
             penstock.fetch(reader, TOPIC, 0, 1)
 
@@ -253,7 +257,7 @@ def test_a_right_by_a_role_leaves_the_transaction_its_savepoints(tenants: Tenant
     tenants.give_role(role, login)
     own = database.connect(tenants.url_of(login), autocommit=False)
     with contextlib.closing(own):
-        topic_cache.clear()
+        known_topics.clear()
         for payload in (b"one", b"two"):
             penstock.publish(own, TOPIC, payload)
             database.execute(own, "SAVEPOINT mine")

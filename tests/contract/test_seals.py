@@ -11,7 +11,7 @@ import pytest
 
 from ops.seal import log_epochs, seal
 from penstock import database, log
-from penstock.publish import publish
+from penstock.publishing.publish import publish
 from penstock.records import LogEpoch
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction

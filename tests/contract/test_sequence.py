@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from penstock import log, names
+from penstock import log
 from penstock.errors import WrongIsolation
-from penstock.publish import publish, publish_batch
+from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.contract.stream_kit import without

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from penstock import database, stream
+from penstock import database
 from penstock.errors import UnknownConsumer
-from penstock.publish import publish_batch
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, acquired, check_in_rounds, join, without
 from tests.log.kit import drain, topic

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import database, names, stream, subscriptions
+from penstock import database, subscriptions
 from penstock.errors import (
     BelowLowSequence,
     InvalidArgument,
@@ -21,8 +21,10 @@ from penstock.errors import (
     TopicNotFound,
     UnknownConsumer,
 )
-from penstock.publish import publish
+from penstock.publishing.publish import publish
 from penstock.records import Lease, as_time
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction
 from tests.contract.stream_guards import SEEK_LEAVES_THE_LEASE
@@ -240,7 +242,7 @@ def test_a_reset_moves_every_partition(db: ContractDatabase) -> None:
     with pytest.raises(StaleLease):
         stream.commit(own, member, [(lease, 5) for lease in held])
     assert stream.reset(own, SUBSCRIPTION, 3, topic=SECOND) == {(SECOND, 0): 2}
-    assert [(lag.topic, lag.position, lag.lease_epoch) for lag in stream.lag(own)] == [
+    assert [(lag.topic, lag.position, lag.lease_epoch) for lag in subscriptions.lag(own)] == [
         (SECOND, 2, 3), (STREAM, 10, 2), (STREAM, 10, 2),
     ]  # fmt: skip
     for table in ("positions WHERE reason = 'seek'", "lease_history WHERE holder IN ('a', '')"):

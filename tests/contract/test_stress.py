@@ -6,10 +6,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock import names, stream
-from penstock.consumer import Consumer
-from penstock.publish import publish_batch
+from penstock.consumer.consumer import Consumer
+from penstock.publishing.publish import publish_batch
 from penstock.records import Event, Message
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.log.kit import drain, wait_until
 from tests.stream.kit import SUBSCRIPTION, running

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import database, log, names, stream
+from penstock import database, log, subscriptions
 from penstock.errors import (
     BelowLowSequence,
     BeyondHighWatermark,
@@ -21,6 +21,8 @@ from penstock.errors import (
     TopicNotFound,
     WrongIsolation,
 )
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction
 from tests.log.kit import topic
@@ -92,7 +94,7 @@ def test_topics_are_added_once(db: ContractDatabase) -> None:
     assert stream.subscribe(own, SUBSCRIPTION, [STREAM, "tests/second", STREAM]) == 1
     assert stream.subscribe(own, SUBSCRIPTION, ["tests/second"]) == 0
     assert stored(own) == 4
-    assert [(each.topic, each.partition) for each in stream.lag(own, SUBSCRIPTION)] == [
+    assert [(each.topic, each.partition) for each in subscriptions.lag(own, SUBSCRIPTION)] == [
         ("tests/second", 0),
         ("tests/second", 1),
         (STREAM, 0),
@@ -166,14 +168,14 @@ def test_lag_tells_who_is_behind(db: ContractDatabase) -> None:
     member = stream.join(own, SUBSCRIPTION, "a")
     first, _ = stream.check_in(own, member)
     stream.commit(own, member, [(first, 10)])
-    done, waiting = stream.lag(own)
+    done, waiting = subscriptions.lag(own)
     assert (done.position, done.high_watermark, done.lag_events, done.lag_seconds) == (
         10, 10, 0, 0,
     )  # fmt: skip
     assert (waiting.position, waiting.lag_events, waiting.holder) == (0, 10, "a")
     assert (waiting.state, waiting.lease_epoch) == ("ACTIVE", 1)
     assert 0 < waiting.lag_seconds < 60
-    assert stream.lag(own, "nobody") == []
+    assert subscriptions.lag(own, "nobody") == []
 
 
 @pytest.mark.parametrize("seconds", [(0, 10), (3, 8), (1, 90_000), (math.nan, 10), (3, math.inf)])
@@ -242,7 +244,7 @@ def test_what_is_read_is_not_locked(db: ContractDatabase) -> None:
     with open_transaction(db) as reader:
         stream.commit(reader, member, [(lease, 4)])
         stream.position(reader, SUBSCRIPTION, STREAM)
-        stream.lag(reader, SUBSCRIPTION)
+        subscriptions.lag(reader, SUBSCRIPTION)
         stream.poll(reader, member, [lease])
         log.fetch(reader, STREAM, 0, 1)
         names.describe_topic(reader, STREAM)

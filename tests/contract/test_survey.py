@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import database, stream
-from penstock.stream import Membership
+from penstock import database
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, check_in_rounds, end_lease, join, pass_time, without
 from tests.log.kit import topic

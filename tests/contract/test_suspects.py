@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock import dead_letters, stream
-from penstock.consumer import Consumer
-from penstock.failing import Failing
+from penstock import subscriptions
+from penstock.consumer.consumer import Consumer
+from penstock.consumer.retrying import Failing
 from penstock.records import Event
+from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase
 from tests.contract.poison_kit import Poisoned, letters_of, new_consumer
 from tests.contract.stream_kit import end_lease
@@ -58,7 +59,7 @@ def _dies_with(
 
 def _is_done(db: ContractDatabase) -> bool:
     with closing(db.connect()) as own:
-        return all(each.lag_events == 0 for each in stream.lag(own, SUBSCRIPTION))
+        return all(each.lag_events == 0 for each in subscriptions.lag(own, SUBSCRIPTION))
 
 
 def _ends_its_consumers(
@@ -102,7 +103,7 @@ def test_what_is_not_committed_is_counted_too(
 
     Each is alone here: what one death counts as a group is not given up behind the next.
     """
-    monkeypatch.setattr("penstock.in_hand.SUSPECT_GROUP", 1)
+    monkeypatch.setattr("penstock.consumer.in_flight.SUSPECT_GROUP", 1)
     monkeypatch.setattr(Failing, "keep_what_is_done", lambda *_: None)
     assert len(_ends_its_consumers(db, 4)[1]) > 1
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import names, stream, subscriptions
+from penstock import subscriptions
 from penstock.errors import (
     ControlCharacter,
     EmptySegment,
@@ -18,9 +18,11 @@ from penstock.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from penstock.publish import publish_batch
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import (

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock import stream
 from penstock.errors import BackwardCommit, PenstockError
 from penstock.records import Lease
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_guards import NOT_FORWARD
 from tests.stream.kit import STREAM, SUBSCRIPTION, filled, member_with_lease

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from ops.sinks.jsonl import JsonlSink
-from penstock import catalog, migrate, names, stream
+from penstock.database import catalog, migrate
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.test_identity import files, killed, lines, relayed
 from tests.log.kit import known_as

@@ -1,7 +1,4 @@
-"""Two tenants, each in a namespace of its own: neither reads, writes, moves or learns of the other.
-
-What is hidden and what is not there are refused in the same words.
-"""
+"""Two tenants, a namespace each: neither reads, writes, moves or learns of the other's."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import database, dead_letters, log, policies, rights, stream, topic_cache
-from penstock.dialects import work
+from penstock import database, log, subscriptions
+from penstock.database import sessions
 from penstock.errors import (
     AlreadyExists,
     InUse,
@@ -23,6 +20,9 @@ from penstock.errors import (
     TopicNotFound,
     sqlstate_of,
 )
+from penstock.publishing import known_topics
+from penstock.subscriptions import dead_letters, policies, stream
+from penstock.topics import rights
 from tests.contract.databases import ContractDatabase
 from tests.contract.failure_calls import FAILURES
 from tests.contract.stream_kit import Guard, without
@@ -172,7 +172,7 @@ def _somebody(own: Any) -> str:
 
 
 def _refusal(own: Any, call: Call, name: str) -> tuple[type[Exception], str]:
-    topic_cache.clear()  # A tenant's process does not know what the owner has published here.
+    known_topics.clear()  # A tenant's process does not know what the owner has published here.
     with pytest.raises(PenstockError) as refused:
         call(own, name)
     return type(refused.value), str(refused.value)
@@ -218,7 +218,7 @@ def _nothing_happened(tenants: Tenants) -> None:
     log.sequence(tenants.owner)
     assert [event.payload for event in log.fetch(tenants.owner, THEIRS, 0, 1)] == [b"theirs/orders"]
     assert penstock.describe_topic(tenants.owner, THEIRS).subscriptions == 1
-    assert [each.position for each in stream.lag(tenants.owner, "theirs")] == [0]
+    assert [each.position for each in subscriptions.lag(tenants.owner, "theirs")] == [0]
 
 
 def _learned(own: Any, partition_id: int) -> set[str]:
@@ -229,8 +229,8 @@ def _learned(own: Any, partition_id: int) -> set[str]:
         penstock.list_topics(own),
         penstock.list_topics(own, "theirs"),
         penstock.list_namespaces(own),
-        stream.lag(own),
-        stream.lag(own, "theirs"),
+        subscriptions.lag(own),
+        subscriptions.lag(own, "theirs"),
         *(each(own) for each in LISTS),
         rights.grants_of(own),
         policies.list_policies(own),
@@ -275,7 +275,7 @@ def test_lists_do_not_tell_of_the_others(tenants: Tenants, us: str, they: str) -
         assert _learned(own, partition_id) == set()
         assert [each.address for each in penstock.list_topics(own)] == [OPEN, OURS]
         assert [each.path for each in penstock.list_namespaces(own)] == ["open", "ours"]
-        assert {each.subscription for each in stream.lag(own)} == {"open", "ours"}
+        assert {each.subscription for each in subscriptions.lag(own)} == {"open", "ours"}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -328,7 +328,7 @@ def test_each_verb_lets_do_what_it_says(tenants: Tenants, they: str) -> None:
 
 
 def _may(call: Call, own: Any, verb: str) -> bool:
-    topic_cache.clear()
+    known_topics.clear()
     try:
         call(own, verb)
     except (TopicNotFound, NamespaceNotFound):
@@ -434,7 +434,7 @@ def test_rights_are_given_to_who_is_there(db: ContractDatabase, tenants: Tenants
     for verb in ("", "READ", "all", None):
         with pytest.raises(InvalidArgument, match="no right"):
             penstock.grant_namespace(tenants.owner, "ours", tenants.somebody, verb)  # type: ignore[arg-type]
-        own = work.of_connection(tenants.owner).transaction(tenants.owner)
+        own = sessions.of_connection(tenants.owner).transaction(tenants.owner)
         with pytest.raises(Exception, match="no right") as refused, own:
             asked = f"{call}.grant_namespace('ours', %(login)s, %(verb)s)"
             database.execute(tenants.owner, asked, {"login": tenants.somebody, "verb": verb})

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import database, log, stream
+from penstock import database, log
 from penstock.errors import TopicNotFound
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 
 

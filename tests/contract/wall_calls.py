@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from penstock import stream, subscriptions
+from penstock import subscriptions
+from penstock.subscriptions import stream
 
 Call = Callable[[Any, str], object]
 

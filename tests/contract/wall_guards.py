@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import penstock
-from penstock import stream
+from penstock.subscriptions import stream
 from tests.contract.tenants import THEIRS
 
 #: Functions in which who may read could keep the log, if they did not ask for 'operate'.

@@ -14,8 +14,8 @@ from etcd3gw.client import Etcd3Client
 from etcd3gw.lease import Lease
 from redis import Redis
 
-from penstock.coordination import LeaseRegistry, memory
-from penstock.coordination.sql import SqlRegistry
+from penstock.leases.coordination import LeaseRegistry, memory
+from penstock.leases.coordination.sql import SqlRegistry
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_guards import NO_EPOCH, NO_FENCE, NO_LIMIT, NOT_FORWARD
 from tests.contract.stream_kit import end_lease

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.coordination import etcd, redis
 from penstock.errors import PenstockError
+from penstock.leases.coordination import etcd, redis
 from tests.contract.conftest import (
     db,
     installed_mariadb,

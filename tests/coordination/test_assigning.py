@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from penstock.coordination import LeaseRegistry
-from penstock.coordination.assigning import (
+from penstock.errors import InvalidArgument, StaleLease
+from penstock.leases.coordination import LeaseRegistry
+from penstock.leases.coordination.assigners import (
     IDLE_SECONDS,
     Assigned,
     Assigner,
@@ -17,7 +18,6 @@ from penstock.coordination.assigning import (
     Revoked,
     WorkStealing,
 )
-from penstock.errors import InvalidArgument, StaleLease
 from tests.coordination.bench import Bench, InMemory, state
 
 WAYS = [WorkStealing, Coordinated]

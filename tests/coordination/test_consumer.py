@@ -11,13 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock import stream, subscriptions
-from penstock.async_consumer import AsyncConsumer
-from penstock.consumer import Consumer, HandlerFailed
-from penstock.coordination import keeper as keeping
-from penstock.coordination import open_registry
-from penstock.coordination.keeper import RegistryKeeper
-from penstock.delivery import Delivery
+from penstock import subscriptions
+from penstock.consumer.async_consumer import AsyncConsumer
+from penstock.consumer.consumer import Consumer, HandlerFailed
+from penstock.consumer.delivery import Delivery
 from penstock.errors import (
     ConfigurationError,
     CoordinationUnavailable,
@@ -26,7 +23,10 @@ from penstock.errors import (
     PositionsElsewhere,
     StaleLease,
 )
+from penstock.leases.coordination import open_registry, registry_keeper
+from penstock.leases.coordination.registry_keeper import RegistryKeeper
 from penstock.records import Event
+from penstock.subscriptions import stream
 from tests import servers
 from tests.command import run
 from tests.contract.databases import ContractDatabase
@@ -245,7 +245,7 @@ def test_the_local_clock_ends_a_lease(
 ) -> None:
     """Guard: LOCAL_SHARE of the lease time, by the monotonic clock."""
     if not is_guarded:
-        monkeypatch.setattr(keeping, "LOCAL_SHARE", 100)
+        monkeypatch.setattr(registry_keeper, "LOCAL_SHARE", 100)
     filled(connection, 1, 1)
     short_leases(connection, 3)
     now = 0.0
@@ -263,7 +263,7 @@ def test_positions_are_copied_while_it_works(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: RegistryKeeper._watch."""
-    monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(registry_keeper, "LOOK_SECONDS", 0.05)
     filled(connection, PARTITIONS, EVENTS)
     slow_leases(connection)
     with running(consumer(database_url, memory(), Seen())):
@@ -278,7 +278,7 @@ def test_positions_are_copied_while_it_works(
 def test_a_new_partition_is_read_too(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(registry_keeper, "LOOK_SECONDS", 0.05)
     filled(connection, 1, 1)
     short_leases(connection)
     seen = Seen()
@@ -376,7 +376,7 @@ def test_a_seek_in_the_database_stops_who_works(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the store says is void then: nothing more is handled by it."""
-    monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(registry_keeper, "LOOK_SECONDS", 0.05)
     filled(connection, 1, EVENTS)
     slow_leases(connection)
     consuming = consumer(database_url, memory(), Seen())
@@ -394,7 +394,7 @@ def test_who_joins_in_the_database_stops_who_works(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of a fleet has another setting. Guard: RegistryKeeper._require_free."""
-    monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(registry_keeper, "LOOK_SECONDS", 0.05)
     filled(connection, 1, EVENTS)
     slow_leases(connection)
     consuming = consumer(database_url, memory(), Seen())
@@ -412,7 +412,7 @@ def test_a_pause_is_heard(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: RegistryKeeper.poll, where the subscription is paused."""
-    monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(registry_keeper, "LOOK_SECONDS", 0.05)
     filled(connection, 1, EVENTS)
     slow_leases(connection)
     store, seen = memory(), Seen()
@@ -434,7 +434,7 @@ def test_a_position_beyond_the_log_is_not_passed_over(
     with open_registry(store, SUBSCRIPTION) as registry:
         registry.initialize({partition_id: 7})
     if not is_guarded:
-        monkeypatch.setattr(keeping, "_require_log", lambda *_: None)
+        monkeypatch.setattr(registry_keeper, "_require_log", lambda *_: None)
         assert consumer(database_url, store, Seen()).run_until_idle() == 0
         return
     with pytest.raises(LogBehind):

@@ -9,10 +9,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from penstock import fair_share
+from penstock.leases import shares as fair_share
 
 WEIGHTS = st.floats(0.001, 1000, allow_nan=False)
 CONSUMERS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=3), WEIGHTS, max_size=12)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.coordination import LeaseRegistry
 from penstock.errors import BackwardCommit, DuplicateSession, StaleLease, UnknownConsumer
+from penstock.leases.coordination import LeaseRegistry
 from tests.coordination.bench import Bench, InMemory
 
 STEPS = 100

@@ -6,10 +6,11 @@ import threading
 
 import pytest
 
-from penstock import database, stream
-from penstock.coordination import LeaseRegistry, memory, open_registry
-from penstock.coordination.marks import copy_positions, keep_copying
+from penstock import database
 from penstock.errors import BeyondHighWatermark, StaleLease
+from penstock.leases.coordination import LeaseRegistry, memory, open_registry
+from penstock.leases.coordination.marks import copy_positions, keep_copying
+from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.stream.kit import STREAM, SUBSCRIPTION, filled, member_with_lease, stored

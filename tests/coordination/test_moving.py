@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.coordination.moving import move
 from penstock.errors import InvalidArgument, StaleLease
+from penstock.leases.coordination.moving import move
 from tests.coordination.bench import Bench, InMemory, state
 
 

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.coordination import LeaseRegistry, open_registry
 from penstock.errors import (
     BackwardCommit,
     ConfigurationError,
@@ -21,6 +20,7 @@ from penstock.errors import (
     StaleLease,
     UnknownConsumer,
 )
+from penstock.leases.coordination import LeaseRegistry, open_registry
 from tests.coordination.bench import GUARDS, Bench, InMemory, InStore, state
 from tests.coordination.conftest import of_kind
 from tests.log.kit import wait_until
@@ -332,7 +332,7 @@ def test_an_address_that_is_none(url: str) -> None:
 def test_only_the_store_that_is_used_is_imported() -> None:
     program = """
 import sys
-from penstock.coordination import open_registry
+from penstock.leases.coordination import open_registry
 open_registry("memory://here", "tests")
 print([each for each in ("etcd3gw", "redis", "psycopg", "pymysql") if each in sys.modules])
 """

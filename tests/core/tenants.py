@@ -14,7 +14,9 @@ import psycopg
 from psycopg import sql
 
 import penstock
-from penstock import log, rights, stream
+from penstock import log
+from penstock.subscriptions import stream
+from penstock.topics import rights
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import database, topic_cache
+from penstock import database
 from penstock.errors import BackPressure, TopicNotFound
+from penstock.publishing import known_topics
 from tests.core.adapters import ADAPTERS, TOPIC, Adapter, django_connection, run
 
 Connection = psycopg.Connection[Any]
@@ -24,11 +25,11 @@ Steps = Callable[[Adapter], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def topics(connection: Connection) -> Iterator[None]:
-    topic_cache.clear()
+    known_topics.clear()
     penstock.create_topic(connection, TOPIC, 1, create_namespaces=True)
     connection.execute("CREATE TABLE ledger (id int)")
     yield
-    topic_cache.clear()
+    known_topics.clear()
 
 
 @pytest.fixture(params=ADAPTERS)

@@ -12,8 +12,10 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import Message, aio, catalog, topic_cache
+from penstock import Message, aio
+from penstock.database import catalog
 from penstock.errors import InvalidArgument, NotMigrated, TopicNotFound
+from penstock.publishing import known_topics
 from tests.core.adapters import ADAPTERS, TOPIC, Asynchronous
 
 Connection = psycopg.Connection[Any]
@@ -22,10 +24,10 @@ ASYNCHRONOUS = [name for name in ADAPTERS if "async" in name]
 
 @pytest.fixture(autouse=True)
 def topics(connection: Connection) -> Iterator[None]:
-    topic_cache.clear()
+    known_topics.clear()
     penstock.create_topic(connection, TOPIC, 1, create_namespaces=True)
     yield
-    topic_cache.clear()
+    known_topics.clear()
 
 
 @pytest.mark.parametrize("name", ASYNCHRONOUS)

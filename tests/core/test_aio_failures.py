@@ -8,9 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import aio, dead_letters, stream
+from penstock import aio
 from penstock.errors import NotRedriven
-from penstock.publish import publish
+from penstock.publishing.publish import publish
+from penstock.subscriptions import dead_letters, stream
 from tests.core.adapters import ADAPTERS, Asynchronous
 from tests.log.kit import drain, topic
 from tests.stream.kit import STREAM, SUBSCRIPTION, member_with_lease, stored

@@ -7,8 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import catalog, inbox
+from penstock.database import catalog
 from penstock.errors import InvalidArgument
+from penstock.subscriptions import inbox
 
 NAMES = sorted(catalog.statements("postgres"))
 

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import catalog, migrate
 from penstock.cli import plugins
+from penstock.database import catalog, migrate
 from tests import command
 from tests.command import Result
 

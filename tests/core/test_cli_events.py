@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.tail import tail
+from penstock.log.tail import tail
 from tests import command
 from tests.command import Result
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import psycopg.conninfo
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from penstock import config
+from penstock.database import config
 from penstock.errors import ConfigurationError
 
 PARTS = {

@@ -10,7 +10,8 @@ import pytest
 import sqlalchemy
 import sqlalchemy.orm
 
-from penstock import config, database
+from penstock import database
+from penstock.database import config
 from penstock.errors import ConfigurationError, DatabaseUnavailable, InvalidArgument, PenstockError
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 
-from penstock.identifiers import uuid7, uuid7s
+from penstock.publishing.event_ids import uuid7, uuid7s
 
 
 def test_an_id_is_a_uuid_of_version_7_with_the_time() -> None:

@@ -10,10 +10,12 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import Message, log, names, stream
+from penstock import Message, log
 from penstock.errors import InvalidArgument
 from penstock.records import UNDECODABLE, Lease, as_headers
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
+from penstock.topics import names
 
 TOPIC = "bank/accounts"
 

@@ -13,8 +13,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock import catalog, database, migrate
-from penstock.dialects import postgres
+from penstock import database
+from penstock.database import catalog, migrate
+from penstock.database.postgres import connection as postgres
 from penstock.errors import (
     ConfigurationError,
     DatabaseTooOld,

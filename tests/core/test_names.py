@@ -7,11 +7,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import penstock
-from penstock import database, log, validation
+from penstock import database, log
 from penstock.errors import (
     AlreadyExists,
     ControlCharacter,
@@ -27,6 +26,7 @@ from penstock.errors import (
     TopicNotFound,
     WrongIsolation,
 )
+from penstock.topics import validation
 from tests.guards import without_guard
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import Message, log
-from penstock.packed_arrays import PackedArray, packed
+from penstock.publishing.columns import PackedArray, packed
 
 TOPIC = "bank/accounts"
 Connection = psycopg.Connection[Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import sqlalchemy
 
 import penstock
-from penstock import Message, PenstockError, database, topic_cache
+from penstock import Message, PenstockError, database
 from penstock.errors import (
     InvalidArgument,
     InvalidName,
@@ -21,16 +20,16 @@ from penstock.errors import (
     PayloadTooLarge,
     TopicNotFound,
 )
+from penstock.publishing import bulk, known_topics
 from tests.core.doors import NAMES, Door, open_door
 
 TOPIC = "bank/accounts"
 MIB = 1_048_576
-PUBLISH = sys.modules["penstock.publish"]  # penstock.publish is the function
 
 
 @pytest.fixture(autouse=True)
 def topics(connection: psycopg.Connection[Any]) -> None:
-    topic_cache.clear()
+    known_topics.clear()
     penstock.create_topic(connection, TOPIC, 4, create_namespaces=True)
     connection.execute("CREATE TABLE ledger (id int)")
 
@@ -258,7 +257,7 @@ def test_bulk_in_chunks_is_one_publication(
     door: Door, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: the savepoint round all chunks; what Python refuses late, or the database does."""
-    monkeypatch.setattr(PUBLISH, "_CHUNK_EVENTS", 2)
+    monkeypatch.setattr(bulk, "_CHUNK_EVENTS", 2)
     good = [Message(TOPIC, b"%d" % i) for i in range(5)]
     with pytest.raises(InvalidArgument, match=r"event 5: .*key"):
         penstock.publish_bulk(door.connection, [*good, Message(TOPIC, b"x", key="k" * 256)])
@@ -274,7 +273,7 @@ def test_bulk_from_a_generator_that_uses_its_connection(
     connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: messages are drawn while nothing is being stored, or its rollback would take that."""
-    monkeypatch.setattr(PUBLISH, "_CHUNK_EVENTS", 3)
+    monkeypatch.setattr(bulk, "_CHUNK_EVENTS", 3)
     connection.execute("ALTER TABLE ledger ADD PRIMARY KEY (id)")
 
     def messages() -> Iterator[Message]:
@@ -296,7 +295,7 @@ def test_bulk_refuses_a_generator_that_leaves_a_savepoint_open(
     connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: the savepoint round the drawing; a chunk stored inside theirs would go with it."""
-    monkeypatch.setattr(PUBLISH, "_CHUNK_EVENTS", 1)
+    monkeypatch.setattr(bulk, "_CHUNK_EVENTS", 1)
 
     def messages() -> Iterator[Message]:
         connection.execute("SAVEPOINT theirs")
@@ -319,9 +318,9 @@ def test_bulk_closes_a_chunk_that_is_large(
         copied.append(len(chunk))
         original(bulk, chunk)
 
-    original = PUBLISH._Bulk._copy
-    monkeypatch.setattr(PUBLISH._Bulk, "_copy", copy)
-    monkeypatch.setattr(PUBLISH, "_CHUNK_BYTES", 20)
+    original = bulk._Bulk._copy
+    monkeypatch.setattr(bulk._Bulk, "_copy", copy)
+    monkeypatch.setattr(bulk, "_CHUNK_BYTES", 20)
     with connection.transaction():
         messages = (Message(TOPIC, b"0123456789%d" % number) for number in range(5))
         assert penstock.publish_bulk(connection, messages) == 5

@@ -13,9 +13,12 @@ import pytest
 from psycopg import sql
 
 import penstock
-from penstock import catalog, log, migrate, rights, stream
+from penstock import log, subscriptions
 from penstock.cli import main
+from penstock.database import catalog, migrate
 from penstock.errors import InvalidArgument, PermissionDenied
+from penstock.subscriptions import stream
+from penstock.topics import rights
 from tests.consumers.process import Daemon, until
 from tests.core.tenants import Tenants, tenants_of
 from tests.support import PostgresServer
@@ -324,7 +327,7 @@ def test_a_member_works_with_functions_alone(tenants: Tenants) -> None:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             penstock.publish(consumer, TOPIC, b"three")
     with tenants.as_login(tenants.login("reader")) as reader:
-        assert [each.position for each in stream.lag(reader, "billing")] == [2]
+        assert [each.position for each in subscriptions.lag(reader, "billing")] == [2]
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             penstock.fetch(reader, TOPIC, 0, 1)
 

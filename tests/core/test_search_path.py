@@ -10,8 +10,9 @@ import pytest
 from psycopg import sql
 
 import penstock
-from penstock import log, stream
+from penstock import log
 from penstock.errors import PenstockError
+from penstock.subscriptions import stream
 from tests.core.tenants import OURS, THEIRS, Connection, Tenants, bulk, tenant, three_topics
 
 

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import strategies
 from penstock.errors import InvalidArgument, InvalidPartition
+from penstock.topics import strategies
 from tests.guards import without_guard
 
 Connection = psycopg.Connection[tuple[Any, ...]]

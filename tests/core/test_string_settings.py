@@ -15,7 +15,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 import penstock
-from penstock import migrate
+from penstock.database import migrate
 from tests.guards import without_guard
 from tests.log.kit import TOPIC, Connection, drain, put, topic, value
 from tests.support import PostgresServer

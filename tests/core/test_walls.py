@@ -12,8 +12,8 @@ import pytest
 from psycopg import sql
 
 import penstock
-from penstock import topic_cache
 from penstock.errors import TopicNotFound
+from penstock.publishing import known_topics
 from tests.core.tenants import (
     OPEN,
     OURS,
@@ -50,7 +50,7 @@ def test_copy_finds_no_hidden_topic(tenants: Tenants, us: str, they: str) -> Non
     """Guard: has_right in publishable_topics."""
     with tenants.as_login(us) as own:
         bulk(own, OURS)
-        topic_cache.clear()
+        known_topics.clear()
         with pytest.raises(TopicNotFound):
             bulk(own, THEIRS)
 

@@ -10,8 +10,8 @@ import pytest
 
 from dagster_project.naming import epoch_name, epochs_name
 from ops.seal import log_epochs
-from penstock import stream
 from penstock.database import call
+from penstock.subscriptions import stream
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
 from tests.dagster.test_load import SLUG
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import migrate
+from penstock.database import migrate
 from penstock.doctor import doctor
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import ROOT, TOPIC, Connection, Run

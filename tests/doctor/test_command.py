@@ -56,7 +56,7 @@ def test_nobody_to_examine_is_exit_code_3() -> None:
 
 def test_an_operator_may_ask(server: EmbeddedPostgres, url: str, admin: Connection) -> None:
     """The functions look with the rights of their owner."""
-    from penstock import rights
+    from penstock.topics import rights
 
     rights.install(admin)
     admin.execute("CREATE ROLE watcher LOGIN PASSWORD 'pw' IN ROLE penstock_operator")

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock import migrate, stream
+from penstock.database import migrate
 from penstock.doctor import Limits, Severity, doctor
+from penstock.subscriptions import stream
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import NOW, TOPIC, Connection, Run, begin, only
 from tests.guards import definition, without_guard

@@ -14,7 +14,7 @@ from psycopg import sql
 
 import penstock
 from ops.restore import report_position
-from penstock import migrate
+from penstock.database import migrate
 from penstock.doctor import Limits, Severity, doctor
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import ROOT, TOPIC, Connection, Run, begin, only

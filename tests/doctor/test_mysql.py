@@ -16,10 +16,10 @@ import pymysql
 import pytest
 
 import penstock
-from penstock import migrate
+from penstock.database import migrate
 from penstock.doctor import Finding, Limits, Severity, doctor
 from penstock.errors import PenstockError
-from penstock.history import report_position
+from penstock.log.restores import report_position
 from tests import servers
 from tests.doctor.kit import ROOT, TOPIC, only
 from tests.doctor.mysql_client import on_the_path

@@ -10,7 +10,8 @@ import pytest
 
 import penstock
 from ops.sequence import sequence_round
-from penstock import database, migrate, stream
+from penstock import database, subscriptions
+from penstock.database import migrate
 from penstock.doctor import doctor
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import TOPIC, begin, only
@@ -98,5 +99,5 @@ def test_without_a_listener_nothing_is_found(small: EmbeddedPostgres) -> None:
     """An old transaction alone holds no notices."""
     with ExitStack() as stack:
         begin(stack, small.url("shop"), "SELECT 1")
-        assert stream.lag(stack.enter_context(database.connect(small.url("shop")))) == []
+        assert subscriptions.lag(stack.enter_context(database.connect(small.url("shop")))) == []
         assert [each for each in doctor(small.url("shop")) if each.check == "notices"] == []

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from penstock import migrate
+from penstock.database import migrate
 from penstock.doctor import Severity, doctor
 from resources.embedded import EmbeddedPostgres
 from resources.system_user import give_to_server_user

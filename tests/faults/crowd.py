@@ -19,7 +19,8 @@ from typing import Any
 
 from penstock import database
 from penstock.errors import errno_of
-from penstock.publish import publish, publish_batch, publish_bulk
+from penstock.publishing.bulk import publish_bulk
+from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
 from tests.faults.history import Recorder
 

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from penstock import stream
 from penstock.errors import PenstockError
 from penstock.records import Event, Lease
+from penstock.subscriptions import stream
 from tests.faults.history import Recorder
 
 

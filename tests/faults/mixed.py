@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Collection
 from contextlib import closing
 
-from penstock import database, stream
+from penstock import database
+from penstock.subscriptions import stream
 from tests.faults.servers import Crashing
 from tests.faults.world import TOPIC, World
 

@@ -14,11 +14,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from penstock import database, stream
+from penstock import database
 from penstock.errors import PenstockError
-from penstock.publish import publish
+from penstock.publishing.publish import publish
 from penstock.records import Event, Lease
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
 from tests.faults.checker import Anomaly

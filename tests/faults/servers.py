@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from penstock.database.migrate import migrate
 from penstock.errors import PenstockError
-from penstock.migrate import migrate
 from resources.embedded import EmbeddedPostgres
 from tests.faults.proxy import Address, address_of
 from tests.support import missing

@@ -14,8 +14,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock.database.migrate import migrate
 from penstock.errors import PenstockError
-from penstock.migrate import migrate
 from resources.system_user import give_to_server_user
 from tests.faults.servers import CrashingMySQL, CrashingPostgres
 from tests.log.kit import wait_until

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock import policies
-from penstock.dialects import work
-from penstock.publish import publish
+from penstock.database import sessions
+from penstock.publishing.publish import publish
+from penstock.subscriptions import policies
 from tests.contract.databases import ContractDatabase
 from tests.faults.world import TOPIC, World
 
@@ -29,7 +29,7 @@ def _published(world: World, connection: Any) -> None:
     """One transaction, written down as a publisher process does it."""
     world.recorder.write("publish", "invoke", tx="all")
     labels = [f"all/{number}" for number in range(1, EVENTS + 1)]
-    with work.of_connection(connection).transaction(connection):
+    with sessions.of_connection(connection).transaction(connection):
         for number, label in enumerate(labels, 1):
             poison, _ = POISON.get(number, ("", ""))
             publish(connection, TOPIC, f"{label} {poison}".strip().encode(), key=f"k{number % 5}")

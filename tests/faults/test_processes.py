@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock import database, stream
+from penstock import database, subscriptions
 from tests import servers
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_guards import NO_LIMIT
@@ -190,7 +190,7 @@ def test_consumers_that_come_and_go_all_the_time(db: ContractDatabase, tmp_path:
         with closing(world.connect()) as own:
 
             def held() -> Counter[str]:
-                found = stream.lag(own, "least")
+                found = subscriptions.lag(own, "least")
                 return Counter(each.holder for each in found if each.holder is not None)
 
             def is_even() -> bool:

@@ -24,11 +24,11 @@ from typing import Any
 
 from ops.sequence import sequence_round
 from penstock import database
-from penstock.consumer import Batch, Consumer
+from penstock.consumer.consumer import Batch, Consumer
+from penstock.consumer.worker import ConsumerWorker
 from penstock.errors import PenstockError
-from penstock.publish import publish
+from penstock.publishing.publish import publish
 from penstock.records import Event
-from penstock.worker import ConsumerWorker
 from tests.faults.crowd import crowd_on
 from tests.faults.history import Recorder
 from tests.faults.hooks import Failpoints, Recorded, label_of

@@ -20,7 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from penstock import database, log, names, stream
+from penstock import database, log, subscriptions
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.faults import checker
 from tests.faults.history import Recorder
 from tests.faults.proxy import Proxies, Proxy, address_of
@@ -207,7 +209,7 @@ class World:
 
     def lag(self, connection: Any, subscription: str) -> int:
         """How many events a subscription has not passed."""
-        return sum(each.lag_events for each in stream.lag(connection, subscription))
+        return sum(each.lag_events for each in subscriptions.lag(connection, subscription))
 
     def drain(self, seconds: float = PATIENCE) -> None:
         """Wait until everything is sequenced and done (L6)."""

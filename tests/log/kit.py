@@ -9,9 +9,10 @@ from typing import Any
 
 import psycopg
 
-from penstock import log, names
-from penstock.publish import publish
+from penstock import log
+from penstock.publishing.publish import publish
 from penstock.records import Event
+from penstock.topics import names
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops.clean import note_snapshots
-from penstock.publish import publish_batch
+from ops.storage_postgres import note_snapshots
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.log.kit import TOPIC, Connection, value
 

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 import sqlalchemy
 
-from penstock.publish import publish, publish_batch, publish_bulk
+from penstock.publishing.bulk import publish_bulk
+from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
 from tests.guards import without_guard
 from tests.log.kit import TOPIC, Connection, drain, texts, topic, value

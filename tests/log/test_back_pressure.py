@@ -7,8 +7,9 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from penstock import BackPressure, Message, database, publish, publish_batch, publish_bulk
+from penstock import BackPressure, Message, database, publish_batch, publish_bulk
 from penstock.errors import InvalidArgument, TopicNotFound
+from penstock.publishing.publish import publish
 from tests.guards import without_guard
 from tests.log.kit import TOPIC, Connection, drain, open_transaction, topic, value
 

@@ -20,11 +20,12 @@ from statistics import quantiles
 import psycopg
 import pytest
 
-from ops.clean import SliceState, clean, drop_slices
+from ops.clean import clean, drop_slices
 from ops.seal import seal
+from ops.storage import SliceState
 from penstock import log
 from penstock.database import call
-from penstock.publish import publish_batch
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.log.kit import TOPIC, Connection, topic, value
 from tests.log.storage import cut

@@ -13,8 +13,9 @@ from contextlib import ExitStack, contextmanager
 import psycopg
 import pytest
 
-from ops import clean
-from ops.clean import SliceDrop, SliceState, drop_slices
+from ops import storage_postgres
+from ops.clean import drop_slices
+from ops.storage import SliceDrop, SliceState
 from tests.log.kit import (
     Connection,
     backend_pid,
@@ -181,7 +182,9 @@ def test_without_a_look_at_snapshots_he_waits_for_the_slice(
     """Mutant: FINALIZE at once."""
     _full(connection)
     condemn(connection)
-    monkeypatch.setattr(clean, "_nobody_sees_it_attached", lambda connection, binds: True)
+    monkeypatch.setattr(
+        storage_postgres, "_nobody_sees_it_attached", lambda connection, binds: True
+    )
     with _old_reader(connection, database_url) as reader, _cleaning(database_url) as begin:
         running = begin()
         _until(running, _waits(connection), "FINALIZE waits for the reader")
@@ -205,7 +208,9 @@ def test_patience_is_not_spent_on_who_is_open_for_long(
         wait_until(lambda: value(connection, _OLDEST) > 1, "he is open for longer")
         looked: list[str] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ops.clean.time.sleep", lambda seconds: looked.append("waited"))
+            patch.setattr(
+                "ops.storage_postgres.time.sleep", lambda seconds: looked.append("waited")
+            )
             (done,) = drop_slices(database_url, patience_seconds=1)
         assert done.detail == "somebody has a snapshot from before it was detached"
         assert looked == []
@@ -226,7 +231,9 @@ def test_somebody_else_was_faster(
     """
     _full(connection)
     condemn(connection)
-    monkeypatch.setattr(clean, "_nobody_sees_it_attached", lambda connection, binds: True)
+    monkeypatch.setattr(
+        storage_postgres, "_nobody_sees_it_attached", lambda connection, binds: True
+    )
     with (
         psycopg.connect(database_url, autocommit=True) as other,
         open_transaction(database_url) as late,
@@ -236,15 +243,15 @@ def test_somebody_else_was_faster(
         put(late, "late")
         running = begin()
         _until(running, _waits(connection), "one waits for a publisher")
-        the_slice = (other, clean.Patience(60), "events", "events_1")
-        went_on, problem = clean._next_step(*the_slice, SliceState.ATTACHED)
+        the_slice = (other, storage_postgres.Patience(60), "events", "events_1")
+        went_on, problem = storage_postgres._next_step(*the_slice, SliceState.ATTACHED)
         assert (went_on, "already pending detach" in problem) == (False, True)
-        step = pool.submit(clean._next_step, *the_slice, SliceState.HALF_DETACHED)
+        step = pool.submit(storage_postgres._next_step, *the_slice, SliceState.HALF_DETACHED)
         wait_until_blocked(connection, backend_pid(other))
         late.commit()
         assert [each.state for each in running.result(30)] == [SliceState.DROPPED]
         step.result(30)
-        went_on, problem = clean._next_step(*the_slice, SliceState.HALF_DETACHED)
+        went_on, problem = storage_postgres._next_step(*the_slice, SliceState.HALF_DETACHED)
         assert (went_on, "does not exist" in problem) == (False, True)
 
 

@@ -11,9 +11,11 @@ import pytest
 
 from ops.clean import drop_slices
 from ops.restore import histories, reconcile
-from penstock import database, log, names, stream
+from penstock import database, log
 from penstock.errors import LogBehind
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
+from penstock.topics import names
 from tests.guards import without_guard
 from tests.log.kit import TOPIC, Connection, drain, put, texts, topic, value
 from tests.log.test_eras import _restored

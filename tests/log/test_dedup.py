@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from penstock import Message, publish, publish_batch, publish_once
+from penstock import Message, publish_batch, publish_once
+from penstock.publishing.publish import publish
 from tests.guards import without_guard
 from tests.log.kit import (
     TOPIC,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import log, stream
+from penstock import log, subscriptions
 from penstock.errors import InUse, PenstockError, StaleLease, TopicNotFound
+from penstock.subscriptions import stream
 from tests.guards import without_guard
 from tests.log.kit import TOPIC, Connection, drain, open_transaction, put, texts, topic, value
 from tests.log.names_kit import broken, meets
@@ -101,7 +102,7 @@ def test_what_is_rolled_back_was_never_deleted(connection: Connection, database_
         undone.rollback()
     drain(connection)
     assert texts(connection) == ["1"]
-    assert len(stream.lag(connection)) == 1
+    assert len(subscriptions.lag(connection)) == 1
     assert broken(connection) == {}
 
 

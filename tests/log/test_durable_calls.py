@@ -18,9 +18,11 @@ import psycopg
 import pytest
 
 from ops.restore import reconcile, report_position
-from penstock import database, log, names, stream, subscriptions
+from penstock import database, log, subscriptions
+from penstock.database.migrate import migrate
 from penstock.errors import PenstockError
-from penstock.migrate import migrate
+from penstock.subscriptions import stream
+from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
 from tests.guards import without_guard
 from tests.log.kit import TOPIC, Connection, drain, part, put, topic, value, wait_until

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from penstock import log
-from penstock.publish import publish
+from penstock.publishing.publish import publish
 from tests.guards import without_guard
 from tests.log.kit import Connection, drain, open_transaction, put, texts, topic, value
 

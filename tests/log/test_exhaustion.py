@@ -9,11 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ops.clean import SliceState, drop_slices
+from ops.clean import drop_slices
 from ops.restore import histories, reconcile
+from ops.storage import SliceState
 from penstock import log
+from penstock.database.migrate import migrate
 from penstock.errors import PenstockError
-from penstock.migrate import migrate
 from resources.embedded import EmbeddedPostgres
 from resources.system_user import as_server_user
 from tests.guards import without_guard

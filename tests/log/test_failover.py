@@ -17,9 +17,10 @@ import psycopg
 import pytest
 
 from ops.restore import histories
-from penstock import log, stream
+from penstock import log
+from penstock.database.migrate import migrate
 from penstock.errors import LogBehind, PenstockError
-from penstock.migrate import migrate
+from penstock.subscriptions import stream
 from resources.embedded import EmbeddedPostgres
 from resources.system_user import give_to_server_user
 from tests.guards import without_guard

@@ -7,10 +7,12 @@ import random
 import psycopg
 import pytest
 
-from ops.clean import SliceState, drop_slices
-from penstock import log, names
-from penstock.publish import publish_batch
+from ops.clean import drop_slices
+from ops.storage import SliceState
+from penstock import log
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
+from penstock.topics import names
 from tests.guards import without_guard
 from tests.log.kit import TOPIC, Connection, drain, open_transaction, topic, value
 from tests.log.storage import cut, move_low, next_slice, slices, unneeded

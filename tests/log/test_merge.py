@@ -7,8 +7,11 @@ import random
 import psycopg
 import pytest
 
-from ops.clean import SliceState, drop_slices, note_snapshots
-from penstock import log, stream
+from ops.clean import drop_slices
+from ops.storage import SliceState
+from ops.storage_postgres import note_snapshots
+from penstock import log
+from penstock.subscriptions import stream
 from tests.guards import without_guard
 from tests.log.kit import (
     TOPIC,

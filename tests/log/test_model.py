@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from penstock import log
-from penstock.publish import publish
+from penstock.publishing.publish import publish
 from tests.guards import without_guard
 from tests.log.kit import TOPIC, Connection, topic
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import stream
 from penstock.errors import AlreadyExists, NamespaceNotFound, UsageError
+from penstock.subscriptions import stream
 from tests.guards import without_guard
 from tests.log.kit import Connection, drain, open_transaction
 from tests.log.names_kit import broken, meets

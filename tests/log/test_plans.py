@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import log, stream
+from penstock import log
+from penstock.subscriptions import stream
 from tests.guards import nodes, plan_of, without_guard
 from tests.log.kit import TOPIC, Connection, drain, put, topic, value
 from tests.log.storage import many, next_slice

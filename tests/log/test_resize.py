@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock import log, stream
+from penstock import log, subscriptions
 from penstock.errors import InvalidPartition, TopicNotFound
-from penstock.strategies import partition_of
+from penstock.subscriptions import stream
+from penstock.topics.strategies import partition_of
 from tests.guards import without_guard
 from tests.log.kit import (
     TOPIC,
@@ -68,10 +69,10 @@ def test_every_subscription_gets_the_new_partitions_with_it(
     with open_transaction(database_url) as undone:
         penstock.resize_topic(undone, TOPIC, 5)
         undone.rollback()
-    assert len(stream.lag(connection)) == 4
+    assert len(subscriptions.lag(connection)) == 4
     assert penstock.resize_topic(connection, TOPIC, 5) == 2
     assert broken(connection) == {}
-    added = [line for line in stream.lag(connection) if line.partition >= 2]
+    added = [line for line in subscriptions.lag(connection) if line.partition >= 2]
     assert {(each.subscription, each.position) for each in added} == {("all", 0), ("late", 0)}
     rows = connection.execute(
         "SELECT DISTINCT reason FROM penstock.positions WHERE partition_id & 65535 >= 2"
@@ -207,7 +208,7 @@ def test_subscribe_and_resize_in_either_order(connection: Connection, database_u
     """Guard: both lock the topic's row."""
     assert _subscribe_while_resizing(connection, database_url) == {}
     assert _resize_while_subscribing(connection, database_url) == {}
-    assert len(stream.lag(connection)) == 8
+    assert len(subscriptions.lag(connection)) == 8
 
 
 @pytest.mark.parametrize("race", [_subscribe_while_resizing, _resize_while_subscribing])

@@ -17,11 +17,12 @@ import pytest
 
 from ops.clean import drop_slices
 from ops.restore import histories, reconcile, report_position, restore_status
-from penstock import log, stream
+from penstock import log
+from penstock.database.migrate import migrate
 from penstock.errors import InvalidArgument, LogBehind, PenstockError, StaleLease
-from penstock.migrate import migrate
 from penstock.records import Lease
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from resources.embedded import EmbeddedPostgres
 from resources.system_user import give_to_server_user
 from tests.guards import without_guard

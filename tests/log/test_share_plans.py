@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import stream
+from penstock.subscriptions import stream
 from tests.guards import plan_of, without_guard
 from tests.log.kit import TOPIC, Connection, topic, value
 

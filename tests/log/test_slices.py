@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from penstock import log, stream
+from penstock import log
+from penstock.subscriptions import stream
 from tests.guards import without_guard
 from tests.log.kit import (
     TOPIC,

@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import Message, publish, publish_batch
+from penstock import Message, publish_batch
+from penstock.publishing.publish import publish
 from tests.guards import without_guard
 from tests.log.kit import (
     TOPIC,

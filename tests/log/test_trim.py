@@ -7,12 +7,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ops.clean import SliceState, drop_slices
+from ops.clean import drop_slices
 from ops.health import health
 from ops.policy_file import Policies
-from penstock import log, names, stream
-from penstock.publish import publish_batch
+from ops.storage import SliceState
+from penstock import log
+from penstock.publishing.publish import publish_batch
 from penstock.records import Message
+from penstock.subscriptions import stream
+from penstock.topics import names
 from tests.guards import without_guard
 from tests.log.kit import (
     TOPIC,

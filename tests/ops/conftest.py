@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import names
+from penstock.topics import names
 from tests import command
 from tests.command import Result
 

@@ -15,9 +15,10 @@ import psycopg
 import pytest
 
 from ops.sinks.jsonl import JsonlSink
-from penstock import stream
-from penstock.cli import main
-from penstock.publish import publish
+from penstock import subscriptions
+from penstock.cli import exit_codes
+from penstock.publishing.publish import publish
+from penstock.subscriptions import stream
 from tests.consumers.process import until
 from tests.ops.conftest import TOPIC, Run
 
@@ -74,7 +75,7 @@ def test_relay_says_no_when_something_is_left(
     fill(connection)
     run("sequence")
     left = run("relay", "export", f"jsonl:{tmp_path}", "--max-seconds", "0", "-o", "json")
-    assert (left.code, json.loads(left.out)[0]["drained"]) == (main.EXIT_NO, False)
+    assert (left.code, json.loads(left.out)[0]["drained"]) == (exit_codes.EXIT_NO, False)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +126,8 @@ def test_relay_forever_until_sigterm(
     finally:
         relay.kill()
         relay.wait(30)
-    assert {each.holder for each in stream.lag(connection, "export")} == {None}
-    assert {each.lag_events for each in stream.lag(connection, "export")} == {0}
+    assert {each.holder for each in subscriptions.lag(connection, "export")} == {None}
+    assert {each.lag_events for each in subscriptions.lag(connection, "export")} == {0}
 
 
 def test_sweep(run: Run, connection: Connection) -> None:
@@ -137,7 +138,7 @@ def test_sweep(run: Run, connection: Connection) -> None:
     assert run("sweep", "-o", "json").rows == [{"expired_consumers": 0, "locked_leases": 0}]
     connection.execute("UPDATE penstock.consumers SET deadline = clock_timestamp()")
     assert run("sweep", "-o", "json").rows == [{"expired_consumers": 1, "locked_leases": 0}]
-    assert {each.holder for each in stream.lag(connection, "billing")} == {None}
+    assert {each.holder for each in subscriptions.lag(connection, "billing")} == {None}
 
 
 def test_seal_and_clean(run: Run, connection: Connection) -> None:
@@ -202,7 +203,7 @@ def test_wrong_subscription_calls(run: Run, connection: Connection, arguments: l
     refused = run("subscription", *arguments)
     assert (refused.code, refused.out) == (2, "")
     assert len(refused.err.splitlines()) == 1
-    assert stream.lag(connection) == []
+    assert subscriptions.lag(connection) == []
 
 
 def test_the_daemon_finds_handlers_where_it_is_started(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psycopg
 
-from penstock import policies
+from penstock.subscriptions import policies
 from tests.ops.conftest import TOPIC, Run
 
 Connection = psycopg.Connection[tuple[object, ...]]

@@ -10,7 +10,7 @@ import psycopg
 from ops.health import health
 from ops.policy_file import Policies
 from ops.restore import report_position
-from penstock.cli.main import EXIT_NO
+from penstock.cli.exit_codes import EXIT_NO
 from tests.log.kit import part
 from tests.ops.conftest import TOPIC, Run
 

@@ -15,10 +15,10 @@ from ops.policy import NO_TOPIC, Drift
 from ops.policy_file import Policies
 from ops.seal import seal
 from ops.sequence import sequence
-from penstock import policies as in_force
-from penstock import stream
+from penstock import subscriptions
 from penstock.database import call
 from penstock.doctor import Finding, Severity
+from penstock.subscriptions import policies as in_force, stream
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -74,7 +74,7 @@ def test_apply_removes_the_drift_and_is_idempotent(
     assert policy.apply(connection, policies) == []
     retention = policy.retention_in_force(connection)[orders]
     assert (retention.version, retention.origin) == (1, "file")
-    assert {each.subscription for each in stream.lag(connection)} == {"files"}
+    assert {each.subscription for each in subscriptions.lag(connection)} == {"files"}
 
 
 def test_what_was_set_by_hand_is_shown_and_only_the_file_s_topics_are_mended(

@@ -17,7 +17,8 @@ from typing import Any
 import psycopg
 
 from ops.sequence import sequence_round
-from penstock import names, stream
+from penstock.subscriptions import stream
+from penstock.topics import names
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBSCRIPTION = "to-the-sink"

@@ -19,7 +19,7 @@ from ops.relay_block import Backoff
 from ops.sinks import open_sink
 from ops.sinks.base import Block, Sink
 from ops.sinks.pulsar import PulsarSink
-from penstock.history import Seen
+from penstock.log.restores import Seen
 
 _CRASHES_AT = 3
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ops.cloudevents import attributes, to_json, to_properties, to_structured
 from tests.relay.blocks import event

@@ -11,8 +11,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from ops.sinks import pulsar as pulsar_sinks
-from ops.sinks import pulsar_channel
+from ops.sinks import pulsar as pulsar_sinks, pulsar_channel
 from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.pulsar import PulsarSink
 from tests.relay.blocks import block, event

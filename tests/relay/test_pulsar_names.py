@@ -11,7 +11,7 @@ from ops.sinks import pulsar_channel
 from ops.sinks.base import Block, SinkMisconfigured
 from ops.sinks.pulsar import PulsarSink
 from ops.sinks.pulsar_channel import TOPIC_PROPERTY, Message, producer_name
-from penstock.history import Seen
+from penstock.log.restores import Seen
 from penstock.records import Event
 from tests.relay.blocks import block, event
 from tests.relay.conftest import Broker

@@ -16,12 +16,13 @@ from ops.relay_block import Backoff, relay_once
 from ops.sinks import open_sink
 from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
-from penstock import publish, stream
-from penstock.dead_letters import dead_letters
 from penstock.errors import ConfigurationError, StaleLease
-from penstock.history import Seen
+from penstock.log.restores import Seen
+from penstock.publishing.publish import publish
 from penstock.records import Event, Lease
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.dead_letters import dead_letters
+from penstock.subscriptions.stream import Membership
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, chaos, compare
 
 TOPIC = "bank/accounts"

@@ -20,8 +20,9 @@ from ops.restore import reconcile, restore_status
 from ops.sinks.base import Sink
 from ops.sinks.jsonl import JsonlSink
 from ops.sinks.pulsar import PulsarSink
-from penstock import log, stream
+from penstock import log
 from penstock.errors import LogBehind
+from penstock.subscriptions import stream
 from tests.log.kit import drain, put, topic
 from tests.log.storage import many
 from tests.relay.conftest import Broker

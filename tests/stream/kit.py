@@ -6,13 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock import policies, stream
-from penstock.consumer import Consumer
-from penstock.keeper import Keeper
-from penstock.lease_keeper import LeaseKeeper
-from penstock.publish import publish_batch
+from penstock import subscriptions
+from penstock.consumer.consumer import Consumer
+from penstock.leases.database_keeper import LeaseKeeper
+from penstock.leases.keeper import Keeper
+from penstock.publishing.publish import publish_batch
 from penstock.records import Lease, Message
-from penstock.stream import Membership
+from penstock.subscriptions import policies, stream
+from penstock.subscriptions.stream import Membership
 from tests.log.kit import Connection, drain, topic
 
 SUBSCRIPTION = "tests"
@@ -124,7 +125,7 @@ def holders(connection: Connection) -> dict[int, str]:
     """Who holds which partition (by its number)."""
     return {
         lag.partition: lag.holder
-        for lag in stream.lag(connection, SUBSCRIPTION)
+        for lag in subscriptions.lag(connection, SUBSCRIPTION)
         if lag.holder is not None
     }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock import stream
 from penstock.errors import StaleLease
+from penstock.subscriptions import stream
 from tests.log.kit import Connection, open_transaction
 from tests.stream.kit import (
     end_lease,

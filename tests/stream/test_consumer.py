@@ -9,10 +9,11 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from penstock import stream
-from penstock.consumer import Batch, Consumer
+from penstock import subscriptions
+from penstock.consumer.consumer import Batch, Consumer
 from penstock.errors import InvalidArgument, InvalidName
 from penstock.records import Event
+from penstock.subscriptions import stream
 from tests.log.kit import Connection, value, wait_until
 from tests.stream.kit import (
     SUBSCRIPTION,
@@ -44,7 +45,7 @@ def _consumer(
 
 
 def _done(connection: Connection) -> bool:
-    return all(lag.lag_events == 0 for lag in stream.lag(connection, SUBSCRIPTION))
+    return all(lag.lag_events == 0 for lag in subscriptions.lag(connection, SUBSCRIPTION))
 
 
 def test_a_handler_that_raises_is_called_again_and_others_flow(
@@ -121,7 +122,7 @@ def test_a_long_outage_does_not_overflow_the_pause(
         return opened()
 
     monkeypatch.setattr(consumer, "open", flaky)
-    monkeypatch.setattr("penstock.consumer.random.uniform", lambda low, high: low)
+    monkeypatch.setattr("penstock.database.backoff.random.uniform", lambda low, high: low)
     with running(consumer):
         wait_until(lambda: _done(connection), "all are handled")
         wait_until(lambda: consumer._outages == 0, "the count begins anew")

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from penstock import Message, publish_bulk, stream
+from penstock import Message, publish_bulk
+from penstock.subscriptions import stream
 from tests.consumers.process import ROOT
 from tests.log.kit import Connection, drain, topic
 from tests.stream.kit import STREAM, SUBSCRIPTION

@@ -10,8 +10,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from penstock import Message, publish_batch, stream
-from penstock.consumer import Consumer
+from penstock import Message, publish_batch
+from penstock.consumer.consumer import Consumer
+from penstock.subscriptions import stream
 from tests.log.kit import Connection, drain, topic
 from tests.stream.kit import STREAM, SUBSCRIPTION
 

@@ -10,13 +10,14 @@ from typing import Any
 import psycopg
 
 from ops.sequence import sequence_round
-from penstock import database, log, stream
-from penstock.consumer import Consumer
-from penstock.dialects import work
-from penstock.lease_keeper import LeaseKeeper
-from penstock.publish import publish
+from penstock import database, log
+from penstock.consumer.consumer import Consumer
+from penstock.database import sessions
+from penstock.database.wake import Wake
+from penstock.leases.database_keeper import LeaseKeeper
+from penstock.publishing.publish import publish
 from penstock.records import Event, Lease
-from penstock.wake import Wake
+from penstock.subscriptions import stream
 from tests.guards import without_guard
 from tests.log.kit import put, topic
 from tests.stream.kit import SUBSCRIPTION
@@ -178,7 +179,7 @@ def test_a_pass_tells_with_its_commit(connection: Connection, database_url: str)
     """Guard: announce in the statement of the pass; none where it found nothing."""
     partition_id = str(_partition(connection))
     with database.connect(database_url) as listening:
-        ear = work.of_connection(listening).listen(listening)
+        ear = sessions.of_connection(listening).listen(listening)
         assert [ear.is_told] == [False]
         sequence_round(connection)
         put(connection, "x")
@@ -196,7 +197,7 @@ def test_a_queue_that_fills_up_stops_no_pass(connection: Connection, database_ur
     _partition(connection)
     without_guard(connection, "announce", "pg_notification_queue_usage() < 0.5", "false")
     with database.connect(database_url) as listening:
-        ear = work.of_connection(listening).listen(listening)
+        ear = sessions.of_connection(listening).listen(listening)
         put(connection, "x")
         assert sequence_round(connection).events == 1
         assert ear.heard() == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock import stream
 from penstock.errors import DuplicateSession, SubscriptionNotFound
-from penstock.lease_keeper import LeaseKeeper
+from penstock.leases.database_keeper import LeaseKeeper
+from penstock.subscriptions import stream
 from tests.log.kit import Connection, wait_until
 from tests.stream.kit import SUBSCRIPTION, Clock, end_lease, filled, holders, short_leases, stored
 

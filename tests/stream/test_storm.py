@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from penstock import database, stream
+from penstock import database
 from penstock.errors import PenstockError, SubscriptionNotFound, UnknownConsumer
 from penstock.records import Lease
-from penstock.stream import Membership
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Membership
 from tests.guards import without_guard
 from tests.log.kit import Connection, backend_pid, open_transaction, wait_until_blocked
 from tests.stream.kit import STREAM, SUBSCRIPTION, filled, more, short_leases

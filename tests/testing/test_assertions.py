@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import dead_letters, stream
-from penstock.consumer import Consumer
+from penstock.consumer.consumer import Consumer
+from penstock.subscriptions import dead_letters, stream
 from penstock.testing import (
     MemoryConnection,
     MemoryDatabase,

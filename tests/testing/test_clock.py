@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import penstock
-from penstock import policies, stream, subscriptions
+from penstock import subscriptions
 from penstock.errors import DatabaseUnavailable, InvalidArgument, StaleLease, UnknownConsumer
+from penstock.subscriptions import policies, stream
 from penstock.testing import MemoryConnection, MemoryDatabase, NotInMemory, VirtualClock, published
 from tests.testing.conftest import ORDERS
 

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 import penstock
-from penstock import policies
-from penstock.consumer import Batch, Consumer, HandlerFailed
+from penstock.consumer.consumer import Batch, Consumer, HandlerFailed
 from penstock.records import Event
+from penstock.subscriptions import policies
 from penstock.testing import (
     MemoryConnection,
     MemoryDatabase,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import catalog, database, migrate
+from penstock import database
+from penstock.database import catalog, migrate
 from penstock.errors import DatabaseUnavailable, PenstockError
 from penstock.testing import MemoryConnection, MemoryDatabase, NotInMemory, statements
 

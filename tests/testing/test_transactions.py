@@ -7,8 +7,8 @@ import threading
 import pytest
 
 import penstock
-from penstock import stream
 from penstock.errors import DatabaseUnavailable, UsageError
+from penstock.subscriptions import stream
 from penstock.testing import (
     MemoryConnection,
     MemoryDatabase,

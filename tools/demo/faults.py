@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from penstock import log, stream
+from penstock import log, subscriptions
 from tools.demo.stage import SUBSCRIPTION, TOPIC, Stage
 
 
@@ -69,12 +69,12 @@ def _pause_until_replaced(
     chance.
     """
     with stage.halted(name, point) as process:
-        before = stream.take_overs(connection, SUBSCRIPTION)
+        before = subscriptions.take_overs(connection, SUBSCRIPTION)
         process.send_signal(signal.SIGSTOP)
         stage.wait_until(
             lambda: (
-                stream.take_overs(connection, SUBSCRIPTION) > before
-                and all(each.holder != name for each in stream.lag(connection, SUBSCRIPTION))
+                subscriptions.take_overs(connection, SUBSCRIPTION) > before
+                and all(each.holder != name for each in subscriptions.lag(connection, SUBSCRIPTION))
             ),
             f"nobody took over from {name}",
         )

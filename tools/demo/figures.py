@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from penstock import stream
+from penstock import subscriptions
 from tools.demo import faults
 from tools.demo.stage import SUBSCRIPTION
 
@@ -104,7 +104,7 @@ def counts(connection: psycopg.Connection[tuple[Any, ...]], refused_commits: int
         rolled_back=taken_ids - faults.published(connection),
         redeliveries=delivered - handled,
         disorder=disorder,
-        take_overs=stream.take_overs(connection, SUBSCRIPTION),
+        take_overs=subscriptions.take_overs(connection, SUBSCRIPTION),
         refused_commits=refused_commits,
         sessions_ended=faults.sessions_ended(connection),
     )

@@ -121,7 +121,8 @@ def _archive(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
     """All log epochs in one run, as a backfill by a click does it."""
     from dagster_project.naming import epoch_name, epochs_name, slug
     from ops.seal import key_of, missing_copies
-    from penstock import config, database
+    from penstock import database
+    from penstock.database import config
 
     with database.connect(config.database_url()) as connection:
         names = [epoch_name(key_of(each)) for each in missing_copies(connection, TOPIC, TARGET)]
@@ -146,7 +147,9 @@ def _balances() -> tuple[dict[int, int], int]:
 
     from ops.archive import read_archive
     from ops.policy_file import load
-    from penstock import config, database, names
+    from penstock import database
+    from penstock.database import config
+    from penstock.topics import names
     from resources.spark import SparkResource
 
     spark = SparkResource().session()
@@ -160,7 +163,8 @@ def _balances() -> tuple[dict[int, int], int]:
 
 def _cleaned() -> list[str]:
     """What retention removed."""
-    from penstock import config, database
+    from penstock import database
+    from penstock.database import config
 
     with database.connect(config.database_url()) as connection:
         row = connection.execute(

@@ -16,8 +16,10 @@ from urllib.parse import unquote, urlsplit
 import psycopg
 
 import penstock
-from penstock import log, migrate, stream
+from penstock import log, subscriptions
+from penstock.database import migrate
 from penstock.errors import StaleLease
+from penstock.subscriptions import stream
 from resources.embedded import EmbeddedPostgres
 from tools.demo import projection
 
@@ -247,4 +249,4 @@ def take_fence_out(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
 def lag(connection: psycopg.Connection[tuple[Any, ...]]) -> int:
     """Events that are published and not yet in the projection."""
     waiting = log.status(connection).unsequenced_events
-    return waiting + sum(each.lag_events for each in stream.lag(connection, SUBSCRIPTION))
+    return waiting + sum(each.lag_events for each in subscriptions.lag(connection, SUBSCRIPTION))

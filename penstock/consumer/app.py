@@ -1,0 +1,105 @@
+"""The consumers of an application, declared beside its handlers and run by ``penstock worker``.
+
+app = penstock.App()
+
+@app.consumer("billing", topics=["bank/accounts"])
+def bill(event): ...
+
+$ penstock worker module:app
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from penstock import database, subscriptions
+from penstock.consumer.consumer import Consumer
+from penstock.consumer.worker import ConsumerWorker, Worker
+from penstock.database import config, migrate
+from penstock.errors import InvalidArgument, SubscriptionNotFound
+from penstock.subscriptions import stream
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Declared:
+    """One consumer, before anything is connected."""
+
+    subscription: str
+    topics: tuple[str, ...]
+    start: str | int
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class App:
+    """Consumers by subscription; ``url`` is the database, by default the environment's."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self.url = url
+        self.consumers: dict[str, Declared] = {}
+
+    def consumer(
+        self,
+        subscription: str,
+        *,
+        topics: Iterable[str] = (),
+        start: str | int = "earliest",
+        batch: bool = False,
+        **options: Any,
+    ) -> Callable[[Function], Function]:
+        """Consume with the function below; ``batch`` gives it a :class:`penstock.Batch`.
+
+        With ``topics`` the subscription is made when the worker starts, where there is none, and
+        reads from ``start`` on.  The other options are those of :class:`penstock.Consumer`.
+        """
+        if isinstance(topics, str):
+            raise InvalidArgument("topics is a text", hint="give a list of topics")
+        if subscription in self.consumers:
+            raise InvalidArgument(
+                f"the subscription {subscription!r} is declared twice",
+                hint="each has one handler; a second reader is a second subscription",
+            )
+        declared = Declared(subscription, tuple(topics), start, options)
+
+        def declare(function: Function) -> Function:
+            declared.options["batch_handler" if batch else "handler"] = function
+            self._make("postgresql://nowhere/none", declared)  # a wrong option shows here
+            self.consumers[subscription] = declared
+            return function
+
+        return declare
+
+    def workers(self) -> list[Worker]:
+        """A worker for each consumer; nothing is connected yet."""
+        if not self.consumers:
+            raise InvalidArgument(
+                "the application declares no consumer", hint="write one below @app.consumer(...)"
+            )
+        url = self.url or config.database_url()
+        return [
+            ConsumerWorker(f"consumer:{name}", functools.partial(self._make, url, declared))
+            for name, declared in self.consumers.items()
+        ]
+
+    def prepare(self) -> None:
+        """Make the subscriptions that are missing; refuse what cannot work."""
+        with database.connect(self.url) as connection:
+            migrate.require_usable(connection)
+            for declared in self.consumers.values():
+                if declared.topics:
+                    stream.subscribe(
+                        connection, declared.subscription, declared.topics, declared.start
+                    )
+                elif not subscriptions.lag(connection, declared.subscription):
+                    raise SubscriptionNotFound(
+                        f"there is no subscription {declared.subscription!r}",
+                        hint="name its topics: @app.consumer(..., topics=[...])",
+                    )
+
+    @staticmethod
+    def _make(url: str, declared: Declared) -> Consumer:
+        return Consumer(url, declared.subscription, **declared.options)

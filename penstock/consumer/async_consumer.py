@@ -1,0 +1,99 @@
+"""A consumer for asyncio: its handlers run on the caller's event loop, its database work does not.
+
+    consumer = penstock.AsyncConsumer(url, "billing", handler=bill, concurrency=20)
+    await consumer.run(stop)
+
+Polls, commits and heartbeats are made by threads, so an event loop that is blocked for a while
+delays handlers and loses no lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from penstock.consumer.consumer import Consumer
+from penstock.consumer.handler import Handler
+from penstock.errors import InvalidArgument
+from penstock.leases.keeper import Keeper
+from penstock.leases.loop import LoopStats
+
+T = TypeVar("T")
+
+
+class AsyncConsumer:
+    """:class:`penstock.Consumer` for ``async def`` handlers; it takes the same options."""
+
+    def __init__(
+        self,
+        url: str | None,
+        subscription: str,
+        *,
+        handler: Handler | None = None,
+        batch_handler: Handler | None = None,
+        **options: Any,
+    ) -> None:
+        self._consumer = Consumer(
+            url, subscription, handler=handler, batch_handler=batch_handler, **options
+        )
+        if not self._consumer.is_async:
+            raise InvalidArgument(
+                "the handler is not a coroutine function",
+                hint="write it as `async def`, or use penstock.Consumer",
+            )
+
+    @property
+    def stats(self) -> LoopStats:
+        """What it has done since it was made."""
+        return self._consumer.stats
+
+    @property
+    def keeper(self) -> Keeper:
+        """What holds its leases."""
+        return self._consumer.keeper
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Work until ``stop`` is set, or the task is cancelled.
+
+        Either way the events in hand are finished and committed first; cancelled once more, it
+        waits for them no longer.
+        """
+        ended = threading.Event()
+        stopping = asyncio.ensure_future((stop or asyncio.Event()).wait())
+        stopping.add_done_callback(lambda _: ended.set())
+        try:
+            await self._in_thread(lambda: self._consumer.run(ended), ended.set)
+        finally:
+            stopping.cancel()
+
+    async def run_until_idle(self) -> int:
+        """Work off what is there now, as :meth:`penstock.Consumer.run_until_idle`."""
+        return await self._in_thread(self._consumer.run_until_idle, lambda: None)
+
+    async def _in_thread(self, work: Callable[[], T], ask_to_end: Callable[[], object]) -> T:
+        """In a thread of its own: those of asyncio.to_thread are the application's."""
+        loop = asyncio.get_running_loop()
+        self._consumer.use_loop(loop)
+        done: asyncio.Future[T] = loop.create_future()
+
+        def answer(method: Callable[[Any], None], value: Any) -> None:
+            if not done.done():
+                method(value)
+
+        def run() -> None:
+            try:
+                result = work()
+            except BaseException as error:
+                loop.call_soon_threadsafe(answer, done.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(answer, done.set_result, result)
+
+        threading.Thread(target=run, name="penstock-consumer", daemon=True).start()
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            ask_to_end()
+            await done
+            raise

@@ -1,0 +1,353 @@
+"""What a handler is given: an event, or a batch of them, and the transaction that commits both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock import aio, database
+from penstock.database import sessions
+from penstock.errors import InvalidArgument, PenstockError, PositionsElsewhere, StaleLease
+from penstock.records import Event, Lease
+from penstock.subscriptions import dead_letters, stream
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from penstock.consumer.in_flight import Unit
+    from penstock.database import Connection
+    from penstock.subscriptions.stream import Membership
+
+
+#: Where a transaction is: before the handler's block, in it, or behind it.
+_BEFORE, _WITHIN, _BEHIND = range(3)
+
+
+class HandlerFailed(PenstockError):
+    """A handler raised, and nobody waits for the next attempt."""
+
+
+class HandlerTimedOut(PenstockError):
+    """A handler took longer than ``handler_seconds``; its event is tried again, or given up."""
+
+
+class OutlivedLease(PenstockError):
+    """The server ended a transaction that would have outlived its lease; the events come again."""
+
+
+class HandlerRolledBack(PenstockError):
+    """A handler committed the position and rolled its transaction back; the events come again."""
+
+
+class Holder(Protocol):
+    """The consumer, as what is delivered knows it."""
+
+    @property
+    def member(self) -> Membership:
+        """Its membership."""
+
+    @property
+    def commits_in_database(self) -> bool:
+        """Whether a position can be committed with what a handler writes."""
+
+    @property
+    def commits_in_order(self) -> bool:
+        """Whether everything before a delivery is done when it is handed over."""
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether the lease is held, by the local clock too."""
+
+    def connection(self) -> Connection:
+        """The connection on which the caller's thread may work."""
+
+    def async_connection(self) -> AbstractAsyncContextManager[Any]:
+        """The same for a coroutine."""
+
+
+class Batch:
+    """Events of one partition, in order, under one lease; iterate over it.
+
+    A handler that returns without having committed has its events committed for it: at least once.
+    For exactly-once effect it writes inside :meth:`transaction`.
+    """
+
+    def __init__(self, unit: Unit, holder: Holder) -> None:
+        self.events = unit.events
+        self.lease = unit.work.lease
+        #: Whether the handler had a hand in the position: then the database is asked for it.
+        self.handed_over = False
+        #: Whether the last transaction came to nothing by no fault of the handler's: that was no
+        #: attempt.
+        self.disturbed = False
+        self._unit = unit
+        self._holder = holder
+        self._after = unit.after
+        self._began = 0.0
+        self._used: Any = None
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last event."""
+        return self.events[-1].sequence
+
+    @property
+    def subscription(self) -> str:
+        """The name of the subscription."""
+        return self._holder.member.subscription
+
+    @property
+    def in_order(self) -> bool:
+        """Whether everything before these events is done."""
+        return self._holder.commits_in_order and self._unit.letter is None
+
+    @property
+    def claimed(self) -> int:
+        """How far the handler believes to have committed."""
+        return self._after
+
+    def transaction(self) -> Transaction:
+        """A transaction that commits the block's writes and the position together, or neither.
+
+            with batch.transaction() as connection: ...        # async with, in an async handler
+
+        The position is committed first: that takes the fence, so a consumer that lost its lease
+        fails before it writes, and the server ends a transaction that would outlive the lease.  So
+        the work inside must be shorter than a lease less a heartbeat (6.6 s by default); longer
+        work needs longer leases, see :func:`penstock.stream.configure_subscription`.
+        """
+        return Transaction(self, self._unit.through)
+
+    def commit(self, connection: Any) -> None:
+        """Commit the position in the transaction that a connection to the same database is in.
+
+        Raises StaleLease when the lease was lost; then the transaction must be rolled back.
+        """
+        self.commit_to(connection, self._unit.through)
+
+    async def commit_async(self, connection: Any) -> None:
+        """The same on an asynchronous connection, as :mod:`penstock.aio` takes them."""
+        await self.commit_to_async(connection, self._unit.through)
+
+    def commit_to(self, connection: Any, position: int) -> None:
+        """Commit as far as an event of the batch."""
+        before, member = self._before_commit(), self._holder.member
+        letter, parked = self._unit.letter, self._parked(position)
+        if letter is not None:
+            dead_letters.finish_redriven(connection, member, letter)
+        elif parked:
+            dead_letters.commit_parking(
+                connection, member, self.lease, position, after=before, sequences=parked
+            )
+        else:
+            # The answer to an earlier COMMIT may have been lost, and some of these been done.
+            stream.commit(connection, member, [(self.lease, position)], after=[before])
+        self._after = position
+
+    async def commit_to_async(self, connection: Any, position: int) -> None:
+        """The same on an asynchronous connection."""
+        before, member = self._before_commit(), self._holder.member
+        letter, parked = self._unit.letter, self._parked(position)
+        if letter is not None:
+            await aio.finish_redriven(connection, member, letter)
+        elif parked:
+            await aio.commit_parking(
+                connection, member, self.lease, position, after=before, sequences=parked
+            )
+        else:
+            await aio.commit(connection, member, [(self.lease, position)], after=[before])
+        self._after = position
+
+    def _parked(self, position: int) -> list[int]:
+        """What lies between, and has to wait behind its key."""
+        return [each for each in self._unit.parked if self._after < each <= position]
+
+    def _before_commit(self) -> int:
+        if not self._holder.commits_in_database:
+            raise PositionsElsewhere(
+                "the positions of this consumer are not in the database: coordination keeps them",
+                hint="use the inbox (penstock.inbox) for exactly-once effect, or return and have "
+                "the events committed for you",
+            )
+        if not self._holder.commits_in_order and self._unit.letter is None:
+            raise InvalidArgument(
+                "with concurrency, an event may be done before an earlier one of its partition",
+                hint="a position cannot say that: use concurrency=1",
+            )
+        self.handed_over = True
+        if self._unit.abandoned or not self._holder.holds(self.lease):
+            raise StaleLease(
+                f"the lease of {self.lease.topic} partition {self.lease.partition} has ended"
+            )
+        return self._after
+
+    @contextmanager
+    def work_on(self, position: int) -> Iterator[Connection]:
+        """The transaction of :meth:`transaction`, up to a position."""
+        before, self._began = self._after, time.monotonic()
+        self.disturbed, step = False, _BEFORE
+        try:
+            connection = self._used = self._holder.connection()
+            kind = sessions.of_connection(connection)
+            with kind.transaction(connection):
+                self.commit_to(connection, position)
+                step = _WITHIN
+                yield connection
+                step = _BEHIND
+                if kind.is_broken(connection):
+                    raise _swallowed()
+        except BaseException as error:
+            self._after = before
+            self.disturbed = _is_disturbed(step, error)
+            raise
+
+    @asynccontextmanager
+    async def work_on_async(self, position: int) -> AsyncIterator[Any]:
+        """The same on the consumer's asynchronous connection."""
+        before, self._began = self._after, time.monotonic()
+        self.disturbed, step = False, _BEFORE
+        try:
+            async with self._holder.async_connection() as connection:
+                kind = sessions.of_async_connection(connection)
+                async with connection.transaction():
+                    await self.commit_to_async(connection, position)
+                    step = _WITHIN
+                    yield connection
+                    step = _BEHIND
+                    if kind.is_broken(connection):
+                        raise _swallowed()
+        except BaseException as error:
+            self._after = before
+            self.disturbed = _is_disturbed(step, error)
+            raise
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the consumer's own connection is gone, and not one of the handler's."""
+        return self._used is not None and sessions.of_connection(self._used).is_closed(self._used)
+
+    def outlived_lease(self, error: BaseException) -> bool:
+        """Whether it is gone because the transaction went on for too long."""
+        seconds = time.monotonic() - self._began if self._began else 0.0
+        kind = sessions.of_connection(self._used)
+        return kind.outlived_lease(error, seconds, self._holder.member.lease_seconds)
+
+
+class Delivery(Event):
+    """An event as a handler gets it: it can be handled in one transaction with the position."""
+
+    __slots__ = ("_batch",)
+
+    _batch: Batch
+
+    @classmethod
+    def of(cls, event: Event, batch: Batch) -> Delivery:
+        """The event, in the hands of a handler."""
+        delivery = _new(cls)
+        _set_place(delivery, event._place)
+        _set_row(delivery, event._row)
+        _set_batch(delivery, batch)
+        return delivery
+
+    @property
+    def subscription(self) -> str:
+        """The name of the subscription."""
+        return self._batch.subscription
+
+    @property
+    def lease(self) -> Lease:
+        """The lease under which it was read."""
+        return self._batch.lease
+
+    @property
+    def events(self) -> list[Event]:
+        """Itself: :mod:`penstock.inbox` takes events and batches."""
+        return [self]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether everything before it is done."""
+        return self._batch.in_order
+
+    def transaction(self) -> Transaction:
+        """A transaction that commits the block's writes and the position together, or neither.
+
+        See :meth:`Batch.transaction`; what came before this event was done before.
+        """
+        return Transaction(self._batch, self.sequence)
+
+    def commit(self, connection: Any) -> None:
+        """Commit the position in the transaction that a connection to the same database is in."""
+        self._batch.commit_to(connection, self.sequence)
+
+    async def commit_async(self, connection: Any) -> None:
+        """The same on an asynchronous connection, as :mod:`penstock.aio` takes them."""
+        await self._batch.commit_to_async(connection, self.sequence)
+
+
+class Transaction:
+    """``with`` it, or ``async with`` it in an async handler."""
+
+    def __init__(self, batch: Batch, position: int) -> None:
+        self._batch = batch
+        self._position = position
+        self._sync: AbstractContextManager[Connection] | None = None
+        self._async: AbstractAsyncContextManager[Any] | None = None
+
+    def __enter__(self) -> Connection:
+        self._sync = self._batch.work_on(self._position)
+        return self._sync.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._sync is not None
+        return self._sync.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Any:
+        self._async = self._batch.work_on_async(self._position)
+        return await self._async.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._async is not None
+        return await self._async.__aexit__(kind, error, trace)
+
+
+def _is_disturbed(step: int, error: BaseException) -> bool:
+    """Whether a step of ours failed, and not the handler's.
+
+    What takes too long in COMMIT is what the handler has left to it, a deferred constraint say.
+    """
+    if step == _WITHIN or not database.is_passing(error):
+        return False
+    return step == _BEFORE or not database.is_cancelled(error)
+
+
+def _swallowed() -> HandlerRolledBack:
+    return HandlerRolledBack("a statement failed in the transaction and was passed over")
+
+
+_new = object.__new__
+_set_place = Event.__dict__["_place"].__set__
+_set_row = Event.__dict__["_row"].__set__
+_set_batch = Delivery.__dict__["_batch"].__set__

@@ -1,0 +1,255 @@
+"""Who handles: the consumer's own thread, threads of their own, or tasks of an event loop.
+
+Whoever it is, the consumer's thread hands over units and takes back outcomes; only it touches the
+position of what it did not hand over.  ``wake`` is set when an outcome has come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.consumer.delivery import Batch, Delivery
+from penstock.consumer.handler import Handling
+from penstock.consumer.in_flight import Unit
+from penstock.database import sessions
+from penstock.database.wake import Wake
+from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a unit; how many of its events are done stands in the unit."""
+
+    unit: Unit
+    batch: Batch
+    error: BaseException | None = None
+    #: The connection that it had of the consumer is gone.
+    cut_off: bool = False
+    outlived: bool = False
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the database kept the handler from its work, which took no longer than it may."""
+        return self.batch.disturbed and not self.outlived
+
+
+class Hands(ABC):
+    """So many units at once."""
+
+    def __init__(
+        self,
+        handling: Handling,
+        count: int,
+        *,
+        deliver: Callable[[Unit], Batch],
+        clock: Clock,
+        slice_seconds: float,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self.handling = handling
+        self.count = count
+        self._mailbox: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self.under_way: list[Unit] = []
+        self._deliver = deliver
+        self._clock = clock
+        self._slice_seconds = slice_seconds
+        self._stopping = stopping
+
+    @property
+    def free(self) -> int:
+        """How many more units can be taken."""
+        return self.count - len(self.under_way)
+
+    def submit(self, unit: Unit) -> None:
+        """Handle a unit; the outcome comes into the mailbox."""
+        unit.began = self._clock()
+        self.under_way.append(unit)
+        self._start(unit)
+
+    def arrived(self) -> list[Outcome]:
+        """What has come."""
+        came: list[Outcome] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                outcome = self._mailbox.get_nowait()
+                if not outcome.unit.abandoned:
+                    self.under_way.remove(outcome.unit)
+                    came.append(outcome)
+        return came
+
+    def hanging(self, overdue: list[Unit]) -> list[Unit]:
+        """Of units that take too long, those whose own fault that is."""
+        return overdue
+
+    def abandon(self, unit: Unit) -> bool:
+        """Wait no longer for a unit; False when it has ended meanwhile."""
+        unit.abandoned = True
+        self.under_way.remove(unit)
+        return True
+
+    def stranded(self) -> list[Unit]:
+        """Units that ended with another one that was abandoned, by no fault of their own."""
+        return []
+
+    wake: Wake
+
+    @property
+    @abstractmethod
+    def connection(self) -> Connection:
+        """The connection on which the present thread's handler may work."""
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While the block lasts; what is under way behind it is waited for no longer."""
+        self.wake = Wake()
+        self._open()
+        try:
+            yield
+        finally:
+            self._close()
+            self.wake.close()
+
+    def _open(self) -> None:  # noqa: B027 - there may be nothing to begin
+        """Begin."""
+
+    def _close(self) -> None:  # noqa: B027 - nor to end
+        """End."""
+
+    def async_connection(self) -> contextlib.AbstractAsyncContextManager[Any]:
+        """A connection for a coroutine."""
+        raise InvalidArgument(
+            "this consumer's handler is not async", hint="use `with`, not `async with`"
+        )
+
+    def tell(self, callback: Callable[[Any], Any], said: Any) -> None:
+        """Call a function of the application, and wait for it."""
+        callback(said)
+
+    @abstractmethod
+    def _start(self, unit: Unit) -> None: ...
+
+    def _is_over(self, unit: Unit, until: float) -> bool:
+        """Whether a unit ends here, and the rest of it comes again."""
+        return unit.began >= until or unit.abandoned or self._stopping()
+
+    def _post(self, outcome: Outcome) -> None:
+        self._mailbox.put(outcome)
+        self.wake.set()
+
+    def _handle(self, unit: Unit) -> Outcome:
+        batch = self._deliver(unit)
+        call = self.handling.call
+        try:
+            if self.handling.by_batch:
+                call(batch)
+                unit.done = len(unit.events)
+            else:
+                until = unit.began + self._slice_seconds
+                for event in unit.events:
+                    call(Delivery.of(event, batch))
+                    unit.done += 1
+                    unit.began = self._clock()
+                    if self._is_over(unit, until):
+                        break
+        except (Exception, SystemExit) as error:  # who leaves so has not handled it
+            return failed(unit, batch, error)
+        return Outcome(unit, batch)
+
+
+class Inline(Hands):
+    """The consumer's own thread."""
+
+    _connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        assert self._connection is not None
+        return self._connection
+
+    def on(self, connection: Connection) -> None:
+        """The consumer works on this connection now."""
+        self._connection = connection
+
+    def _start(self, unit: Unit) -> None:
+        self._mailbox.put(self._handle(unit))
+
+
+class Threads(Hands):
+    """Threads with connections of their own, opened when a handler first asks for one."""
+
+    def __init__(self, *given: Any, connect: Callable[[], Connection], **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._connect = connect
+        self._own = threading.local()
+        self._tasks: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def connection(self) -> Connection:
+        present: Connection | None = getattr(self._own, "connection", None)
+        if present is None or sessions.of_connection(present).is_closed(present):
+            present = self._own.connection = self._connect()
+        return present
+
+    def _open(self) -> None:
+        """Start them."""
+        for _ in range(self.count):
+            self._add()
+
+    def _close(self) -> None:
+        """They end when what they have in hand is done."""
+        for _ in self._threads:
+            self._tasks.put(None)
+        self._threads.clear()
+
+    def abandon(self, unit: Unit) -> bool:
+        """Another thread takes the place of the one that hangs, which cannot be ended."""
+        with self._lock:
+            if unit.abandoned:
+                return False
+            super().abandon(unit)
+        self._add()
+        return True
+
+    def _add(self) -> None:
+        thread = threading.Thread(target=self._run, name="penstock-handler", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _start(self, unit: Unit) -> None:
+        self._tasks.put(unit)
+
+    def _run(self) -> None:
+        try:
+            while (unit := self._tasks.get()) is not None:
+                outcome = self._handle(unit)
+                with self._lock:
+                    if unit.abandoned:
+                        return  # its place was taken
+                    self._post(outcome)
+        finally:
+            connection = getattr(self._own, "connection", None)
+            if connection is not None:
+                connection.close()
+
+
+def failed(unit: Unit, batch: Batch, error: BaseException) -> Outcome:
+    """What became of a unit whose handler raised."""
+    cut_off = batch.cut_off
+    return Outcome(unit, batch, error, cut_off, cut_off and batch.outlived_lease(error))

@@ -1,0 +1,94 @@
+"""How a handler is called: what it is, what stands around it, which events it wants."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.consumer import tracing
+from penstock.errors import InvalidArgument
+
+Handler = Callable[[Any], Any]
+#: ``middleware(delivered, call_next)`` stands around each call of the handler.
+Middleware = Callable[[Any, Handler], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """A handler with its middleware; ``call`` takes an event, or a batch."""
+
+    call: Handler
+    by_batch: bool
+    is_async: bool
+
+
+def handling(
+    subscription: str,
+    handler: Handler | None,
+    batch_handler: Handler | None,
+    middleware: Sequence[Middleware],
+) -> Handling:
+    """The handler of a consumer, or InvalidArgument that says what is wrong with it."""
+    if (handler is None) == (batch_handler is None):
+        raise InvalidArgument("a consumer has exactly one of handler and batch_handler")
+    given = handler if handler is not None else batch_handler
+    is_async = _is_async(given, "the handler")
+    if not isinstance(middleware, Sequence):
+        raise InvalidArgument(
+            f"middleware is a {type(middleware).__name__}", hint="give a list of functions"
+        )
+    around = list(middleware)
+    traced = tracing.around_handlers(subscription, is_async=is_async)
+    if traced is not None:
+        around.insert(0, traced)
+    assert given is not None
+    call: Handler = given if is_async else _refusing_coroutines(given)
+    for each in reversed(around):
+        if _is_async(each, "a middleware") != is_async:
+            kind = "async def" if is_async else "def"
+            raise InvalidArgument(
+                "middleware and handler are not of one kind",
+                hint=f"write the middleware as `{kind} middleware(event, call_next)`",
+            )
+        call = functools.partial(_around, each, call)
+    return Handling(call, batch_handler is not None, is_async)
+
+
+def _around(each: Middleware, call_next: Handler, delivered: Any) -> Any:
+    return each(delivered, call_next)
+
+
+def _refusing_coroutines(handler: Handler) -> Handler:
+    """A plain function that answers a coroutine has done nothing yet: that must not pass."""
+
+    def call(delivered: Any) -> None:
+        answer = handler(delivered)
+        if answer is not None and isinstance(answer, Awaitable):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise InvalidArgument(
+                "the handler answered a coroutine that nobody awaits",
+                hint="write it as `async def`, or call asyncio.run in it",
+            )
+
+    return call
+
+
+def _is_async(given: object, what: str) -> bool:
+    if not callable(given):
+        raise InvalidArgument(
+            f"{what} is a {type(given).__name__}", hint="give a function, def or async def"
+        )
+    call: Any = given
+    while isinstance(call, functools.partial):
+        call = call.func
+    if not inspect.isroutine(call) and not isinstance(call, type):
+        call = type(call).__call__
+    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        raise InvalidArgument(
+            f"{what} is a generator, which nobody would run", hint="give a function without yield"
+        )
+    return inspect.iscoroutinefunction(call)

@@ -1,0 +1,68 @@
+"""What every long-running program of Penstock does: signals that drain, and logs as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from penstock.consumer.supervisor import Supervisor
+
+EXIT_DRAINED = 0
+EXIT_NOT_DRAINED = 1
+EXIT_REFUSED = 2
+
+
+def abort() -> None:
+    """End this process at once."""
+    os._exit(EXIT_NOT_DRAINED)
+
+
+def drain_on_signals(supervisor: Supervisor, again: Callable[[], None] = abort) -> None:
+    """The first SIGTERM or SIGINT makes the supervisor's wait() return; a further one aborts."""
+    asked: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        (again if asked else supervisor.stop)()
+        asked.append(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line; ``fields`` are in each."""
+
+    _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__()
+        self._fields = fields
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record with what was given as ``extra``."""
+        line: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        line |= self._fields
+        line |= {name: value for name, value in vars(record).items() if name not in self._OWN}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_to_stderr(level: str, form: str = "json", **fields: Any) -> None:
+    """On the standard error output as JSON lines or as text; ``fields`` say which process it is."""
+    handler = logging.StreamHandler(sys.stderr)
+    told = "".join(f" {name}={value}" for name, value in fields.items())
+    text = logging.Formatter(f"%(asctime)s %(levelname)s{told} %(name)s: %(message)s")
+    handler.setFormatter(JsonLines(**fields) if form == "json" else text)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,0 +1,285 @@
+"""Reading: by the loop itself, or ahead of it by a thread of its own."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.consumer.assignment import Holding
+from penstock.consumer.in_flight import InHand
+from penstock.database import sessions
+from penstock.database.wake import Wake
+from penstock.records import Event, Lease, payload_bytes
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+#: So far may be read beyond an event that is not done: it would all come again after a crash.
+MAX_AHEAD = 2_000
+
+
+class Reading(Holding):
+    """A loop that fills what it has in hand; with ``bounds.rows``, ahead of the work."""
+
+    def __init__(
+        self,
+        *given: Any,
+        bounds: Bounds,
+        wanted: Callable[[Event], bool] | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*given, **options)
+        self._bounds = bounds
+        self._wanted = wanted
+        self._room = Room(bounds) if bounds.rows else None
+        self._reader: Reader | None = None
+        #: What was read to its end, and has not grown since, as far as was heard.
+        self._read_out: dict[int, InHand] = {}
+        self._asked_all_at = -math.inf
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a thread of its own is to read."""
+        return self._room is not None
+
+    def reader_may_go_on(self) -> None:
+        """Wakes the thread that reads ahead."""
+        if self._reader is not None:
+            self._reader.changed.set()
+
+    def start_reading(self, wake: Callable[[], None]) -> None:
+        """Let a thread read; ``wake`` is called when it has brought something."""
+        self._reader = Reader(
+            lambda: self.open(),
+            self.keeper.poll,
+            wanted=self._reads_wanted,
+            took=self._took,
+            heard=self._heard,
+            wake=wake,
+            idle_seconds=self._idle_seconds,
+        )
+        self._reader.start()
+
+    def stop_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.stop()
+            self._reader = None
+
+    def poll(self, connection: Connection) -> None:
+        """Where the loop itself reads: what has nothing left in hand."""
+        now = self._clock()
+        if (
+            self._ear is None
+            or not self._ear.is_told
+            or now - self._asked_all_at >= self._idle_seconds
+        ):
+            self._read_out.clear()
+            self._asked_all_at = now
+        leases = self._unread()
+        if not leases and self._ear is not None:
+            self._heard(self._ear.heard())
+            leases = self._unread()
+        if not leases:
+            return
+        polled = self.keeper.poll(connection, leases, self._bounds.batch)
+        for lease, events in polled:
+            self._took(self._hand[lease.partition_id], events)
+        if sum(len(events) for _, events in polled) < self._bounds.batch:
+            self._read_out |= {each.partition_id: self._hand[each.partition_id] for each in leases}
+
+    def _unread(self) -> list[Lease]:
+        """What has nothing left in hand and may have grown, with the position to read behind."""
+        most = self._bounds.batch if self._by_key else 1
+        empty = {
+            partition_id
+            for partition_id, each in self._hand.items()
+            if each.rows < most
+            and self._may_read_on(each)
+            and self._read_out.get(partition_id) is not each
+        }
+        return [
+            replace(lease, position=self._hand[lease.partition_id].read)
+            for lease in self.ready_leases()
+            if lease.partition_id in empty
+        ]
+
+    def _heard(self, notices: Sequence[str]) -> None:
+        for grown in notices:
+            try:
+                for partition_id in grown.split(","):
+                    self._read_out.pop(int(partition_id), None)
+            except ValueError:  # "all", or what another login has said
+                self._read_out.clear()
+        super()._heard(notices)
+
+    def _reads_wanted(self) -> Wanted:
+        assert self._room is not None
+        active = {each.partition_id for each in self.ready_leases()}
+        with self._lock:
+            open_hands = [
+                each
+                for partition_id, each in self._hand.items()
+                if partition_id in active and self._may_read_on(each)
+            ]
+            chosen, max_each = self._room.chunk(open_hands)
+            chosen.sort(key=lambda each: each.rows)
+            leases = [(each, replace(each.lease, position=each.read)) for each in chosen]
+            some_are_full = len(chosen) < len(self._hand)
+        return Wanted(leases, self._room.together(max_each), max_each, some_are_full)
+
+    def _may_read_on(self, each: InHand) -> bool:
+        return not self._by_key or each.read - each.done < MAX_AHEAD
+
+    def _took(self, each: InHand, events: list[Event]) -> None:
+        """Events were read; those of a lease that was lost meanwhile are dropped."""
+        if self._room is not None:
+            self._room.learn(events, payload_bytes(events)[1])
+        with self._lock:
+            if not each.closed:
+                self.stats.filtered += each.take(events, self._wanted)
+
+
+#: Read so many of a partition while nobody knows how large its events are.
+PROBE_ROWS = 16
+
+
+#: A poll brings batches of so many partitions: each poll costs as much as some hundred events.
+BATCHES_AT_ONCE = 4
+
+
+#: While a partition has no room, others are looked at again after so long.
+FULL_PAUSE_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What may be in memory of all partitions together, and read at once of one of them."""
+
+    rows: int
+    bytes: int
+    batch: int
+
+
+class Room:
+    """How much may be read of which partition.
+
+    Each has an equal share, so that one that is not worked off keeps no other one waiting.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._mean: float | None = None
+
+    def chunk(self, hands: Sequence[InHand]) -> tuple[list[InHand], int]:
+        """Which of these to read from, and how many events of each."""
+        if not hands:
+            return [], 0
+        full = self._rows_of(self._bounds.bytes / len(hands))
+        full = max(1, min(full, self._bounds.rows // len(hands), self._bounds.batch))
+        wanted: list[InHand] = []
+        least = full
+        for each in hands:
+            room = self._room(each, len(hands))
+            # Not for a few rows at a time; but an event that fits nowhere must come as well.
+            if not each.rows:
+                room = max(room, 1)
+            if room >= (full + 1) // 2 or not each.rows:
+                wanted.append(each)
+                least = min(least, room)
+        return wanted, least
+
+    def together(self, each: int) -> int:
+        """How many events of all partitions in one poll, whose answer is in memory twice."""
+        share = self._rows_of(self._bounds.bytes / BATCHES_AT_ONCE)
+        return max(each, min(each * BATCHES_AT_ONCE, share))
+
+    def learn(self, events: Sequence[Event], size: int) -> None:
+        """How large events are: the newest count most."""
+        mean = size / len(events)
+        self._mean = mean if self._mean is None else max(mean, (self._mean + mean) / 2)
+
+    def _room(self, each: InHand, share: int) -> int:
+        rows = self._bounds.rows // share - each.rows
+        return max(0, min(rows, self._rows_of(self._bounds.bytes / share - each.bytes)))
+
+    def _rows_of(self, size: float) -> int:
+        return PROBE_ROWS if self._mean is None else int(size / self._mean)
+
+
+class Wanted(NamedTuple):
+    """What a reader is to poll."""
+
+    leases: list[tuple[InHand, Lease]]
+    max_events: int
+    max_each: int
+    #: A partition was left out for want of room.
+    some_are_full: bool
+
+
+class Reader(threading.Thread):
+    """Polls ahead until it is stopped; what it raised stands in ``error``."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        poll: Callable[[Connection, Sequence[Lease], int, int], list[tuple[Lease, list[Event]]]],
+        *,
+        wanted: Callable[[], Wanted],
+        took: Callable[[InHand, list[Event]], None],
+        heard: Callable[[Sequence[str]], None],
+        wake: Callable[[], None],
+        idle_seconds: float,
+    ) -> None:
+        super().__init__(name="penstock-reader", daemon=True)
+        self.error: BaseException | None = None
+        self.changed = Wake()
+        self._connect = connect
+        self._poll_leases = poll
+        self._wanted = wanted
+        self._took = took
+        self._heard = heard
+        self._wake = wake
+        self._idle_seconds = idle_seconds
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End, and wait for it."""
+        self._stopped = True
+        self.changed.set()
+        self.join()
+        self.changed.close()
+
+    def run(self) -> None:
+        """In the thread."""
+        try:
+            with self._connect() as connection:
+                self._read(connection)
+        except BaseException as error:
+            self.error = error
+            self._wake()
+
+    def _read(self, connection: Connection) -> None:
+        ear = sessions.of_connection(connection).listen(connection)
+        while not self._stopped:
+            self.changed.clear()
+            wanted = self._wanted()
+            found = self._poll(connection, wanted)
+            if found:
+                continue
+            seconds = FULL_PAUSE_SECONDS if wanted.some_are_full else self._idle_seconds
+            self._heard(ear.wait(seconds, self.changed))
+
+    def _poll(self, connection: Connection, wanted: Wanted) -> int:
+        if not wanted.leases:
+            return 0
+        by_partition = {lease.partition_id: each for each, lease in wanted.leases}
+        polled = self._poll_leases(
+            connection, [lease for _, lease in wanted.leases], wanted.max_events, wanted.max_each
+        )
+        for lease, events in polled:
+            self._took(by_partition[lease.partition_id], events)
+        if polled:
+            self._wake()
+        return len(polled)

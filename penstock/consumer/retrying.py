@@ -1,0 +1,345 @@
+"""What fails: again after a pause, alone; in the end a dead letter, or a key that waits.
+
+The calls and their order are those of :mod:`penstock.dead_letters`.  Attempts are counted here, and
+in the database from the moment on that the event stands right behind the position: so they survive
+the consumer, also when the event is what ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import sys
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.consumer.assignment import STANDS_SECONDS
+from penstock.consumer.delivery import HandlerTimedOut
+from penstock.consumer.in_flight import SUSPECT_GROUP, InHand, Unit
+from penstock.consumer.reading import MAX_AHEAD, Reading
+from penstock.consumer.retries import Retries
+from penstock.errors import NotRedriven, PenstockError, StaleLease, TooManyParked
+from penstock.subscriptions import dead_letters, policies, stream
+from penstock.subscriptions.policies import SubscriptionPolicy
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+log = logging.getLogger(__name__)
+
+#: An event that is to be given up waits for what stands before it, and looks so often.
+LOOK_SECONDS = 0.1
+#: Of groups that may break their consumer one is under way at a time; others look so often.
+TURN_SECONDS = 0.01
+#: The pause after the database has kept a handler from its work, from and to.
+DISTURBED_SECONDS = (0.1, 1.0)
+
+
+class Failing(Reading):
+    """A loop that knows what to do when events fail."""
+
+    def __init__(
+        self, *given: Any, by_batch: bool, rng: random.Random | None, **options: Any
+    ) -> None:
+        super().__init__(*given, **options)
+        self._by_batch = by_batch
+        self._retries = Retries(rng or random.Random())
+        self._policy: SubscriptionPolicy | None = None
+        self._looked_at = -math.inf
+        self._to_report = ""
+
+    @property
+    def has_postponed(self) -> bool:
+        """Whether an event waits for its next attempt."""
+        return bool(self._retries)
+
+    @abstractmethod
+    def careful_under_way(self) -> bool:
+        """Whether something is being handled that may be what ended an earlier consumer."""
+
+    def look_around(self, connection: Connection, new: Sequence[InHand]) -> None:
+        """What is known of partitions that are new here; as often as a heartbeat, what changed.
+
+        What is begun keeps the version of the policy that it was begun under.
+        """
+        if new and self.keeper.in_database:
+            self._look_at_new(connection, new)
+        now = self._clock()
+        if self._policy is None or now - self._looked_at >= self.member.heartbeat_seconds:
+            self._policy = policies.subscription_policy(connection, self.member.subscription)
+            self._looked_at = now
+            if not self.keeper.in_database:
+                # To give an event up takes a lease in the database.
+                self._policy = replace(self._policy, max_attempts=sys.maxsize)
+                return
+            self._look_for_redriven(connection)
+            self._report(connection)
+
+    def _report(self, connection: Connection) -> None:
+        """The last error, for `penstock status`."""
+        if self._to_report:
+            text, self._to_report = self._to_report, ""
+            try:
+                stream.report_error(connection, self.member, text)
+            except PenstockError as error:
+                log.warning("the last error could not be reported: %s", error)
+
+    def _look_at_new(self, connection: Connection, new: Sequence[InHand]) -> None:
+        leases = [each.lease for each in new]
+        suspects = dead_letters.suspects(connection, self.member, leases)
+        parked = dead_letters.parked_keys(connection, self.member.subscription, leases)
+        # So many events may a consumer have handed out and not committed.
+        in_flight = MAX_AHEAD if self._by_key else self.most_uncommitted()
+        for each in new:
+            lease = each.lease
+            self._retries.forget_record(lease.partition_id)
+            with self._lock:
+                each.park(parked.get(lease.partition_id, frozenset()))
+            suspect = suspects.get(lease.partition_id)
+            if suspect is not None:
+                each.careful_to = max(
+                    lease.position + in_flight if suspect.died else 0, suspect.sequence or 0
+                )
+                each.alone_to = each.careful_to if self._by_key else _alone_to(suspect)
+        self.reader_may_go_on()
+
+    def prepared(self, connection: Connection, unit: Unit) -> bool:
+        """Whether a unit that was begun may be handed out; else it is back, or given up."""
+        each, event = unit.work, unit.events[0]
+        failing = self._retries.of(each.lease.partition_id, event.sequence)
+        if failing is None and event.sequence > each.careful_to:
+            return True
+        if failing is not None and (failing.due > self._clock() or len(unit.events) > 1):
+            with self._lock:  # it failed under an earlier lease
+                each.alone.add(event.sequence)
+            self._put_back(unit, failing.due)
+            return False
+        unit.careful = event.sequence <= each.careful_to
+        if unit.careful and self.careful_under_way():  # it would be counted for another one's death
+            self._put_back(unit, self._clock() + TURN_SECONDS)
+            return False
+        attempts = failing.attempts if failing is not None else 0
+        return not self.keeper.in_database or self._prepared_again(connection, unit, attempts)
+
+    def most_uncommitted(self) -> int:
+        """How many events of a partition that is handled in order are handed out for one commit."""
+        return max(int(self._commit_events), self._bounds.batch)
+
+    def keep_what_is_done(self, connection: Connection) -> None:
+        """Should an event end the process, others are not to be counted that had been handled."""
+        self.commit_due(connection, idle=True)
+
+    def _prepared_again(self, connection: Connection, unit: Unit, attempts: int) -> bool:
+        """The same for one that has failed, or that a consumer died of."""
+        assert unit.policy is not None
+        each, event = unit.work, unit.events[0]
+        now, most = self._clock(), unit.policy.max_attempts
+        if unit.careful:
+            self.keep_what_is_done(connection)
+        try:
+            if not self._is_next(connection, each, event.sequence):
+                if attempts < most:
+                    return True  # what stands before it is not done: nobody could count it
+                self._put_back(unit, now + LOOK_SECONDS)
+                return False
+            if len(unit.events) > 1:
+                self._begin_group(connection, unit)
+                return True
+            if attempts < most:
+                attempts = self._count_attempt(connection, unit, attempts)
+            if attempts < most:
+                return True
+            self._give_up(connection, unit, attempts)
+        except TooManyParked as error:
+            self.failed(error)
+            self._put_back(unit, now + STANDS_SECONDS)
+        except StaleLease as error:
+            self.lease_lost(each, error)
+        return False
+
+    def _is_next(self, connection: Connection, each: InHand, sequence: int) -> bool:
+        """Whether the event stands right behind the position; commits what is done before it."""
+        if each.done != sequence - 1:
+            return False
+        if each.committed < each.done:
+            self.commit(connection, [each])
+        return each.committed == sequence - 1
+
+    def _begin_group(self, connection: Connection, unit: Unit) -> None:
+        """Should they end this consumer, the next one hands each of them out alone."""
+        sequence = unit.events[0].sequence
+        dead_letters.begin_attempt(
+            connection, self.member, unit.work.lease, sequence, uncounted=dead_letters.GROUP
+        )
+
+    def _count_attempt(self, connection: Connection, unit: Unit, attempts: int) -> int:
+        """Answers how many attempts there were before this one."""
+        lease, sequence = unit.work.lease, unit.events[0].sequence
+        failing = self._retries.of(lease.partition_id, sequence)
+        new = failing is None or not failing.on_record
+        # Of an event that is on record that counts nothing.
+        again = dead_letters.GROUP if failing is not None and failing.spared else 0
+        counted = dead_letters.begin_attempt(
+            connection,
+            self.member,
+            lease,
+            sequence,
+            uncounted=again or (attempts if new else 0),
+            reason=failing.reason if failing is not None else "",
+        )
+        self._retries.counted(lease.partition_id, sequence, counted - 1)
+        return counted - 1
+
+    def _give_up(self, connection: Connection, unit: Unit, attempts: int) -> None:
+        each, event = unit.work, unit.events[0]
+        failing = self._retries.of(each.lease.partition_id, event.sequence)
+        assert unit.policy is not None
+        parked = dead_letters.give_up(
+            connection,
+            self.member,
+            each.lease,
+            event.sequence,
+            (failing.reason if failing is not None else "")
+            or "its consumer ended while it was handled",
+            attempts=attempts,
+            park=unit.policy.exhausted == "park_key",
+        )
+        with self._lock:
+            each.end(unit, 1, self._clock())
+        each.handled -= 1
+        self.stands_at(each, event.sequence)
+        self._retries.succeeded(each.lease.partition_id, unit.events[:1])
+        self.stats.dead_letters += 1
+        self.reader_may_go_on()
+        log.error(
+            "given up after %s attempts: %s partition %s sequence %s",
+            attempts,
+            event.topic,
+            event.partition,
+            event.sequence,
+        )
+        if parked:
+            self._look_at_parked(connection, each)
+
+    def _look_at_parked(self, connection: Connection, each: InHand) -> None:
+        found = dead_letters.parked_keys(connection, self.member.subscription, [each.lease])
+        with self._lock:
+            each.park(found.get(each.lease.partition_id, frozenset()))
+
+    def _put_back(self, unit: Unit, until: float) -> None:
+        with self._lock:
+            unit.work.end(unit, 0, self._clock(), pause_until=until)
+
+    def end(self, unit: Unit, pause_until: float | None = None) -> None:
+        """What is done of a unit is done; the rest comes again."""
+        each = unit.work
+        with self._lock:
+            each.end(unit, unit.done, self._clock(), pause_until=pause_until)
+        self._retries.succeeded(each.lease.partition_id, unit.events[: unit.done])
+        if each.done <= each.committed:
+            self.count_done(each)
+        self.reader_may_go_on()
+
+    def unit_disturbed(self, unit: Unit, error: BaseException) -> int:
+        """The database kept the handler from its work: the events come again, uncounted."""
+        self._note_failure(unit, error, ", which is no attempt")
+        if unit.letter is not None:
+            unit.work.end_letter()
+            return 0
+        first = unit.events[min(unit.done, len(unit.events) - 1)]
+        self._retries.spare(unit.work.lease.partition_id, first.sequence)
+        self.end(unit, pause_until=self._clock() + random.uniform(*DISTURBED_SECONDS))
+        return unit.done
+
+    def unit_failed(self, unit: Unit, error: BaseException) -> int:
+        """Events of a unit failed; answers what is done, or nearer to be."""
+        left = len(unit.events) - unit.done
+        if left == 0:  # it raised behind its commit
+            self._note_failure(unit, error, "")
+            self.end(unit)
+        elif self._by_batch and left > 1:
+            self._note_failure(unit, error, ", again with half as many")
+            with self._lock:
+                unit.work.narrow(unit)
+            self.end(unit)
+            return unit.done + 1
+        else:
+            self.postpone_unit(unit, error)
+        return unit.done
+
+    def postpone_unit(self, unit: Unit, error: BaseException) -> None:
+        """The first event of it that is not done comes again after a pause, alone."""
+        event, now = unit.events[unit.done], self._clock()
+        assert unit.policy is not None
+        failing = self._retries.failed(
+            unit.work.lease.partition_id, event.sequence, error, unit.policy, now
+        )
+        pause = failing.due - now
+        self._note_failure(unit, error, f", attempt {failing.attempts}, again in {pause:.1f} s")
+        with self._lock:
+            unit.work.alone.add(event.sequence)
+        self.end(unit, pause_until=failing.due)
+
+    def _note_failure(self, unit: Unit, error: BaseException, what_follows: str) -> None:
+        self.failed(error)
+        self.stats.timeouts += isinstance(error, HandlerTimedOut)
+        event = unit.events[min(unit.done, len(unit.events) - 1)]
+        place = f"{event.topic} partition {event.partition} sequence {event.sequence}"
+        # Not what it says: that can be a part of the payload.
+        self._to_report = f"{type(error).__name__} at {place}{what_follows}"
+        log.error(
+            "handler failed at %s%s",
+            place,
+            what_follows,
+            exc_info=error,
+        )
+
+    # -- dead letters that come again -----------------------------------------------------------
+
+    def _look_for_redriven(self, connection: Connection) -> None:
+        hands = {
+            partition_id: each
+            for partition_id, each in self._hand.items()
+            if not each.letters and not each.letter_under_way
+        }
+        leases = [lease for lease in self.ready_leases() if lease.partition_id in hands]
+        if not leases:
+            return
+        for letter in dead_letters.poll_redriven(connection, self.member, leases):
+            hands[letter.lease.partition_id].letters.append(letter)
+
+    def letter_ended(
+        self, connection: Connection, unit: Unit, error: BaseException | None, *, finished: bool
+    ) -> int:
+        """A dead letter that was handed out again came back."""
+        each, letter = unit.work, unit.letter
+        assert letter is not None
+        each.end_letter()
+        try:
+            if error is None and not finished:
+                dead_letters.finish_redriven(connection, self.member, letter)
+            elif error is not None:
+                self._note_failure(unit, error, ", a dead letter again")
+                reason = f"{type(error).__name__}: {error}"
+                dead_letters.fail_redriven(connection, self.member, letter, reason)
+            self._look_at_parked(connection, each)
+        except NotRedriven as gone:  # finished before it raised, dropped, or taken by another one
+            log.warning("%s", gone)
+        except StaleLease as stale:
+            self.lease_lost(each, stale)
+            return 0
+        if not each.letters:
+            self._looked_at = -math.inf  # there may be more
+        self.stats.events += error is None
+        return 1
+
+
+def _alone_to(suspect: dead_letters.Suspect) -> int:
+    """Up to where each suspect is handed out alone, and counted, where they are in order."""
+    if suspect.sequence is None:
+        return 0
+    group_died = suspect.died and suspect.attempts == 0
+    return suspect.sequence + (SUSPECT_GROUP - 1 if group_died else 0)

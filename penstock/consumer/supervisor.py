@@ -1,0 +1,154 @@
+"""Runs workers in threads: restarts what fails, drains what is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.consumer.worker import Worker
+from penstock.errors import PenstockError, UsageError
+
+logger = logging.getLogger(__name__)
+
+STARTED_AFTER_SECONDS = 5.0
+MAX_RESTART_SECONDS = 30.0
+#: After so long without a failure the next one counts as the first again.
+HEALTHY_AFTER_SECONDS = 60.0
+STUCK_AFTER_SECONDS = 300.0
+LOOK_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class _Running:
+    worker: Worker
+    thread: threading.Thread | None = None
+    restarts: int = 0
+    error: str = ""
+    attempt: int = 0
+    #: When it was last started or failed: while it waits to be started again it is not stuck.
+    turned: float = 0.0
+
+
+class Supervisor:
+    """A worker that fails while the daemon starts ends it; later it is started again, with backoff.
+
+    ``clock`` is a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        stuck_after_seconds: float = STUCK_AFTER_SECONDS,
+    ) -> None:
+        self._clock = clock
+        self._stuck_after = stuck_after_seconds
+        self._begun = clock()
+        self._running = [_Running(worker, turned=self._begun) for worker in workers]
+        self._stop = threading.Event()
+        # A put into this queue may interrupt a get from it; Event.set in a signal handler could
+        # meet the lock that the interrupted main thread holds in Event.wait.
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._fatal: BaseException | None = None
+
+    def start(self) -> None:
+        """Start every worker."""
+        self._begun = self._clock()
+        for each in self._running:
+            each.thread = threading.Thread(
+                target=self._keep, args=(each,), name=each.worker.name, daemon=True
+            )
+            each.thread.start()
+
+    def stop(self) -> None:
+        """Make :meth:`wait` return; a signal handler may call it at any moment."""
+        self._asked.put(None)
+
+    def wait(self) -> None:
+        """Until somebody calls :meth:`stop` or a worker fails so that all must end.
+
+        The kernel may give a signal to any thread, and only this one runs handlers: it has to wake
+        up by itself now and then.
+        """
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._asked.get(timeout=LOOK_SECONDS)
+
+    def drain(self, seconds: float) -> bool:
+        """Ask every worker to finish what it has in hand, and wait for it.
+
+        False when one is still at work after ``seconds``; raises the failure that ended all.
+        """
+        self._stop.set()
+        deadline = self._clock() + seconds
+        for each in self._running:
+            if each.thread is not None:
+                each.thread.join(max(0.0, deadline - self._clock()))
+        if self._fatal is not None:
+            raise self._fatal
+        return not any(each.thread and each.thread.is_alive() for each in self._running)
+
+    @property
+    def draining(self) -> bool:
+        """Whether the workers were told to finish."""
+        return self._stop.is_set()
+
+    def stuck(self) -> list[str]:
+        """The names of workers whose loop has not gone round for too long."""
+        now = self._clock()
+        return [
+            each.worker.name
+            for each in self._running
+            if now - max(each.worker.last_turn(), each.turned) > self._stuck_after
+        ]
+
+    def states(self) -> list[tuple[Worker, int, str]]:
+        """Every worker with its restarts and the error that it waits after, if any."""
+        return [(each.worker, each.restarts, each.error) for each in self._running]
+
+    def _keep(self, each: _Running) -> None:
+        while not self._stop.is_set():
+            each.error = ""
+            each.turned = started = self._clock()
+            try:
+                each.worker.run(self._stop)
+            except Exception as error:
+                each.turned = self._clock()
+                each.error = f"{type(error).__name__}: {error}"
+                if self._ends_all(error, each.turned - started):
+                    self._fatal = self._fatal or error
+                    self._stop.set()
+                    self.stop()
+                    return
+                each.restarts += 1
+                healthy = each.turned - started > HEALTHY_AFTER_SECONDS
+                each.attempt = 1 if healthy else each.attempt + 1
+                pause = _pause(each.attempt)
+                _report(each.worker.name, error, pause)
+                self._stop.wait(pause)
+
+    def _ends_all(self, error: Exception, ran_seconds: float) -> bool:
+        """A start that fails must be seen by whoever started, and a wrong call will not heal.
+
+        Where it was right for a while, somebody has taken away what it was about (a subscription,
+        say), which must not end the others.
+        """
+        if isinstance(error, UsageError) and ran_seconds < HEALTHY_AFTER_SECONDS:
+            return True
+        return self._clock() - self._begun < STARTED_AFTER_SECONDS
+
+
+def _pause(attempt: int) -> float:
+    return random.uniform(0.1, min(MAX_RESTART_SECONDS, 0.5 * 2.0 ** min(attempt, 10)))
+
+
+def _report(name: str, error: Exception, pause: float) -> None:
+    trace = None if isinstance(error, PenstockError) else error
+    logger.error("%s failed, again in %.1f s: %s", name, pause, error, exc_info=trace)

@@ -1,0 +1,267 @@
+"""Handlers as tasks of an event loop: the caller's, or one in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock import database
+from penstock.consumer.delivery import Batch, Delivery, HandlerTimedOut
+from penstock.consumer.executors import Hands, Outcome, failed
+from penstock.consumer.in_flight import Unit
+from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+log = logging.getLogger(__name__)
+
+#: A handler in an event loop that blocks cannot be cancelled: then it is given up after so long.
+BLOCKED_LOOP_FACTOR = 2
+#: How long to wait for the end of an event loop.
+CLOSE_SECONDS = 5.0
+
+
+class _LoopWasBlocked(Exception):
+    """A handler was cancelled long after its time: another one kept the event loop."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the event loop was blocked for {seconds:.1f} s: a handler calls what does not await"
+        )
+
+
+class Tasks(Hands):
+    """Tasks of an event loop: the caller's, or one in a thread of its own."""
+
+    def __init__(
+        self,
+        *given: Any,
+        url: str,
+        application_name: str,
+        handler_seconds: float | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*given, **options)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._url = url
+        self._application_name = application_name
+        self._handler_seconds = handler_seconds
+        self._own_thread: threading.Thread | None = None
+        self._idle_connections: list[Any] = []
+        self._tasks: dict[asyncio.Task[None], Unit] = {}
+        self._stranded: list[Unit] = []
+        # A question to the loop, whether it runs: when it was asked, its answer, and since when
+        # it has answered.
+        self._asked_at: float | None = None
+        self._answered = threading.Event()
+        self._runs_since: float | None = None
+
+    @property
+    def connection(self) -> Connection:
+        raise InvalidArgument(
+            "a handler that is a coroutine must not wait for the database in the event loop",
+            hint="use `async with`, or `commit_async` on a connection of your own",
+        )
+
+    def _open(self) -> None:
+        """Start a loop where none was given."""
+        if self.loop is None:
+            self._open_loop()
+
+    def _open_loop(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._own_thread = threading.Thread(
+            target=_run_loop, args=(self.loop,), name="penstock-handlers", daemon=True
+        )
+        self._own_thread.start()
+
+    def _close(self) -> None:
+        """End the loop if it is an own one."""
+        if self.loop is None:
+            return
+        if self._own_thread is not None:
+            self._leave_loop().join(CLOSE_SECONDS)
+        elif not self.loop.is_closed():
+            with contextlib.suppress(Exception):
+                closing = _close(self._idle_connections)
+                asyncio.run_coroutine_threadsafe(closing, self.loop).result(CLOSE_SECONDS)
+        self.loop = None
+
+    def _leave_loop(self) -> threading.Thread:
+        """Have the own loop end, as soon as it runs; answers its thread."""
+        assert self.loop is not None and self._own_thread is not None
+        asyncio.run_coroutine_threadsafe(_wind_up(self._idle_connections), self.loop)
+        left, self._own_thread, self._idle_connections = self._own_thread, None, []
+        return left
+
+    def hanging(self, overdue: list[Unit]) -> list[Unit]:
+        """A loop that is blocked keeps every handler waiting: it is the one that runs."""
+        assert self.loop is not None
+        now = self._clock()
+        if not overdue:
+            self._asked_at = self._runs_since = None
+            return []
+        if self._asked_at is not None and self._answered.is_set():
+            self._asked_at = None
+            self._runs_since = now if self._runs_since is None else self._runs_since
+        if self._asked_at is None:
+            self._asked_at, self._answered = now, threading.Event()
+            self.loop.call_soon_threadsafe(self._answered.set)
+        if self._is_blocked(now):
+            self._runs_since = None
+            running = asyncio.current_task(self.loop)
+            blocking = [unit for task, unit in list(self._tasks.items()) if task is running]
+            return blocking or overdue  # it may be a task that a handler has made
+        # What a loop that runs has not cancelled by then does not let itself be cancelled.
+        return overdue if self._has_passed(self._runs_since, now) else []
+
+    def _is_blocked(self, now: float) -> bool:
+        return self._has_passed(self._asked_at, now) and not self._answered.is_set()
+
+    def _has_passed(self, since: float | None, now: float) -> bool:
+        assert self._handler_seconds is not None
+        return since is not None and now - since > self._handler_seconds
+
+    def abandon(self, unit: Unit) -> bool:
+        """A loop that a handler blocks is left to it; what else was on it strands."""
+        if unit not in self.under_way:
+            return False
+        super().abandon(unit)
+        if self._is_blocked(self._clock()) and self._own_thread is not None:
+            self._asked_at = None
+            self._stranded = list(self.under_way)
+            for each in self._stranded:
+                super().abandon(each)
+            self._leave_loop()
+            self._open_loop()
+        return True
+
+    def stranded(self) -> list[Unit]:
+        """What was under way on a loop that was left."""
+        stranded, self._stranded = self._stranded, []
+        return stranded
+
+    def tell(self, callback: Callable[[Any], Any], said: Any) -> None:
+        """In the event loop, as a coroutine where it is one."""
+
+        async def call() -> None:
+            answer = callback(said)
+            if asyncio.iscoroutine(answer):
+                await answer
+
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(call(), self.loop).result()
+
+    @asynccontextmanager
+    async def async_connection(self) -> AsyncIterator[Any]:
+        """A psycopg.AsyncConnection of the consumer's, kept for the next one."""
+        if self._idle_connections:
+            connection = self._idle_connections.pop()
+        else:
+            connection = await database.connect_async(
+                self._url, application_name=self._application_name
+            )
+        try:
+            yield connection
+        finally:
+            if connection.closed or connection.broken:
+                await connection.close()
+            else:
+                self._idle_connections.append(connection)
+
+    def _start(self, unit: Unit) -> None:
+        assert self.loop is not None
+        unit.began = math.inf  # not before the loop comes to it
+        asyncio.run_coroutine_threadsafe(self._run(unit), self.loop)
+
+    async def _run(self, unit: Unit) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if unit.abandoned:
+            return
+        self._tasks[task] = unit
+        unit.began = self._clock()
+        try:
+            await self._handled(unit)
+        finally:
+            del self._tasks[task]
+
+    async def _handled(self, unit: Unit) -> None:
+        batch = self._deliver(unit)
+        try:
+            await self._handle_async(unit, batch)
+            outcome = Outcome(unit, batch)
+        except _LoopWasBlocked as late:
+            log.warning("%s", late)
+            outcome = Outcome(unit, batch)  # what is not done of it comes again
+        except (Exception, SystemExit) as error:
+            outcome = failed(unit, batch, error)
+        except asyncio.CancelledError:
+            # The application has cancelled it: the event comes again.
+            outcome = Outcome(unit, batch, HandlerTimedOut("the handler was cancelled"))
+        self._post(outcome)
+
+    async def _handle_async(self, unit: Unit, batch: Batch) -> None:
+        call = self.handling.call
+        if self.handling.by_batch:
+            await self._within_limit(call(batch))
+            unit.done = len(unit.events)
+            return
+        until = unit.began + self._slice_seconds
+        for event in unit.events:
+            await self._within_limit(call(Delivery.of(event, batch)))
+            unit.done += 1
+            unit.began = self._clock()
+            if self._is_over(unit, until):
+                break
+
+    async def _within_limit(self, called: Any) -> None:
+        if self._handler_seconds is None:
+            await called
+            return
+        begun = time.monotonic()
+        limit = asyncio.timeout(self._handler_seconds)
+        try:
+            async with limit:
+                await called
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # a time limit of the handler's own
+            late = time.monotonic() - begun - self._handler_seconds
+            if late > self._handler_seconds * (BLOCKED_LOOP_FACTOR - 1):
+                raise _LoopWasBlocked(late) from error
+            raise HandlerTimedOut(
+                f"the handler was cancelled after {self._handler_seconds} s"
+            ) from error
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _wind_up(connections: list[Any]) -> None:
+    """End what a loop still does, and then the loop."""
+    loop = asyncio.get_running_loop()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in others:
+        each.cancel()
+    if others:
+        await asyncio.wait(others, timeout=CLOSE_SECONDS)
+    await _close(connections)
+    loop.stop()
+
+
+async def _close(connections: list[Any]) -> None:
+    while connections:
+        await connections.pop().close()

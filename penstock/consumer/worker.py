@@ -1,0 +1,84 @@
+"""Workers: loops that a supervisor runs, and a consumer as one of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.errors import DuplicateSession
+from penstock.leases.loop import LeaseLoop, LoopStats
+
+logger = logging.getLogger(__name__)
+
+#: How long a consumer waits for the lease of an earlier run of its id to end.
+REJOIN_SECONDS = 60.0
+REJOIN_PAUSE = 0.5
+
+
+class Worker(Protocol):
+    """A loop under the supervisor."""
+
+    @property
+    def name(self) -> str:
+        """What log lines and metrics call it."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until ``stop`` is set; an exception is a failure and the worker is started again."""
+
+    def last_turn(self) -> float:
+        """When the loop last went round, by the monotonic clock."""
+
+    def counters(self) -> dict[str, float]:
+        """What it has done since the start, by metric name."""
+
+
+class ConsumerWorker:
+    """A :class:`penstock.Consumer`, made anew for every start, with its figures kept."""
+
+    prefix = "consumed"
+
+    def __init__(self, name: str, make: Callable[[], LeaseLoop]) -> None:
+        self.name = name
+        self._make = make
+        # Both in one, so that a scrape between them does not count the same events twice.
+        self._state: tuple[LeaseLoop | None, dict[str, float]] = (None, {})
+
+    def run(self, stop: threading.Event) -> None:
+        """Consume until told to stop.
+
+        A run of the same id that was killed counts as running until its lease ends: wait for that.
+        """
+        give_up = time.monotonic() + REJOIN_SECONDS
+        while True:
+            try:
+                return self._follow(self._make()).run(stop)
+            except DuplicateSession as error:
+                if time.monotonic() > give_up:
+                    raise
+                logger.warning("%s waits: %s", self.name, error)
+                if stop.wait(REJOIN_PAUSE):
+                    return None
+
+    def last_turn(self) -> float:
+        """When the consumer last polled."""
+        consumer, _ = self._state
+        return consumer.stats.last_round if consumer else time.monotonic()
+
+    def counters(self) -> dict[str, float]:
+        """Events, batches, failures and stale commits."""
+        consumer, before = self._state
+        stats = consumer.stats if consumer else LoopStats()
+        now = {
+            f"{self.prefix}_events": stats.events,
+            f"{self.prefix}_batches": stats.batches,
+            f"{self.prefix}_failures": stats.failures,
+            "stale_commits": stats.stale_commits,
+        }
+        return {name: value + before.get(name, 0.0) for name, value in now.items()}
+
+    def _follow(self, consumer: LeaseLoop) -> LeaseLoop:
+        self._state = (consumer, self.counters())
+        return consumer

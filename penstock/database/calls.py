@@ -1,0 +1,211 @@
+"""Connections, and named statements on whatever connection the caller has.
+
+:func:`call` works on a psycopg or PyMySQL connection, a SQLAlchemy Connection or Session, and any
+other DB-API connection.  It joins the caller's transaction and never begins, commits or rolls back
+one.  Only where there is none, because a MySQL connection commits by itself, a call that changes
+something is one: procedures are not atomic by themselves, as functions of PostgreSQL are.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.database import config, dialects, pace as reconnect, unwrap
+from penstock.database.dialect import Dialect, Row
+from penstock.database.postgres import connection as postgres
+from penstock.database.postgres.connection import libpq_url as libpq_url
+from penstock.database.unwrap import driver_connection as driver_connection
+from penstock.errors import (
+    DatabaseUnavailable,
+    InvalidArgument,
+    NoDiskSpace,
+    PenstockError,
+    driver_error,
+    errno_of,
+    from_database,
+    sqlstate_of,
+)
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+#: Shutdowns, and the time limits that end a session (as a lease that runs out does).
+_SESSION_ENDED = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
+#: The same of MySQL and MariaDB, and what their drivers say of a connection that is gone.
+_CONNECTION_LOST = frozenset(
+    {0, 1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031}
+)
+_CLIENT_ERRORS = range(2000, 2100)
+#: Deadlocks, and locks that were not had in time.
+_CONTENTION = frozenset({"40P01", "55P03", 1205, 1213})
+_NOTICES_FULL = "54000"  # program_limit_exceeded
+#: Ended by a limit of time or by an operator.
+_CANCELLED = frozenset({"57014", 1317, 1969, 3024})
+#: No serial order; and a pooler's other session.
+_PASSING = frozenset({"40001", "26000", "42P05"}) | _CANCELLED
+_INSUFFICIENT_RESOURCES = "53"
+
+
+def connect(
+    url: str | None = None,
+    *,
+    autocommit: bool = True,
+    application_name: str = "penstock",
+    statement_timeout_ms: int = 30_000,
+) -> Connection:
+    """A connection to ``url``, or to the database that the environment names.
+
+    psycopg's for PostgreSQL, which the type says; PyMySQL's for MySQL and MariaDB.
+    """
+    url = url or config.database_url()
+    with reconnect.turn():
+        connection: Connection = dialects.of_url(url).connect(
+            url,
+            autocommit=autocommit,
+            application_name=application_name,
+            statement_timeout_ms=statement_timeout_ms,
+        )
+    return connection
+
+
+async def connect_async(url: str, *, application_name: str, seconds: float = 30) -> Any:
+    """A psycopg.AsyncConnection that commits by itself; PostgreSQL only."""
+    return await postgres.connect_async(
+        url, application_name=application_name, statement_timeout_ms=int(seconds * 1000)
+    )
+
+
+def call(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
+    """Run the named statement of ``sql/<dialect>/*.sql`` in the caller's transaction."""
+    return _call(connection, name, binds, raw=False)
+
+
+def call_events(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
+    """The same for a statement that answers events, to be decoded by :class:`penstock.Event`."""
+    return _call(connection, name, binds, raw=True)
+
+
+def _call(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
+    connection = unwrap.unwrapped(connection)
+    dialect = dialects.of_connection(connection)
+    statement = dialect.statement(name)
+    if statement.binds != binds.keys():
+        wrong = ", ".join(sorted(statement.binds ^ binds.keys()))
+        raise InvalidArgument(f"the statement {name} and its call differ in: {wrong}")
+    try:
+        with dialect.atomic(connection, statement):
+            rows = _execute(dialect, connection, statement.text, binds or None, raw=raw)
+    except PenstockError:
+        raise
+    except Exception as error:
+        said = dialect.out_of_range(error)
+        if said is None:
+            raise
+        raise InvalidArgument(
+            f"a number is out of range: {said}", hint="give a smaller number"
+        ) from driver_error(error)
+    return dialect.answered(rows, statement)
+
+
+def execute(
+    connection: Any, sql: str, binds: dict[str, Any] | None = None
+) -> list[tuple[Any, ...]]:
+    """Run one statement in the caller's transaction; errors of Penstock's SQL become typed ones."""
+    connection = unwrap.unwrapped(connection)
+    return _execute(dialects.of_connection(connection), connection, sql, binds)
+
+
+def _execute(
+    dialect: Dialect, connection: Any, sql: str, binds: dict[str, Any] | None, *, raw: bool = False
+) -> list[Row]:
+    run = dialect.events if raw else dialect.execute
+    with typed_errors():
+        return run(connection, sql, dialect.binds(binds) if binds else None)
+
+
+@contextmanager
+def typed_errors(schema: str | None = None) -> Iterator[None]:
+    """Driver errors that are Penstock's become typed ones, all others pass untouched."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        translated = from_database(error, schema or config.schema_name())
+        if translated is None:
+            raise
+        # The driver's error, not SQLAlchemy's: that one prints the parameters, payloads included.
+        raise translated from driver_error(error)
+
+
+def dialect_of(connection: Any) -> str:
+    """'postgres', 'mysql' or 'memory', by the kind of the connection."""
+    return dialects.of_connection(connection).name
+
+
+def database_key(connection: Any) -> tuple[str, ...] | None:
+    """Which database the connection is open to, for caches; None when it cannot be told."""
+    inner = driver_connection(connection)
+    try:
+        return _keys[inner]
+    except (KeyError, TypeError):
+        pass
+    key = dialects.of_connection(connection).key(inner)
+    if key is None:
+        return None
+    try:
+        _keys[inner] = key
+    except TypeError:  # a connection of a driver written in C may not be weakly referenced
+        return key
+    return key
+
+
+_keys: weakref.WeakKeyDictionary[Any, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether a driver error says that the connection was lost or the server is going away."""
+    state = sqlstate_of(error) or ""
+    if state.startswith("08") or state in _SESSION_ENDED:
+        return True
+    number = errno_of(error)
+    if number is not None:
+        return number in _CONNECTION_LOST or number in _CLIENT_ERRORS
+    inner = driver_error(error)
+    return type(inner).__name__ in {"OperationalError", "InterfaceError"} and not state
+
+
+def is_contention(error: BaseException) -> bool:
+    """Whether a driver error says that another transaction was in the way: it may pass next time.
+
+    The database has rolled back at least the statement; a deadlock, the whole transaction.
+    """
+    return (errno_of(error) or sqlstate_of(error)) in _CONTENTION
+
+
+def is_without_notice(error: BaseException) -> bool:
+    """Whether a COMMIT was refused because PostgreSQL's queue of notices is full."""
+    return sqlstate_of(error) == _NOTICES_FULL and "NOTIFY" in str(error)
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether a driver error says that a limit of time, or an operator, has ended the statement."""
+    return (errno_of(error) or sqlstate_of(error)) in _CANCELLED
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the database's state is at fault, and not what was asked of it.
+
+    It cannot be reached, takes no more connections, has ended the statement, was in contention.
+    """
+    if isinstance(error, (DatabaseUnavailable, NoDiskSpace)):
+        return True
+    state = sqlstate_of(error) or ""
+    if state in _PASSING or state.startswith(_INSUFFICIENT_RESOURCES):
+        return True
+    return errno_of(error) in _PASSING or is_unavailable(error) or is_contention(error)

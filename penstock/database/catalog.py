@@ -1,0 +1,169 @@
+"""The SQL files: named client statements, numbered migrations and the functions.
+
+In a checkout the files lie in ``sql/`` beside this package, in the installed wheel inside it.
+They are read through :mod:`importlib.resources`, so they are found inside a zipped package too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from penstock.errors import DEFAULT_SCHEMA, InvalidArgument, PenstockError
+
+_BLOCK = re.compile(r"^-- name: *(\S+) *$", re.MULTILINE)
+_BIND = re.compile(r"%\((\w+)\)s")
+#: What a comment of a MySQL statement says to the program: `-- json: 3` (a place), `-- reads only`,
+#: `-- limits the session`.
+_JSON = re.compile(r"json: (\d+(?:, \d+)*)")
+_READS = "reads only"
+_LIMITS = "limits the session"
+_FLAGS = frozenset({_READS, _LIMITS})
+_SCHEMA = re.compile(rf"\b{DEFAULT_SCHEMA}\.")
+_QUOTES = {"postgres": '"', "mysql": "`"}
+_MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
+_OLDEST_PROGRAM = re.compile(r"^-- oldest program: (\d+) *$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One named client statement; ``binds`` are the names of its ``%(bind)s`` places."""
+
+    name: str
+    about: str
+    text: str
+    binds: frozenset[str]
+    #: Places of the columns that come as JSON text and are lists.
+    json: frozenset[int] = frozenset()
+    #: It changes nothing, so it needs no transaction.
+    reads: bool = False
+    #: It leaves the session with a time limit that is meant for its transaction.
+    limits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered file; programs that know no migration up to ``oldest_program`` cannot use it."""
+
+    version: int
+    name: str
+    text: str
+    checksum: str
+    oldest_program: int
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """All files of functions, in the order of their names, and one checksum over them."""
+
+    files: tuple[tuple[str, str], ...]
+    checksum: str
+
+
+@lru_cache(maxsize=32)
+def statements(dialect: str, schema: str = DEFAULT_SCHEMA) -> dict[str, Statement]:
+    """Every named block of ``sql/<dialect>/*.sql``, for this schema."""
+    found: dict[str, Statement] = {}
+    for file in _sql_files(_folder(dialect)):
+        for statement in parse(file.read_text("utf-8"), schema, _QUOTES[dialect]):
+            if statement.name in found:
+                raise PenstockError(f"{file.name}: the block {statement.name} exists twice")
+            found[statement.name] = statement
+    return found
+
+
+def statement(dialect: str, name: str, schema: str = DEFAULT_SCHEMA) -> Statement:
+    """One named block."""
+    try:
+        return statements(dialect, schema)[name]
+    except KeyError:
+        raise InvalidArgument(f"there is no SQL statement named {name!r}") from None
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The named blocks of one file as they stand there: name and text, comments included."""
+    _, *parts = _BLOCK.split(text)
+    return [(name, body.strip()) for name, body in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def parse(text: str, schema: str = DEFAULT_SCHEMA, quote: str = '"') -> list[Statement]:
+    """The named blocks of one file; ``penstock.`` becomes the name of the schema."""
+    return [_statement(name, body, schema, quote) for name, body in blocks(text)]
+
+
+def _statement(name: str, body: str, schema: str, quote: str) -> Statement:
+    lines = body.splitlines()
+    comments = [line[2:].strip() for line in lines if line.startswith("--")]
+    sql = "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip()
+    sql = sql.removesuffix(";").rstrip()
+    if schema != DEFAULT_SCHEMA:
+        sql = _SCHEMA.sub(f"{quote}{schema}{quote}.", sql)
+    about = [each for each in comments if each not in _FLAGS and not _JSON.fullmatch(each)]
+    places = (found[1] for each in comments if (found := _JSON.fullmatch(each)))
+    return Statement(
+        name,
+        " ".join(about),
+        sql,
+        frozenset(_BIND.findall(sql)),
+        frozenset(int(place) for each in places for place in each.split(", ")),
+        _READS in comments,
+        _LIMITS in comments,
+    )
+
+
+@lru_cache(maxsize=4)
+def migrations(dialect: str) -> tuple[Migration, ...]:
+    """The numbered migrations in order: 1, 2, 3, ... without a gap."""
+    found = [_migration(file) for file in _sql_files(_folder(dialect) / "migrations")]
+    if [each.version for each in found] != list(range(1, len(found) + 1)):
+        raise PenstockError(f"sql/{dialect}/migrations is not numbered 0001, 0002, ...")
+    return tuple(found)
+
+
+def _migration(file: Traversable) -> Migration:
+    match = _MIGRATION.fullmatch(file.name)
+    if match is None:
+        raise PenstockError(f"{file.name} is not named NNNN_name.sql")
+    text = file.read_text("utf-8").replace("\r\n", "\n")
+    oldest = _OLDEST_PROGRAM.search(text)
+    return Migration(
+        version=int(match[1]),
+        name=match[2],
+        text=text,
+        checksum=_sha256(text),
+        oldest_program=int(oldest[1]) if oldest else 0,
+    )
+
+
+@lru_cache(maxsize=4)
+def functions(dialect: str) -> Functions:
+    """The repeatable files, which are applied again whenever one of them has changed."""
+    found = tuple(
+        (file.name, file.read_text("utf-8").replace("\r\n", "\n"))
+        for file in _sql_files(_folder(dialect) / "functions")
+    )
+    return Functions(found, _sha256("".join(f"{name}\0{text}\0" for name, text in found)))
+
+
+def _folder(dialect: str) -> Traversable:
+    # The wheel's own folder first: a stranger's package may be called `sql` as well.
+    for root in (files("penstock") / "sql", Path(__file__).parents[2] / "sql"):
+        if (root / dialect).is_dir():
+            return root / dialect
+    raise PenstockError(f"the SQL files of {dialect} are not installed", hint="reinstall penstock")
+
+
+def _sql_files(folder: Traversable) -> list[Traversable]:
+    if not folder.is_dir():
+        return []
+    found = [each for each in folder.iterdir() if each.name.endswith(".sql")]
+    return sorted(found, key=lambda each: each.name)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

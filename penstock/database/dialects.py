@@ -1,0 +1,53 @@
+"""Which dialect an address or a connection has: one module for each kind of database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.database import config, unwrap
+from penstock.database.dialect import Dialect
+from penstock.database.mysql import connection as mysql
+from penstock.database.postgres import connection as postgres
+from penstock.errors import ConfigurationError
+
+POSTGRES: Dialect = postgres.Postgres()
+MYSQL: Dialect = mysql.MySQL()
+_BY_NAME: dict[str, Dialect] = {each.name: each for each in (POSTGRES, MYSQL)}
+_BY_DRIVER: dict[str, Dialect] = {
+    "psycopg.Connection": POSTGRES,
+    "pymysql.connections.Connection": MYSQL,
+}
+
+
+def register(dialect: Dialect, *, driver: str) -> None:
+    """Add a dialect whose connections are of the class with this full name."""
+    _BY_NAME[dialect.name] = dialect
+    _BY_DRIVER[driver] = dialect
+    unwrap.add_plain_driver(driver)
+
+
+def of_name(name: str) -> Dialect:
+    """The dialect called 'postgres' or 'mysql', or 'memory' once penstock.testing is imported."""
+    dialect = _BY_NAME.get(name)
+    if dialect is None:
+        raise ConfigurationError(
+            f"there is no {name} database in this process",
+            hint="a memory:// address is that of a penstock.testing.MemoryDatabase",
+        )
+    return dialect
+
+
+def of_url(url: str) -> Dialect:
+    """The dialect of an address."""
+    return of_name(config.dialect_of_url(url))
+
+
+def of_connection(connection: Any) -> Dialect:
+    """The dialect of a connection, by its kind."""
+    driver = unwrap.plain_driver(connection)
+    if driver is not None:
+        return _BY_DRIVER[driver]
+    name = getattr(getattr(connection, "dialect", None), "name", None)  # SQLAlchemy
+    name = name or getattr(connection, "vendor", None)  # Django
+    is_mysql = name in {"mysql", "mariadb"} or mysql.is_driver(unwrap.driver_connection(connection))
+    return MYSQL if is_mysql else POSTGRES

@@ -1,0 +1,314 @@
+"""Installs and upgrades the schema.
+
+Numbered migrations run once each and are never edited: their checksums are recorded.  The functions
+are repeatable: all of them are applied whenever one has changed.  On PostgreSQL each step is a
+transaction; MySQL commits with every statement, so there each one can be repeated.  Migrations are
+expand/contract, so the version before works on the new schema; one that ends this says so
+(``-- oldest program: NNNN``).
+
+How a step is run is the dialect's: :mod:`penstock.database.postgres.migrate` and
+:mod:`penstock.database.mysql.migrate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.database import calls, catalog, config
+from penstock.database.mysql import migrate as mysql_migrate
+from penstock.database.postgres import migrate as postgres_migrate, scripts as migration_scripts
+from penstock.database.postgres.scripts import FUNCTIONS_VERSION
+from penstock.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    MigrationChanged,
+    NotMigrated,
+    PenstockError,
+    PermissionDenied,
+    SchemaTooNew,
+    errno_of,
+    from_database,
+    sqlstate_of,
+)
+
+if TYPE_CHECKING:
+    from penstock.database.calls import Connection
+
+DIALECT = "postgres"
+LOCK_WAIT_SECONDS = 60.0
+
+_INSUFFICIENT_PRIVILEGE = "42501"
+#: Of MySQL: on a database, a user's right, a table, a procedure; and to make functions while the
+#: binary log is on.
+_ACCESS_DENIED = frozenset({1044, 1142, 1227, 1370, 1419})
+_NO_FUNCTIONS = 1419
+_BINARY_LOG_HINT = "; or first SET GLOBAL log_bin_trust_function_creators = 1"
+_PENDING = frozenset({"pending", "outdated"})
+
+Steps = postgres_migrate.PostgresSteps | mysql_migrate.MySQLSteps
+_STEPS: dict[str, type[Steps]] = {
+    "postgres": postgres_migrate.PostgresSteps,
+    "mysql": mysql_migrate.MySQLSteps,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStatus:
+    """One line of ``penstock migrate --status``.
+
+    ``state`` is applied, pending, outdated (functions of an older version), changed (the file
+    differs from what was applied) or newer (applied by a newer program).
+    """
+
+    version: int
+    name: str
+    state: str
+    applied_at: datetime | None = None
+    applied_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationResult:
+    """What :func:`migrate` did: the names of what it applied, none if all was in place."""
+
+    schema: str
+    version: int
+    applied: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    version: int
+    name: str
+    checksum: str
+    oldest_program: int
+    program: str
+    applied_at: datetime
+    applied_by: str
+
+
+def migrate(
+    connection_or_url: Any = None,
+    schema: str | None = None,
+    *,
+    lock_wait_seconds: float = LOCK_WAIT_SECONDS,
+) -> MigrationResult:
+    """Bring the schema up to date; safe to run twice at once, and again after a failure."""
+    schema = config.validate_schema(schema) if schema else config.schema_name()
+    with _typed_errors(schema), _connection(connection_or_url) as connection:
+        steps = _steps_of(connection)(connection, schema, lock_wait_seconds)
+        steps.require_server()
+        with steps.session():
+            runner = _Runner(steps)
+            runner.prepare()
+            applied = [each.name for each in runner.known if runner.migration(each)]
+            if runner.functions():
+                applied.append("functions")
+    return MigrationResult(schema, len(runner.known), tuple(applied))
+
+
+def status(connection_or_url: Any = None, schema: str | None = None) -> list[MigrationStatus]:
+    """Every migration that the program or the database knows, and its state."""
+    schema = config.validate_schema(schema) if schema else config.schema_name()
+    with _typed_errors(schema), _connection(connection_or_url) as connection:
+        dialect = calls.dialect_of(connection)
+        recorded = _recorded(connection, schema)
+    lines = [_line(each, recorded.pop(each.version, None)) for each in catalog.migrations(dialect)]
+    newer = (_line(None, each) for each in recorded.values() if each.version != FUNCTIONS_VERSION)
+    functions = _functions_line(dialect, recorded.get(FUNCTIONS_VERSION))
+    return [*lines, *newer, functions]
+
+
+def check(connection_or_url: Any = None, schema: str | None = None) -> list[MigrationStatus]:
+    """What :func:`migrate` would apply; MigrationChanged when an applied file was edited."""
+    lines = status(connection_or_url, schema)
+    for line in lines:
+        if line.state == "changed":
+            raise _changed(line.version, line.name)
+    return [line for line in lines if line.state in _PENDING]
+
+
+def require_usable(connection: Connection, schema: str | None = None) -> None:
+    """NotMigrated or SchemaTooNew unless this program can work with the schema as it is.
+
+    A newer schema is fine as long as no migration says that this program cannot use it.
+    """
+    schema = config.validate_schema(schema) if schema else config.schema_name()
+    known = catalog.migrations(calls.dialect_of(connection))
+    recorded = _recorded(connection, schema)
+    missing = [each for each in known if each.version not in recorded]
+    if missing or FUNCTIONS_VERSION not in recorded:
+        what = f"migration {missing[0].version:04d}_{missing[0].name}" if missing else "functions"
+        raise NotMigrated(f"the schema {schema} is not up to date: {what} is missing")
+    oldest = max(each.oldest_program for each in recorded.values())
+    if oldest > len(known):
+        raise _too_new(max(recorded), len(known))
+
+
+def print_sql(schema: str | None = None, *, since: int = 0, dialect: str | None = None) -> str:
+    """The SQL that :func:`migrate` runs, for teams with a tool of their own; always the same text.
+
+    ``since`` leaves out the migrations up to that number.  Without ``dialect`` it is that of the
+    database that the environment names, else PostgreSQL's.
+    """
+    schema = config.validate_schema(schema) if schema else config.schema_name()
+    if dialect is None:
+        url = config.database_url() if config.is_configured() else None
+        dialect = config.dialect_of_url(url) if url else DIALECT
+    wanted = [each for each in catalog.migrations(dialect) if each.version > since]
+    steps = _STEPS[dialect]
+    return steps.printed(schema, wanted, catalog.functions(dialect), whole=since == 0)
+
+
+class _Runner:
+    """Applies what is missing, each step under the migration lock."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.known = catalog.migrations(steps.dialect)
+        self._functions = catalog.functions(steps.dialect)
+
+    def prepare(self) -> None:
+        """Schema and bookkeeping table, unless they are there: that needs fewer rights."""
+        self._steps.prepare()
+        self._refuse_foreign(self._recorded())
+
+    def migration(self, migration: catalog.Migration) -> bool:
+        """Apply one migration unless it is applied; True when it was."""
+
+        def is_needed() -> bool:
+            recorded = self._recorded()
+            self._refuse_foreign(recorded)
+            return migration.version not in recorded
+
+        return is_needed() and self._steps.migration(migration, is_needed)
+
+    def functions(self) -> bool:
+        """Apply all functions if one has changed; True when they were."""
+
+        def is_needed() -> bool:
+            recorded = self._recorded()
+            self._refuse_foreign(recorded)
+            line = _functions_line(self._steps.dialect, recorded.get(FUNCTIONS_VERSION))
+            return line.state in _PENDING
+
+        return is_needed() and self._steps.functions(self._functions, is_needed)
+
+    def _recorded(self) -> dict[int, _Recorded]:
+        return {row[0]: _Recorded(*row) for row in self._steps.recorded()}
+
+    def _refuse_foreign(self, recorded: dict[int, _Recorded]) -> None:
+        """Refuse edited migrations, and a schema that a newer program has migrated."""
+        newest = max(recorded, default=0)
+        if newest > len(self.known):
+            raise _too_new(newest, len(self.known))
+        for each in self.known:
+            line = _line(each, recorded.get(each.version))
+            if line.state == "changed":
+                raise _changed(line.version, line.name)
+        functions = recorded.get(FUNCTIONS_VERSION)
+        if functions and _functions_line(self._steps.dialect, functions).state == "newer":
+            raise SchemaTooNew(
+                f"the functions in the database are of Penstock {functions.program}, "
+                f"this program is {migration_scripts.program()}",
+                hint="upgrade this program: pip install --upgrade penstock",
+            )
+
+
+def _steps_of(connection: Any) -> type[Steps]:
+    steps = _STEPS.get(calls.dialect_of(connection))
+    if steps is None:
+        raise ConfigurationError(
+            "a log in memory has nothing to migrate", hint="it is there when it is made"
+        )
+    return steps
+
+
+def _recorded(connection: Any, schema: str) -> dict[int, _Recorded]:
+    steps = _steps_of(connection)(connection, schema, 0)
+    return {row[0]: _Recorded(*row) for row in steps.recorded()}
+
+
+def _line(known: catalog.Migration | None, recorded: _Recorded | None) -> MigrationStatus:
+    if recorded is None:
+        assert known is not None
+        return MigrationStatus(known.version, known.name, "pending")
+    if known is None:
+        state = "newer"
+    else:
+        state = "applied" if known.checksum == recorded.checksum else "changed"
+    return MigrationStatus(
+        recorded.version, recorded.name, state, recorded.applied_at, recorded.applied_by
+    )
+
+
+def _functions_line(dialect: str, recorded: _Recorded | None) -> MigrationStatus:
+    if recorded is None:
+        return MigrationStatus(FUNCTIONS_VERSION, "functions", "pending")
+    if recorded.checksum == catalog.functions(dialect).checksum:
+        state = "applied"
+    elif _release(recorded.program) > _release(migration_scripts.program()):
+        state = "newer"
+    else:
+        state = "outdated"
+    return MigrationStatus(
+        FUNCTIONS_VERSION, "functions", state, recorded.applied_at, recorded.applied_by
+    )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _too_new(newest: int, known: int) -> SchemaTooNew:
+    return SchemaTooNew(
+        f"the schema is at migration {newest:04d}, this program knows {known:04d}",
+        hint="upgrade this program: pip install --upgrade penstock",
+    )
+
+
+def _changed(version: int, name: str) -> MigrationChanged:
+    return MigrationChanged(
+        f"migration {version:04d}_{name} was applied in another form than this program holds",
+        hint="applied migrations are never edited: restore the file, add a new migration instead",
+    )
+
+
+@contextmanager
+def _connection(connection_or_url: Any) -> Iterator[Any]:
+    if connection_or_url is None or isinstance(connection_or_url, str):
+        with calls.connect(connection_or_url, statement_timeout_ms=0) as connection:
+            yield connection
+        return
+    steps = _steps_of(connection_or_url)
+    with steps.outside_a_transaction(connection_or_url) as connection:
+        yield connection
+
+
+@contextmanager
+def _typed_errors(schema: str) -> Iterator[None]:
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        translated = from_database(error, schema)
+        denied = sqlstate_of(error) == _INSUFFICIENT_PRIVILEGE or errno_of(error) in _ACCESS_DENIED
+        if translated is None and denied:
+            translated = PermissionDenied(
+                f"the login may not install or read the schema {schema}: {error}",
+                hint="use the login that owns the schema, or one with CREATE on the database"
+                + _BINARY_LOG_HINT * (errno_of(error) == _NO_FUNCTIONS),
+            )
+        if translated is None and calls.is_unavailable(error):
+            translated = DatabaseUnavailable(
+                "the connection to the database was lost",
+                hint="run it again: what was applied stays, the rest is done then",
+            )
+        if translated is None:
+            raise
+        raise translated from error

@@ -1,0 +1,3 @@
+"""MySQL and MariaDB."""
+
+from __future__ import annotations

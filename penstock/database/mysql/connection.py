@@ -1,0 +1,442 @@
+"""MySQL and MariaDB: PyMySQL, and every DB-API driver that speaks to them.
+
+Functions are procedures there: a call can answer several results, and all of them are read.  A call
+is not atomic by itself when the connection commits by itself, so it gets a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from penstock.database import catalog, config
+from penstock.database.catalog import Statement
+from penstock.database.dialect import (
+    CONNECT_TIMEOUT_SECONDS,
+    Row,
+    on_sqlalchemy,
+    tuples,
+    unavailable,
+)
+from penstock.errors import (
+    ConfigurationError,
+    DatabaseTooOld,
+    PenstockError,
+    driver_error,
+    errno_of,
+)
+
+#: DEFAULT (expression) and CHECK; SKIP LOCKED and JSON_TABLE.
+OLDEST_MYSQL = (8, 0, 16)
+OLDEST_MARIADB = (10, 6, 0)
+
+#: How long a transaction of a single call may wait for its own COMMIT.
+OWN_IDLE_SECONDS = 3
+
+_DRIVERS = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
+_DEFAULT_PORT = 3306
+_TEXT_OPTIONS = frozenset({"unix_socket", "ssl_ca", "ssl_cert", "ssl_key"})
+_SWITCHES = frozenset({"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"})
+
+_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
+_TINY, _TIMESTAMP, _DATETIME = 1, 7, 12  # types of columns in the protocol
+_OUT_OF_RANGE = frozenset({1264, 1690})
+_NO_SAVEPOINT = 1305
+
+_HINTS = {
+    1045: "check the user and the password",
+    1698: "check the user and the password",
+    1049: "check the name of the database, or create it",
+    1044: "grant the user a right on the database",
+    1040: "close connections or raise max_connections",
+}
+
+
+class MySQL:
+    """MySQL 8.0 and newer, MariaDB 10.6 and newer."""
+
+    name = "mysql"
+
+    def connect(
+        self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int
+    ) -> Any:
+        """A PyMySQL connection: utf8mb4, UTC, READ COMMITTED as on PostgreSQL, and limits."""
+        pymysql = _pymysql()
+        options = _options(url)
+        try:
+            connection = pymysql.connect(
+                **{"program_name": application_name, **options},
+                charset="utf8mb4",
+                autocommit=autocommit,
+                cursorclass=pymysql.cursors.Cursor,
+            )
+        except pymysql.MySQLError as error:
+            text = _words(error)
+            hint = _HINTS.get(errno_of(error) or 0, "")
+            raise unavailable(url, RuntimeError(text), hint) from None
+        except RuntimeError as error:  # PyMySQL without the package `cryptography`
+            hint = "run: pip install 'penstock[mysql]'"
+            raise unavailable(url, error, hint) from None
+        try:
+            require_server(connection.server_version)
+            with connection.cursor() as cursor:
+                for statement in _session(connection.server_version, statement_timeout_ms):
+                    cursor.execute(statement)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def statement(self, name: str) -> Statement:
+        """Out of the files of its dialect."""
+        return catalog.statement(self.name, name, config.schema_name())
+
+    def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Lists become JSON, UUIDs text, times UTC."""
+        return {name: _bind(value) for name, value in given.items()}
+
+    def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
+        """One statement, all its results."""
+        with _decoding(connection) as read:
+            if on_sqlalchemy(connection):
+                result = connection.exec_driver_sql(sql, binds)
+                try:
+                    return read(result.cursor) if result.cursor is not None else []
+                finally:
+                    result.close()
+            cursor = _cursor(connection)
+            try:
+                cursor.execute(sql, binds)
+                return read(cursor)
+            finally:
+                cursor.close()
+
+    def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
+        """As any other rows."""
+        return self.execute(connection, sql, binds)
+
+    def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
+        """Columns that are lists on PostgreSQL come as JSON."""
+        if not statement.json:
+            return rows
+        places = statement.json
+        return [
+            tuple(json.loads(v) if n in places and v is not None else v for n, v in enumerate(row))
+            for row in rows
+        ]
+
+    def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
+        """A statement that changes something is undone by an error, in a transaction or not."""
+        return nullcontext() if statement.reads else _whole(connection, statement)
+
+    def key(self, driver: Any) -> tuple[str, ...] | None:
+        """The server; which of its databases is Penstock's, the schema's name says."""
+        host, port = getattr(driver, "host", None), getattr(driver, "port", None)
+        if not isinstance(host, str) or not isinstance(port, int):
+            return None
+        return ("mysql", host, str(port), str(getattr(driver, "unix_socket", None)))
+
+    def out_of_range(self, error: BaseException) -> str | None:
+        """By the number of the error."""
+        return _words(driver_error(error)) if errno_of(error) in _OUT_OF_RANGE else None
+
+
+def is_driver(connection: Any) -> bool:
+    """Whether a connection is of a driver for MySQL or MariaDB, subclasses included."""
+    return bool(_modules(connection.__class__) & _DRIVERS)
+
+
+@cache
+def _modules(kind: Any) -> frozenset[str]:
+    return frozenset(each.__module__.partition(".")[0].lower() for each in kind.__mro__)
+
+
+def is_mariadb(version: str) -> bool:
+    """Whether a server that calls itself so is MariaDB."""
+    return "mariadb" in version.lower()
+
+
+def require_server(version: str) -> None:
+    """DatabaseTooOld when the server's ``VERSION()`` is below what Penstock needs."""
+    mariadb = is_mariadb(version)
+    # Old clients knew no number above 5, so MariaDB puts one of theirs in front of its own.
+    found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", version)
+    number = tuple(map(int, found.groups())) if found else (0, 0, 0)
+    name, oldest = ("MariaDB", OLDEST_MARIADB) if mariadb else ("MySQL", OLDEST_MYSQL)
+    if number < oldest:
+        raise DatabaseTooOld(
+            f"the server is {name} {'.'.join(map(str, number))}, Penstock needs "
+            f"{'.'.join(map(str, oldest))} or newer",
+            hint="upgrade the server, or point the URL at a newer one",
+        )
+
+
+def in_transaction(driver: Any) -> bool | None:
+    """Whether a driver's connection is inside a transaction; None when it does not tell."""
+    status = getattr(driver, "server_status", None)
+    return bool(status & _IN_TRANSACTION) if isinstance(status, int) else None
+
+
+def undo_call(driver: Any) -> None:
+    """Behind an error inside of a transaction: take back the call that it came from.
+
+    The server runs no handler when it kills a statement, and a driver may lose its place by itself;
+    so what the call has done stays.  A call that was undone, or had not begun, has no savepoint.
+    """
+    with suppress(Exception), closing(_cursor(driver)) as cursor:
+        cursor.execute("ROLLBACK TO SAVEPOINT penstock_call")
+        cursor.execute("RELEASE SAVEPOINT penstock_open")
+
+
+def took_savepoint(driver: Any, name: str) -> bool:
+    """Whether a savepoint was still there; it and those after it are not any more."""
+    try:
+        driver.query(f"RELEASE SAVEPOINT {name}")
+    except Exception as error:
+        if errno_of(error) != _NO_SAVEPOINT:
+            raise
+        return False
+    return True
+
+
+def lift_limit(driver: Any) -> None:
+    """Behind a transaction that held a lease row: give the session its own time limit back.
+
+    Only MySQL needs it, whose limit is one for sessions; MariaDB has one for transactions.
+    """
+    if not is_mariadb(str(getattr(driver, "server_version", ""))):
+        driver.query(f"CALL `{config.schema_name()}`.lift_limit()")
+
+
+@contextmanager
+def _whole(connection: Any, statement: Statement) -> Iterator[None]:
+    from penstock.database.unwrap import driver_connection
+
+    driver = driver_connection(connection)
+    if _commits_by_itself(connection, driver):
+        with _own_transaction(driver, statement):
+            yield
+        return
+    try:
+        yield
+    except PenstockError:  # the procedure itself has raised it, and undone what it did
+        raise
+    except BaseException:
+        undo_call(driver)
+        raise
+
+
+@contextmanager
+def _own_transaction(driver: Any, statement: Statement) -> Iterator[None]:
+    with _never_idle(driver):
+        driver.begin()
+        try:
+            yield
+        except BaseException:
+            # What cannot be rolled back any more, the server rolls back itself.
+            if getattr(driver, "open", True):
+                driver.rollback()
+            raise
+        driver.commit()
+        if statement.limits:
+            lift_limit(driver)
+
+
+@contextmanager
+def _never_idle(driver: Any) -> Iterator[None]:
+    """The server ends the session if its client stops between two statements of the block.
+
+    A call is three of them here.  A process that is paused in front of COMMIT would hold what the
+    call has locked, and with it every check-in of a subscription, or the sequencer, for hours.
+    """
+    mariadb = is_mariadb(str(getattr(driver, "server_version", "")))
+    name = "@@SESSION." + ("idle_transaction_timeout" if mariadb else "wait_timeout")
+    most = f"IF({name} = 0, {OWN_IDLE_SECONDS}, LEAST({name}, {OWN_IDLE_SECONDS}))"
+    driver.query(f"SET @penstock_idle = {name}, {name} = CAST({most} AS SIGNED)")
+    try:
+        yield
+    finally:
+        if getattr(driver, "open", True):
+            driver.query(f"SET {name} = @penstock_idle")
+
+
+def _commits_by_itself(connection: Any, driver: Any) -> bool:
+    """True only when it is certain: to begin a transaction would commit one that is open."""
+    if in_transaction(driver) is not False or not hasattr(driver, "begin"):
+        return False
+    return bool(driver.get_autocommit())
+
+
+def _bind(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return json.dumps([_element(each) for each in value])
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).replace(tzinfo=None)
+    return str(value) if isinstance(value, uuid.UUID) else value
+
+
+def _element(value: Any) -> Any:
+    return str(value) if isinstance(value, uuid.UUID) else value
+
+
+@contextmanager
+def _decoding(connection: Any) -> Iterator[Callable[[Any], list[Row]]]:
+    """How to read results with aware times and truth values.
+
+    PyMySQL is given other decoders for the moment: its own one of times takes longer than the
+    server does for a whole row.  What other drivers have decoded is converted.
+    """
+    from penstock.database.unwrap import driver_connection
+
+    driver = driver_connection(connection)
+    before = getattr(driver, "decoders", None)
+    if not isinstance(before, dict):
+        yield _read_converted
+        return
+    driver.decoders = before | _DECODERS
+    try:
+        yield _read
+    finally:
+        driver.decoders = before
+
+
+def _read(cursor: Any) -> list[Row]:
+    """The rows of every result."""
+    found: list[Row] = []
+    while True:
+        if cursor.description is not None:
+            found += tuples(cursor.fetchall())
+        # Also reads what comes last: an error behind a result would otherwise be lost.
+        if not cursor.nextset():
+            return found
+
+
+def _read_converted(cursor: Any) -> list[Row]:
+    found: list[Row] = []
+    while True:
+        if cursor.description is not None:
+            makers = [_MAKERS.get(column[1], _same) for column in cursor.description]
+            found += (_made(makers, row) for row in tuples(cursor.fetchall()))
+        if not cursor.nextset():
+            return found
+
+
+def _made(makers: list[Callable[[Any], Any]], row: Any) -> Row:
+    return tuple(
+        None if value is None else make(value) for make, value in zip(makers, row, strict=True)
+    )
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _in_utc(value: datetime) -> datetime:
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _utc(text: str) -> datetime:
+    return datetime.fromisoformat(f"{text}+00:00")
+
+
+def _truth(text: str) -> bool:
+    return text != "0"
+
+
+_DECODERS = {_TIMESTAMP: _utc, _DATETIME: _utc, _TINY: _truth}
+_MAKERS: dict[int, Callable[[Any], Any]] = {_TIMESTAMP: _in_utc, _DATETIME: _in_utc, _TINY: bool}
+
+
+def _cursor(connection: Any) -> Any:
+    kind: Any = type(connection)
+    if "pymysql" in _modules(kind):
+        # The caller's connection may be set to give dictionaries, or row by row.
+        return connection.cursor(_pymysql().cursors.Cursor)
+    return connection.cursor()
+
+
+def _options(url: str) -> dict[str, Any]:
+    """The parts of the address as PyMySQL takes them."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _DEFAULT_PORT
+        given = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    except ValueError:
+        raise ConfigurationError(
+            "the address of the database cannot be read",
+            hint="write mysql://user:password@host:3306/name, and in user and password "
+            "%25 for %, %40 for @, %2F for /, %3A for :",
+        ) from None
+    options: dict[str, Any] = {
+        "host": unquote(parts.hostname or "localhost"),
+        "port": port,
+        "user": unquote(parts.username or "") or None,
+        # PyMySQL would send text as Latin-1.
+        "password": unquote(parts.password or "").encode(),
+        "database": unquote(parts.path.removeprefix("/")) or None,
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+    }
+    for name, value in given.items():
+        options |= _option(name, value)
+    return options
+
+
+def _option(name: str, value: str) -> dict[str, Any]:
+    if name in _TEXT_OPTIONS:
+        return {name: value}
+    if name in _SWITCHES:
+        return {name: value.lower() in {"1", "true", "yes", "on"}}
+    if name == "application_name":
+        return {"program_name": value}
+    if name == "connect_timeout" and value.isdigit() and int(value) > 0:
+        return {name: int(value)}
+    known = ", ".join(sorted({*_TEXT_OPTIONS, *_SWITCHES, "application_name", "connect_timeout"}))
+    raise ConfigurationError(
+        f"the option {name[:40]!r} in the address of the database is not known",
+        hint=f"use {known}",
+    )
+
+
+def _session(version: str, statement_timeout_ms: int) -> list[str]:
+    """What makes a session of ours like one on PostgreSQL."""
+    statements = [
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "SET SESSION time_zone = '+00:00'",
+    ]
+    if statement_timeout_ms > 0:
+        seconds = max(1, -(-statement_timeout_ms // 1000))
+        statements.append(
+            f"SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}"
+        )
+        limit = (
+            f"max_statement_time = {statement_timeout_ms / 1000}"
+            if is_mariadb(version)
+            else f"max_execution_time = {statement_timeout_ms}"
+        )
+        statements.append(f"SET SESSION {limit}")
+    return statements
+
+
+def _words(error: BaseException) -> str:
+    """What the server or PyMySQL says, without the number."""
+    return str(error.args[-1]) if error.args else type(error).__name__
+
+
+def _pymysql() -> Any:
+    try:
+        import pymysql.cursors
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pymysql":
+            raise
+        raise ConfigurationError(
+            "the MySQL driver PyMySQL is not installed",
+            hint="run: pip install 'penstock[mysql]'",
+        ) from None
+    return pymysql

@@ -1,0 +1,206 @@
+"""How a migration is run on MySQL and MariaDB.
+
+DDL commits, so a step is a list of statements that can each be repeated, recorded behind the last
+one.  A runner that dies in between is followed by one that repeats them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.database import catalog
+from penstock.database.dialect import Row
+from penstock.database.mysql import scripts as mysql_scripts
+from penstock.database.mysql.connection import in_transaction, is_mariadb, require_server
+from penstock.database.postgres.migrate import blocked
+from penstock.errors import ConfigurationError, InvalidArgument, errno_of
+
+_OF_THE_SERVER = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
+_LOCK_WAIT_TIMEOUT = 1205
+_NO_TABLE = frozenset({1049, 1146})
+_NO_PROCEDURE = 1305
+_NO_ROLE = frozenset({1133, 1410, 1959})
+_MAY_NOT_READ = frozenset({1044, 1142})
+_SETTINGS = "sql_mode", "lock_wait_timeout", "character_set_client", "collation_connection"
+
+
+class MySQLSteps:
+    """The steps on one connection of PyMySQL."""
+
+    dialect = "mysql"
+
+    def __init__(self, connection: Any, schema: str, lock_wait_seconds: float) -> None:
+        if schema in _OF_THE_SERVER:
+            raise ConfigurationError(
+                f"{schema!r} is a database of the server's own", hint="use a database of its own"
+            )
+        self._connection = connection
+        self._schema = schema
+        self._lock_wait_seconds = lock_wait_seconds
+
+    def require_server(self) -> None:
+        """DatabaseTooOld when it is."""
+        require_server(self._version())
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """One runner at a time, and the session as it was when it is done."""
+        name = f"penstock migrate {self._schema}"
+        seconds = max(1, int(self._lock_wait_seconds))
+        got = self._run("SELECT GET_LOCK(%(name)s, %(seconds)s)", name=name, seconds=seconds)
+        if got != [(1,)]:
+            raise blocked(self._lock_wait_seconds)
+        columns = ", ".join(f"@@SESSION.{each}" for each in _SETTINGS)
+        (before,) = self._run(f"SELECT DATABASE(), {columns}")
+        try:
+            yield
+        finally:
+            self._restore(before)
+            self._run("SELECT RELEASE_LOCK(%(name)s)", name=name)
+
+    def prepare(self) -> None:
+        """Schema and bookkeeping table, unless they are there: that needs fewer rights."""
+        if not self._has_bookkeeping():
+            for statement in mysql_scripts.prepare(self._schema):
+                self._run(statement)
+        for statement in mysql_scripts.session(self._schema):
+            self._run(statement)
+
+    def migration(self, migration: catalog.Migration, is_needed: Callable[[], bool]) -> bool:
+        """One migration and its record."""
+        self._apply(mysql_scripts.migration(migration))
+        return True
+
+    def functions(self, functions: catalog.Functions, is_needed: Callable[[], bool]) -> bool:
+        """All procedures and their record."""
+        replace = is_mariadb(self._version())
+        granted = self._granted(functions, replace)
+        self._apply(mysql_scripts.functions(functions, replace=replace, granted=granted))
+        return True
+
+    def recorded(self) -> list[Row]:
+        """What was applied; nothing when there is no schema."""
+        for by_procedure in (False, True):
+            statement = mysql_scripts.recorded(self._schema, by_procedure=by_procedure)
+            try:
+                return self._run(statement)
+            except Exception as error:
+                number = errno_of(error)
+                if number in _NO_TABLE or (by_procedure and number == _NO_PROCEDURE):
+                    return []
+                if by_procedure or number not in _MAY_NOT_READ:
+                    raise
+        return []
+
+    @staticmethod
+    def printed(
+        schema: str,
+        migrations: Sequence[catalog.Migration],
+        functions: catalog.Functions,
+        *,
+        whole: bool,
+    ) -> str:
+        """The same statements for the ``mysql`` client."""
+        script = mysql_scripts.prepare(schema) if whole else []
+        script += mysql_scripts.session(schema)
+        for each in migrations:
+            script += mysql_scripts.migration(each)
+        script += mysql_scripts.functions(functions, replace=False)
+        title = f"-- Penstock, database {schema}: apply with the mysql client.\nDELIMITER $$\n"
+        return f"{title}{mysql_scripts.printed(script)}DELIMITER ;\n"
+
+    @staticmethod
+    @contextmanager
+    def outside_a_transaction(connection: Any) -> Iterator[Any]:
+        """The caller's connection, which must be idle: every statement commits."""
+        # PyMySQL learns of a transaction from answers without rows only; a ping is one.
+        connection.ping(reconnect=False)
+        if in_transaction(connection) is not False:
+            raise InvalidArgument(
+                "the connection is inside a transaction, but every step of a migration commits",
+                hint="commit or roll back first, or give the URL of the database",
+            )
+        autocommit = connection.get_autocommit()
+        connection.autocommit(True)
+        try:
+            yield connection
+        finally:
+            if connection.open:
+                connection.autocommit(autocommit)
+
+    def _granted(self, functions: catalog.Functions, replace: bool) -> dict[str, list[str]]:
+        """Which installed roles get which procedure; nothing is dropped before they can."""
+        installed: dict[str, str] = dict(self._run("SELECT kind, name FROM installed_roles"))
+        present = {kind: name for kind, name in installed.items() if self._may_grant(name)}
+        if not present:
+            return {}
+        of_roles = mysql_scripts.block(functions, "function_roles")
+        self._apply(mysql_scripts.routine(of_roles, replace=replace))
+        listed = self._run("CALL function_roles()")
+        return {
+            procedure: [present[kind] for kind in json.loads(kinds) if kind in present]
+            for procedure, kinds in listed
+        }
+
+    def _may_grant(self, role: str) -> bool:
+        """False when the role is gone; raises the server's error when the login may not grant."""
+        mode = mysql_scripts.SQL_MODE
+        if is_mariadb(self._version()):
+            # Else MariaDB makes a user of that name, without a password.
+            self._run(f"SET SESSION sql_mode = '{mode},NO_AUTO_CREATE_USER'")
+        try:
+            self._run(mysql_scripts.grant("applied_migrations", [role]))
+        except Exception as error:
+            if errno_of(error) not in _NO_ROLE:
+                raise
+            return False
+        finally:
+            self._run(f"SET SESSION sql_mode = '{mode}'")
+        return True
+
+    def _apply(self, statements: Sequence[str]) -> None:
+        # Each statement waits for a table only a second at a time, the least that there is: whoever
+        # waits for a table makes every publisher queue up behind it.
+        deadline = time.monotonic() + self._lock_wait_seconds
+        for statement in statements:
+            self._patiently(statement, deadline)
+
+    def _patiently(self, statement: str, deadline: float) -> None:
+        while True:
+            try:
+                self._run(statement)
+                return
+            except Exception as error:
+                if errno_of(error) != _LOCK_WAIT_TIMEOUT:
+                    raise
+                if time.monotonic() > deadline:
+                    raise blocked(self._lock_wait_seconds) from error
+            time.sleep(1.0)
+
+    def _restore(self, before: Row) -> None:
+        name, *values = before
+        if name is not None and name != self._schema:
+            self._run(f"USE `{str(name).replace('`', '``')}`")
+        for setting, value in zip(_SETTINGS, values, strict=True):
+            self._run(f"SET SESSION {setting} = %(value)s", value=value)
+
+    def _has_bookkeeping(self) -> bool:
+        return bool(
+            self._run(
+                "SELECT 1 FROM information_schema.TABLES"
+                " WHERE TABLE_SCHEMA = %(schema)s AND TABLE_NAME = 'schema_migrations'",
+                schema=self._schema,
+            )
+        )
+
+    def _version(self) -> str:
+        return str(self._run("SELECT VERSION()")[0][0])
+
+    def _run(self, sql: str, **binds: Any) -> list[Row]:
+        from penstock.database.dialects import MYSQL
+
+        return MYSQL.execute(self._connection, sql, binds or None)

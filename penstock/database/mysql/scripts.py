@@ -1,0 +1,141 @@
+"""The SQL of each step of a migration of MySQL and MariaDB, for the runner and for ``--print``.
+
+DDL commits there, so nothing is all or nothing: a script is a list of statements, each of which can
+be repeated, and what was applied is recorded behind them.  No statement names the schema but the
+first ``USE``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from penstock.database import catalog
+from penstock.database.postgres.scripts import FUNCTIONS_VERSION, program
+
+#: Procedures keep the mode in which they were made: nothing is ever cut off or made to fit.
+SQL_MODE = (
+    "STRICT_TRANS_TABLES,ONLY_FULL_GROUP_BY,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,"
+    "NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION"
+)
+
+_ROUTINE = re.compile(r"^CREATE (PROCEDURE|FUNCTION) (`?\w+`?)", re.MULTILINE)
+_COLUMNS = "version, name, checksum, oldest_program, program"
+
+
+def prepare(schema: str) -> list[str]:
+    """The database and the table that records what was applied."""
+    return [
+        f"CREATE DATABASE IF NOT EXISTS `{schema}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        # One that exists already may compare otherwise; its tables are still to be made.
+        f"ALTER DATABASE `{schema}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        f"""\
+CREATE TABLE IF NOT EXISTS `{schema}`.schema_migrations (
+    version INT NOT NULL PRIMARY KEY,
+    name VARCHAR(200) NOT NULL,
+    checksum CHAR(64) NOT NULL,
+    oldest_program INT NOT NULL,
+    program VARCHAR(50) NOT NULL,
+    applied_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    applied_by VARCHAR(300) NOT NULL
+) ENGINE = InnoDB""",
+    ]
+
+
+def session(schema: str) -> list[str]:
+    """What the statements of migrations and functions need around them."""
+    return [
+        f"USE `{schema}`",
+        "SET NAMES utf8mb4 COLLATE utf8mb4_bin",
+        f"SET SESSION sql_mode = '{SQL_MODE}'",
+        "SET SESSION lock_wait_timeout = 1",
+    ]
+
+
+def migration(migration: catalog.Migration) -> list[str]:
+    """One numbered migration and its record."""
+    return [*statements(migration.text), _record(migration)]
+
+
+def functions(
+    functions: catalog.Functions, *, replace: bool, granted: Mapping[str, list[str]] | None = None
+) -> list[str]:
+    """All procedures and their record; ``replace`` where the server has CREATE OR REPLACE.
+
+    MySQL takes every right on a procedure with it when it is dropped: the roles in ``granted``, by
+    the name of the procedure, get it back at once.
+    """
+    found = [
+        statement
+        for _, text in functions.files
+        for each in statements(text)
+        for statement in _whole(each, replace, granted or {})
+    ]
+    record = (
+        f"REPLACE INTO schema_migrations ({_COLUMNS}, applied_by) VALUES ({FUNCTIONS_VERSION}, "
+        f"'functions', '{functions.checksum}', 0, '{program()}', USER())"
+    )
+    return [*found, record]
+
+
+def _whole(text: str, replace: bool, granted: Mapping[str, list[str]]) -> list[str]:
+    found = _ROUTINE.search(text)
+    if found is None:
+        return [text]
+    roles = granted.get(found[2].strip("`"), [])
+    grants = [grant(found[2], roles)] if roles and found[1] == "PROCEDURE" else []
+    return [*routine(text, replace=replace), *grants]
+
+
+def grant(procedure: str, roles: list[str]) -> str:
+    """The statement that gives roles a procedure of the present database."""
+    quoted = ", ".join(f"`{each}`" for each in roles)
+    return f"GRANT EXECUTE ON PROCEDURE {procedure} TO {quoted}"
+
+
+def routine(text: str, *, replace: bool) -> list[str]:
+    """The statements that make one procedure or function, whether or not it exists."""
+    found = _ROUTINE.search(text)
+    assert found is not None
+    if replace:
+        return [_ROUTINE.sub(r"CREATE OR REPLACE \1 \2", text, count=1)]
+    return [f"DROP {found[1]} IF EXISTS {found[2]}", text]
+
+
+def block(functions: catalog.Functions, name: str) -> str:
+    """The statement of one block."""
+    bodies = (
+        body for _, text in functions.files for each, body in catalog.blocks(text) if each == name
+    )
+    return next(statements(f"-- name: {name}\n{next(bodies)}"))
+
+
+def statements(text: str) -> Iterator[str]:
+    """The statements of a file, one for each block, without the comment in front of them."""
+    for _, body in catalog.blocks(text):
+        lines = body.splitlines()
+        first = next(n for n, line in enumerate(lines) if not line.startswith("--"))
+        yield "\n".join(lines[first:]).strip().removesuffix(";").rstrip()
+
+
+def printed(script: list[str]) -> str:
+    """A script for the ``mysql`` client, whose delimiter may not stand inside a statement."""
+    return "".join(f"{statement}\n$$\n" for statement in script)
+
+
+def recorded(schema: str, *, by_procedure: bool = False) -> str:
+    """What was applied, from the table or from the procedure that needs no right to read it."""
+    if by_procedure:
+        return f"CALL `{schema}`.applied_migrations()"
+    return (
+        f"SELECT {_COLUMNS}, applied_at, applied_by FROM `{schema}`.schema_migrations"
+        " ORDER BY version"
+    )
+
+
+def _record(migration: catalog.Migration) -> str:
+    return (
+        f"INSERT INTO schema_migrations ({_COLUMNS}, applied_by) VALUES ({migration.version}, "
+        f"'{migration.name}', '{migration.checksum}', {migration.oldest_program}, "
+        f"'{program()}', USER())"
+    )

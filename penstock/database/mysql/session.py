@@ -1,0 +1,109 @@
+"""What loops need of a MySQL or MariaDB connection: transactions, and looks at the log."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.database import calls
+from penstock.database.dialect import Ear
+from penstock.database.mysql.connection import in_transaction, lift_limit, took_savepoint
+from penstock.database.wake import Wake
+
+#: Between two looks at a log that cannot wake: about twelve a second where nothing happens.
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.004, 0.1
+
+
+class _MySQLEar:
+    """Nobody can be woken: a look at one row tells which passes there were since the last look.
+
+    The pauses between them are random, so that many consumers do not come to look together.
+    """
+
+    is_told = True
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._pass: int | None = None
+        self._pause = _SHORTEST_PAUSE_SECONDS
+        self.heard()
+
+    def heard(self) -> list[str]:
+        ((newest, grown),) = calls.call(self._connection, "grown_since", after=self._pass)
+        before, self._pass = self._pass, newest
+        if before is None or newest == before:
+            return []
+        self._pause = _SHORTEST_PAUSE_SECONDS
+        passes = dict(each.split(":") for each in reversed(grown.split()))
+        missed = [str(number) for number in range(before + 1, newest + 1)[: len(passes) + 1]]
+        # Nobody knows what is further back, nor what a restore has taken away.
+        return (
+            [passes[each] for each in missed]
+            if missed and passes.keys() >= set(missed)
+            else ["all"]
+        )
+
+    def wait(self, most_seconds: float, wake: Wake) -> list[str]:
+        until = time.monotonic() + most_seconds
+        while (left := until - time.monotonic()) > 0:
+            if wake.wait(min(self._pause, left)):
+                break
+            self._pause = min(
+                _LONGEST_PAUSE_SECONDS, random.uniform(_SHORTEST_PAUSE_SECONDS, 3 * self._pause)
+            )
+            if said := self.heard():
+                return said
+        return []
+
+
+class MySQLWork:
+    """PyMySQL, on MySQL and MariaDB."""
+
+    @contextmanager
+    def transaction(self, connection: Any) -> Iterator[None]:
+        # A deadlock rolls back everything.  In a session that commits by itself, what a handler
+        # writes behind a deadlock that it passed over would stay; in this one it is not committed.
+        connection.autocommit(False)
+        connection.begin()
+        connection.query("SAVEPOINT penstock_work")
+        try:
+            yield
+            connection.commit()
+        except BaseException:
+            # What cannot be rolled back any more, the server rolls back itself.
+            with contextlib.suppress(Exception):
+                connection.rollback()
+            raise
+        finally:
+            with contextlib.suppress(Exception):  # gone: the loop finds it out
+                connection.autocommit(True)
+                lift_limit(connection)
+
+    def is_broken(self, connection: Any) -> bool:
+        """The savepoint went with the transaction: by a deadlock, or because the block ended it.
+
+        Or a call of the block's own SQL was interrupted, which only its savepoint tells.
+        """
+        is_torn = took_savepoint(connection, "penstock_open")
+        return is_torn or not took_savepoint(connection, "penstock_work")
+
+    def is_closed(self, connection: Any) -> bool:
+        try:
+            connection.ping(reconnect=False)
+        except Exception:
+            return True
+        return False
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.get_autocommit()) and in_transaction(connection) is False
+
+    def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
+        """A connection that is closed for its idleness is told nothing: so by the time."""
+        return seconds >= lease_seconds / 2
+
+    def listen(self, connection: Any) -> Ear:
+        return _MySQLEar(connection)

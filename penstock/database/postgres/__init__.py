@@ -1,0 +1,3 @@
+"""PostgreSQL."""
+
+from __future__ import annotations

@@ -1,0 +1,149 @@
+"""How a migration is run on PostgreSQL: each step is one transaction under an advisory lock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.database import calls, catalog
+from penstock.database.dialect import Row
+from penstock.database.postgres import scripts as migration_scripts
+from penstock.database.postgres.connection import require_server
+from penstock.errors import InvalidArgument, MigrationBlocked, sqlstate_of
+
+_LOCK_NOT_AVAILABLE = "55P03"
+
+
+class PostgresSteps:
+    """The steps on one psycopg connection."""
+
+    dialect = "postgres"
+
+    def __init__(self, connection: Any, schema: str, lock_wait_seconds: float) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._lock_wait_seconds = lock_wait_seconds
+
+    def require_server(self) -> None:
+        """DatabaseTooOld when it is."""
+        require_server(self._connection.info.server_version)
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Nothing: settings and lock are each transaction's own."""
+        yield
+
+    def prepare(self) -> None:
+        """Schema and bookkeeping table, unless they are there: that needs fewer rights."""
+        if not self._has_bookkeeping():
+            self._apply(migration_scripts.prepare(self._schema), lambda: True)
+
+    def migration(self, migration: catalog.Migration, is_needed: Callable[[], bool]) -> bool:
+        """One migration and its record."""
+        return self._apply(migration_scripts.migration(migration, self._schema), is_needed)
+
+    def functions(self, functions: catalog.Functions, is_needed: Callable[[], bool]) -> bool:
+        """All functions and their record."""
+        return self._apply(migration_scripts.functions(functions, self._schema), is_needed)
+
+    def recorded(self) -> list[Row]:
+        """What was applied; nothing when there is no schema."""
+        if not self._has_bookkeeping():
+            return []
+        by_function = self._needs_function()
+        return calls.execute(
+            self._connection, migration_scripts.recorded(self._schema, by_function=by_function)
+        )
+
+    @staticmethod
+    def printed(
+        schema: str,
+        migrations: Sequence[catalog.Migration],
+        functions: catalog.Functions,
+        *,
+        whole: bool,
+    ) -> str:
+        """The same scripts as text."""
+        lock = migration_scripts.lock(schema)
+        scripts = [migration_scripts.prepare(schema)] if whole else []
+        scripts += [migration_scripts.migration(each, schema) for each in migrations]
+        scripts.append(migration_scripts.functions(functions, schema))
+        title = f"-- Penstock, schema {schema}: apply with a tool that stops at the first error.\n"
+        steps = "\n".join(f"\nBEGIN;\n{lock}{script.strip()}\nCOMMIT;" for script in scripts)
+        return f"{title}{steps}\n"
+
+    @staticmethod
+    @contextmanager
+    def outside_a_transaction(connection: Any) -> Iterator[Any]:
+        """The caller's connection, which must be idle: each step is a transaction of its own."""
+        from psycopg.pq import TransactionStatus
+
+        if connection.info.transaction_status != TransactionStatus.IDLE:
+            raise InvalidArgument(
+                "the connection is inside a transaction, but each migration is one of its own",
+                hint="commit or roll back first, or give the URL of the database",
+            )
+        autocommit = connection.autocommit
+        connection.autocommit = True
+        try:
+            yield connection
+        finally:
+            if not connection.closed:
+                connection.autocommit = autocommit
+
+    def _apply(self, script: str, is_needed: Callable[[], bool]) -> bool:
+        # A script waits for a table only 100 ms at a time: whoever waits for a table makes every
+        # publisher queue up behind it.
+        deadline = time.monotonic() + self._lock_wait_seconds
+        pause = 0.1
+        while True:
+            try:
+                return self._once(script, is_needed)
+            except Exception as error:
+                if sqlstate_of(error) != _LOCK_NOT_AVAILABLE:
+                    raise
+                if time.monotonic() > deadline:
+                    raise blocked(self._lock_wait_seconds) from error
+            time.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    def _once(self, script: str, is_needed: Callable[[], bool]) -> bool:
+        with self._connection.transaction():
+            self._connection.execute(migration_scripts.lock(self._schema).encode())
+            if not is_needed():
+                return False
+            self._connection.execute(script.encode())
+        return True
+
+    def _has_bookkeeping(self) -> bool:
+        rows = calls.execute(
+            self._connection,
+            "SELECT 1 FROM pg_catalog.pg_tables"
+            " WHERE schemaname = %(schema)s AND tablename = 'schema_migrations'",
+            {"schema": self._schema},
+        )
+        return bool(rows)
+
+    def _needs_function(self) -> bool:
+        """Whether the login may not read the table, and there is the function that reads it."""
+        rows = calls.execute(
+            self._connection,
+            "SELECT 1 FROM pg_catalog.pg_class AS c"
+            " JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
+            " JOIN pg_catalog.pg_proc AS p ON p.pronamespace = n.oid"
+            " WHERE n.nspname = %(schema)s AND c.relname = 'schema_migrations'"
+            " AND p.proname = 'applied_migrations' AND p.pronargs = 0"
+            " AND NOT pg_catalog.has_table_privilege(c.oid, 'SELECT')",
+            {"schema": self._schema},
+        )
+        return bool(rows)
+
+
+def blocked(seconds: float) -> MigrationBlocked:
+    """A table or the lock of another runner was not to be had."""
+    return MigrationBlocked(
+        f"the migration could not lock a table, or another runner held it up, for {seconds:g} s",
+        hint="end the long transaction that uses Penstock's tables, then run it again",
+    )

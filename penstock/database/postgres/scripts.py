@@ -1,0 +1,86 @@
+"""The SQL of each step of a migration, the same for the runner and for ``--print``.
+
+No script names the schema but for the search path, so one set of files serves any schema.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from penstock.database.catalog import Functions, Migration
+
+#: The row of schema_migrations that holds the checksum of the functions.
+FUNCTIONS_VERSION = 0
+
+_COLUMNS = "version, name, checksum, oldest_program, program"
+
+
+def program() -> str:
+    """The version of this program."""
+    from penstock import __version__
+
+    return __version__
+
+
+def lock(schema: str) -> str:
+    """Opens every transaction: one runner at a time, and each sees what the one before it did."""
+    key = hashlib.sha256(f"penstock migrate {schema}".encode()).digest()[:8]
+    return (
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\n"
+        "SET LOCAL statement_timeout = '15min';\n"
+        "SET LOCAL lock_timeout = '5s';\n"
+        f"SELECT pg_advisory_xact_lock({int.from_bytes(key, 'big', signed=True)});\n"
+    )
+
+
+def prepare(schema: str) -> str:
+    """The schema and the table that records what was applied."""
+    return f"""\
+CREATE SCHEMA IF NOT EXISTS "{schema}";
+CREATE TABLE IF NOT EXISTS "{schema}".schema_migrations (
+    version integer PRIMARY KEY,
+    name text NOT NULL,
+    checksum text NOT NULL,
+    oldest_program integer NOT NULL,
+    program text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    applied_by text NOT NULL DEFAULT session_user
+);
+"""
+
+
+def migration(migration: Migration, schema: str) -> str:
+    """One numbered migration and its record; applied twice, the record's primary key refuses it."""
+    return f"""\
+{_settings(schema)}
+{migration.text.strip()}
+
+INSERT INTO schema_migrations ({_COLUMNS})
+VALUES ({migration.version}, '{migration.name}', '{migration.checksum}',
+        {migration.oldest_program}, '{program()}');
+"""
+
+
+def functions(functions: Functions, schema: str) -> str:
+    """All functions and their record, which is replaced."""
+    texts = "\n\n".join(text.strip() for _, text in functions.files)
+    return f"""\
+{_settings(schema)}
+{texts}
+
+INSERT INTO schema_migrations ({_COLUMNS})
+VALUES ({FUNCTIONS_VERSION}, 'functions', '{functions.checksum}', 0, '{program()}')
+ON CONFLICT (version) DO UPDATE
+SET checksum = EXCLUDED.checksum, program = EXCLUDED.program,
+    applied_at = clock_timestamp(), applied_by = session_user;
+"""
+
+
+def recorded(schema: str, *, by_function: bool = False) -> str:
+    """What was applied, from the table or from the function that needs no right to read it."""
+    source = "applied_migrations()" if by_function else "schema_migrations"
+    return f'SELECT {_COLUMNS}, applied_at, applied_by FROM "{schema}".{source} ORDER BY version'
+
+
+def _settings(schema: str) -> str:
+    return f"SET LOCAL lock_timeout = '100ms';\nSET LOCAL search_path TO \"{schema}\", pg_temp;\n"

@@ -1,0 +1,64 @@
+"""What loops need of a PostgreSQL connection: transactions, and hearing of the log."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from penstock.database import config
+from penstock.database.dialect import Ear
+from penstock.database.postgres.connection import is_own_session
+from penstock.database.wake import Wake
+
+_IDLE, _IN_ERROR = 0, 3  # libpq's PQTRANS_IDLE and PQTRANS_INERROR
+
+
+_OUTLIVED = "terminating connection due to"  # idle-in-transaction timeout, or transaction timeout
+
+
+class _PostgresEar:
+    """LISTEN."""
+
+    def __init__(self, connection: Any) -> None:
+        connection.execute(f'LISTEN "{config.schema_name()}_log"')
+        self._connection = connection
+        # Behind a pooler it is another session that listens, and its notices come to anybody.
+        self._is_own = is_own_session(connection)
+        #: A pooler that was not seen may have swallowed the LISTEN.
+        self.is_told = False
+
+    def heard(self) -> list[str]:
+        said = [notice.payload for notice in self._connection.notifies(timeout=0)]
+        self.is_told = self._is_own and (self.is_told or bool(said))
+        return said
+
+    def wait(self, most_seconds: float, wake: Wake) -> list[str]:
+        """What was heard during a statement does not show at the socket any more."""
+        said = self.heard()
+        if not said and not wake.wait(most_seconds, beside=self._connection.fileno()):
+            return said
+        return said or self.heard()
+
+
+class PostgresWork:
+    """psycopg."""
+
+    def transaction(self, connection: Any) -> AbstractContextManager[Any]:
+        transaction: AbstractContextManager[Any] = connection.transaction()
+        return transaction
+
+    def is_broken(self, connection: Any) -> bool:
+        """The server answers COMMIT with a rollback and without an error."""
+        return bool(connection.info.transaction_status == _IN_ERROR)
+
+    def is_closed(self, connection: Any) -> bool:
+        return bool(connection.closed)
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.autocommit and connection.info.transaction_status == _IDLE)
+
+    def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
+        return _OUTLIVED in str(error) and "timeout" in str(error)
+
+    def listen(self, connection: Any) -> Ear:
+        return _PostgresEar(connection)

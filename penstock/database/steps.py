@@ -1,0 +1,46 @@
+"""Protocols as steps: what to ask the database, and what its answer means.
+
+A generator yields a :class:`Call` and is sent the rows; so the same lines serve synchronous
+connections (:func:`run`) and asynchronous ones (``penstock.aio``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
+
+from penstock.database import calls
+
+T = TypeVar("T")
+Rows = list[tuple[Any, ...]]
+
+
+class Call(NamedTuple):
+    """A named statement of ``sql/<dialect>/*.sql`` with its binds."""
+
+    name: str
+    binds: dict[str, Any]
+
+
+Steps = Generator[Call, Rows, T]
+
+
+def asked(name: str, **binds: Any) -> Steps[Rows]:
+    """One step: a call, and its rows."""
+    return (yield Call(name, binds))
+
+
+def run(connection: Any, steps: Steps[T]) -> T:
+    """Take the steps on a synchronous connection."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                rows = calls.call(connection, call.name, **call.binds)
+            except Exception as error:
+                call = steps.throw(error)
+            else:
+                call = steps.send(rows)
+    except StopIteration as done:
+        result: T = done.value
+        return result

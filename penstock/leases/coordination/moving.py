@@ -1,0 +1,94 @@
+"""Moving a subscription from one registry to another, without losing a position."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from urllib.parse import urlsplit
+
+from penstock import database, subscriptions
+from penstock.errors import InvalidArgument, PositionsElsewhere
+from penstock.leases.coordination import open_registry
+from penstock.leases.coordination.registry import LeaseRegistry, Snapshot
+from penstock.leases.coordination.registry_keeper import STORES, places_of, require_nothing_parked
+
+_PAUSE_SECONDS = 0.2
+
+
+def move_subscription(url: str, subscription: str, source: str, target: str) -> int:
+    """The same by the URLs of the stores, for a subscription of the database at ``url``."""
+    with database.connect(url) as connection:
+        found = subscriptions.describe_subscription(connection, subscription)
+        places = places_of(connection, subscription, found.topics)
+        require_nothing_parked(connection, subscription, places)
+    with (
+        open_registry(source, subscription, lease_seconds=found.lease_seconds) as here,
+        open_registry(target, subscription, lease_seconds=found.lease_seconds) as there,
+    ):
+        if urlsplit(source).scheme in STORES and not here.snapshot().partitions:
+            raise PositionsElsewhere(
+                f"the store to move from knows nothing of {subscription!r}",
+                hint="give the URL that its consumers have as coordination",
+            )
+        if urlsplit(target).scheme in STORES and there.snapshot().partitions:
+            raise PositionsElsewhere(
+                f"the store to move to has kept {subscription!r} before",
+                hint="what an earlier stay has left is of no use: give the URL another ?prefix=",
+            )
+        return move(here, there)
+
+
+def move(source: LeaseRegistry, target: LeaseRegistry, *, patience: float = 30.0) -> int:
+    """Carry all positions over; answers how many partitions there are.
+
+    The consumers are stopped before, and configured for the target behind it.  Every lease of the
+    source is taken first, so from then on nobody moves a position there; what somebody alive still
+    holds is waited for, and InvalidArgument when ``patience`` is over: then nothing has changed in
+    the target.  Run it again after whatever cut it off: what the target has reached stays.
+    """
+    mover = f"move-{uuid.uuid4().hex}"
+    source.register(mover)
+    try:
+        final = _take_all(source, mover, patience)
+        positions = {each.partition_id: each.position for each in final.partitions.values()}
+        epochs = [each.lease_epoch for each in final.partitions.values()]
+        target.initialize(positions, lease_epoch=max(epochs, default=0))
+        _bring_up(target, mover, positions, patience)
+    finally:
+        source.deregister(mover)
+    return len(positions)
+
+
+def _bring_up(
+    target: LeaseRegistry, mover: str, positions: dict[int, int], patience: float
+) -> None:
+    """The target may have kept the subscription before: then it stands behind."""
+    target.register(mover)
+    try:
+        present = _take_all(target, mover, patience).partitions
+        for partition_id, position in positions.items():
+            held = present[partition_id]
+            if held.position < position:
+                target.update_position(partition_id, mover, position, held.lease_epoch)
+    finally:
+        target.deregister(mover)
+
+
+def _take_all(registry: LeaseRegistry, mover: str, patience: float) -> Snapshot:
+    """Hold every partition; answers them as they are then."""
+    deadline = time.monotonic() + patience
+    while True:
+        registry.renew(mover)
+        for each in registry.snapshot().partitions.values():
+            if not each.live:
+                registry.claim(each.partition_id, mover, each.lease_epoch)
+        seen = registry.snapshot()
+        others = {each.holder for each in seen.partitions.values() if each.holder != mover}
+        if not others:
+            return seen
+        if time.monotonic() > deadline:
+            raise InvalidArgument(
+                f"partitions are still held by {', '.join(sorted(map(str, others)))}",
+                hint="stop the consumers of the subscription first",
+            )
+        time.sleep(_PAUSE_SECONDS)

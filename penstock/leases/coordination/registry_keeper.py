@@ -1,0 +1,426 @@
+"""Leases and positions of a consumer in a store beside the database: etcd, Redis, or memory.
+
+One thread renews and checks in with the store.  Another one looks into the database: for new
+partitions, for a pause or a seek, and to copy the positions there, which is what retention goes by.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from penstock import database, subscriptions
+from penstock.database import config
+from penstock.database.backoff import backoff
+from penstock.errors import (
+    ConfigurationError,
+    DuplicateSession,
+    InvalidArgument,
+    LogBehind,
+    PenstockError,
+    PositionsElsewhere,
+)
+from penstock.leases.coordination import LeaseRegistry, Snapshot, open_registry
+from penstock.leases.coordination.assigners import Assigner, Coordinated, Pinned, WorkStealing
+from penstock.leases.coordination.marks import SECONDS, copy_positions
+from penstock.leases.database_keeper import LOCAL_SHARE, consumer_id
+from penstock.leases.keeper import Keeper
+from penstock.log import fetch
+from penstock.records import Event, Lease
+from penstock.subscriptions import dead_letters
+from penstock.subscriptions.stream import Membership
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from penstock.database import Connection
+    from penstock.leases.coordination.registry import Holding
+
+log = logging.getLogger(__name__)
+
+STORES = ("etcd", "etcds", "redis", "rediss", "memory")
+#: Between two looks into the database: a mark is to lag by less than marks.SECONDS.
+LOOK_SECONDS = SECONDS / 2
+#: Between two check-ins that somebody is in a hurry for.
+HURRY_SECONDS = 0.05
+
+
+class Place(NamedTuple):
+    """What the database says of a partition."""
+
+    topic: str
+    partition: int
+    history: int
+    lease_epoch: int
+    position: int
+
+
+class RegistryKeeper(Keeper):
+    """Keeps leases in the store at ``coordination`` alive while the block runs."""
+
+    in_database = False
+
+    def __init__(
+        self,
+        url: str,
+        subscription: str,
+        coordination: str,
+        *,
+        assign: str = "stealing",
+        consumer: str | None = None,
+        weight: float = 1.0,
+        topics: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if urlsplit(coordination).scheme not in STORES:
+            raise ConfigurationError(
+                f"coordination is {config.redact(coordination)!r}",
+                hint="use etcd://, redis:// or memory://; leave it out for the database itself",
+            )
+        if topics is not None:
+            raise InvalidArgument(
+                "topics goes with leases in the database only",
+                hint="leave it out, or make a subscription for these topics",
+            )
+        super().__init__(consumer or consumer_id(), clock)
+        self._url = url
+        self._subscription = subscription
+        self._coordination = coordination
+        self._make_assigner = _assigner(assign, weight)
+        #: Guards the assigner, also while the store is asked; ``_lock`` what the loop sees.
+        self._office = threading.Lock()
+        self._asked_back: set[tuple[int, int]] = set()
+        self._places: dict[int, Place] = {}
+        self._paused = False
+        self._refused: PenstockError | None = None
+        self._registry: LeaseRegistry
+        self._assigner: Assigner
+        self._ended = threading.Event()
+        self._hurry = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> RegistryKeeper:
+        """What is wrong shows here, before anything has changed in the store or the database."""
+        self._ended.clear()
+        self._refused, self._places = None, {}
+        with database.connect(self._url) as connection:
+            found = subscriptions.describe_subscription(connection, self._subscription)
+            self._registry = open_registry(
+                self._coordination, self._subscription, lease_seconds=found.lease_seconds
+            )
+            try:
+                self._member = Membership(
+                    self._subscription,
+                    self.consumer,
+                    uuid.uuid4(),
+                    found.heartbeat_seconds,
+                    found.lease_seconds,
+                )
+                self._look(connection)
+                self._assigner = self._make_assigner(self._registry, self.consumer)
+                self._assigner.may_go = self._ask_back
+                self._assigner.join()
+                self._check_in()
+            except BaseException:
+                self._registry.close()
+                raise
+        log.warning(
+            "%s keeps its leases in %s: events that fail are repeated without end, for dead "
+            "letters and parked keys take leases in the database",
+            self.consumer,
+            config.redact(self._coordination),
+        )
+        self._threads = [
+            threading.Thread(target=each, name=f"penstock-{name}", daemon=True)
+            for name, each in (("renewals", self._renew), ("marks", self._watch))
+        ]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Gives everything back, and copies the positions once more."""
+        self._ended.set()
+        self._hurry.set()
+        for thread in self._threads:
+            thread.join()
+        self._forget_all()
+        try:
+            self._assigner.may_go = list
+            self._assigner.leave()
+            with database.connect(self._url) as connection:
+                copy_positions(connection, self._subscription, self._registry)
+        except Exception as failure:
+            log.warning("%s could not leave in order: %s", self.consumer, failure)
+        self._registry.close()
+
+    # -- what the loop asks ---------------------------------------------------------------------
+
+    def check_in_soon(self) -> None:
+        self._hurry.set()
+
+    def poll(
+        self,
+        connection: Connection,
+        leases: Sequence[Lease],
+        max_events: int,
+        max_each: int | None = None,
+    ) -> list[tuple[Lease, list[Event]]]:
+        """LogBehind, and nothing is read, where the log is not the one of the positions."""
+        if self._refused is not None:
+            raise self._refused
+        if self._paused:
+            return []
+        ends = {
+            partition_id: (end, history)
+            for topic in {lease.topic for lease in leases}
+            for _, _, end, history, partition_id in database.call(
+                connection, "high_watermarks", topic=topic
+            )
+        }
+        polled: list[tuple[Lease, list[Event]]] = []
+        left = max_events
+        for lease in leases:
+            # Not there: the topic has got another name, which the next look finds out.
+            end, history = ends.get(lease.partition_id, (lease.position, lease.history))
+            _require_log(lease, end, history)
+            if left > 0 and end > lease.position:
+                here = left if max_each is None else min(left, max_each)
+                events = fetch(connection, lease.topic, lease.partition, lease.position + 1, here)
+                left -= len(events)
+                polled.append((lease, events))
+        return polled
+
+    def commit(
+        self,
+        connection: Connection,
+        wanted: Sequence[tuple[Lease, int]],
+        after: Sequence[int],
+    ) -> None:
+        """One after the other: those before one that is refused stay, and are not said again."""
+        for lease, position in wanted:
+            with self._lock:
+                held = self._leases.get(lease.partition_id)
+            if held is not None and (held.lease_epoch, held.position) == (
+                lease.lease_epoch,
+                position,
+            ):
+                continue
+            self._registry.update_position(
+                lease.partition_id, self.consumer, position, lease.lease_epoch
+            )
+            self.moved(lease, position)
+
+    def release(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        with self._office:
+            for lease in leases:
+                self._assigner.give_back(lease.partition_id, lease.lease_epoch)
+
+    def position(self, connection: Connection, lease: Lease) -> int:
+        return self._registry.position(lease.partition_id)
+
+    def held(self, connection: Connection) -> list[Lease]:
+        with self._lock:
+            known = list(self._leases.values())
+        return [replace(each, position=self.position(connection, each)) for each in known]
+
+    # -- the store ------------------------------------------------------------------------------
+
+    def _ask_back(self, partition_ids: Sequence[int]) -> list[int]:
+        """The loop gives them back when nothing of them is in hand."""
+        self._asked_back |= {
+            (each, self._assigner.held[each].lease_epoch) for each in partition_ids
+        }
+        return []
+
+    def _check_in(self) -> None:
+        with self._office:
+            begun = self._clock()
+            self._assigner.check_in()
+            # What was asked back stays so: the loop has dropped what it had read of it.
+            self._asked_back &= {
+                (each, lease.lease_epoch) for each, lease in self._assigner.held.items()
+            }
+            with self._lock:
+                self._leases = {
+                    partition_id: self._lease(self._places[partition_id], held)
+                    for partition_id, held in self._assigner.held.items()
+                    if partition_id in self._places
+                }
+                self._valid_until = begun + self.member.lease_seconds * LOCAL_SHARE
+                self.last_success = self._clock()
+        self.wake()
+
+    def _lease(self, place: Place, held: Holding) -> Lease:
+        """A commit may have passed since the claim: its position counts."""
+        known = self._leases.get(held.partition_id)
+        is_asked_back = (held.partition_id, held.lease_epoch) in self._asked_back
+        position = held.position
+        if known is not None and known.lease_epoch == held.lease_epoch:
+            position = max(position, known.position)
+        return Lease(
+            topic=place.topic,
+            partition=place.partition,
+            partition_id=held.partition_id,
+            lease_epoch=held.lease_epoch,
+            state="RELEASING" if is_asked_back else "ACTIVE",
+            position=position,
+            # A restore behind the claim shows at the next poll.
+            history=known.history if known is not None else place.history,
+        )
+
+    def _renew(self) -> None:
+        """In a thread of its own, so that neither a handler nor the database delays a renewal."""
+        failures, pause = 0, self.member.heartbeat_seconds
+        while not self._ended.is_set():
+            if self._hurry.wait(pause) and not self._ended.wait(HURRY_SECONDS):
+                self._hurry.clear()
+            if self._ended.is_set():
+                return
+            try:
+                self._check_in()
+                failures, pause = 0, self.member.heartbeat_seconds
+            except Exception as error:
+                if isinstance(error, DuplicateSession):
+                    self._forget_all()
+                if not isinstance(error, PenstockError):
+                    log.exception("check-in of %s failed", self.consumer)
+                log.warning("check-in of %s failed: %s", self.consumer, error)
+                failures += 1
+                pause = min(backoff(failures), self.member.heartbeat_seconds)
+
+    def _forget_all(self) -> None:
+        with self._lock:
+            self._leases = {}
+            self._valid_until = 0.0
+
+    # -- the database ---------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        connection: Connection | None = None
+        while not self._ended.wait(LOOK_SECONDS):
+            try:
+                connection = connection or database.connect(self._url)
+                self._look(connection)
+                # One of them is enough: a leader is elected by the store, however they share.
+                if self._registry.lead(self.consumer) is not None:
+                    copy_positions(connection, self._subscription, self._registry)
+            except Exception as error:
+                if isinstance(error, PositionsElsewhere):
+                    self._refused = error
+                log.warning("positions of %s were not copied: %s", self._subscription, error)
+                if connection is not None:
+                    connection.close()
+                connection = None
+        if connection is not None:
+            connection.close()
+
+    def _require_free(self, connection: Connection) -> None:
+        """Nobody works on it in the database, and no key of it waits there."""
+        members = subscriptions.members(connection, self._subscription)
+        live = sorted(each.consumer for each in members if each.live)
+        if live:
+            raise PositionsElsewhere(
+                f"{', '.join(live)} keep leases of {self._subscription!r} in the database",
+                hint="stop them, then `penstock subscription move`; all consumers of a "
+                "subscription have one coordination",
+            )
+
+    def _look(self, connection: Connection) -> None:
+        """What the subscription reads; PositionsElsewhere when it goes on without the store."""
+        self._require_free(connection)
+        found = subscriptions.describe_subscription(connection, self._subscription)
+        places = places_of(connection, self._subscription, found.topics)
+        require_nothing_parked(connection, self._subscription, places)
+        _require_ahead(self._registry.snapshot(), places, self._subscription)
+        if not places.keys() <= self._places.keys():
+            self._registry.initialize(
+                {each: place.position for each, place in places.items()},
+                lease_epoch=max(place.lease_epoch for place in places.values()),
+            )
+        self._paused = found.paused_at is not None
+        self._places = places
+
+
+def places_of(connection: Connection, subscription: str, topics: Sequence[str]) -> dict[int, Place]:
+    """Every partition of a subscription, by its id."""
+    known = {
+        partition_id: (int(lease_epoch), int(position))
+        for partition_id, _, _, lease_epoch, position in database.call(
+            connection, "lease_states", subscription=subscription
+        )
+    }
+    return {
+        partition_id: Place(topic, number, history, *known[partition_id])
+        for topic in topics
+        for number, _, _, history, partition_id in database.call(
+            connection, "high_watermarks", topic=topic
+        )
+        if partition_id in known
+    }
+
+
+def require_nothing_parked(
+    connection: Connection, subscription: str, places: dict[int, Place]
+) -> None:
+    """Events behind a parked key would be handled before it."""
+    leases = [
+        Lease(each.topic, each.partition, partition_id, 0, "AVAILABLE", 0, each.history)
+        for partition_id, each in places.items()
+    ]
+    parked = dead_letters.parked_keys(connection, subscription, leases) if leases else {}
+    if parked:
+        raise PositionsElsewhere(
+            f"{sum(map(len, parked.values()))} keys of {subscription!r} are parked",
+            hint="consumers with leases in the database work them off: penstock dead-letter",
+        )
+
+
+def _require_ahead(snapshot: Snapshot, places: dict[int, Place], subscription: str) -> None:
+    """The database follows the store; ahead of it, somebody read or sought there."""
+    for partition_id, place in places.items():
+        held = snapshot.partitions.get(partition_id)
+        if held is not None and (
+            place.position > held.position or place.lease_epoch > held.lease_epoch
+        ):
+            raise PositionsElsewhere(
+                f"{subscription!r} has gone on in the database: {place.topic} partition "
+                f"{place.partition} stands at {place.position} there, in the store at "
+                f"{held.position}",
+                hint="after a seek, a restore or work with leases in the database, begin with "
+                "another ?prefix= in the URL of coordination",
+            )
+
+
+def _require_log(lease: Lease, end: int, history: int) -> None:
+    if history != lease.history or end < lease.position:
+        raise LogBehind(
+            f"{lease.topic} partition {lease.partition} ends at {end} in history {history}, and "
+            f"{lease.position} in history {lease.history} was read",
+            hint="a restore lost commits: look at `penstock restore status`",
+        )
+
+
+def _assigner(assign: str, weight: float) -> Callable[[LeaseRegistry, str], Assigner]:
+    kind, _, rest = assign.partition(":")
+    if assign == "stealing":
+        return lambda registry, consumer: WorkStealing(registry, consumer, weight=weight)
+    if assign == "coordinated":
+        return lambda registry, consumer: Coordinated(registry, consumer, weight=weight)
+    place, _, places = rest.partition("/")
+    if kind == "pinned" and place.isdigit() and places.isdigit():
+        return lambda registry, consumer: Pinned(registry, consumer, int(place), int(places))
+    raise InvalidArgument(
+        f"assign is {assign!r}", hint="use stealing, coordinated or pinned:PLACE/PLACES"
+    )

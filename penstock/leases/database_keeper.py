@@ -1,0 +1,342 @@
+"""Holding leases: membership, heartbeats and check-ins, whatever the handlers do meanwhile.
+
+A keeper joins, is kept alive by the heartbeat of its process, checks in when that heartbeat says
+so, and joins again after it was collected.  It trusts the database's clock for everything but one
+thing: by its own monotonic clock it stops using leases before the database could give them away.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock import database
+from penstock.database.backoff import backoff
+from penstock.errors import (
+    DuplicateSession,
+    LogBehind,
+    PenstockError,
+    StaleLease,
+    UnknownConsumer,
+)
+from penstock.leases import heartbeat
+from penstock.leases.keeper import Keeper
+from penstock.log import restores
+from penstock.records import Event, Lease
+from penstock.subscriptions import stream
+from penstock.subscriptions.stream import Beat, Membership
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from penstock.database import Connection
+
+log = logging.getLogger(__name__)
+
+#: The share of the lease time after which the keeper's own clock stops the work.
+LOCAL_SHARE = 0.9
+#: By how much check-ins that consumers ask for may exceed target_qps, where they are many.
+ASKED_SHARE = 0.2
+#: The pause after a heartbeat that found the consumer's row locked.
+LOCKED_SECONDS = 0.2
+
+
+def consumer_id() -> str:
+    """An id for a consumer that was not given one: host, process and a random part."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+class LeaseKeeper(Keeper):
+    """Keeps a consumer's membership and leases alive while the block runs.
+
+        with LeaseKeeper(url, "billing") as keeper:
+            for lease in keeper.leases(): ...
+
+    ``clock`` is a monotonic clock in seconds.
+    """
+
+    in_database = True
+
+    def __init__(
+        self,
+        url: str,
+        subscription: str,
+        *,
+        consumer: str | None = None,
+        weight: float = 1.0,
+        topics: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(consumer or consumer_id(), clock)
+        self._url = url
+        self._subscription = subscription
+        self._weight = weight
+        self._topics = topics
+        self._known: dict[int, Lease] = {}
+        self._heart: heartbeat.Heart | None = None
+        # Times of the process's clock, which the heart goes by.
+        self._beat_at = -math.inf
+        self._checked_in_at = -math.inf
+        self._check_in_at = math.inf
+        self._owed_since = math.inf
+        self._pace = 0.0
+        self._asked = self._gone = self._doubtful = self._left = False
+        self._failures = 0
+
+    def __enter__(self) -> LeaseKeeper:
+        """Joins and checks in once, so that a wrong name or id fails here and not in a thread."""
+        self._left = False
+        self._heart = heartbeat.enter(self, self._url)
+        try:
+            self._at_office(lambda connection: self._check_in(connection, fresh=True))
+        except BaseException:
+            heartbeat.leave(self, self._heart)
+            raise
+        self._heart.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leaves, so that others need not wait for the lease to end."""
+        assert self._heart is not None
+        self._left = True
+        self._forget_all()
+        try:
+            self._at_office(lambda connection: stream.leave(connection, self.member))
+        except Exception as failure:
+            log.warning(
+                "%s could not leave, its leases end by themselves: %s", self.consumer, failure
+            )
+        heartbeat.leave(self, self._heart)
+
+    def moved(self, lease: Lease, position: int) -> None:
+        """The position of a lease was committed; a restored log is compared with it."""
+        with self._lock:
+            self._remember(replace(lease, position=position))
+        super().moved(lease, position)
+
+    def check_in_soon(self) -> None:
+        """Check in before the heartbeat says so, and look anew at what is unread.
+
+        Every consumer hears of every partition that grows: where they are many, most of those who
+        ask have heard of another one's check-in before their own comes.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if not self._asked and not self._failures:
+                self._check_in_at = min(self._check_in_at, now + self._soon(now))
+            self._asked = True
+        if self._heart is not None:
+            self._heart.wake()
+
+    def _soon(self, now: float) -> float:
+        if self._pace > self.member.heartbeat_seconds:
+            return random.uniform(0, self._pace / ASKED_SHARE)
+        spread = random.uniform(0, max(0.0, self._pace - 1))
+        return max(spread, self._checked_in_at + self._pace - now)
+
+    def poll(
+        self,
+        connection: Connection,
+        leases: Sequence[Lease],
+        max_events: int,
+        max_each: int | None = None,
+    ) -> list[tuple[Lease, list[Event]]]:
+        """Unread events behind the position of each lease."""
+        return stream.poll(connection, self.member, leases, max_events, max_each)
+
+    def commit(
+        self,
+        connection: Connection,
+        wanted: Sequence[tuple[Lease, int]],
+        after: Sequence[int],
+    ) -> None:
+        """Move positions forward, all or none."""
+        stream.commit(connection, self.member, wanted, after=after)
+
+    def release(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        """Give leases back."""
+        stream.release(connection, self.member, leases)
+
+    def position(self, connection: Connection, lease: Lease) -> int:
+        """Where a partition stands in the database."""
+        for each in self.held(connection):  # by ids: its topic may have another name by now
+            if (each.partition_id, each.lease_epoch) == (lease.partition_id, lease.lease_epoch):
+                return each.position
+        raise StaleLease(
+            f"the lease on {lease.topic} partition {lease.partition} is not held any more",
+            hint="drop what was read: another consumer may have taken over",
+        )
+
+    def held(self, connection: Connection) -> list[Lease]:
+        """What the database says is held, and where it stands."""
+        return stream.held_leases(connection, self.member)
+
+    # What the heart calls, from its two threads.
+
+    def may_beat(self, now: float) -> bool:
+        """Whether to keep it alive: not one that cannot check in, for others get what it should."""
+        if self._member is None or self._gone or self._doubtful or self._left:
+            return False
+        return now - self._owed_since < self._member.lease_seconds
+
+    def beat_due(self, share: float = 1.0) -> float:
+        """When this share of a heartbeat will have passed since the last one."""
+        return self._beat_at + self.member.heartbeat_seconds * share
+
+    def begin_beat(self) -> tuple[Membership, float]:
+        """Who is to be kept alive, and the lease's clock before it was asked for."""
+        self._beat_at = time.monotonic()
+        return self.member, self._clock()
+
+    def beaten(self, member: Membership, begun: float, beat: Beat) -> None:
+        """The answer to a heartbeat."""
+        now = time.monotonic()
+        with self._lock:
+            if member is not self._member:  # it has joined again meanwhile
+                return
+            if beat.standing == "locked":
+                self._beat_at = now - member.heartbeat_seconds + LOCKED_SECONDS
+                return
+            if beat.standing == "gone":
+                self._gone = True
+                self._check_in_at = now
+                self._forget_leases()
+                return
+            self._valid_until = max(self._valid_until, begun + member.lease_seconds * LOCAL_SHARE)
+            self.last_success = self._clock()
+            self._pace = beat.pace_seconds
+            self._owed_since = min(self._owed_since, now) if not beat.check_in_seconds else math.inf
+            if self._failures:
+                return
+            told = now + beat.check_in_seconds
+            if self._asked and self._pace <= member.heartbeat_seconds:
+                told = min(told, self._check_in_at)
+            else:
+                self._asked = False
+            self._check_in_at = told
+
+    def check_in_due(self) -> float:
+        """When to check in."""
+        return math.inf if self._left else self._check_in_at
+
+    def check_in(self) -> None:
+        """Check in, or see when to try again; what fails here disturbs no other consumer."""
+        with self._lock:
+            fresh, self._asked = self._asked, False
+            self._check_in_at = math.inf
+        try:
+            self._at_office(lambda connection: self._check_in(connection, fresh=fresh))
+            self._failures = 0
+            return
+        except (DuplicateSession, LogBehind) as error:
+            # Somebody else runs under this id, or what is held is of a log that is no more.
+            self._forget_all()
+            log.error("%s", error)
+        except Exception as error:
+            if isinstance(error, PenstockError) or database.is_unavailable(error):
+                log.warning("check-in of %s failed: %s", self.consumer, error)
+            else:
+                log.exception("check-in of %s failed", self.consumer)
+        with self._lock:
+            self._failures += 1
+            self._asked = True
+            self._check_in_at = time.monotonic() + backoff(self._failures)
+
+    def doubt(self) -> None:
+        """The server may be another one now, or an earlier state of the same."""
+        self._doubtful = True
+
+    def compare(self, connection: Connection) -> None:
+        """Report what this consumer knows of the log; who is ahead of it has to check in first."""
+        try:
+            self._require_known(connection)
+        except PenstockError as error:
+            log.error("%s", error)
+            self.doubt()
+            with self._lock:
+                self._check_in_at = time.monotonic()
+
+    def _require_known(self, connection: Connection) -> None:
+        known = list(self._known.values())
+        restores.require_leases(
+            connection, known, f'consumer "{self.consumer}"', self._subscription
+        )
+        self._doubtful = False
+
+    def _at_office(self, work: Callable[[Connection], object]) -> None:
+        """Once more on a new connection when the old one turns out to be lost."""
+        assert self._heart is not None
+        for is_last in (False, True):
+            try:
+                with self._heart.office() as connection:
+                    work(connection)
+                return
+            except Exception as error:
+                if is_last or not database.is_unavailable(error):
+                    raise
+
+    def _remember(self, lease: Lease) -> None:
+        """The furthest position of each partition, whoever holds it by now."""
+        known = self._known.get(lease.partition_id, lease)
+        if (lease.history, lease.position) >= (known.history, known.position):
+            self._known[lease.partition_id] = lease
+
+    def _check_in(self, connection: Connection, *, fresh: bool) -> None:
+        if self._left:
+            return
+        if self._doubtful:
+            self._require_known(connection)
+        begun = self._clock()
+        try:
+            held = stream.check_in(connection, self.member, fresh=fresh)
+        except UnknownConsumer:
+            self._forget_all()
+            known = list(self._known.values())
+            self._member = stream.join(
+                connection,
+                self._subscription,
+                self.consumer,
+                self._weight,
+                topics=self._topics,
+                known=known,
+            )
+            self.joins += 1
+            held = stream.check_in(connection, self._member, fresh=fresh)
+        with self._lock:
+            self._leases = {lease.partition_id: self._newest(lease) for lease in held}
+            for lease in self._leases.values():
+                self._remember(lease)
+            self._valid_until = begun + self.member.lease_seconds * LOCAL_SHARE
+            self.last_success = self._clock()
+            self._checked_in_at = self._beat_at = time.monotonic()
+            self._owed_since = math.inf
+            self._gone = False
+        self.wake()
+
+    def _newest(self, lease: Lease) -> Lease:
+        """A commit may have passed while the check-in was under way: its position counts."""
+        known = self._leases.get(lease.partition_id)
+        if known is None or known.lease_epoch != lease.lease_epoch:
+            return lease
+        return replace(lease, position=max(known.position, lease.position))
+
+    def _forget_all(self) -> None:
+        with self._lock:
+            self._forget_leases()
+
+    def _forget_leases(self) -> None:
+        self._leases = {}
+        self._valid_until = 0.0

@@ -1,0 +1,220 @@
+"""What keeps all consumers of a process alive: for each database one heartbeat and two connections.
+
+One thread sends the heartbeat of all keepers of the process; another one lets them check in, one
+at a time, when they are due.  A check-in that waits for a lock delays no heartbeat.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from penstock import database
+from penstock.database.backoff import MAX_RECONNECT_SECONDS, backoff
+from penstock.subscriptions import stream
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+    from penstock.subscriptions.stream import Beat, Membership
+
+log = logging.getLogger(__name__)
+
+#: A statement that takes longer has failed: others of the process wait behind it.
+STATEMENT_TIMEOUT_MS = 10_000
+#: A consumer whose next beat comes within this share of its interval is taken along.
+EARLY_SHARE = 0.5
+
+_hearts: dict[tuple[int, str], Heart] = {}
+_hearts_lock = threading.Lock()
+
+
+class Kept(Protocol):
+    """What the heart asks of each keeper whose consumer it keeps alive; times are monotonic."""
+
+    def may_beat(self, now: float) -> bool:
+        """Whether there is a membership that a heartbeat can keep alive."""
+        ...
+
+    def beat_due(self, share: float = 1.0) -> float:
+        """When the next heartbeat is due, or ``share`` of the interval after the last one."""
+        ...
+
+    def begin_beat(self) -> tuple[Membership, float]:
+        """The member to beat for, and when the beat began."""
+        ...
+
+    def beaten(self, member: Membership, begun: float, beat: Beat) -> None:
+        """Take what the heartbeat returned."""
+        ...
+
+    def check_in_due(self) -> float:
+        """When the next check-in is due."""
+        ...
+
+    def check_in(self) -> None:
+        """Check in once."""
+        ...
+
+    def doubt(self) -> None:
+        """The connection was lost: what is known of positions may be out of date."""
+        ...
+
+    def compare(self, connection: Connection) -> None:
+        """Compare what is known with the log, over a new connection."""
+        ...
+
+
+def enter(keeper: Kept, url: str) -> Heart:
+    """Add a keeper to the process's heart for a database; the first one starts it."""
+    with _hearts_lock:
+        heart = _hearts.setdefault((os.getpid(), url), Heart(url))
+        heart.keepers.append(keeper)
+        return heart
+
+
+def leave(keeper: Kept, heart: Heart) -> None:
+    """Take a keeper out; with the last one the heart ends."""
+    with _hearts_lock:
+        heart.keepers.remove(keeper)
+        last = not heart.keepers
+        if last:
+            _hearts.pop((os.getpid(), heart.url), None)
+    if last:
+        heart.end()
+
+
+class Heart:
+    """The heartbeat and the check-ins of a process in one database."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.keepers: list[Kept] = []
+        self._ended = threading.Event()
+        self._beat_now = threading.Event()
+        self._look_now = threading.Event()
+        self._office = threading.Lock()
+        self._at_office: Connection | None = None
+        self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()
+
+    def start(self) -> None:
+        """Begin, if that was not done: once a keeper has joined."""
+        with self._starting:
+            if not self._threads:
+                for name, work in (("heartbeat", self._beat), ("check-ins", self._look)):
+                    self._threads.append(
+                        threading.Thread(target=work, name=f"penstock {name}", daemon=True)
+                    )
+                    self._threads[-1].start()
+        self.wake()
+
+    def wake(self) -> None:
+        """Look anew who is to beat or to check in."""
+        self._beat_now.set()
+        self._look_now.set()
+
+    def end(self) -> None:
+        """Stop both threads and close both connections."""
+        self._ended.set()
+        self.wake()
+        for thread in self._threads:
+            thread.join()
+        with self._office:
+            self._close_office()
+
+    def open(self) -> Connection:
+        """A connection for heartbeats or for check-ins."""
+        return database.connect(
+            self.url,
+            application_name=f"penstock keeper {os.getpid()}",
+            statement_timeout_ms=STATEMENT_TIMEOUT_MS,
+        )
+
+    @contextmanager
+    def office(self) -> Iterator[Connection]:
+        """The connection for check-ins, for one at a time; closed when it was lost under the block.
+
+        The server behind a new one may be another, or an earlier state of this one: everybody who
+        knows positions has to compare them.
+        """
+        with self._office:
+            try:
+                if self._at_office is None:
+                    self._at_office = self.open()
+                yield self._at_office
+            except Exception as error:
+                if database.is_unavailable(error) or self._at_office is None:
+                    self._close_office()
+                    self._doubt()
+                raise
+
+    def _close_office(self) -> None:
+        if self._at_office is not None:
+            self._at_office.close()
+            self._at_office = None
+
+    def _doubt(self) -> None:
+        for keeper in list(self.keepers):
+            keeper.doubt()
+
+    def _beat(self) -> None:
+        connection: Connection | None = None
+        failures = 0
+        while not self._ended.is_set():
+            try:
+                if connection is None:
+                    connection = self.open()
+                    for keeper in list(self.keepers):
+                        keeper.compare(connection)
+                wait = self._beat_once(connection)
+                failures = 0
+            except Exception as error:
+                log.warning("heartbeat failed: %s", error)
+                failures += 1
+                _close(connection)
+                connection = None
+                self._doubt()
+                wait = backoff(failures)
+            self._sleep(self._beat_now, wait)
+        _close(connection)
+
+    def _beat_once(self, connection: Connection) -> float:
+        """One statement for all whose time has come; answers when the next one's comes."""
+        now = time.monotonic()
+        alive = [keeper for keeper in list(self.keepers) if keeper.may_beat(now)]
+        if alive and min(keeper.beat_due() for keeper in alive) <= now:
+            chosen = [keeper for keeper in alive if keeper.beat_due(EARLY_SHARE) <= now]
+            asked = [keeper.begin_beat() for keeper in chosen]
+            found = stream.heartbeats(connection, [member for member, _ in asked], alone=True)
+            for keeper, (member, begun), beat in zip(chosen, asked, found, strict=True):
+                keeper.beaten(member, begun, beat)
+            self._look_now.set()
+        now = time.monotonic()
+        return min([keeper.beat_due() - now for keeper in alive], default=MAX_RECONNECT_SECONDS)
+
+    def _look(self) -> None:
+        while not self._ended.is_set():
+            now = time.monotonic()
+            due = [keeper for keeper in list(self.keepers) if keeper.check_in_due() <= now]
+            for keeper in sorted(due, key=lambda each: each.check_in_due()):
+                if not self._ended.is_set():
+                    keeper.check_in()
+            now = time.monotonic()
+            times = [keeper.check_in_due() - now for keeper in list(self.keepers)]
+            self._sleep(self._look_now, min(times, default=MAX_RECONNECT_SECONDS))
+
+    def _sleep(self, event: threading.Event, seconds: float) -> None:
+        """Until somebody wakes this, at most so long."""
+        if not self._ended.is_set():
+            event.wait(max(0.0, min(seconds, MAX_RECONNECT_SECONDS)))
+        event.clear()
+
+
+def _close(connection: Connection | None) -> None:
+    if connection is not None:
+        connection.close()

@@ -1,0 +1,142 @@
+"""What a loop needs of the place where its leases live."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from penstock.errors import UnknownConsumer
+from penstock.records import Event, Lease
+from penstock.subscriptions.stream import Membership
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from penstock.database import Connection
+
+
+class Keeper(ABC):
+    """Keeps a consumer's membership and leases alive while the block runs.
+
+    There are two: ``LeaseKeeper`` keeps leases in the subscription's database, ``RegistryKeeper``
+    in a store beside it (etcd, Redis, memory).
+    """
+
+    #: Whether leases and positions are rows of the database that has the log.
+    in_database: ClassVar[bool]
+
+    consumer: str
+    #: How often it has joined, and when the store last answered, by the local monotonic clock.
+    joins: int = 0
+    last_success: float
+
+    def __init__(self, consumer: str, clock: Callable[[], float]) -> None:
+        self.consumer = consumer
+        self.last_success = clock()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._leases: dict[int, Lease] = {}
+        self._valid_until = 0.0
+        self._member: Membership | None = None
+        #: Called when leases may have come or gone.
+        self.wake: Callable[[], object] = lambda: None
+
+    @abstractmethod
+    def __enter__(self) -> Keeper:
+        """Joins and checks in once: what is wrong shows here and not in a thread."""
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leaves, so that others need not wait for the lease to end."""
+
+    @property
+    def member(self) -> Membership:
+        """The present membership."""
+        if self._member is None:
+            raise UnknownConsumer(f"consumer {self.consumer!r} has not joined")
+        return self._member
+
+    def leases(self) -> list[Lease]:
+        """What is held now, by the local clock too; empty once the lease may have ended."""
+        with self._lock:
+            if self._clock() >= self._valid_until:
+                return []
+            return list(self._leases.values())
+
+    def knows(self, lease: Lease) -> bool:
+        """Whether it has the lease in mind, also while that has ended by the local clock."""
+        with self._lock:
+            return self._is_present(lease)
+
+    def moved(self, lease: Lease, position: int) -> None:
+        """The position of a lease was committed."""
+        with self._lock:
+            if self._is_present(lease):
+                held = self._leases[lease.partition_id]
+                self._leases[lease.partition_id] = replace(held, position=position)
+
+    def lost(self, lease: Lease) -> None:
+        """The lease turned out to be stale, or was given back: forget it and check in soon."""
+        with self._lock:
+            if self._is_present(lease):
+                del self._leases[lease.partition_id]
+        self.check_in_soon()
+
+    def _is_present(self, lease: Lease) -> bool:
+        held = self._leases.get(lease.partition_id)
+        return held is not None and held.lease_epoch == lease.lease_epoch
+
+    @abstractmethod
+    def check_in_soon(self) -> None:
+        """Check in before the heartbeat says so."""
+
+    @abstractmethod
+    def poll(
+        self,
+        connection: Connection,
+        leases: Sequence[Lease],
+        max_events: int,
+        max_each: int | None = None,
+    ) -> list[tuple[Lease, list[Event]]]:
+        """Unread events behind the position of each lease, so many together and of each."""
+
+    @abstractmethod
+    def commit(
+        self,
+        connection: Connection,
+        wanted: Sequence[tuple[Lease, int]],
+        after: Sequence[int],
+    ) -> None:
+        """Move positions forward.  StaleLease or BackwardCommit where that is refused."""
+
+    @abstractmethod
+    def release(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        """Give leases back."""
+
+    @abstractmethod
+    def position(self, connection: Connection, lease: Lease) -> int:
+        """Where a partition stands; StaleLease when the store knows that it is not held."""
+
+    @abstractmethod
+    def held(self, connection: Connection) -> list[Lease]:
+        """What the store says is held, and where it stands."""
+
+    def look_again(self, connection: Connection) -> None:
+        """Take over the stored positions: the answers to the last commits may have been lost.
+
+        Also of leases that have ended by the local clock: a heartbeat can bring them back.
+        """
+        with self._lock:
+            known = dict(self._leases)
+        for lease in self.held(connection):
+            before = known.get(lease.partition_id)
+            if before is not None and before.position < lease.position:
+                self.moved(lease, lease.position)

@@ -1,0 +1,214 @@
+"""The partitions of the insert-only tables on MySQL and MariaDB: made ahead, thinned and dropped.
+
+DDL waits for every open transaction that has used the table and makes all later ones wait behind
+it.  The least that MySQL can be told to wait is a second; so nothing is tried while a transaction
+is older than that, and what does not get its lock is left to the next time.  DDL commits, so the
+caller is in no transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock import database
+from penstock.database import config
+from penstock.errors import errno_of
+
+#: Blocks of ids of events, as publish takes them.
+BLOCK = 256
+
+#: Fewer numbers without events are left in `pending`: each is 30 bytes.
+FEW_NUMBERS = 1_000
+
+_LOCK_WAIT_TIMEOUT = 1205
+_NO_PROCESS_RIGHT = 1227
+_NO_RIGHT_TO_ALTER = 1142
+_HELD = "a transaction that is open uses the table"
+
+
+def ensure(connection: Any) -> int:
+    """Make slices ahead of the writers; answers how many were added."""
+    database.call(connection, "note_slice_rates")
+    added = 0
+    stuck: set[str] = set()
+    while missing := [
+        row for row in database.call(connection, "missing_slices") if row[0] not in stuck
+    ]:
+        for parent, start_id, end_id in missing:
+            if add(connection, parent, start_id, end_id):
+                added += 1
+            else:
+                stuck.add(parent)
+    return added
+
+
+def add(connection: Any, parent: str, start_id: int, end_id: int) -> bool:
+    """Append a slice to a table; False when it has to wait, or to be done by the owner's login."""
+    name = f"b{start_id // BLOCK}" if parent == "events" else f"s{start_id}"
+    change = f"ADD PARTITION (PARTITION {name} VALUES LESS THAN ({int(end_id)}))"
+    try:
+        return not _alter(connection, parent, change)
+    except Exception as error:
+        if errno_of(error) != _NO_RIGHT_TO_ALTER:
+            raise
+        return False
+
+
+def drop(connection: Any, parent: str, name: str) -> str:
+    """Drop a slice that `droppable_slices` named; answers what keeps it from that.
+
+    Below the floor nothing can come to a slice of events.  Of a ledger, the lock says that whoever
+    has written to it has ended, and then the slice has to be droppable still.
+    """
+    if parent != "events":
+        problem = _wait_for_writers(connection, parent)
+        if problem:
+            return problem
+        named = {(row[0], row[1]) for row in database.call(connection, "droppable_slices")}
+        if (parent, name) not in named:
+            return "somebody has come to need it"
+    return _alter(connection, parent, f"DROP PARTITION `{name}`")
+
+
+def keep(connection: Any, name: str, first_id: int, last_id: int) -> str:
+    """Put what is needed of a slice of events into its place; answers what keeps it from that.
+
+    Only one may do that at a time: the table that is exchanged has a fixed name.
+    """
+    schema = config.schema_name()
+    rest = f"`{schema}`.events_rest"
+    database.execute(connection, f"DROP TABLE IF EXISTS {rest}")
+    database.execute(connection, f"CREATE TABLE {rest} LIKE `{schema}`.events")
+    try:
+        database.execute(connection, f"ALTER TABLE {rest} REMOVE PARTITIONING")
+        database.call(connection, "fill_rest", first_id=first_id, last_id=last_id)
+        return _alter(connection, "events", f"EXCHANGE PARTITION `{name}` WITH TABLE {rest}")
+    finally:
+        database.execute(connection, f"DROP TABLE {rest}")
+
+
+def forget_numbers(connection: Any) -> bool:
+    """Forget the numbers that the sequencer took from publishers which rolled back.
+
+    False when that has to wait.  Below the floor nobody looks for them, and behind the lock no
+    publisher is left that has only its number.
+    """
+    pending = f"`{config.schema_name()}`.pending"
+    while floor := _floor_above_numbers(connection):
+        if _has_old_transaction(connection):
+            return False
+        with _short_waits(connection):
+            if not _locked(connection, f"LOCK TABLES {pending} WRITE"):
+                return False
+            try:
+                database.execute(
+                    connection,
+                    f"DELETE FROM {pending} WHERE block <= %(floor)s AND event_count = 0"
+                    " LIMIT 10000",
+                    {"floor": floor},
+                )
+            finally:
+                database.execute(connection, "UNLOCK TABLES")
+    return True
+
+
+def _floor_above_numbers(connection: Any) -> int | None:
+    """The floor of the sequencer; None when too few numbers below it are worth the lock."""
+    schema = config.schema_name()
+    ((numbers, floor),) = database.execute(
+        connection,
+        "SELECT COUNT(*), MAX(n.floor_block) FROM ("
+        f"SELECT s.floor_block FROM `{schema}`.sequencer AS s JOIN `{schema}`.pending AS p"
+        " ON p.block <= s.floor_block WHERE p.event_count = 0 LIMIT %(few)s) AS n",
+        {"few": FEW_NUMBERS},
+    )
+    return int(floor) if numbers >= FEW_NUMBERS else None
+
+
+@contextmanager
+def alone(connection: Any) -> Iterator[bool]:
+    """Whether nobody else cleans this schema; until the end of the block nobody does.
+
+    A row that is locked would be an open transaction beside the DDL, which commits.  So the lock is
+    one of the server's, which any login may take, under a name that stands in a row on which no
+    login has a right.
+    """
+    name = {"name": f"penstock clean {_lock_name(connection)}"}
+    ((got,),) = database.execute(connection, "SELECT GET_LOCK(%(name)s, 0)", name)
+    try:
+        yield bool(got)
+    finally:
+        if got:
+            database.execute(connection, "DO RELEASE_LOCK(%(name)s)", name)
+
+
+def _lock_name(connection: Any) -> str:
+    """What the lock is called, chosen at random by the first who asks."""
+    table = f"`{config.schema_name()}`.cleaning"
+    rows = database.execute(connection, f"SELECT lock_name FROM {table}")
+    if not rows:
+        database.execute(
+            connection,
+            f"INSERT IGNORE INTO {table} (singleton, lock_name) VALUES (TRUE, %(name)s)",
+            {"name": secrets.token_hex(16)},
+        )
+        rows = database.execute(connection, f"SELECT lock_name FROM {table}")
+    return str(rows[0][0])
+
+
+def _wait_for_writers(connection: Any, parent: str) -> str:
+    if _has_old_transaction(connection):
+        return _HELD
+    with _short_waits(connection):
+        if not _locked(connection, f"LOCK TABLES `{config.schema_name()}`.{parent} WRITE"):
+            return _HELD
+        database.execute(connection, "UNLOCK TABLES")
+    return ""
+
+
+def _alter(connection: Any, parent: str, change: str) -> str:
+    if _has_old_transaction(connection):
+        return _HELD
+    with _short_waits(connection):
+        had = _locked(connection, f"ALTER TABLE `{config.schema_name()}`.{parent} {change}")
+    return "" if had else _HELD
+
+
+def _locked(connection: Any, statement: str) -> bool:
+    """Run what waits for a table; False when it was not had within a second."""
+    try:
+        database.execute(connection, statement)
+    except Exception as error:
+        if errno_of(error) != _LOCK_WAIT_TIMEOUT:
+            raise
+        return False
+    return True
+
+
+def _has_old_transaction(connection: Any) -> bool:
+    """Whether somebody's transaction has been open for a second; False when that cannot be seen."""
+    try:
+        rows = database.execute(
+            connection,
+            "SELECT 1 FROM information_schema.INNODB_TRX"
+            " WHERE trx_started < SYSDATE() - INTERVAL 1 SECOND"
+            " AND trx_mysql_thread_id NOT IN (0, CONNECTION_ID()) LIMIT 1",
+        )
+    except Exception as error:
+        if errno_of(error) != _NO_PROCESS_RIGHT:
+            raise
+        return False
+    return bool(rows)
+
+
+@contextmanager
+def _short_waits(connection: Any) -> Iterator[None]:
+    ((before,),) = database.execute(connection, "SELECT @@SESSION.lock_wait_timeout")
+    database.execute(connection, "SET SESSION lock_wait_timeout = 1")
+    try:
+        yield
+    finally:
+        database.execute(connection, f"SET SESSION lock_wait_timeout = {int(before)}")

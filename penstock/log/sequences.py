@@ -1,0 +1,115 @@
+"""The log: giving committed events their sequences, and reading them by sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import database
+from penstock.records import Event
+from penstock.topics import validation
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceResult:
+    """What one pass of the sequencer did.
+
+    ``busy``: another sequencer is at work.  ``more``: the tick is not worked off, call again.
+    ``grown`` are the ids of the partitions that got events.
+    """
+
+    sequenced: int
+    more: bool
+    busy: bool
+    grown: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """The state of the log in figures; ages in seconds.
+
+    Behind walls they are of what the login may see, and None is what only who passes them is told.
+    """
+
+    unsequenced_events: int
+    unsequenced_age_seconds: float
+    last_pass_age_seconds: float | None
+    oldest_transaction_seconds: float | None
+    event_ids_ready: int | None
+    rejected_commits: int | None
+    history: int
+    topics: int
+    subscriptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A place where a partition's index does not go on as it should: never seen in a sound log."""
+
+    partition: int
+    expected: int
+    found: int
+
+
+def sequence(
+    connection: Any, max_events: int = 10_000, *, announce: bool = False
+) -> SequenceResult:
+    """One pass: number at most ``max_events`` committed events.  Needs READ COMMITTED.
+
+    ``announce`` wakes the consumers that listen, when the transaction commits.
+    """
+    name = "sequence_and_announce" if announce else "sequence"
+    sequenced, more, busy, grown, *_ = database.call(connection, name, max_events=max_events)[0]
+    return SequenceResult(int(sequenced), more, busy, tuple(grown))
+
+
+def nothing_waits(connection: Any) -> bool:
+    """Whether a pass would find nothing; on PostgreSQL a pass tells it by itself, as cheaply."""
+    if database.dialect_of(connection) != "mysql":
+        return False
+    return bool(database.call(connection, "nothing_waits")[0][0])
+
+
+def ensure_slices(connection: Any) -> int:
+    """Make storage ahead of the publishers; answers how many slices were added."""
+    if database.dialect_of(connection) == "mysql":
+        from penstock.log import mysql_storage
+
+        return mysql_storage.ensure(connection)
+    return int(database.call(connection, "ensure_slices")[0][0])
+
+
+def fetch(
+    connection: Any, topic: str, partition: int, from_sequence: int, max_events: int = 500
+) -> list[Event]:
+    """Events of one partition from a sequence on, in order, never above the high watermark.
+
+    BelowLowSequence when the database no longer holds the first of them.
+    """
+    validation.topic(topic)
+    validation.fetched(partition, from_sequence, max_events)
+    rows = database.call_events(
+        connection,
+        "fetch",
+        topic=topic,
+        partition=partition,
+        from_sequence=from_sequence,
+        max_events=max_events,
+    )
+    return Event.from_rows(topic, partition, rows[0][-1], rows) if rows else []
+
+
+def high_watermarks(connection: Any, topic: str) -> dict[int, int]:
+    """The last sequence of every partition."""
+    rows = database.call(connection, "high_watermarks", topic=topic)
+    return {partition: watermark for partition, _, watermark, *_ in rows}
+
+
+def status(connection: Any) -> LogStatus:
+    """What waits, how old it is, and how much room the storage has."""
+    return LogStatus(*database.call(connection, "log_status")[0])
+
+
+def gaps(connection: Any, topic: str) -> list[Gap]:
+    """Holes in the index of a topic's log."""
+    return [Gap(*row) for row in database.call(connection, "sequence_gaps", topic=topic)]

@@ -1,0 +1,113 @@
+"""Follow a topic: what gets a sequence, partition by partition, as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from penstock import database
+from penstock.database import config
+from penstock.errors import InvalidArgument, TopicNotFound
+from penstock.log import sequences
+from penstock.records import Event
+
+_FIRST_PAUSE = 0.05
+_AT_ONCE = 500
+
+
+def tail(
+    connection: Any,
+    topic: str,
+    start: str | int = "latest",
+    *,
+    follow: bool = True,
+    max_idle_seconds: float = 1.0,
+) -> Iterator[Event]:
+    """The events of all partitions of a topic, each partition in order; no position is kept.
+
+    ``start``: ``earliest`` is all that the database holds, ``latest`` only what comes, a number the
+    newest so many of each partition.  With ``follow`` it goes on until the caller stops asking;
+    without it ends at the high watermarks that it met.  Needs a connection outside of a
+    transaction.
+    """
+    done: dict[int, int] | None = None
+    followed: set[int] = set()
+    waiting = _Waiting(connection, max_idle_seconds) if follow else None
+    while True:
+        ranges = database.call(connection, "high_watermarks", topic=topic)
+        if done is None:
+            done = {partition: _before(start, low, high) for partition, low, high, *_ in ranges}
+        followed = _still_there(topic, followed, {row[-1] for row in ranges})
+        grown = {
+            partition: high
+            for partition, low, high, *_ in ranges
+            # A partition that a resize has added is read from its beginning.
+            if done.setdefault(partition, low - 1) < high
+        }
+        yield from _read(connection, topic, done, grown)
+        if waiting is None:
+            return
+        waiting.pause(idle=not grown)
+
+
+def _still_there(topic: str, followed: set[int], present: set[int]) -> set[int]:
+    """The ids of the partitions; a resize adds some, and never does one go."""
+    if not followed <= present:
+        raise TopicNotFound(
+            f'the topic that was followed is no longer "{topic}"',
+            hint="it was deleted, renamed or moved, and another topic has its name",
+        )
+    return present
+
+
+def _before(start: str | int, low: int, high: int) -> int:
+    """The last sequence that is not wanted."""
+    if start == "latest":
+        return high
+    if start == "earliest":
+        return low - 1
+    if isinstance(start, int) and start >= 0:
+        return max(low - 1, high - start)
+    raise InvalidArgument(
+        f"tail cannot start at {start!r}", hint="use earliest, latest or a number of events"
+    )
+
+
+def _read(
+    connection: Any, topic: str, done: dict[int, int], grown: dict[int, int]
+) -> Iterator[Event]:
+    """What lies between; the partitions take turns, so that a long one starves none."""
+    while grown:
+        for partition, high in list(grown.items()):
+            after = done[partition]
+            room = min(_AT_ONCE, high - after)
+            events = sequences.fetch(connection, topic, partition, after + 1, room)
+            yield from events
+            done[partition] = after + len(events)
+            if done[partition] >= high or not events:
+                del grown[partition]
+
+
+class _Waiting:
+    """Pauses that grow while nothing comes; a sequencer's notice ends one early."""
+
+    def __init__(self, connection: Any, most: float) -> None:
+        self._connection = connection
+        self._most = most
+        self._pause = _FIRST_PAUSE
+        # Elsewhere, and behind a pooler, which drops it, the pauses alone do it.
+        self._listens = database.dialect_of(connection) == "postgres" and hasattr(
+            connection, "notifies"
+        )
+        if self._listens:
+            connection.execute(f'LISTEN "{config.schema_name()}_log"')
+
+    def pause(self, *, idle: bool) -> None:
+        """Wait until something may have come."""
+        self._pause = min(self._pause * 2, self._most) if idle else _FIRST_PAUSE
+        if not self._listens:
+            time.sleep(self._pause)
+            return
+        for _ in self._connection.notifies(timeout=self._pause, stop_after=1):
+            pass

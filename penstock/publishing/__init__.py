@@ -1,0 +1,3 @@
+"""Publishing, in the application's own transaction."""
+
+from __future__ import annotations

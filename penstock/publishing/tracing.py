@@ -1,0 +1,38 @@
+"""The W3C trace context of the application, when it uses OpenTelemetry.
+
+OpenTelemetry is never imported here before the application has done so: without it, and without a
+current span, publishing costs nothing more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+#: The headers that carry it.
+NAMES = frozenset({"traceparent", "tracestate"})
+
+#: The module that an application has imported when it uses OpenTelemetry.
+API = "opentelemetry.trace"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def context_headers() -> Mapping[str, str]:
+    """The headers of the current span; none when there is none."""
+    trace = sys.modules.get(API)
+    if trace is None or not trace.get_current_span().get_span_context().is_valid:
+        return _NOTHING
+    headers: dict[str, str] = {}
+    propagator().inject(headers)
+    return headers
+
+
+@cache
+def propagator() -> Any:
+    """OpenTelemetry's reader and writer of these headers."""
+    from opentelemetry.trace.propagation import tracecontext
+
+    return tracecontext.TraceContextTextMapPropagator()

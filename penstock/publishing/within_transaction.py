@@ -1,0 +1,36 @@
+"""A transaction of our own around domain writes and the events that they lead to."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from penstock.database.transactions import transaction_on
+from penstock.publishing.event_types import Registry
+from penstock.publishing.publish import publish_batch
+
+
+def within_transaction(
+    connect: Callable[[], Any],
+    fn: Callable[[Any], Iterable[object] | None],
+    *,
+    registry: Registry | None = None,
+    strict: bool = False,
+) -> list[uuid.UUID]:
+    """Open a connection, call ``fn`` with it, publish what it answers, commit; answers their ids.
+
+    ``fn`` makes the domain writes and answers the events: Messages, or objects of a ``registry``.
+    Both are committed or neither is: any error rolls both back and comes out as it was raised.
+    ``connect`` is, for example, ``lambda: psycopg.connect(url)``, SQLAlchemy's ``engine.connect``
+    or ``sessionmaker(engine)``, or ``lambda: django.db.connection``.
+    """
+    connection = connect()
+    try:
+        with transaction_on(connection):
+            events = fn(connection)
+            messages = (registry or Registry()).messages(() if events is None else events)
+            return publish_batch(connection, messages, strict=strict)
+    finally:
+        if not hasattr(connection, "vendor"):  # Django keeps its connections
+            connection.close()

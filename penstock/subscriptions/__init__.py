@@ -1,0 +1,22 @@
+"""Subscriptions: the calls of a consumer, policies, dead letters, the inbox; an overview here."""
+
+from __future__ import annotations
+
+from penstock.subscriptions.overview import (
+    Lag as Lag,
+    LeasedCursor as LeasedCursor,
+    Member as Member,
+    Statistics as Statistics,
+    Subscription as Subscription,
+    describe_subscription as describe_subscription,
+    lag as lag,
+    leased_cursors as leased_cursors,
+    list_subscriptions as list_subscriptions,
+    members as members,
+    pause as pause,
+    rejected_commits as rejected_commits,
+    resume as resume,
+    statistics as statistics,
+    take_overs as take_overs,
+    unleased_cursors as unleased_cursors,
+)

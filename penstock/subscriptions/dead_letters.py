@@ -1,0 +1,375 @@
+"""What becomes of an event that cannot be handled: attempts, dead letters, parked keys, redrive.
+
+How a consumer puts the calls together.  "Commits by itself" means: made on a connection outside
+of any transaction, because it has to stand before the handler gets the event.  Everything else
+may be inside the handler's own transaction.  All are fenced by the lease; StaleLease means as
+ever: roll back and forget it.
+
+1. A lease that is new here: ``suspects`` (once).  Without an answer for it, all is well: poll,
+   handle and commit as always, nothing is recorded.  With one, be *careful*: if ``died``, for as
+   many events as one consumer has in flight at most; if ``sequence`` is not None, at least for
+   that one.  Where a partition is handled in order, groups of at most 50 suspects cost fewer
+   calls: commit what is done, then ``begin_attempt`` for the first of them with
+   ``uncounted=GROUP`` (commits by itself), which counts for none of them.  Whoever finds that
+   record (``attempts`` is 0) and ``died`` hands the next 50 sequences out one at a time, as 3 says;
+   whoever finds any other record, that event.
+2. A handler failed in this process: commit what is done before the event (so that it stands right
+   behind the position) and be careful from it on; a failed batch, for all its events.
+3. Careful, one event at a time: each is committed alone.  First ``begin_attempt`` (commits by
+   itself), with ``uncounted=1`` if the event failed here before it was suspected.  If the answer
+   exceeds ``max_attempts`` of the subscription's policy, or the handler fails for the
+   ``max_attempts``-th time, do not hand it out again: ``give_up`` (commits by itself, and moves
+   the position), with ``park=policy.exhausted == "park_key"``.  Else hand it out; a failure is
+   repeated behind the policy's backoff, from ``begin_attempt`` on. A handler that ends the
+   process by an exception (SystemExit) is a failure too: a consumer that only leaves in good
+   order would give its lease back, and nobody would know.
+4. Keys that wait: ``parked_keys`` with each new lease, after each ``give_up`` that answered True,
+   and after each ``finish_redriven``; nobody else adds one.  While there are any, events of such
+   a key are not for the handler: commit the batch by ``commit_parking`` with their sequences, in
+   place of ``stream.commit`` (in the same transaction; with all of them parked there is no
+   handler). TooManyParked: nothing was committed, the partition has to wait; try again later.
+5. Redriven letters: ``poll_redriven`` (commits by itself) for all held leases, with each check-in
+   and while it answers something.  It is one cheap look where there are none.  Handle each
+   letter's ``event`` in order, alone; in its transaction call ``finish_redriven`` first, as one
+   calls ``stream.commit``.  NotRedriven: roll back, it is not yours any more.  When the handler
+   fails: ``fail_redriven``: it is dead again.  Partitions with redriven letters are leased like
+   those with unread events.
+
+On an asynchronous connection the two calls of a handler's transaction are
+:func:`penstock.aio.commit_parking` and :func:`penstock.aio.finish_redriven`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from penstock import database
+from penstock.database import sessions
+from penstock.errors import InvalidArgument
+from penstock.records import Event, Lease, as_headers, as_time, as_uuid
+from penstock.subscriptions.stream import Membership
+
+#: What a dead letter can wait for: an operator; an operator, and its key with it; its holder.
+STATES = ("dead", "parked", "redriven")
+
+#: In place of ``uncounted``: a group of events begins, and nobody knows which one may be bad.
+GROUP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A partition whose next events may break their consumer.
+
+    ``died``: a holder died since the position moved.  ``sequence`` is the event behind the position
+    when it was handed out ``attempts`` times on record, and ``reason`` why; with 0, a group began
+    there.
+    """
+
+    partition_id: int
+    died: bool
+    sequence: int | None
+    attempts: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """A dead letter that was handed out again, for the ``attempts``-th time."""
+
+    letter_id: int
+    lease: Lease
+    event: Event
+    attempts: int
+    parked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that a subscription has given up, and why; see :data:`STATES`."""
+
+    id: int
+    topic: str
+    partition: int
+    sequence: int
+    history: int
+    event_id: UUID
+    key: str | None
+    type: str
+    content_type: str
+    payload_bytes: int
+    state: str
+    attempts: int
+    reason: str
+    created_at: datetime
+    died_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WholeLetter:
+    """A dead letter with what it carries."""
+
+    letter: DeadLetter
+    headers: dict[str, Any]
+    payload: bytes
+
+
+def suspects(connection: Any, member: Membership, leases: Sequence[Lease]) -> dict[int, Suspect]:
+    """Of held leases, by partition id, those whose next events may break their consumer."""
+    rows = database.call(connection, "suspects", **_leases(member, leases))
+    return {
+        partition_id: Suspect(partition_id, bool(died), sequence, attempts or 0, reason or "")
+        for partition_id, died, sequence, attempts, reason in rows
+    }
+
+
+def begin_attempt(
+    connection: Any,
+    member: Membership,
+    lease: Lease,
+    sequence: int,
+    *,
+    uncounted: int = 0,
+    reason: str = "",
+) -> int:
+    """Count that the event behind the position is handed out; answers for which time.
+
+    Commits by itself: InvalidArgument inside a transaction.  ``uncounted`` are the times before it
+    was suspected; with :data:`GROUP` it is on record that a group begins there, and nothing is
+    counted.  BackwardCommit when another event stands behind the position.
+    """
+    _require_own_commit(connection, "begin_attempt")
+    rows = database.call(
+        connection,
+        "begin_attempt",
+        **_lease(member, lease),
+        sequence=sequence,
+        uncounted=uncounted,
+        reason=_text(reason),
+    )
+    return int(rows[0][0])
+
+
+def give_up(
+    connection: Any,
+    member: Membership,
+    lease: Lease,
+    sequence: int,
+    reason: str,
+    *,
+    attempts: int,
+    park: bool = False,
+) -> bool:
+    """Make the event behind the position a dead letter and move over it, in one.
+
+    With ``park``, later events of its key wait behind it, which the answer says; one without a key
+    is a dead letter like any other.  TooManyParked when it cannot be.
+    """
+    rows = database.call(
+        connection,
+        "give_up",
+        **_lease(member, lease),
+        sequence=sequence,
+        reason=_text(reason),
+        attempts=attempts,
+        park=park,
+    )
+    return bool(rows[0][0] == "parked")
+
+
+def parked_keys(
+    connection: Any, subscription: str, leases: Iterable[Lease]
+) -> dict[int, frozenset[str]]:
+    """The keys whose events wait, by partition id."""
+    rows = database.call(
+        connection,
+        "parked_keys",
+        subscription=subscription,
+        partition_ids=[lease.partition_id for lease in leases],
+    )
+    found: dict[int, set[str]] = {}
+    for partition_id, key in rows:
+        found.setdefault(partition_id, set()).add(key)
+    return {partition_id: frozenset(keys) for partition_id, keys in found.items()}
+
+
+def commit_parking(
+    connection: Any,
+    member: Membership,
+    lease: Lease,
+    position: int,
+    *,
+    after: int,
+    sequences: Iterable[int],
+) -> None:
+    """A commit that parks some of the events it passes, because their keys wait.
+
+    ``after`` is the position behind which the events were read.  The errors are those of
+    :func:`penstock.stream.commit`, and TooManyParked.
+    """
+    binds = parking_binds(member, lease, position, after, sequences)
+    database.call(connection, "commit_parking", **binds)
+
+
+def parking_binds(
+    member: Membership, lease: Lease, position: int, after: int, sequences: Iterable[int]
+) -> dict[str, Any]:
+    """What the statement of :func:`commit_parking` is given."""
+    place = {"position": position, "after": after, "sequences": list(sequences)}
+    return {**_lease(member, lease), **place}
+
+
+def poll_redriven(
+    connection: Any, member: Membership, leases: Sequence[Lease], max_events: int = 100
+) -> list[Redriven]:
+    """Redriven dead letters of held leases, in order, each counted as handed out.
+
+    Commits by itself: InvalidArgument inside a transaction.  Of a parked key only the first event
+    comes; the next one when that is finished.  The event's ``sequenced_at`` is its ``created_at``.
+    """
+    _require_own_commit(connection, "poll_redriven")
+    rows = database.call(
+        connection, "poll_redriven", **_leases(member, leases), max_events=max_events
+    )
+    by_id = {lease.partition_id: lease for lease in leases}
+    return [_redriven(by_id, row) for row in rows]
+
+
+def finish_redriven(connection: Any, member: Membership, letter: Redriven) -> None:
+    """Remove a redriven letter in the transaction of what its handler writes.
+
+    NotRedriven, and roll back, when it waits no more.
+    """
+    database.call(connection, "finish_redriven", **finish_binds(member, letter))
+
+
+def finish_binds(member: Membership, letter: Redriven) -> dict[str, Any]:
+    """What the statement of :func:`finish_redriven` is given."""
+    return {**_lease(member, letter.lease), "letter_ids": [letter.letter_id]}
+
+
+def fail_redriven(connection: Any, member: Membership, letter: Redriven, reason: str) -> None:
+    """A redriven letter is dead again; of a parked one the whole key waits again."""
+    database.call(
+        connection,
+        "fail_redriven",
+        **_lease(member, letter.lease),
+        letter_id=letter.letter_id,
+        reason=_text(reason),
+    )
+
+
+def redrive(connection: Any, subscription: str, letter_ids: Iterable[int] | None = None) -> int:
+    """Make these dead letters deliverable again, or all; answers how many were not so already.
+
+    Whoever holds their partition gets them.  Of a parked key all events, in order.
+    """
+    ids = None if letter_ids is None else _ids(letter_ids)
+    rows = database.call(connection, "redrive", subscription=subscription, letter_ids=ids)
+    return int(rows[0][0])
+
+
+def drop(connection: Any, subscription: str, letter_ids: Iterable[int]) -> int:
+    """Throw dead letters away; a record of each stays, without its payload.  Answers how many."""
+    rows = database.call(
+        connection, "drop_dead_letters", subscription=subscription, letter_ids=_ids(letter_ids)
+    )
+    return int(rows[0][0])
+
+
+def dead_letters(
+    connection: Any,
+    subscription: str,
+    max_rows: int = 100,
+    *,
+    topic: str | None = None,
+    key: str | None = None,
+    type: str | None = None,
+    state: str | None = None,
+    before_id: int | None = None,
+) -> list[DeadLetter]:
+    """What a subscription has given up, newest first; ``before_id`` asks for the next page."""
+    if state is not None and state not in STATES:
+        raise InvalidArgument(f"there is no state {state!r}", hint=f"use {', '.join(STATES)}")
+    if max_rows < 1:
+        raise InvalidArgument("max_rows is below 1")
+    rows = database.call(
+        connection,
+        "dead_letters_of",
+        subscription=subscription,
+        max_rows=max_rows,
+        of_topic=topic,
+        of_key=key,
+        of_type=type,
+        of_state=state,
+        before_id=before_id,
+    )
+    return [_letter(row) for row in rows]
+
+
+def dead_letter(connection: Any, subscription: str, letter_id: int) -> WholeLetter | None:
+    """One dead letter with headers and payload; None when there is none of that id."""
+    rows = database.call(
+        connection, "dead_letter_of", subscription=subscription, letter_id=letter_id
+    )
+    if not rows:
+        return None
+    *row, headers, payload = rows[0]
+    return WholeLetter(_letter(row), as_headers(headers), bytes(payload))
+
+
+def _letter(row: Sequence[Any]) -> DeadLetter:
+    fields = list(row)
+    fields[5] = as_uuid(fields[5])
+    fields[-2:] = map(as_time, fields[-2:])
+    return DeadLetter(*fields)
+
+
+def _redriven(by_id: dict[int, Lease], row: Sequence[Any]) -> Redriven:
+    letter_id, attempts, parked, history, partition_id, *fields = row
+    lease = by_id[partition_id]
+    fields.append(fields[-1])  # sequenced_at, which a letter does not keep
+    (event,) = Event.from_rows(lease.topic, lease.partition, history, [fields])
+    return Redriven(letter_id, lease, event, attempts, bool(parked))
+
+
+def _leases(member: Membership, leases: Sequence[Lease]) -> dict[str, Any]:
+    return {
+        "subscription": member.subscription,
+        "consumer": member.consumer,
+        "partition_ids": [lease.partition_id for lease in leases],
+        "lease_epochs": [lease.lease_epoch for lease in leases],
+    }
+
+
+def _lease(member: Membership, lease: Lease) -> dict[str, Any]:
+    return {
+        "subscription": member.subscription,
+        "consumer": member.consumer,
+        "partition_id": lease.partition_id,
+        "lease_epoch": lease.lease_epoch,
+    }
+
+
+def _ids(letter_ids: Iterable[int]) -> list[int]:
+    ids = list(letter_ids)
+    for each in ids:
+        if isinstance(each, bool) or not isinstance(each, int):
+            raise InvalidArgument(f"the id of a dead letter is a {type(each).__name__}")
+    return ids
+
+
+def _text(reason: str) -> str:
+    """A reason that every database takes: PostgreSQL has no place for a zero byte."""
+    return reason.replace("\0", "\ufffd").encode(errors="replace").decode()[:2_000]
+
+
+def _require_own_commit(connection: Any, name: str) -> None:
+    if not sessions.of_connection(connection).commits_by_itself(connection):
+        raise InvalidArgument(
+            f"{name} inside a transaction would be forgotten with it",
+            hint="call it on a connection that commits by itself, outside of any transaction",
+        )

@@ -1,0 +1,200 @@
+"""Subscriptions as an operator sees them: listed, described, paused, and who works on what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from penstock import database
+from penstock.records import as_time
+from penstock.topics import validation
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a subscription reads and its times, in seconds; ``paused_at`` is None while it runs."""
+
+    name: str
+    mode: str
+    topics: tuple[str, ...]
+    heartbeat_seconds: float
+    lease_seconds: float
+    release_seconds: float
+    max_consumers: int
+    created_at: datetime
+    paused_at: datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A consumer of a subscription; ``topics`` is None where it has named none."""
+
+    subscription: str
+    consumer: str
+    weight: float
+    topics: tuple[str, ...] | None
+    joined_at: datetime
+    heartbeat_at: datetime
+    deadline: datetime
+    live: bool
+    leases: int
+    last_error: str | None
+    last_error_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedCursor:
+    """A partition that is held; ``deadline`` is its holder's."""
+
+    subscription: str
+    topic: str
+    partition: int
+    holder: str
+    state: str
+    lease_epoch: int
+    position: int
+    high_watermark: int
+    lag_events: int
+    acquired_at: datetime
+    deadline: datetime | None
+    release_deadline: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The figures of a subscription; ``moves`` and ``take_overs`` are those of the last hour."""
+
+    subscription: str
+    heartbeat_seconds: float
+    active_partitions: int
+    active_consumers: int
+    active_weight: float
+    moves: int
+    take_overs: int
+    changed_at: datetime | None
+    paused_at: datetime | None
+
+
+#: The place of the first time in a leased cursor.
+_TIMES_FROM = 9
+
+
+def list_subscriptions(connection: Any) -> list[Subscription]:
+    """All that the login may see, by name."""
+    return [_subscription(row) for row in database.call(connection, "list_subscriptions")]
+
+
+def describe_subscription(connection: Any, subscription: str) -> Subscription:
+    """One of them.  SubscriptionNotFound when there is none of the name."""
+    validation.name(subscription, "subscription")
+    rows = database.call(connection, "describe_subscription", subscription=subscription)
+    return _subscription(rows[0])
+
+
+def pause(connection: Any, subscription: str, reason: str = "") -> bool:
+    """Hand out no lease from now on; answers False when it was paused already.
+
+    Polls give nothing.  What is in hand may be committed until the lease is given back.
+    """
+    validation.name(subscription, "subscription")
+    rows = database.call(connection, "pause_subscription", subscription=subscription, reason=reason)
+    return bool(rows[0][0])
+
+
+def resume(connection: Any, subscription: str) -> bool:
+    """Hand out leases again; answers False when it was not paused."""
+    validation.name(subscription, "subscription")
+    rows = database.call(connection, "resume_subscription", subscription=subscription)
+    return bool(rows[0][0])
+
+
+def members(connection: Any, subscription: str | None = None) -> list[Member]:
+    """The consumers of one subscription, or of all."""
+    rows = database.call(connection, "subscription_consumers", subscription=subscription)
+    return [
+        Member(
+            name, consumer, weight, None if topics is None else tuple(sorted(topics)),
+            as_time(joined), as_time(heartbeat), as_time(deadline), bool(live), int(leases),
+            error, _time(error_at),
+        )
+        for name, consumer, weight, topics, joined, heartbeat, deadline, live, leases, error,
+            error_at in rows
+    ]  # fmt: skip
+
+
+def unleased_cursors(connection: Any, subscription: str | None = None) -> list[Lag]:
+    """What can be leased: partitions with unread events that nobody holds."""
+    rows = database.call(connection, "unleased_cursors", subscription=subscription)
+    return [Lag(*row) for row in rows]
+
+
+def leased_cursors(connection: Any, subscription: str | None = None) -> list[LeasedCursor]:
+    """What is held, and by whom."""
+    rows = database.call(connection, "leased_cursors", subscription=subscription)
+    return [
+        LeasedCursor(
+            name, topic, partition, holder, state, epoch, position, watermark, lag,
+            as_time(acquired), _time(deadline), _time(release),
+        )
+        for name, topic, partition, holder, state, epoch, position, watermark, lag, acquired,
+            deadline, release in rows
+    ]  # fmt: skip
+
+
+def statistics(connection: Any, subscription: str | None = None) -> list[Statistics]:
+    """The figures of one subscription, or of all."""
+    rows = database.call(connection, "subscription_statistics", subscription=subscription)
+    return [
+        Statistics(name, beat, active, consumers, weight, int(moves), int(lost), _time(changed),
+                   _time(paused))
+        for name, beat, active, consumers, weight, moves, lost, changed, paused in rows
+    ]  # fmt: skip
+
+
+def _subscription(row: tuple[Any, ...]) -> Subscription:
+    name, mode, topics, *times, max_consumers, created_at, paused_at, paused_by, reason = row
+    heartbeat, lease, release = times
+    return Subscription(
+        name, mode, tuple(sorted(topics)), heartbeat, lease, release, max_consumers,
+        as_time(created_at), _time(paused_at), paused_by, reason,
+    )  # fmt: skip
+
+
+def _time(value: Any) -> datetime | None:
+    return None if value is None else as_time(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Where a subscription stands on one partition, and who holds it."""
+
+    subscription: str
+    topic: str
+    partition: int
+    position: int
+    high_watermark: int
+    lag_events: int
+    lag_seconds: float
+    state: str
+    holder: str | None
+    lease_epoch: int
+
+
+def lag(connection: Any, subscription: str | None = None) -> list[Lag]:
+    """Position, lag and holder of every partition, of one subscription or of all."""
+    rows = database.call(connection, "subscription_lag", subscription=subscription)
+    return [Lag(*row) for row in rows]
+
+
+def rejected_commits(connection: Any) -> int | None:
+    """How many commits the fence has refused, of anybody; None for who does not pass the walls."""
+    found = database.call(connection, "rejected_commits")[0][0]
+    return None if found is None else int(found)
+
+
+def take_overs(connection: Any, subscription: str) -> int:
+    """How often a lease changed hands because its holder's time ran out."""
+    return int(database.call(connection, "take_overs", subscription=subscription)[0][0])

@@ -1,0 +1,318 @@
+"""Stream subscriptions: the calls of the lease protocol, one function each.
+
+:class:`penstock.Consumer` puts them together; use these to build a consumer of another kind.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from penstock import database
+from penstock.errors import InvalidArgument
+from penstock.log import restores
+from penstock.records import Event, Lease
+from penstock.topics import validation
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A consumer's place in a subscription; the times are the subscription's, in seconds."""
+
+    subscription: str
+    consumer: str
+    session: uuid.UUID
+    heartbeat_seconds: float
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a heartbeat answered for one consumer, in seconds.
+
+    ``standing`` is "member", "gone" or "locked" (somebody holds its row: beat again in a moment).
+    ``check_in_seconds`` is when to check in; ``pace_seconds`` lies between two check-ins of one
+    consumer when all of them together keep to the subscription's target_qps.
+    """
+
+    standing: str
+    check_in_seconds: float
+    pace_seconds: float
+
+
+#: What a row of a poll says of its event.
+_behind_partition = itemgetter(slice(1, None))
+
+#: Where to begin: "earliest", "latest", the first sequence to read, or a time with its zone (as
+#: text in ISO 8601): the first event that was sequenced then or later.
+Start = str | int | datetime
+
+
+def subscribe(
+    connection: Any, subscription: str, topics: Iterable[str], start: Start = "earliest"
+) -> int:
+    """Create the subscription, or add topics to it; answers how many topics were new.
+
+    ``start`` holds for new topics only.
+    """
+    validation.name(subscription, "subscription")
+    rows = database.call(
+        connection,
+        "subscribe",
+        subscription=subscription,
+        topics=_addresses(topics),
+        start=_start(start),
+    )
+    return int(rows[0][0])
+
+
+def configure_subscription(
+    connection: Any,
+    subscription: str,
+    *,
+    heartbeat_seconds: float = 3,
+    lease_seconds: float = 10,
+    release_seconds: float = 10,
+) -> None:
+    """Set the times of a subscription; a lease lasts at least three heartbeats."""
+    database.call(
+        connection,
+        "configure_subscription",
+        subscription=subscription,
+        heartbeat_seconds=validation.number(heartbeat_seconds, "heartbeat"),
+        lease_seconds=validation.number(lease_seconds, "lease time"),
+        release_seconds=validation.number(release_seconds, "release time"),
+    )
+
+
+def unsubscribe(connection: Any, subscription: str) -> None:
+    """Remove a subscription; it holds back no event any more, and its positions are void."""
+    validation.name(subscription, "subscription")
+    database.call(connection, "unsubscribe", subscription=subscription)
+
+
+def join(
+    connection: Any,
+    subscription: str,
+    consumer: str,
+    weight: float = 1.0,
+    *,
+    topics: Iterable[str] | None = None,
+    known: Iterable[Lease] = (),
+) -> Membership:
+    """Become a member.  DuplicateSession when the id is already running.
+
+    With ``topics``, which the subscription reads, it is given only partitions of these.
+    ``known`` are leases of an earlier membership, with the positions that were reached: LogBehind,
+    and the partition is stopped, when the log has been restored to before one of them.  Those of
+    topics that are gone do not count.
+    """
+    validation.name(subscription, "subscription")
+    validation.name(consumer, "consumer")
+    validation.number(weight, "weight")
+    listed = None if topics is None else _addresses(topics)
+    restores.require_leases(connection, known, f'consumer "{consumer}"', subscription)
+    session = uuid.uuid4()
+    heartbeat, lease, _ = database.call(
+        connection,
+        "join",
+        subscription=subscription,
+        consumer=consumer,
+        session=session,
+        weight=weight,
+        topics=listed,
+    )[0]
+    return Membership(subscription, consumer, session, heartbeat, lease)
+
+
+def heartbeat(connection: Any, member: Membership) -> None:
+    """Keep a member and its leases alive.  UnknownConsumer when it has to join again."""
+    database.call(connection, "heartbeat", **_identity(member))
+
+
+def heartbeats(
+    connection: Any, members: Sequence[Membership], *, alone: bool = False
+) -> list[Beat]:
+    """Keep many members alive by one statement; one that is gone is an answer, not an error.
+
+    ``alone`` says that the connection commits by itself: on PostgreSQL that commit does not wait
+    for the disk.  A heartbeat that a crash takes back only lets a lease end early.
+    """
+    rows = database.call(
+        connection,
+        "heartbeats_alone" if alone else "heartbeats",
+        subscriptions=[member.subscription for member in members],
+        consumers=[member.consumer for member in members],
+        sessions=[member.session for member in members],
+    )
+    return [Beat(standing, float(due), float(pace)) for _, standing, due, pace in sorted(rows)]
+
+
+def check_in(connection: Any, member: Membership, *, fresh: bool = True) -> list[Lease]:
+    """A heartbeat that also shares out the partitions; answers what is now held.
+
+    Unless ``fresh``, events that were sequenced in the last second may not count yet.
+    """
+    rows = database.call(connection, "check_in", **_identity(member), fresh=fresh)
+    return [Lease(*row) for row in rows]
+
+
+def held_leases(connection: Any, member: Membership) -> list[Lease]:
+    """What a consumer holds now, with the position behind which to read; changes nothing."""
+    rows = database.call(
+        connection, "held_leases", subscription=member.subscription, consumer=member.consumer
+    )
+    return [Lease(*row) for row in rows]
+
+
+def poll(
+    connection: Any,
+    member: Membership,
+    leases: Sequence[Lease],
+    max_events: int = 500,
+    max_each: int | None = None,
+) -> list[tuple[Lease, list[Event]]]:
+    """Unread events behind the position of each lease; a lease that was lost gives none.
+
+    ``max_events`` holds for all of them together, ``max_each`` for each partition.
+    """
+    rows = database.call_events(
+        connection,
+        "poll",
+        subscription=member.subscription,
+        consumer=member.consumer,
+        partition_ids=[lease.partition_id for lease in leases],
+        lease_epochs=[lease.lease_epoch for lease in leases],
+        after=[lease.position for lease in leases],
+        max_events=max_events,
+        max_each=max_each,
+    )
+    by_id = {lease.partition_id: lease for lease in leases}
+    polled = []
+    for partition_id, found in groupby(rows, key=itemgetter(0)):
+        lease = by_id[partition_id]
+        events = map(_behind_partition, found)
+        polled.append((lease, Event.from_rows(lease.topic, lease.partition, lease.history, events)))
+    return polled
+
+
+def commit(
+    connection: Any,
+    member: Membership,
+    positions: Iterable[tuple[Lease, int]],
+    *,
+    after: Sequence[int] | None = None,
+) -> None:
+    """Move positions forward, all or none, in the transaction that the connection is in.
+
+    Each position is the last sequence that is done; ``after`` are the positions behind which the
+    events were read, and the commit is refused where one of them has moved.  StaleLease,
+    BackwardCommit or BeyondHighWatermark without any effect; roll back what the same transaction
+    wrote.
+    """
+    database.call(connection, "commit", **commit_binds(member, list(positions), after))
+
+
+def commit_binds(
+    member: Membership, wanted: Sequence[tuple[Lease, int]], after: Sequence[int] | None
+) -> dict[str, Any]:
+    """What the statement of :func:`commit` is given."""
+    for _, position in wanted:
+        validation.position(position)
+    return {
+        "subscription": member.subscription,
+        "consumer": member.consumer,
+        "partition_ids": [lease.partition_id for lease, _ in wanted],
+        "lease_epochs": [lease.lease_epoch for lease, _ in wanted],
+        "positions": [position for _, position in wanted],
+        "after": None if after is None else list(after),
+    }
+
+
+def release(connection: Any, member: Membership, leases: Sequence[Lease]) -> int:
+    """Give leases back; answers how many were still held."""
+    rows = database.call(
+        connection,
+        "release",
+        subscription=member.subscription,
+        consumer=member.consumer,
+        partition_ids=[lease.partition_id for lease in leases],
+        lease_epochs=[lease.lease_epoch for lease in leases],
+    )
+    return int(rows[0][0])
+
+
+def leave(connection: Any, member: Membership) -> None:
+    """End the membership; its leases are free at once."""
+    database.call(connection, "leave", **_identity(member))
+
+
+def position(connection: Any, subscription: str, topic: str) -> dict[int, int]:
+    """The last sequence that is done, for every partition of a topic."""
+    rows = database.call(connection, "position", subscription=subscription, topic=topic)
+    return {partition: done for partition, done, _ in rows}
+
+
+def report_error(connection: Any, member: Membership, text: str) -> None:
+    """Tell of the member's last error, for `penstock status`; the next one replaces it.
+
+    Cut at 2,000 characters.  It is for people to read: no payloads, no secrets.
+    """
+    database.call(connection, "report_error", error=text, **_identity(member))
+
+
+def seek(connection: Any, subscription: str, topic: str, partition: int, start: Start) -> int:
+    """Read on from somewhere else; answers the new position.
+
+    The present holder loses its lease: what it still commits is stale.
+    """
+    rows = database.call(
+        connection,
+        "seek",
+        subscription=subscription,
+        topic=topic,
+        partition=partition,
+        start=_start(start),
+    )
+    return int(rows[0][0])
+
+
+def reset(
+    connection: Any, subscription: str, start: Start, *, topic: str | None = None
+) -> dict[tuple[str, int], int]:
+    """The same for all partitions, or those of one topic: all or none; answers their positions."""
+    rows = database.call(
+        connection,
+        "reset_subscription",
+        subscription=subscription,
+        start=_start(start),
+        topic=topic,
+    )
+    return {(address, partition): done for address, partition, done in rows}
+
+
+def _addresses(topics: Iterable[str]) -> list[str]:
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise InvalidArgument(f"topics is a {type(topics).__name__}", hint="give a list of topics")
+    return [validation.topic(each) for each in topics]
+
+
+def _start(start: Start) -> str:
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidArgument(f"the time {start} has no zone", hint="give an aware datetime")
+        return start.isoformat()
+    return str(start)
+
+
+def _identity(member: Membership) -> dict[str, Any]:
+    return {
+        "subscription": member.subscription,
+        "consumer": member.consumer,
+        "session": member.session,
+    }

@@ -1,0 +1,59 @@
+"""A log in memory, of :mod:`penstock.testing`: its statements are functions and no SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from penstock.database.catalog import Statement
+from penstock.database.dialect import Row
+
+
+class Memory:
+    """For tests of applications."""
+
+    name = "memory"
+
+    def connect(
+        self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int
+    ) -> Any:
+        """A connection to the database of this process that has the address."""
+        from penstock.testing import database
+
+        return database.of_url(url).connect(autocommit)
+
+    def statement(self, name: str) -> Statement:
+        """NotInMemory for what only databases have."""
+        from penstock.testing import statements
+
+        return statements.described(name)
+
+    def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """As they are."""
+        return dict(given)
+
+    def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
+        """The function that the text names."""
+        rows: list[Row] = connection.execute(sql, binds)
+        return rows
+
+    def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
+        """As any other rows."""
+        return self.execute(connection, sql, binds)
+
+    def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
+        """As they are."""
+        return rows
+
+    def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
+        """Every statement is atomic by itself."""
+        return nullcontext()
+
+    def key(self, driver: Any) -> tuple[str, ...]:
+        """Its address."""
+        return ("memory", driver.key)
+
+    def out_of_range(self, error: BaseException) -> str | None:
+        """Numbers have no end."""
+        return None

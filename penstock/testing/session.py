@@ -1,0 +1,49 @@
+"""What loops need of a connection to a log in memory."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from penstock.database.dialect import Ear
+from penstock.database.wake import Wake
+
+_MEMORY_PAUSE_SECONDS = 0.02
+
+
+class _MemoryEar:
+    """A look costs nothing, so nobody is told."""
+
+    is_told = False
+
+    def heard(self) -> list[str]:
+        return []
+
+    def wait(self, most_seconds: float, wake: Wake) -> list[str]:
+        """A short pause."""
+        wake.wait(min(most_seconds, _MEMORY_PAUSE_SECONDS))
+        return []
+
+
+class MemoryWork:
+    """A log in memory, of penstock.testing."""
+
+    def transaction(self, connection: Any) -> AbstractContextManager[Any]:
+        transaction: AbstractContextManager[Any] = connection.transaction()
+        return transaction
+
+    def is_broken(self, connection: Any) -> bool:
+        """A block cannot end the transaction that it is in."""
+        return False
+
+    def is_closed(self, connection: Any) -> bool:
+        return bool(connection.closed)
+
+    def commits_by_itself(self, connection: Any) -> bool:
+        return bool(connection.commits_by_itself)
+
+    def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
+        return "outlived its lease" in str(error)
+
+    def listen(self, connection: Any) -> Ear:
+        return _MemoryEar()

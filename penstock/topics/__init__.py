@@ -1,0 +1,3 @@
+"""Namespaces and topics: their names, rights, and how a key chooses its partition."""
+
+from __future__ import annotations

@@ -1,0 +1,186 @@
+"""Who may do what: roles for the kinds of logins, and rights in single namespaces.
+
+A role (publisher, consumer, operator, reader, installer, with the schema's name before it) may call
+functions and nothing else.  A namespace is open to whoever may call them until somebody is given a
+right in it; then it is hidden from all who hold none, on it or above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from penstock import database
+from penstock.database import config
+from penstock.database.dialects import of_connection
+from penstock.database.mysql.roles import MySQLRoles
+from penstock.database.postgres.roles import PostgresRoles
+from penstock.errors import InvalidArgument, PermissionDenied
+from penstock.topics import validation
+
+KINDS = ("consumer", "installer", "operator", "publisher", "reader")
+VERBS = ("publish", "consume", "operate", "read")
+
+Roles = PostgresRoles | MySQLRoles
+_ROLES: dict[str, Roles] = {"postgres": PostgresRoles(), "mysql": MySQLRoles()}
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One of the roles: whether it is there and has its functions, and who is a member of it."""
+
+    name: str
+    installed: bool
+    members: tuple[str, ...]
+    functions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A right of a login, or of a role's members, in a namespace and below it."""
+
+    namespace: str
+    login: str
+    verb: str
+    granted_at: datetime
+    granted_by: str
+
+
+def grant_namespace(connection: Any, namespace: str, login: str, verb: str) -> None:
+    """Give a login, or a role for all its members, a right in a namespace and below it.
+
+    ``verb`` is publish, consume (which includes read), operate (which includes all) or read.
+    """
+    validation.namespace(namespace)
+    _verb(verb)
+    database.call(connection, "grant_namespace", namespace=namespace, login=login, verb=verb)
+
+
+def revoke_namespace(
+    connection: Any, namespace: str, login: str, verb: str, *, unrestrict: bool = False
+) -> bool:
+    """Take a right back; answers whether it was there.
+
+    InUse for the last right of a namespace, unless ``unrestrict``: without one it is open to all.
+    """
+    validation.namespace(namespace)
+    _verb(verb)
+    binds = {"namespace": namespace, "login": login, "verb": verb, "unrestrict": unrestrict}
+    return bool(database.call(connection, "revoke_namespace", **binds)[0][0])
+
+
+def grants_of(connection: Any, namespace: str = "") -> list[Grant]:
+    """The rights that are given at or below a namespace; all of them when it is empty."""
+    if namespace:
+        validation.namespace(namespace)
+    return [Grant(*row) for row in database.call(connection, "grants_of", namespace=namespace)]
+
+
+def role_name(kind: str) -> str:
+    """The name of the role of a kind, which begins with the schema's name."""
+    if kind not in KINDS:
+        raise InvalidArgument(f"there is no role {kind!r}", hint=f"use one of {', '.join(KINDS)}")
+    return f"{config.schema_name()}_{kind}"
+
+
+def roles(connection: Any) -> list[Role]:
+    """The roles, whether they are there or not."""
+    names = [role_name(kind) for kind in KINDS]
+    engine = _of(connection)
+    with _denied(engine, "see the roles", "", "a member of the operator or installer role"):
+        found = engine.members(connection, names)
+        listed = database.call(connection, "function_roles")
+    return [
+        Role(
+            name,
+            found[name][0] if name in found else False,
+            tuple(found[name][1]) if name in found else (),
+            tuple(function for function, kinds in listed if kind in kinds),
+        )
+        for kind, name in zip(KINDS, names, strict=True)
+    ]
+
+
+def install(connection: Any) -> list[str]:
+    """Create the roles that are missing and give all of them their functions.
+
+    Answers what was created.  Creating needs the right to create roles; the rest, the schema's
+    owner or a member of its installer role.  On MySQL and MariaDB each grant commits, and all of
+    it needs a login that may create roles and grant what is the schema's.
+    """
+    names = [role_name(kind) for kind in KINDS]
+    engine = _of(connection)
+    missing = engine.missing(connection, names)
+    commands = "; ".join(engine.creations(missing))
+    with _denied(engine, "create roles", commands, "a login that may create roles"):
+        made = engine.create(connection, missing)
+    call = engine.how_to_give()
+    with _denied(engine, "give the roles their functions", call, "the login that owns the schema"):
+        engine.give(connection, names)
+    return made
+
+
+def print_sql(connection: Any = None) -> str:
+    """What :func:`install` does, as SQL for whoever may create roles.
+
+    PostgreSQL's without a connection; for MySQL and MariaDB the procedures have to be there.
+    """
+    engine = _ROLES["postgres"] if connection is None else _of(connection)
+    names = [role_name(kind) for kind in KINDS]
+    lines = [*engine.creations(names), *engine.giving(connection, names)]
+    return "".join(f"{line};\n" for line in lines)
+
+
+def add_member(connection: Any, kind: str, login: str) -> None:
+    """Make a login a member of a role."""
+    engine, role = _of(connection), role_name(kind)
+    with _denied(engine, *_membership(engine.adding(role, login))):
+        engine.add(connection, role, login)
+
+
+def remove_member(connection: Any, kind: str, login: str) -> None:
+    """Take a login out of a role."""
+    engine, role = _of(connection), role_name(kind)
+    command = f"REVOKE {engine.quoted(role)} FROM {engine.quoted(login)}"
+    with _denied(engine, *_membership(command)):
+        engine.remove(connection, role, login)
+
+
+def refresh(connection: Any) -> None:
+    """Look again who is in which role, after GRANT, REVOKE or DROP USER by hand on MariaDB.
+
+    There it cannot be asked inside a transaction, so the last look counts.  Elsewhere nothing is
+    to be done.
+    """
+    engine = _of(connection)
+    with _denied(engine, "look at the roles", "", "a member of the operator or installer role"):
+        engine.refresh(connection)
+
+
+def _membership(command: str) -> tuple[str, str, str]:
+    return "change who is in the role", command, "a superuser, or who created the role"
+
+
+def _of(connection: Any) -> Roles:
+    return _ROLES[of_connection(connection).name]
+
+
+def _verb(verb: str) -> None:
+    if verb not in VERBS:
+        raise InvalidArgument(f"there is no right {verb!r}", hint=f"use one of {', '.join(VERBS)}")
+
+
+@contextmanager
+def _denied(engine: Roles, what: str, commands: str, who: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not engine.is_denied(error):
+            raise
+        raise PermissionDenied(
+            f"the login may not {what}",
+            hint=f"as {who}, run: {commands}; then run this again" if commands else f"ask {who}",
+        ) from error

@@ -1,0 +1,151 @@
+"""What is refused before the database sees it, so that the caller's transaction lives on."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from typing import Any
+
+from penstock.errors import (
+    ControlCharacter,
+    EmptyName,
+    EmptySegment,
+    InvalidArgument,
+    InvalidName,
+    InvalidPartition,
+    NameTooLong,
+    PathTooLong,
+)
+
+# The limits of names and events; texts are counted in code points.
+MAX_NAME = 500
+MAX_ADDRESS = 4_000
+MAX_NAMESPACE = MAX_ADDRESS - 2  # so that the shortest topic still fits below it
+MAX_KEY = 255
+MAX_TYPE = 255
+MAX_CONTENT_TYPE = 255
+MAX_CONSUMER_ID = 255
+MAX_PARTITIONS = 65_536
+MAX_HEADERS_BYTES = 65_536
+MAX_HEADERS_DEPTH = 32
+MAX_HEADER_DIGITS = 400
+MAX_ATTEMPTS = 1_000
+
+# Control characters and blanks are those of Unicode, spelled out as in the database's require_name.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_BLANK = re.compile(r"[ \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]*")
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def name(text: str, what: str) -> str:
+    """One name, which may hold a slash: of a subscription or a consumer."""
+    if not isinstance(text, str):
+        raise InvalidName(
+            f"the name of a {what} is a {type(text).__name__}", hint="names are text (str)"
+        )
+    if SURROGATE.search(text):
+        raise InvalidName(
+            f"the name of a {what} holds half a surrogate pair", hint="use valid Unicode"
+        )
+    if _CONTROL.search(text):
+        raise ControlCharacter(
+            f"the name of a {what} holds a control character", hint="use printable characters only"
+        )
+    if _BLANK.fullmatch(text):
+        raise EmptyName(f"the name of a {what} is empty", hint="give 1 to 500 characters")
+    if len(text) > MAX_NAME:
+        raise NameTooLong(
+            f"the name of a {what} has {len(text)} characters",
+            hint=f"use at most {MAX_NAME}",
+        )
+    return text
+
+
+def single_name(text: str, what: str) -> str:
+    """One name of a path."""
+    name(text, what)
+    if "/" in text:
+        raise EmptySegment(
+            f"the name of a {what} holds '/'", hint="/ separates the names of a path"
+        )
+    return text
+
+
+def namespace(path: str) -> str:
+    """A namespace path, ``name/name/...``."""
+    return _path(path, "namespace", MAX_NAMESPACE)
+
+
+def topic(address: str) -> str:
+    """A topic address, ``namespace/path/topic``."""
+    if not isinstance(address, str):
+        raise InvalidName(f"a topic is a {type(address).__name__}", hint="names are text (str)")
+    return _topic(address)
+
+
+@lru_cache(maxsize=1_024)
+def _topic(address: str) -> str:
+    _path(address, "topic", MAX_ADDRESS)
+    if "/" not in address:
+        raise InvalidName(f"the topic {address!r} has no namespace", hint="write namespace/topic")
+    return address
+
+
+def partition_count(count: int) -> int:
+    """A number of partitions."""
+    if is_integer(count) and 1 <= count <= MAX_PARTITIONS:
+        return count
+    raise InvalidPartition(
+        f"a topic cannot have {count!r} partitions",
+        hint=f"use 1 to {MAX_PARTITIONS}; up to 1,024 is practical",
+    )
+
+
+def number(value: Any, what: str) -> float:
+    """A number that databases can calculate with."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    raise InvalidArgument(f"the {what} is {value!r}", hint="give a number that is finite")
+
+
+def fetched(partition: Any, from_sequence: Any, max_events: Any) -> None:
+    """Refuse what is no whole number; the bounds are the database's."""
+    given = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
+    for what, value in given.items():
+        if not is_integer(value):
+            raise InvalidArgument(f"{what} is a {type(value).__name__}", hint="give a whole number")
+
+
+def position(given: Any) -> None:
+    """InvalidArgument for a position that is no whole number: the database would round it."""
+    if not is_integer(given):
+        raise InvalidArgument(
+            f"a position is a {type(given).__name__}",
+            hint="give the sequence of the last event that is done",
+        )
+
+
+def _path(path: str, what: str, longest: int) -> str:
+    if not isinstance(path, str):
+        raise InvalidName(f"a {what} is a {type(path).__name__}", hint="names are text (str)")
+    if not path:
+        raise EmptyName(f"the path of the {what} is empty", hint="give its path")
+    if len(path) > longest:
+        raise PathTooLong(
+            f"the path of the {what} has {len(path)} characters", hint=f"use at most {longest}"
+        )
+    parts = path.split("/")
+    for place, part in enumerate(parts, start=1):
+        if not part:
+            raise EmptySegment(
+                f"the {what} {path[:80]!r} has an empty name in its path",
+                hint="write names with one / between them, none at the start or the end",
+            )
+        name(part, what if place == len(parts) else "namespace")
+    return path
+
+
+def is_integer(value: Any) -> bool:
+    """A whole number, and no truth value."""
+    return isinstance(value, int) and not isinstance(value, bool)
