@@ -18,12 +18,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ops.relay_block import DEFAULT_BACKOFF, Backoff, BlockResult, relay_once
+from ops.relay_block import DEFAULT_BACKOFF, Backoff, Begun, BlockResult, relay_once
 from ops.sinks.base import Sink
 from penstock import subscriptions
-from penstock.errors import PenstockError, StaleLease, TopicNotFound
+from penstock.errors import LogBehind, PenstockError, StaleLease, TopicNotFound
 from penstock.leases.loop import LeaseLoop
-from penstock.log.restores import require_log
+from penstock.log.restores import Seen, require_log
 from penstock.records import Lease
 from penstock.topics import names
 
@@ -77,6 +77,7 @@ class Relay(LeaseLoop):
         self._proven: dict[str, int] = {}
         self._known_as: dict[int, str] = {}
         self._compared: dict[int, int] = {}
+        self._begun: dict[int, Begun] = {}
         self._compared_on: Connection | None = None
 
     def preflight(self, connection: Any, topics: list[str]) -> None:
@@ -127,12 +128,17 @@ class Relay(LeaseLoop):
         try:
             known_as = self._prove(connection, lease)
             self._compare(connection, lease, known_as)
-            result = relay_once(connection, self.keeper.member, lease, self.sink, self._backoff)
+            member = self.keeper.member
+            result = relay_once(
+                connection, member, lease, self.sink, self._backoff, begun=self._begun
+            )
         except StaleLease as error:
             self.stale(lease, error)
             return 0
         except PenstockError as error:
             # Before a block was open: there is nothing in the database to count it on.
+            if isinstance(error, LogBehind):  # tell the log how far it was, so that all are stopped
+                self._compared.pop(lease.partition_id, None)
             doubled = self._backoff.base_seconds * 2.0 ** min(self.attempts(lease), 20)
             pause = min(self._backoff.max_seconds, doubled)
             self._pause(lease, pause, f"{type(error).__name__}: {error}")
@@ -153,7 +159,10 @@ class Relay(LeaseLoop):
         return self._known_as[topic_id]
 
     def _compare(self, connection: Connection, lease: Lease, known_as: str) -> None:
-        """Once for each lease and connection: the log must reach what the sink holds."""
+        """Once for each lease and connection: the log must reach what the sink holds.
+
+        Again when the log turns out to be put back: and what was begun under this lease.
+        """
         if connection is not self._compared_on:
             self._compared_on = connection
             self._compared.clear()
@@ -161,9 +170,14 @@ class Relay(LeaseLoop):
             return
         relay = self.keeper.member.subscription
         seen = self.sink.seen(relay, lease.topic, known_as, lease.partition)
-        if seen is not None:
+        places = [] if seen is None else [seen]
+        begun = self._begun.get(lease.partition_id)
+        if begun is not None and begun.lease_epoch == lease.lease_epoch:
+            places.append(Seen(begun.last_sequence, lease.history))
+        if places:
+            furthest = max(places, key=lambda each: (each.history, each.sequence))
             source = f'{self.sink.name} of the relay "{relay}"'
-            require_log(connection, {lease.partition_id: seen}, source, relay)
+            require_log(connection, {lease.partition_id: furthest}, source, relay)
         self._compared[lease.partition_id] = lease.lease_epoch
 
     def _settled(self, lease: Lease, result: BlockResult) -> int:

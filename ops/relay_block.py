@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ops.sinks.base import Block, EventRefused, Sink
 from penstock import database
-from penstock.errors import PenstockError
+from penstock.database import sessions
+from penstock.errors import LogBehind, PenstockError
 from penstock.publishing.rows import MAX_ATTEMPTS
 from penstock.records import Event, Lease
 from penstock.subscriptions import stream
@@ -45,21 +46,42 @@ class BlockResult:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The last block of a partition that a relay has begun to send, and under which lease.
+
+    Within one lease blocks only follow each other.  One that does not was opened in a log that has
+    been put back, whatever connection leads there: ``went_back`` holds until the lease ends.
+    """
+
+    lease_epoch: int
+    block_id: int
+    first_sequence: int
+    last_sequence: int
+    went_back: bool = False
+
+
 def relay_once(
     connection: Connection,
     member: Membership,
     lease: Lease,
     sink: Sink,
     backoff: Backoff = DEFAULT_BACKOFF,
+    *,
+    begun: dict[int, Begun] | None = None,
 ) -> BlockResult | None:
     """Send the next block of a leased partition, or the one that is still open; None when empty.
 
     StaleLease when the lease was lost: whoever holds it now goes on with the same block.
+    LogBehind when the log was put back since the last block of ``begun``, which the caller keeps
+    for each partition, or while this one was sent.
     """
     work = _Work(connection, member, lease)
     opened = work.open(sink)
     if opened is None:
         return None
+    if begun is not None:
+        _require_onward(lease, opened, begun)
     dead = 0
     while True:
         block: Block | None = None
@@ -80,9 +102,31 @@ def relay_once(
                 continue
             wait = work.failed(opened, error, backoff)
             return BlockResult(0, opened.last_sequence, dead, wait, _text(error))
-    before = opened.first_sequence - 1
-    stream.commit(connection, member, [(lease, opened.last_sequence)], after=[before])
+    work.commit(opened, sink)
     return BlockResult(len(block.events), opened.last_sequence, dead)
+
+
+def _require_onward(lease: Lease, opened: _Opened, begun: dict[int, Begun]) -> None:
+    """LogBehind when this block was begun before, and is not the very one that is still open."""
+    known = begun.get(lease.partition_id)
+    if known is not None and known.lease_epoch == lease.lease_epoch:
+        is_same = opened.reopened and opened.place == (
+            known.block_id,
+            known.first_sequence,
+            known.last_sequence,
+        )
+        if known.went_back or not (is_same or opened.first_sequence > known.last_sequence):
+            begun[lease.partition_id] = replace(known, went_back=True)
+            raise _put_back(lease, known.last_sequence, opened.first_sequence)
+    begun[lease.partition_id] = Begun(lease.lease_epoch, *opened.place)
+
+
+def _put_back(lease: Lease, sent: int, first: int) -> LogBehind:
+    return LogBehind(
+        f"{lease.topic} partition {lease.partition} was sent up to sequence {sent} under "
+        f"lease_epoch {lease.lease_epoch}, and the log has it begin at {first} again",
+        hint="a restore lost commits: open the next history by `penstock restore reconcile`",
+    )
 
 
 def _refuse_exhausted(block: Block, attempt: int) -> None:
@@ -110,6 +154,11 @@ class _Opened:
     attempt: int
     topic: str
     known_as: str
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """What no other block of this log has."""
+        return self.block_id, self.first_sequence, self.last_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +202,20 @@ class _Work:
             reopened=opened.reopened,
             events=tuple(events),
         )
+
+    def commit(self, opened: _Opened, sink: Sink) -> None:
+        """Move the position, where the block is still written down.
+
+        Behind a pooler the connection outlives a restore of the database.  A log that was put back
+        while the block was sent may hold other events under its sequences by now.
+        """
+        connection, before = self.connection, opened.first_sequence - 1
+        with sessions.of_connection(connection).transaction(connection):
+            present = self.open(sink)
+            if present is None or not present.reopened or present.place != opened.place:
+                raise _put_back(self.lease, opened.last_sequence, opened.first_sequence)
+            positions = [(self.lease, opened.last_sequence)]
+            stream.commit(connection, self.member, positions, after=[before])
 
     def dead_letter(self, refused: EventRefused) -> None:
         log.error("%s partition %s: %s", self.lease.topic, self.lease.partition, refused)

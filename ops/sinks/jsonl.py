@@ -115,6 +115,8 @@ class JsonlSink:
         try:
             offset = self._place(file, path, block)
             there = _read(file, offset, len(lines) + 1)
+            if _holds_others(there, block):
+                raise _other_events(path, block)
             if len(there) <= len(lines):
                 # Also when all of it stands there: after an fsync that failed, only new pages are
                 # written.
@@ -231,6 +233,28 @@ def _sequence(line: bytes) -> int | None:
         return int(json.loads(line)["sequence"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _holds_others(there: bytes, block: Block) -> bool:
+    """Whether a whole line that stands at the block's place is another event of its sequences.
+
+    What a power failure leaves of a torn block is no whole line, or is the very event.
+    """
+    ids = {event.sequence: str(event.event_id) for event in block.events} if there else {}
+    for line in there.splitlines():
+        found = _sequence(line)
+        if found in ids and json.loads(line).get("id") != ids[found]:
+            return True
+    return False
+
+
+def _other_events(path: Path, block: Block) -> SinkMisconfigured:
+    return SinkMisconfigured(
+        f"{path} holds other events under the sequences {block.first_sequence} to "
+        f"{block.last_sequence}",
+        hint="the database was restored to an older state: open the next history by "
+        "`penstock restore reconcile`, and the relay goes on in a new file",
+    )
 
 
 def _other_lines(path: Path) -> SinkMisconfigured:

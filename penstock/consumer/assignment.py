@@ -109,12 +109,17 @@ class Holding(LeaseLoop):
     # -- leases ---------------------------------------------------------------------------------
 
     def look_at_leases(self) -> list[InHand]:
-        """Forget what is no longer held, and begin what is new; answers that."""
+        """Forget what is no longer held, and begin what is new; answers that.
+
+        New is also what is held from further back: it is read again.
+        """
         held = {lease.partition_id: lease for lease in self.keeper.leases()}
         lost = [
             each
             for partition_id, each in self._hand.items()
-            if partition_id not in held or held[partition_id].lease_epoch != each.lease.lease_epoch
+            if partition_id not in held
+            or held[partition_id].lease_epoch != each.lease.lease_epoch
+            or held[partition_id].position < each.committed
         ]
         if lost:
             self.forget(lost)
@@ -254,7 +259,16 @@ class Holding(LeaseLoop):
         )
 
     def stands_at(self, each: InHand, position: int) -> None:
-        """The position in the database is known."""
+        """The position in the database is known.
+
+        StaleLease when it went back: what was read lies behind events that are not done.
+        """
+        if position < each.committed:
+            raise StaleLease(
+                f"partition {each.lease.partition} of {each.lease.topic} stands at {position} and "
+                f"stood at {each.committed}",
+                hint="a restore or a crash took commits back: it is read again from there",
+            )
         with self._lock:
             each.was_committed(position)
         self.keeper.moved(each.lease, position)

@@ -154,8 +154,15 @@ class LeaseKeeper(Keeper):
         max_events: int,
         max_each: int | None = None,
     ) -> list[tuple[Lease, list[Event]]]:
-        """Unread events behind the position of each lease."""
-        return stream.poll(connection, self.member, leases, max_events, max_each)
+        """Unread events behind the position of each lease.
+
+        LogBehind, and the partition is stopped, when the log ends before what was read.
+        """
+        try:
+            return stream.poll(connection, self.member, leases, max_events, max_each)
+        except LogBehind:
+            self._require(connection, leases)
+            raise
 
     def commit(
         self,
@@ -270,11 +277,26 @@ class LeaseKeeper(Keeper):
                 self._check_in_at = time.monotonic()
 
     def _require_known(self, connection: Connection) -> None:
-        known = list(self._known.values())
+        self._require(connection, list(self._known.values()))
+        self._doubtful = False
+
+    def _require(self, connection: Connection, known: Sequence[Lease]) -> None:
         restores.require_leases(
             connection, known, f'consumer "{self.consumer}"', self._subscription
         )
-        self._doubtful = False
+
+    def _went_back(self, before: dict[int, Lease], held: Sequence[Lease]) -> list[Lease]:
+        """Those whose position is behind where it was known to stand, under the same lease.
+
+        Behind a pooler the connection outlives a restore of the database.
+        """
+        known = {lease.partition_id: before.get(lease.partition_id, lease) for lease in held}
+        return [
+            lease
+            for lease in held
+            if known[lease.partition_id].lease_epoch == lease.lease_epoch
+            and known[lease.partition_id].position > lease.position
+        ]
 
     def _at_office(self, work: Callable[[Connection], object]) -> None:
         """Once more on a new connection when the old one turns out to be lost."""
@@ -299,7 +321,7 @@ class LeaseKeeper(Keeper):
             return
         if self._doubtful:
             self._require_known(connection)
-        begun = self._clock()
+        begun, before = self._clock(), dict(self._known)
         try:
             held = stream.check_in(connection, self.member, fresh=fresh)
         except UnknownConsumer:
@@ -315,7 +337,14 @@ class LeaseKeeper(Keeper):
             )
             self.joins += 1
             held = stream.check_in(connection, self._member, fresh=fresh)
+        back = self._went_back(before, held)
+        if back:
+            self.doubt()
+            self._require_known(connection)
         with self._lock:
+            for lease in back:  # the log holds all that was seen: it is read again from there
+                self._leases.pop(lease.partition_id, None)
+                self._known[lease.partition_id] = lease
             self._leases = {lease.partition_id: self._newest(lease) for lease in held}
             for lease in self._leases.values():
                 self._remember(lease)

@@ -132,11 +132,12 @@ class Keeper(ABC):
     def look_again(self, connection: Connection) -> None:
         """Take over the stored positions: the answers to the last commits may have been lost.
 
+        Or the commits, in a crash or a restore: what was done with them is to be done again.
         Also of leases that have ended by the local clock: a heartbeat can bring them back.
         """
         with self._lock:
             known = dict(self._leases)
         for lease in self.held(connection):
             before = known.get(lease.partition_id)
-            if before is not None and before.position < lease.position:
+            if before is not None and before.position != lease.position:
                 self.moved(lease, lease.position)

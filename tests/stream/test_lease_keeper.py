@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 import pytest
 
 from penstock.errors import DuplicateSession, SubscriptionNotFound
 from penstock.leases.database_keeper import LeaseKeeper
+from penstock.records import Lease
 from penstock.subscriptions import stream
 from tests.log.kit import Connection, wait_until
-from tests.stream.kit import SUBSCRIPTION, Clock, end_lease, filled, holders, short_leases, stored
+from tests.stream.kit import (
+    SUBSCRIPTION,
+    Clock,
+    check_in,
+    end_lease,
+    filled,
+    holders,
+    short_leases,
+    slow_leases,
+    stored,
+)
 
 
 def _slow_heartbeat(connection: Connection) -> None:
@@ -108,18 +121,23 @@ def test_an_id_that_runs_already_is_refused_at_once(
 
 
 def test_a_position_that_was_committed_during_a_check_in_is_kept(
-    connection: Connection, database_url: str
+    connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: the newest of both positions, under one lease_epoch only."""
     filled(connection)
-    short_leases(connection, 9)
+    slow_leases(connection)
     with LeaseKeeper(database_url, SUBSCRIPTION, consumer="a") as keeper:
         (lease,) = keeper.leases()
-        keeper.moved(lease, 7)
-        assert keeper.leases()[0].position == 7
-        before = keeper.last_success
-        keeper.check_in_soon()
-        wait_until(lambda: keeper.last_success > before, "another check-in")
+        real = stream.check_in
+
+        def meanwhile(*given: Any, **named: Any) -> list[Lease]:
+            held = real(*given, **named)
+            keeper.moved(lease, 7)
+            return held
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stream, "check_in", meanwhile)
+            check_in(keeper)
         assert keeper.leases()[0].position == 7
         assert stored(connection) == 0
         keeper.lost(lease)
