@@ -19,7 +19,7 @@ import penstock
 from penstock import database, log, subscriptions
 from penstock.consumer.consumer import Consumer
 from penstock.database import sessions
-from penstock.database.postgres import connection as postgres
+from penstock.database.postgres import connection as postgres, session
 from penstock.log import tail
 from penstock.publishing.bulk import publish_bulk
 from penstock.publishing.publish import publish_batch
@@ -231,7 +231,7 @@ def test_a_stray_notice_tells_nobody(
     """
     for url, told in ((database_url, True), (pooled, False), (pooled, True)):
         if (url, told) == (pooled, True):
-            monkeypatch.setattr(postgres, "is_own_session", lambda *_: True)
+            monkeypatch.setattr(session, "is_own_session", lambda *_: True)
         with database.connect(url) as own:
             ear = sessions.of_connection(own).listen(own)
             with own.transaction():

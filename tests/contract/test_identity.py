@@ -47,7 +47,7 @@ KNOWN_BY_ADDRESS: Guard = {
     "mysql": ("create_topic", "CONCAT(topic, '//', created)", "topic"),
 }
 IDS_NOT_RAISED: Guard = {
-    "postgres": ("open_history", "WHERE known.id >= counter.last_value", "WHERE false"),
+    "postgres": ("open_history", "PERFORM raise_counters(true);", ""),
     "mysql": ("raise_counters", "IF gone_topic > COALESCE(last_topic, 0) THEN", "IF FALSE THEN"),
 }
 
