@@ -207,6 +207,13 @@ class TornTransaction(PenstockError):
     sqlstate = "PS023"
 
 
+class TransactionRolledBack(PenstockError):
+    """The database has rolled back the whole transaction, the caller's own work too: begin it again.
+
+    MariaDB only, at REPEATABLE READ: a row that the call locks is newer than the snapshot.
+    """
+
+
 class TooManyParked(PenstockError):
     """As many events as a subscription may park wait already; nothing was passed over."""
 
@@ -324,6 +331,7 @@ _MYSQL_ERRNOS = range(MYSQL_ERRNO, MYSQL_ERRNO + 1_000)
 _MYSQL_MODULES = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
 _MYSQL_UNDEFINED = frozenset({1046, 1049, 1146, 1305, 1630})  # database, table, procedure
 _MYSQL_DISK_FULL = frozenset({1021, 1114})
+_MARIADB_SNAPSHOT_TOO_OLD = 1020  # innodb_snapshot_isolation
 
 
 def sqlstate_of(error: BaseException) -> str | None:
@@ -373,6 +381,11 @@ def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> Penstoc
         return NoDiskSpace(
             f"the database server has no disk space left ({message})",
             hint="free or add disk space; nothing of the transaction was written",
+        )
+    if number == _MARIADB_SNAPSHOT_TOO_OLD:
+        return TransactionRolledBack(
+            f"the database has rolled back the whole transaction ({message})",
+            hint="roll back and begin the transaction again, or use READ COMMITTED",
         )
     return None
 

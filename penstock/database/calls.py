@@ -23,6 +23,7 @@ from penstock.errors import (
     InvalidArgument,
     NoDiskSpace,
     PenstockError,
+    TransactionRolledBack,
     driver_error,
     errno_of,
     from_database,
@@ -41,8 +42,8 @@ _CONNECTION_LOST = frozenset(
     {0, 1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031}
 )
 _CLIENT_ERRORS = range(2000, 2100)
-#: Deadlocks, and locks that were not had in time.
-_CONTENTION = frozenset({"40P01", "55P03", 1205, 1213})
+#: Deadlocks, locks that were not had in time, and on MariaDB a row newer than the snapshot.
+_CONTENTION = frozenset({"40P01", "55P03", 1020, 1205, 1213})
 _NOTICES_FULL = "54000"  # program_limit_exceeded
 #: Ended by a limit of time or by an operator.
 _CANCELLED = frozenset({"57014", 1317, 1969, 3024})
@@ -183,8 +184,11 @@ def is_unavailable(error: BaseException) -> bool:
 def is_contention(error: BaseException) -> bool:
     """Whether a driver error says that another transaction was in the way: it may pass next time.
 
-    The database has rolled back at least the statement; a deadlock, the whole transaction.
+    The database has rolled back at least the statement; at a deadlock, and where a snapshot was too
+    old for MariaDB, the whole transaction.
     """
+    if isinstance(error, TransactionRolledBack):
+        return True
     return (errno_of(error) or sqlstate_of(error)) in _CONTENTION
 
 

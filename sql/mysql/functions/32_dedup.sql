@@ -1,13 +1,17 @@
 -- name: claim_dedup_key
 -- Takes a dedup key, whose bucket is locked, for an event; earlier is the event that has it already. Every look is a locking one,
--- because a snapshot may be older than the row.
+-- because a snapshot may be older than the row. At REPEATABLE READ MariaDB refuses to lock such a row (1020) and rolls back the whole
+-- transaction, the caller's work too, where innodb_snapshot_isolation is on: as it is by default from 11.6.2. So these two
+-- statements switch it off for themselves. Older branches may know no such variable; there it is off, unless somebody switched it on.
 CREATE PROCEDURE claim_dedup_key(of_topic BIGINT, given_key VARCHAR(255), event_id BINARY(16), OUT earlier BINARY(16))
 BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SET earlier = NULL;
+    /*M!110602 SET STATEMENT innodb_snapshot_isolation = OFF FOR */
     INSERT IGNORE INTO dedup_keys (topic_id, dedup_key, event_id, at)
     VALUES (of_topic, CAST(given_key AS BINARY), event_id, UTC_TIMESTAMP(6));
     IF ROW_COUNT() = 0 THEN
+        /*M!110602 SET STATEMENT innodb_snapshot_isolation = OFF FOR */
         SELECT d.event_id INTO earlier
         FROM dedup_keys AS d
         WHERE d.topic_id = of_topic AND d.dedup_key = CAST(given_key AS BINARY)
