@@ -208,7 +208,7 @@ class TornTransaction(PenstockError):
 
 
 class TransactionRolledBack(PenstockError):
-    """The database has rolled back the whole transaction, the caller's own work too: begin it again.
+    """The database has rolled back the whole transaction, with the caller's work: begin it again.
 
     MariaDB only, at REPEATABLE READ: a row that the call locks is newer than the snapshot.
     """

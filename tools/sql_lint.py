@@ -59,7 +59,8 @@ _LOCKS_ON_PURPOSE = re.compile(r"\bFOR\s+UPDATE\b|\bLOCK\s+IN\s+SHARE\s+MODE\b",
 
 _PROCEDURE = re.compile(r"^CREATE PROCEDURE\b.*?^END;", re.DOTALL | re.MULTILINE)
 _WHOLE_CALL = re.compile(
-    r"CALL undo_call\(\);\s+RESIGNAL;\s+END;\s+CALL begin_call\(.*CALL end_call\(\);\s+END;\Z",
+    r"CALL undo_call\(\);\s+(?:DO LAST_INSERT_ID\(id_before\);\s+)?RESIGNAL;\s+END;\s+"
+    r"CALL begin_call\(.*CALL end_call\(\);\s+END;\Z",
     re.DOTALL,
 )
 _NOISE = re.compile(r"/\*[!M]*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`", re.DOTALL)

@@ -5,7 +5,7 @@ CREATE PROCEDURE refuse_bad_event(events JSON, longest_delay DOUBLE, hidden JSON
 READS SQL DATA
 BEGIN
     DECLARE at_place, topic_partitions, max_bytes, asked_partition INT;
-    DECLARE topic_address, event_key, event_type, event_content_type, event_headers, event_dedup_key LONGTEXT;
+    DECLARE topic_address, event_key, event_type, event_content_type, event_headers, event_dedup_key, given_id LONGTEXT;
     DECLARE topic_strategy VARCHAR(255);
     DECLARE payload_bytes BIGINT;
     DECLARE event_not_before DATETIME(6);
@@ -14,12 +14,12 @@ BEGIN
     DECLARE suspects CURSOR FOR
         SELECT i.place - 1, i.topic, t.partitions, t.max_payload_bytes, t.strategy, LENGTH(FROM_BASE64(i.payload)), i.`key`,
                i.type, i.content_type, IF(JSON_TYPE(i.headers) = 'STRING', JSON_UNQUOTE(i.headers), NULLIF(i.headers, 'null')),
-               i.`partition`, i.not_before, i.dedup_key
+               i.`partition`, i.not_before, i.dedup_key, i.event_id
         FROM JSON_TABLE(events, '$[*]' COLUMNS (
             place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', payload LONGTEXT PATH '$.payload',
             `key` LONGTEXT PATH '$.key', type LONGTEXT PATH '$.type', content_type LONGTEXT PATH '$.content_type',
             headers JSON PATH '$.headers', `partition` INT PATH '$.partition', not_before DATETIME(6) PATH '$.not_before',
-            dedup_key LONGTEXT PATH '$.dedup_key'
+            dedup_key LONGTEXT PATH '$.dedup_key', event_id LONGTEXT PATH '$.event_id'
         )) AS i
         LEFT JOIN topics AS t
             ON t.address_hash = UNHEX(SHA2(i.topic, 256)) AND NOT JSON_CONTAINS(hidden, CAST(t.id AS CHAR))
@@ -28,6 +28,8 @@ BEGIN
            OR CHAR_LENGTH(i.dedup_key) > 255 OR i.`partition` < 0 OR i.`partition` >= t.partitions
            OR i.`partition` IS NULL AND t.strategy NOT IN ('crc32', 'round_robin')
            OR i.not_before > UTC_TIMESTAMP(6) + INTERVAL CAST(longest_delay AS SIGNED) SECOND
+           OR i.event_id IS NOT NULL AND (CHAR_LENGTH(REPLACE(i.event_id, '-', '')) <> 32
+                                          OR REPLACE(i.event_id, '-', '') NOT REGEXP '^[0-9a-fA-F]{32}$')
            OR LENGTH(i.headers) > 70 OR JSON_TYPE(i.headers) NOT IN ('OBJECT', 'NULL', 'STRING')
            OR JSON_TYPE(i.headers) = 'STRING' AND NOT JSON_VALID(JSON_UNQUOTE(i.headers))
            OR JSON_TYPE(i.headers) = 'STRING' AND JSON_UNQUOTE(i.headers) NOT REGEXP '^[[:space:]]*[{]'
@@ -36,13 +38,13 @@ BEGIN
     OPEN suspects;
     suspect: LOOP
         FETCH suspects INTO at_place, topic_address, topic_partitions, max_bytes, topic_strategy, payload_bytes, event_key,
-            event_type, event_content_type, event_headers, asked_partition, event_not_before, event_dedup_key;
+            event_type, event_content_type, event_headers, asked_partition, event_not_before, event_dedup_key, given_id;
         IF is_done THEN
             LEAVE suspect;
         END IF;
         CALL event_problem(
             topic_partitions, max_bytes, topic_strategy, payload_bytes, event_key, event_type, event_content_type, event_headers,
-            asked_partition, event_not_before, event_dedup_key, longest_delay, problem);
+            asked_partition, event_not_before, event_dedup_key, longest_delay, given_id, problem);
         IF problem IS NOT NULL THEN
             CALL refuse(LEFT(problem, 5), CONCAT('event ', at_place, ' for topic "',
                                                  COALESCE(LEFT(topic_address, 60), 'NULL'), '": ', SUBSTR(problem, 7)));
@@ -152,6 +154,7 @@ BEGIN
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         CALL undo_call();
+        DO LAST_INSERT_ID(id_before);
         RESIGNAL;
     END;
     CALL begin_call('publish_batch()');
