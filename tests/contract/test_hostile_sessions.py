@@ -260,6 +260,8 @@ SETTINGS = {
     "tmp_table_size = 1024": "tmp_table_size",
     "cte_max_recursion_depth = 0": "cte_max_recursion_depth",
     "max_recursive_iterations = 0": "max_recursive_iterations",
+    "default_regex_flags = 'MULTILINE'": "default_regex_flags",
+    "default_regex_flags = 'EXTENDED_MORE'": "default_regex_flags",
 }
 #: MySQL 9 has none of these without a right on the server, or another engine's name for it.
 NOT_THERE = (1193, 1227)
@@ -291,6 +293,37 @@ def test_a_setting_that_reaches_into_a_procedure_is_refused(
                 database.call(own, "topic_lookup", topic=topic)
             with pytest.raises(InvalidArgument, match=SETTINGS[setting]):
                 penstock.publish_batch(own, [penstock.Message(topic, b"x")])
+
+
+#: A JSON array whose second line is an object: with MULTILINE, ^ is also in front of that.
+NO_OBJECT = "[1,\n" + '{"a":' * 31 + "1" + "}" * 31 + "]"
+
+
+def _headers_accepted(own: Any, headers: str, flags: str) -> bool:
+    """Whether a session with these flags may publish an event with these headers."""
+    assert _set(own, f"default_regex_flags = '{flags}'")
+    database.execute(own, "START TRANSACTION")
+    call = f"CALL penstock.publish('{OURS}', 'x', NULL, NULL, NULL, %(h)s, NULL, 0, NULL, NULL, 0)"
+    try:
+        database.execute(own, call, {"h": headers})
+    except InvalidArgument:
+        return False
+    finally:
+        database.execute(own, "ROLLBACK")
+    return True
+
+
+def test_no_session_says_what_a_pattern_means(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
+    """Guard: refuse_serializable asks for default_regex_flags; the mutant lets an array in."""
+    if mysql_db.engine != "mariadb":
+        return  # MySQL has no such setting
+    with as_login(tenants, tenant(tenants, "ours")) as own:
+        assert not _headers_accepted(own, NO_OBJECT, "")
+        assert not _headers_accepted(own, NO_OBJECT, "MULTILINE")
+        mysql_db.without_guard(
+            "refuse_serializable", "/*M! OR @@SESSION.default_regex_flags <> '' */ THEN", "THEN"
+        )
+        assert _headers_accepted(own, NO_OBJECT, "MULTILINE")
 
 
 def _lookup(own: Any, topic: str) -> str:

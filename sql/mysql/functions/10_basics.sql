@@ -76,7 +76,8 @@ END;
 
 -- name: end_call
 -- Closes what begin_call has opened: the last thing that a procedure does, behind its result too. Whoever is told of an error either
--- finds everything undone or is refused from then on. penstock_call goes with it, or the undo of a later call that fails before it
+-- finds everything undone or is refused from then on; except by a kill that comes after this, which reports 1317 for a call that is
+-- complete. So after 1317 nothing is known, and the caller has to ROLLBACK. penstock_call goes with it, or the undo of a later call that fails before it
 -- has begun would take this one back.
 CREATE PROCEDURE end_call()
 BEGIN
@@ -110,7 +111,8 @@ BEGIN
     ELSEIF NOT @@SESSION.sql_big_selects OR NOT @@SESSION.unique_checks OR NOT @@SESSION.foreign_key_checks
         OR @@SESSION.sql_auto_is_null OR @@SESSION.max_error_count < 64 OR @@SESSION.max_sort_length < 1024
         OR @@SESSION.tmp_table_size BETWEEN 1 AND 65535
-        OR @@SESSION./*!80000 cte_max_recursion_depth */ /*M! max_recursive_iterations */ < 1000 THEN
+        OR @@SESSION./*!80000 cte_max_recursion_depth */ /*M! max_recursive_iterations */ < 1000
+        /*M! OR @@SESSION.default_regex_flags <> '' */ THEN
         CALL refuse_settings(what);
     END IF;
 END;
@@ -120,7 +122,8 @@ END;
 -- table at all, an error that only the look at rights gives would tell a hidden topic from a missing one. Without unique_checks and
 -- foreign_key_checks MariaDB locks an empty table whole for its first insert: one publisher would stop all. Without
 -- foreign_key_checks what a consumer leaves stays, sql_auto_is_null and max_sort_length change what a query finds, and a procedure
--- whose warnings are not kept does not notice that it found nothing.
+-- whose warnings are not kept does not notice that it found nothing. default_regex_flags of MariaDB gives every pattern another meaning:
+-- names with control characters and headers that are no JSON object got in.
 CREATE PROCEDURE refuse_settings(what VARCHAR(100))
 NO SQL
 BEGIN
@@ -132,6 +135,7 @@ BEGIN
         WHEN @@SESSION.max_error_count < 64 THEN 'max_error_count of 64 or more'
         WHEN @@SESSION.max_sort_length < 1024 THEN 'max_sort_length of 1024 or more'
         WHEN @@SESSION.tmp_table_size BETWEEN 1 AND 65535 THEN 'tmp_table_size of 65536 or more'
+        /*M! WHEN @@SESSION.default_regex_flags <> '' THEN 'default_regex_flags of none' */
         ELSE /*!80000 'cte_max_recursion_depth of 1000 or more' */ /*M! 'max_recursive_iterations of 1000 or more' */
     END));
 END;
