@@ -121,7 +121,7 @@ class MySQLDatabase(_Connections):
     def __init__(self, engine: str, server: MySQLTestServer) -> None:
         super().__init__(engine, server.url(_APP))
         self.app = _APP
-        #: What stands in the place of functions until the next test.
+        #: What stands in the place of functions until close().
         self.mutants: dict[str, str] = {}
 
     def without_guard(self, function: str, old_text: str, new_text: str) -> None:
@@ -155,21 +155,26 @@ class MySQLDatabase(_Connections):
         wait_until(is_blocked, f"thread {thread} waits for a lock")
 
     def reset(self) -> None:
-        """Rows and procedures as the installation left them."""
+        """Rows as the installation left them; close() has seen to the procedures."""
         schema = config.schema_name()
         self.run(f"USE `{schema}`")
         # A log that begins where the last test has come to: an id is given out only once.
         self.run("INSERT INTO pending (event_count) VALUES (1)")
         for table in self._used_tables(schema):
             self.run(_SEEDED.get(table) or self._emptied(table))
-        for function in sorted(self.mutants):
-            self._create(function, routines()[function])
-        self.mutants.clear()
         self.run(f"DROP DATABASE IF EXISTS `{_APP}`")
         self.run(f"CREATE DATABASE `{_APP}`")
         known_topics.clear()
 
     def close(self) -> None:
+        self._end_connections()
+        # At once: tests of other folders work on the same schema, by an object of their own.
+        for function in sorted(self.mutants):
+            self._create(function, routines()[function])
+        self.mutants.clear()
+        self._end_connections()
+
+    def _end_connections(self) -> None:
         super().close()
         self._opened.clear()
         self._own = None

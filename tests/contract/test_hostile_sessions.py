@@ -213,7 +213,10 @@ def test_a_cut_array_hides_no_topic_from_the_look_at_rights(
     with as_login(tenants, tenant(tenants, "ours")) as own:
         assert _publish_beside(own, mine) == set()
         mysql_db.without_guard(*AGGREGATED)
-        assert bool(_publish_beside(own, mine)) is (mysql_db.engine == "mariadb")
+        ((version,),) = mysql_db.run("SELECT VERSION()")
+        # MySQL and older branches of MariaDB do not close what they have cut.
+        closes = mysql_db.engine == "mariadb" and not version.startswith("10.")
+        assert bool(_publish_beside(own, mine)) is closes
 
 
 def test_a_cut_array_lifts_no_back_pressure(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
