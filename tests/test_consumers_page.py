@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import subscriptions
 from penstock.subscriptions import stream
-from tests.log.kit import drain, topic
+from tests.kit.log import drain, topic
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "consumers.md"
 

@@ -17,7 +17,7 @@ import pytest
 from psycopg import sql
 
 import penstock
-from tests.core.tenants import Tenants, tenants_of
+from tests.kit.tenants import Tenants, tenants_of
 from tests.support import MISSING, missing
 from tools import java
 from tools.servers.errors import ServerUnavailable

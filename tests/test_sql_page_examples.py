@@ -1,6 +1,6 @@
 """The examples of `docs/sql.md`, pasted into the clients that they are written for.
 
-The psql example is also run through the driver, in tests/core/test_sql_page.py.
+The psql example is also run through the driver, in tests/postgres/database/test_sql_page.py.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from benchmarks.measure import Aim, Case, Figure, Gap, Settings, figure, measure
 from benchmarks.report import line
 from penstock.errors import PenstockError
 from tests import servers
-from tests.log.kit import wait_until
+from tests.kit.log import wait_until
 from tests.support import missing
 
 TINY = Settings(

@@ -27,10 +27,10 @@ from penstock.records import Event, Message
 from penstock.subscriptions import dead_letters, stream
 from tests.consumers.conftest import Connection, StartDaemon
 from tests.consumers.process import until
-from tests.core.adapters import BEHIND_A_POOLER, run
 from tests.doctor.pooler import Pooler
-from tests.log.kit import TOPIC, drain, texts, topic
-from tests.stream.kit import (
+from tests.kit.adapters import BEHIND_A_POOLER, run
+from tests.kit.log import TOPIC, drain, texts, topic
+from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
     filled,

@@ -18,7 +18,7 @@ from penstock.cli.worker import load
 from penstock.errors import ConfigurationError, InvalidArgument
 from tests.consumers.conftest import Connection
 from tests.consumers.process import ROOT, until
-from tests.log.kit import drain, topic
+from tests.kit.log import drain, topic
 
 _APPLICATION = """
 import pathlib, time

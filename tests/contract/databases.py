@@ -15,7 +15,7 @@ from penstock.database.mysql import scripts as mysql_scripts
 from penstock.database.mysql.connection import is_mariadb
 from penstock.publishing import known_topics
 from tests import guards
-from tests.log.kit import wait_until
+from tests.kit.log import wait_until
 from tests.servers import MySQLTestServer
 
 if TYPE_CHECKING:

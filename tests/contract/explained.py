@@ -20,8 +20,8 @@ from penstock.subscriptions import stream
 from tests.contract.reads import Reads, relation
 from tests.contract.seeded import Seeded
 from tests.guards import nodes, plan_of
-from tests.log.kit import TOPIC
-from tests.stream.kit import SUBSCRIPTION
+from tests.kit.log import TOPIC
+from tests.kit.stream import SUBSCRIPTION
 
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 _STATEMENT = re.compile(r"(?<![\w`.])(SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH)\s")

@@ -17,8 +17,8 @@ from penstock.subscriptions import dead_letters, policies, stream
 from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
-from tests.log.kit import drain, topic
-from tests.stream.kit import STREAM, SUBSCRIPTION
+from tests.kit.log import drain, topic
+from tests.kit.stream import STREAM, SUBSCRIPTION
 
 #: How many events a consumer has in flight.
 WINDOW = 5

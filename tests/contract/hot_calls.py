@@ -18,8 +18,8 @@ from penstock.records import Message
 from penstock.subscriptions import stream
 from tests.contract.reads import counted
 from tests.contract.seeded import TOPICS, Seeded
-from tests.log.kit import TOPIC
-from tests.stream.kit import SUBSCRIPTION
+from tests.kit.log import TOPIC
+from tests.kit.stream import SUBSCRIPTION
 
 #: The ledger of positions, by subscription, partition and id.
 LEDGER = "positions_subscription_id_partition_id_id_idx"

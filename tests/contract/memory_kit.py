@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from penstock.testing import MemoryDatabase, VirtualClock, statements
-from tests.log.kit import wait_until
+from tests.kit.log import wait_until
 
 #: Tables of the databases that have another name in memory, or are part of another one.
 _TABLES = {"events": ("log", "unsequenced"), "positions": ("leases",)}

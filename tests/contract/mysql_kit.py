@@ -11,7 +11,7 @@ from typing import Any
 from penstock import log
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import sql
-from tests.log.kit import wait_until
+from tests.kit.log import wait_until
 
 GATE = "penstock test gate"
 WAIT = f"DO GET_LOCK('{GATE}', 20); DO RELEASE_LOCK('{GATE}'); "

@@ -10,7 +10,7 @@ from penstock.consumer.consumer import Batch, Consumer
 from penstock.records import Event
 from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase
-from tests.stream.kit import SUBSCRIPTION
+from tests.kit.stream import SUBSCRIPTION
 
 
 def new_consumer(db: ContractDatabase, **options: Any) -> Consumer:

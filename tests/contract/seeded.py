@@ -15,8 +15,8 @@ from penstock.subscriptions import stream
 from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
-from tests.log.kit import TOPIC, drain, put, topic
-from tests.stream.kit import SUBSCRIPTION
+from tests.kit.log import TOPIC, drain, put, topic
+from tests.kit.stream import SUBSCRIPTION
 
 TOPICS = 1_000
 PARTITIONS = 4

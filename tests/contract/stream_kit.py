@@ -1,4 +1,4 @@
-"""What the contract tests of streams share; tests.stream.kit does the rest."""
+"""What the contract tests of streams share; tests.kit.stream does the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.subscriptions import stream
 from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.memory_kit import MemoryContractDatabase
-from tests.stream.kit import SUBSCRIPTION, filled, member_with_lease
+from tests.kit.stream import SUBSCRIPTION, filled, member_with_lease
 
 PAST = "2000-01-01 00:00:00"
 

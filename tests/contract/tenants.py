@@ -17,7 +17,7 @@ from penstock import database, log
 from penstock.subscriptions import stream
 from penstock.topics import rights
 from tests.contract.databases import ContractDatabase
-from tests.core import tenants as core
+from tests.kit import tenants as core
 
 OURS, THEIRS, OPEN = "ours/orders", "theirs/orders", "open/orders"
 

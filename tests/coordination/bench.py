@@ -19,7 +19,7 @@ from penstock.leases.coordination.sql import SqlRegistry
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_guards import NO_EPOCH, NO_FENCE, NO_LIMIT, NOT_FORWARD
 from tests.contract.stream_kit import end_lease
-from tests.stream.kit import SUBSCRIPTION, filled
+from tests.kit.stream import SUBSCRIPTION, filled
 
 PARTITIONS = 8
 EVENTS = 20

@@ -31,8 +31,8 @@ from tests import servers
 from tests.command import run
 from tests.contract.databases import ContractDatabase
 from tests.faults.proxy import HOST, Proxies
-from tests.log.kit import Connection, wait_until
-from tests.stream.kit import (
+from tests.kit.log import Connection, wait_until
+from tests.kit.stream import (
     STREAM,
     SUBSCRIPTION,
     filled,

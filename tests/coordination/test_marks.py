@@ -13,7 +13,7 @@ from penstock.leases.coordination.marks import copy_positions, keep_copying
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
-from tests.stream.kit import STREAM, SUBSCRIPTION, filled, member_with_lease, stored
+from tests.kit.stream import STREAM, SUBSCRIPTION, filled, member_with_lease, stored
 from tools.servers import StoreServer
 
 EVENTS = 10

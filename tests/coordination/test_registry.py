@@ -23,7 +23,7 @@ from penstock.errors import (
 from penstock.leases.coordination import LeaseRegistry, open_registry
 from tests.coordination.bench import GUARDS, Bench, InMemory, InStore, state
 from tests.coordination.conftest import of_kind
-from tests.log.kit import wait_until
+from tests.kit.log import wait_until
 
 
 def test_partitions_begin_free(bench: Bench) -> None:

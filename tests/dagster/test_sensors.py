@@ -12,7 +12,7 @@ from penstock.database import call
 from penstock.subscriptions import stream
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
 from tests.dagster.test_load import DOWN, SLUG
-from tests.log.kit import part
+from tests.kit.log import part
 
 
 def test_neighbours_are_archived_in_one_run() -> None:

@@ -16,7 +16,7 @@ from penstock.subscriptions import stream
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import NOW, TOPIC, Connection, Run, begin, only
 from tests.guards import definition, without_guard
-from tests.log.kit import drain, put
+from tests.kit.log import drain, put
 
 pytestmark = pytest.mark.timeout(240)
 

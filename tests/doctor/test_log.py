@@ -18,7 +18,7 @@ from penstock.database import migrate
 from penstock.doctor import Limits, Severity, doctor
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import ROOT, TOPIC, Connection, Run, begin, only
-from tests.log.kit import backend_pid, part, wait_until_blocked
+from tests.kit.log import backend_pid, part, wait_until_blocked
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -23,7 +23,7 @@ from penstock.log.restores import report_position
 from tests import servers
 from tests.doctor.kit import ROOT, TOPIC, only
 from tests.doctor.mysql_client import on_the_path
-from tests.log.kit import part
+from tests.kit.log import part
 from tests.support import missing
 from tools.servers import DURABLE, MARIADB, MYSQL, MySQLServer
 

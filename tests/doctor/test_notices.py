@@ -16,7 +16,7 @@ from penstock.doctor import doctor
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import TOPIC, begin, only
 from tests.guards import without_guard
-from tests.log.kit import wait_until
+from tests.kit.log import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.contract.stream_kit import end_lease
 from tests.faults.checker import Anomaly
 from tests.faults.hooks import label_of
 from tests.faults.world import TOPIC, World
-from tests.log.kit import drain
+from tests.kit.log import drain
 
 SUBSCRIPTION = "exact"
 PARTITIONS = 2

@@ -18,7 +18,7 @@ from penstock.database.migrate import migrate
 from penstock.errors import PenstockError
 from resources.system_user import give_to_server_user
 from tests.faults.servers import CrashingMySQL, CrashingPostgres
-from tests.log.kit import wait_until
+from tests.kit.log import wait_until
 from tests.support import missing
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.databases import ContractDatabase
+from tests.contract.leases.test_check_in import EVERYBODY_IS_DEAD
 from tests.contract.stream_guards import NO_FENCE, NO_LIMIT, NO_LOCK, NOT_FORWARD
 from tests.contract.stream_kit import Guard
-from tests.contract.test_check_in import EVERYBODY_IS_DEAD
 from tests.faults.play import Play
 
 SAME_EPOCH: Guard = {

@@ -11,7 +11,7 @@ from ops.health import health
 from ops.policy_file import Policies
 from ops.restore import report_position
 from penstock.cli.exit_codes import EXIT_NO
-from tests.log.kit import part
+from tests.kit.log import part
 from tests.ops.conftest import TOPIC, Run
 
 Connection = psycopg.Connection[tuple[Any, ...]]

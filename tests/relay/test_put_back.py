@@ -18,9 +18,9 @@ from ops.sinks.jsonl import JsonlSink
 from penstock import database
 from penstock.subscriptions import stream
 from tests.doctor.pooler import Pooler
-from tests.log.kit import drain, known_as, topic, wait_until
-from tests.log.storage import many
-from tests.stream.kit import STREAM, SUBSCRIPTION, slow_leases
+from tests.kit.log import drain, known_as, topic, wait_until
+from tests.kit.storage import many
+from tests.kit.stream import STREAM, SUBSCRIPTION, slow_leases
 from tests.support import PostgresServer
 
 FAST = Backoff(base_seconds=0.01, max_seconds=0.05)

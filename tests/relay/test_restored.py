@@ -23,8 +23,8 @@ from ops.sinks.pulsar import PulsarSink
 from penstock import log
 from penstock.errors import LogBehind
 from penstock.subscriptions import stream
-from tests.log.kit import drain, put, topic
-from tests.log.storage import many
+from tests.kit.log import drain, put, topic
+from tests.kit.storage import many
 from tests.relay.conftest import Broker
 from tests.support import PostgresServer
 

@@ -17,7 +17,7 @@ from penstock.testing import (
     published,
 )
 from penstock.testing.store import Transaction
-from tests.log.kit import wait_until
+from tests.kit.log import wait_until
 from tests.testing.conftest import ORDERS
 
 

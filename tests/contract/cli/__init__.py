@@ -1,0 +1,3 @@
+"""The command, on every engine."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The consumer, on every engine."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Connections, migrations, plans, faults and limits, on every engine."""
+
+from __future__ import annotations

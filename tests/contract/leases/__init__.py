@@ -1,0 +1,3 @@
+"""Leases, check-ins and fair shares, on every engine."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""What only MySQL and MariaDB have."""
+
+from __future__ import annotations

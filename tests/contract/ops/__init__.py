@@ -1,0 +1,3 @@
+"""Log epochs and relays, on every engine."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Publishing, on every engine."""
+
+from __future__ import annotations

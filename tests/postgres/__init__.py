@@ -1,0 +1,3 @@
+"""What only PostgreSQL has, in folders named as those of penstock."""
+
+from __future__ import annotations

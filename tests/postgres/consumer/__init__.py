@@ -1,0 +1,3 @@
+"""The consumer, as only PostgreSQL has it."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Leases, check-ins and fair shares, as only PostgreSQL has it."""
+
+from __future__ import annotations

@@ -1,0 +1,26 @@
+"""What tests.contract.log.test_held would see, if something of the hot path were updated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.databases import PostgresDatabase
+from tests.contract.log.test_held import BEATS, work_under_a_snapshot
+
+
+@pytest.fixture
+def db(database_url: str) -> Iterator[PostgresDatabase]:
+    """A fresh database of PostgreSQL."""
+    postgres = PostgresDatabase("postgres", database_url)
+    yield postgres
+    postgres.close()
+
+
+def test_a_row_that_every_pass_updates_is_noticed(db: PostgresDatabase) -> None:
+    """Mutant: the sequencer notes in a row of its own that it was there."""
+    lock = "PERFORM FROM sequencer FOR UPDATE SKIP LOCKED;"
+    update = "UPDATE sequencer SET singleton = true;"
+    db.without_guard("sequence", f"{lock}\n", f"{lock} {update}\n")
+    assert sum(dead for _, dead in work_under_a_snapshot(db, 0)) >= BEATS

@@ -1,0 +1,3 @@
+"""Publishing, as only PostgreSQL has it."""
+
+from __future__ import annotations

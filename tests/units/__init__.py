@@ -1,0 +1,3 @@
+"""What needs no server."""
+
+from __future__ import annotations
