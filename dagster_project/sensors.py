@@ -19,9 +19,8 @@ from dagster_project.sequencing import log_metadata, watermarks_version
 from dagster_project.topics import EPOCHS_PER_RUN
 from dagster_project.triggers import WORK_TAG, is_running, pause_after, result, sense_while_up
 from ops.policy_file import Policies
-from ops.seal import key_of, log_epochs
+from ops.seal import copies_of, key_of, log_epochs
 from penstock import log, subscriptions
-from penstock.database import call
 from penstock.errors import TopicNotFound
 from penstock.records import LogEpoch
 from penstock.topics import names
@@ -135,15 +134,15 @@ def _epochs(connection: Any, topic: str, policies: Policies) -> _Epochs | None:
     """
     try:
         epochs = log_epochs(connection, topic)
-        copies = call(connection, "copies_of", topic=topic)
+        copies = copies_of(connection, topic)
     except TopicNotFound:
         return None
     recent = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=KEEP_DROPPED_DAYS)
     kept = [each for each in epochs if each.dropped_at is None or each.dropped_at > recent]
     wanted = set(policies.of_topic(topic).archive)
     written: dict[tuple[int, int], set[str]] = {}
-    for partition, log_epoch, target, *_ in copies:
-        written.setdefault((partition, log_epoch), set()).add(target)
+    for copy in copies:
+        written.setdefault((copy.partition, copy.log_epoch), set()).add(copy.target)
     unarchived = {
         epoch_name(key_of(epoch))
         for epoch in kept
@@ -234,11 +233,9 @@ def _missing_copies(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition
 def _lost(connection: Any, topic: str, target: str) -> list[tuple[str, str]]:
     """The copies that were there and are gone: partition key, and since when."""
     return [
-        (epoch_name((partition, log_epoch)), changed_at.isoformat())
-        for partition, log_epoch, name, state, _, changed_at in call(
-            connection, "copies_of", topic=topic
-        )
-        if name == target and state == "missing"
+        (epoch_name((copy.partition, copy.log_epoch)), copy.changed_at.isoformat())
+        for copy in copies_of(connection, topic)
+        if copy.target == target and copy.state == "missing"
     ]
 
 

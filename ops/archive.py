@@ -24,7 +24,8 @@ from penstock.database import call, connect
 from penstock.errors import EpochError, NoDiskSpace
 from penstock.log.restores import Seen, require_log
 from penstock.records import LogEpoch
-from penstock.topics.names import describe_topic
+from penstock.topics.names import describe_topic, partition_ranges
+from penstock.topics.partition_ids import id_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +76,7 @@ def require_archived(url: str, topic: str, target: Target) -> None:
         found = describe_topic(connection, topic)
         seen: dict[int, Seen] = {}
         for (partition, _), entries in committed_epochs(open_table(target, found.known_as)).items():
-            own = (found.topic_id << 16) | partition
+            own = id_of(found.topic_id, partition)
             for entry in entries:
                 place = Seen(entry.last_sequence, entry.history)
                 seen[own] = max(seen.get(own, place), place, key=_place)
@@ -226,13 +227,13 @@ def _plans(
         return []
     topic = epochs[0].topic
     with connect(url) as connection:
-        ranges = call(connection, "high_watermarks", topic=topic)
-    low = {partition: sequence for partition, sequence, *_ in ranges}
+        ranges = partition_ranges(connection, topic)
+    low = {each.partition: each.low_sequence for each in ranges}
     kept = [each for each in epochs if each.first_sequence >= low[each.partition]]
     dropped = [each for each in epochs if each not in kept]
     plans = [_plan(each) for each in kept]
     plans += [_plan_from_copy(spark, each, sources) for each in dropped]
-    history = max(history for *_, history, _ in ranges)
+    history = max(each.history for each in ranges)
     return [dataclasses.replace(plan, history=history) for plan in plans]
 
 

@@ -24,6 +24,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ops.archive_format import PARTITION_COLUMNS, TABLE_SCHEMA, EpochPlan
+from ops.seal import EpochKey
 from ops.targets import Target, make_durable
 from penstock.errors import ConfigurationError, EpochError
 
@@ -53,7 +54,7 @@ class WrittenFile:
     modified_ms: int
 
 
-Committed = dict[tuple[int, int], list[ArchiveFile]]
+Committed = dict[EpochKey, list[ArchiveFile]]
 
 
 def open_table(target: Target, known_as: str) -> DeltaTable | None:

@@ -26,6 +26,7 @@ from ops.archive_format import (
 )
 from ops.archive_table import WrittenFile, commit_epoch, discard
 from ops.checksum import EpochChecksum, batch_fields
+from ops.seal import EpochKey
 from ops.targets import Target, make_durable
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql.types import StructType
-
-EpochKey = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from penstock.leases.loop import LeaseLoop
 from penstock.log.restores import Seen, require_log
 from penstock.records import Lease
 from penstock.topics import names
+from penstock.topics.partition_ids import topic_of
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -150,7 +151,7 @@ class Relay(LeaseLoop):
 
     def _prove(self, connection: Connection, lease: Lease) -> str:
         """Once for each topic and address; answers the name that the sink knows the topic by."""
-        topic_id = lease.partition_id >> 16
+        topic_id = topic_of(lease.partition_id)
         if lease.partition >= self._proven.get(lease.topic, 0) or topic_id not in self._known_as:
             self.preflight(connection, [lease.topic])
         if topic_id not in self._known_as:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from penstock.database import call
-from penstock.records import LogEpoch
+from penstock.records import EpochCopyState, LogEpoch
 
 #: (partition, log epoch): what names a log epoch within its topic.
 EpochKey = tuple[int, int]
@@ -55,6 +55,11 @@ def missing_copies(connection: Any, topic: str, target: str) -> list[LogEpoch]:
     """The sealed log epochs that lack a verified copy on the target."""
     rows = call(connection, "missing_copies", topic=topic, target=target)
     return [_log_epoch(topic, row) for row in rows]
+
+
+def copies_of(connection: Any, topic: str) -> list[EpochCopyState]:
+    """Every copy of a topic's log epochs that was ever recorded, and whether it is there."""
+    return [EpochCopyState(*row) for row in call(connection, "copies_of", topic=topic)]
 
 
 def forget_copy(connection: Any, topic: str, key: EpochKey, target: str, reason: str) -> None:

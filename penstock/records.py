@@ -240,6 +240,21 @@ class LogEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochCopyState:
+    """A copy of a log epoch that was recorded once, and whether it is there.
+
+    ``state`` is "verified" or "missing"; ``detail`` says why.
+    """
+
+    partition: int
+    log_epoch: int
+    target: str
+    state: str
+    detail: str | None
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Namespace:
     """A namespace: a path of names that topics live in."""
 

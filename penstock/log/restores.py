@@ -17,6 +17,7 @@ from typing import Any
 from penstock.database import call
 from penstock.errors import LogBehind, TopicNotFound
 from penstock.records import Lease
+from penstock.topics.partition_ids import number_of, topic_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def _reports(
 
 def _refuse_stopped(seen: Mapping[int, Seen], reports: Mapping[int, Report], source: str) -> None:
     behind = [
-        f"partition {partition_id & 65535} of topic {partition_id >> 16} ends at "
+        f"partition {number_of(partition_id)} of topic {topic_of(partition_id)} ends at "
         f"{report.high_watermark} in history {report.history}, not at "
         f"{seen[partition_id].sequence} in history {seen[partition_id].history}"
         for partition_id, report in sorted(reports.items())

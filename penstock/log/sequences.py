@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock import database
 from penstock.records import Event
-from penstock.topics import validation
+from penstock.topics import names, validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ def fetch(
 
 def high_watermarks(connection: Any, topic: str) -> dict[int, int]:
     """The last sequence of every partition."""
-    rows = database.call(connection, "high_watermarks", topic=topic)
-    return {partition: watermark for partition, _, watermark, *_ in rows}
+    ranges = names.partition_ranges(connection, topic)
+    return {each.partition: each.high_watermark for each in ranges}
 
 
 def status(connection: Any) -> LogStatus:

@@ -10,7 +10,8 @@ from penstock import database
 from penstock.database import config
 from penstock.errors import InvalidArgument, TopicNotFound
 from penstock.log import sequences
-from penstock.records import Event
+from penstock.records import Event, PartitionRange
+from penstock.topics import names
 
 _FIRST_PAUSE = 0.05
 _AT_ONCE = 500
@@ -35,15 +36,15 @@ def tail(
     followed: set[int] = set()
     waiting = _Waiting(connection, max_idle_seconds) if follow else None
     while True:
-        ranges = database.call(connection, "high_watermarks", topic=topic)
+        ranges = names.partition_ranges(connection, topic)
         if done is None:
-            done = {partition: _before(start, low, high) for partition, low, high, *_ in ranges}
-        followed = _still_there(topic, followed, {row[-1] for row in ranges})
+            done = {each.partition: _before(start, each) for each in ranges}
+        followed = _still_there(topic, followed, {each.partition_id for each in ranges})
         grown = {
-            partition: high
-            for partition, low, high, *_ in ranges
+            each.partition: each.high_watermark
+            for each in ranges
             # A partition that a resize has added is read from its beginning.
-            if done.setdefault(partition, low - 1) < high
+            if done.setdefault(each.partition, each.low_sequence - 1) < each.high_watermark
         }
         yield from _read(connection, topic, done, grown)
         if waiting is None:
@@ -61,14 +62,14 @@ def _still_there(topic: str, followed: set[int], present: set[int]) -> set[int]:
     return present
 
 
-def _before(start: str | int, low: int, high: int) -> int:
+def _before(start: str | int, found: PartitionRange) -> int:
     """The last sequence that is not wanted."""
     if start == "latest":
-        return high
+        return found.high_watermark
     if start == "earliest":
-        return low - 1
+        return found.low_sequence - 1
     if isinstance(start, int) and start >= 0:
-        return max(low - 1, high - start)
+        return max(found.low_sequence - 1, found.high_watermark - start)
     raise InvalidArgument(
         f"tail cannot start at {start!r}", hint="use earliest, latest or a number of events"
     )

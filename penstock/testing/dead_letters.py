@@ -19,6 +19,7 @@ from penstock.testing.tables import (
     find_subscription,
     topics_by_id,
 )
+from penstock.topics.partition_ids import number_of, topic_of
 
 MOST_PARKED = 10_000
 
@@ -303,9 +304,9 @@ def dead_letters_of(
         return []
     topics = topics_by_id(tx)
     rows = [
-        _described(each, topics[each.place[1] >> 16].address)
+        _described(each, topics[topic_of(each.place[1])].address)
         for each in reversed(_letters(tx, subscription))
-        if each.place[1] >> 16 in topics and (before_id is None or each.letter_id < before_id)
+        if topic_of(each.place[1]) in topics and (before_id is None or each.letter_id < before_id)
     ]
     wanted = {1: of_topic, 6: of_key, 7: of_type, 10: of_state}
     return [
@@ -323,7 +324,7 @@ def dead_letter_of(tx: Transaction, subscription: str, letter_id: int) -> list[R
     topics = topics_by_id(tx)
     return [
         (
-            *_described(each, topics[each.place[1] >> 16].address),
+            *_described(each, topics[topic_of(each.place[1])].address),
             each.event.headers,
             each.event.payload,
         )
@@ -456,7 +457,7 @@ def _event(letter: LetterRow) -> Row:
 def _described(letter: LetterRow, topic: str) -> Row:
     event = letter.event
     return (
-        letter.letter_id, topic, letter.place[1] & 65535, letter.sequence, HISTORY, event.event_id,
-        event.key, event.type, event.content_type, len(event.payload), letter.state,
+        letter.letter_id, topic, number_of(letter.place[1]), letter.sequence, HISTORY,
+        event.event_id, event.key, event.type, event.content_type, len(event.payload), letter.state,
         letter.attempts, letter.reason, event.created_at, letter.died_at,
     )  # fmt: skip

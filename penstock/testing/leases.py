@@ -28,6 +28,7 @@ from penstock.testing.tables import (
     topics_by_id,
 )
 from penstock.topics import validation
+from penstock.topics.partition_ids import number_of, topic_of
 
 LOWEST_WEIGHT, HIGHEST_WEIGHT = 0.001, 1000.0
 #: A partition that drains between two events keeps its lease for so long.
@@ -144,7 +145,7 @@ def held_leases(tx: Transaction, subscription: str, consumer: str) -> list[Row]:
     owner, topics = find_subscription(tx, subscription), topics_by_id(tx)
     return [
         (
-            topics[lease.partition_id >> 16].address, lease.partition_id & 65535,
+            topics[topic_of(lease.partition_id)].address, number_of(lease.partition_id),
             lease.partition_id, lease.lease_epoch, lease.state, lease.position, HISTORY,
         )
         for lease in leases_of(tx, owner.subscription_id)
@@ -292,7 +293,7 @@ def _share_out(tx: Transaction, owner: SubscriptionRow, consumer: str) -> None:
     leases = leases_of(tx, owner.subscription_id)
     groups: dict[frozenset[str], list[LeaseRow]] = {}
     for lease in leases:
-        topic_id = lease.partition_id >> 16
+        topic_id = topic_of(lease.partition_id)
         takers = frozenset(name for name, each in members.items() if each.takes(topic_id))
         groups.setdefault(takers, []).append(lease)
     for takers, board in groups.items():

@@ -19,6 +19,7 @@ from penstock.testing.tables import (
     high_watermark,
     topics_by_id,
 )
+from penstock.topics.partition_ids import number_of, topic_of
 
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
 _MOST_PASSED = 1_000_000
@@ -42,7 +43,7 @@ def sequence(tx: Transaction, max_events: int) -> list[Row]:
     grown: list[int] = []
     for _, number, event in ready[:max_events]:
         tx.delete("unsequenced", number)
-        if event.partition_id >> 16 in alive:  # else its topic was deleted
+        if topic_of(event.partition_id) in alive:  # else its topic was deleted
             _append(tx, event, now)
             grown.append(event.partition_id)
     tx.put("passes", "last", now)
@@ -86,7 +87,7 @@ def log_status(tx: Transaction) -> list[Row]:
 def sequence_gaps(tx: Transaction, topic: str) -> list[Row]:
     """Holes in the log."""
     return [
-        (partition_id & 65535, number, number + 1)
+        (number_of(partition_id), number, number + 1)
         for partition_id in find_topic(tx, topic).partition_ids()
         for number in range(1, high_watermark(tx, partition_id) + 1)
         if tx.get("log", (partition_id, number)) is None
@@ -110,7 +111,7 @@ def fetch(
 def high_watermarks(tx: Transaction, topic: str) -> list[Row]:
     """The readable range of every partition of a topic; nothing is ever dropped here."""
     return [
-        (each & 65535, 1, high_watermark(tx, each), HISTORY, each)
+        (number_of(each), 1, high_watermark(tx, each), HISTORY, each)
         for each in find_topic(tx, topic).partition_ids()
     ]
 

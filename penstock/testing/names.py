@@ -24,6 +24,7 @@ from penstock.testing.tables import (
     put_lease,
 )
 from penstock.topics import strategies, validation
+from penstock.topics.partition_ids import topic_of
 
 
 @statement
@@ -241,6 +242,6 @@ def _drop(tx: Transaction, topic: TopicRow, *, with_subscriptions: bool) -> None
             tx.delete("leases", (reader, partition_id))
             tx.delete("attempts", (reader, partition_id))
     for key, letter in tx.rows("dead_letters").items():
-        if letter.place[1] >> 16 == topic.topic_id:
+        if topic_of(letter.place[1]) == topic.topic_id:
             tx.delete("dead_letters", key)
     tx.delete("topics", topic.address)

@@ -20,6 +20,7 @@ from penstock.testing.statements import refused, statement
 from penstock.testing.store import Transaction
 from penstock.testing.tables import HISTORY, MAX_PAYLOAD_BYTES, EventRow, TopicRow
 from penstock.topics import strategies
+from penstock.topics.partition_ids import id_of
 
 #: The defaults of the log's settings, which cannot be set here.
 DEDUP_WINDOW = timedelta(hours=1)
@@ -169,7 +170,7 @@ def _claimed(tx: Transaction, topic: TopicRow, event: _Given) -> uuid.UUID | Non
 def _insert(tx: Transaction, topic: TopicRow, event: _Given) -> None:
     now = tx.store.clock.now()
     row = EventRow(
-        topic.topic_id << 16 | _partition(tx, topic, event),
+        id_of(topic.topic_id, _partition(tx, topic, event)),
         event.event_id,
         event.key,
         event.type,

@@ -28,6 +28,7 @@ from penstock.testing.tables import (
     lock_lease,
     put_lease,
 )
+from penstock.topics.partition_ids import number_of
 
 _MOST_POLLED = 100_000
 
@@ -60,8 +61,8 @@ def poll(
         if high < behind:
             raise refused(
                 LogBehind,
-                f"sequence {behind} of partition {partition_id & 65535} was read, and the log ends"
-                f" at {high}",
+                f"sequence {behind} of partition {number_of(partition_id)} was read, "
+                f"and the log ends at {high}",
             )
         wanted_here = min(wanted - len(found), most)
         rows = read(tx, partition_id, min(behind, MAX_SEQUENCE) + 1, wanted_here)
@@ -128,7 +129,7 @@ def move(tx: Transaction, lease: LeaseRow, position: int, behind: int | None) ->
 def _problem(
     tx: Transaction, lease: LeaseRow, position: int, behind: int | None
 ) -> PenstockError | None:
-    where = f"partition {lease.partition_id & 65535}"
+    where = f"partition {number_of(lease.partition_id)}"
     high = high_watermark(tx, lease.partition_id)
     if position <= lease.position:
         return refused(

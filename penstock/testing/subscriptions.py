@@ -30,6 +30,7 @@ from penstock.testing.tables import (
     require_reads,
     topics_by_id,
 )
+from penstock.topics.partition_ids import number_of, topic_of
 
 _SEQUENCE = re.compile(r"[1-9][0-9]{0,17}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)", re.ASCII)
@@ -118,7 +119,7 @@ def position(tx: Transaction, subscription: str, topic: str) -> list[Row]:
     owner = find_subscription(tx, subscription)
     leases = {each.partition_id: each for each in leases_of(tx, owner.subscription_id)}
     return [
-        (each & 65535, leases[each].position if each in leases else None, HISTORY)
+        (number_of(each), leases[each].position if each in leases else None, HISTORY)
         for each in find_topic(tx, topic).partition_ids()
     ]
 
@@ -143,12 +144,12 @@ def reset_subscription(
     topics = topics_by_id(tx)
     return [
         (
-            topics[lease.partition_id >> 16].address,
-            lease.partition_id & 65535,
+            topics[topic_of(lease.partition_id)].address,
+            number_of(lease.partition_id),
             _move(tx, lease.place, start),
         )
         for lease in leases_of(tx, owner.subscription_id)
-        if only in {None, lease.partition_id >> 16}
+        if only in {None, topic_of(lease.partition_id)}
     ]
 
 
@@ -169,7 +170,7 @@ def subscription_lag(tx: Transaction, subscription: str | None) -> list[Row]:
     """Positions, lag and holders, of one subscription or of all."""
     topics = topics_by_id(tx)
     found = [
-        (owner.name, topics[lease.partition_id >> 16].address, *_lag(tx, lease))
+        (owner.name, topics[topic_of(lease.partition_id)].address, *_lag(tx, lease))
         for owner in tx.rows("subscriptions").values()
         if subscription in {None, owner.name}
         for lease in leases_of(tx, owner.subscription_id)
@@ -217,7 +218,7 @@ def report_positions(
     return [
         (each, seen > high_watermark(tx, each), high_watermark(tx, each), HISTORY)
         for each, seen in zip(partition_ids, sequences, strict=True)
-        if each >> 16 in topics
+        if topic_of(each) in topics
     ]
 
 
@@ -301,6 +302,6 @@ def _lag(tx: Transaction, lease: LeaseRow) -> Row:
     since = sequenced_at(tx, lease.partition_id, lease.position + 1)
     seconds = (tx.store.clock.now() - since).total_seconds() if since else 0.0
     return (
-        lease.partition_id & 65535, lease.position, high, high - lease.position, seconds,
+        number_of(lease.partition_id), lease.position, high, high - lease.position, seconds,
         lease.state, lease.holder, lease.lease_epoch,
     )  # fmt: skip

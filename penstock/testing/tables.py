@@ -11,6 +11,7 @@ from typing import Any
 from penstock.errors import InvalidPartition, SubscriptionNotFound, TopicNotFound
 from penstock.testing.statements import refused
 from penstock.testing.store import Transaction
+from penstock.topics.partition_ids import id_of
 
 HISTORY = 1
 MAX_PAYLOAD_BYTES = 1_048_576
@@ -32,7 +33,7 @@ class TopicRow:
 
     def partition_ids(self, first: int = 0) -> list[int]:
         """The ids of its partitions from a number on."""
-        return [self.topic_id << 16 | number for number in range(first, self.partitions)]
+        return [id_of(self.topic_id, number) for number in range(first, self.partitions)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def find_partition(tx: Transaction, address: str, number: int) -> int:
     topic = find_topic(tx, address)
     if number not in range(topic.partitions):
         raise refused(InvalidPartition, f'topic "{address[:200]}" has no partition {number}')
-    return topic.topic_id << 16 | number
+    return id_of(topic.topic_id, number)
 
 
 def find_subscription(tx: Transaction, name: str) -> SubscriptionRow:

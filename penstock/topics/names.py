@@ -115,9 +115,13 @@ def describe_topic(connection: Any, topic: str) -> TopicDescription:
     """What is set for a topic, its partitions, and what of each can be fetched."""
     validation.topic(topic)
     _, *properties = database.call(connection, "describe_topic", topic=topic)[0]
+    return TopicDescription(topic, tuple(partition_ranges(connection, topic)), *properties)
+
+
+def partition_ranges(connection: Any, topic: str) -> list[PartitionRange]:
+    """What of each partition of a topic can be fetched, by the partition's number."""
     rows = database.call(connection, "high_watermarks", topic=topic)
-    ranges = tuple(PartitionRange(*row) for row in rows)
-    return TopicDescription(topic, ranges, *properties)
+    return [PartitionRange(*row) for row in rows]
 
 
 def _create_missing(connection: Any, path: str) -> None:
