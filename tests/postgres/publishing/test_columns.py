@@ -1,4 +1,4 @@
-"""A batch arrives the same, whether its columns travel packed or as lists."""
+"""A batch arrives the same, whether its columns travel as binary arrays or as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import Message, log
-from penstock.publishing.columns import PackedArray, packed
+from penstock.publishing.columns import BinaryList, packed
 
 TOPIC = "bank/accounts"
 Connection = psycopg.Connection[Any]
@@ -56,15 +56,15 @@ def test_everything_arrives(
 
 
 def test_only_where_the_server_binds_utf8(database_url: str) -> None:
-    def is_packed(connection: Connection) -> bool:
-        return isinstance(packed(connection, keys=("text", ["k"]))["keys"], PackedArray)
+    def is_binary(connection: Connection) -> bool:
+        return isinstance(packed(connection, keys=("text", ["k"]))["keys"], BinaryList)
 
     with (
         _default(database_url) as plain,
         _binding_on_the_client(database_url) as client,
         _of_another_encoding(database_url) as latin,
     ):
-        assert [is_packed(each) for each in (plain, client, latin)] == [True, False, False]
+        assert [is_binary(each) for each in (plain, client, latin)] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,6 @@ def test_only_where_the_server_binds_utf8(database_url: str) -> None:
 )
 def test_every_type_and_null(connection: Connection, type_name: str, values: list[Any]) -> None:
     array = packed(connection, column=(type_name, values))["column"]
-    assert isinstance(array, PackedArray)
+    assert isinstance(array, BinaryList)
     row = connection.execute(f"SELECT %s::{type_name}[]", (array,)).fetchone()
     assert row == (values,)
