@@ -46,6 +46,22 @@ BEGIN
     SET found = FOUND_ROWS();
 END;
 
+-- name: high_watermark
+-- The last sequence of a partition; 0 when it has none. A query behind RETURN, SET, IF or DEFAULT would lock what it reads:
+-- here, and in all that follows, only SELECT .. INTO and cursors read.
+CREATE FUNCTION high_watermark(of_partition BIGINT) RETURNS BIGINT
+READS SQL DATA
+BEGIN
+    DECLARE watermark BIGINT DEFAULT 0;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT c.first_sequence + c.event_count - 1 INTO watermark
+    FROM chunks AS c
+    WHERE c.partition_id = of_partition
+    ORDER BY c.first_sequence DESC
+    LIMIT 1;
+    RETURN watermark;
+END;
+
 -- name: require_readable
 -- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a partition that
 -- is stopped (PS021) for all, or for the subscription.

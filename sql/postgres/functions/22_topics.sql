@@ -22,18 +22,6 @@ BEGIN
 END
 $$;
 
--- name: require_address
--- Checks the address of a topic; raises PS003 and PS030 to PS034.
-CREATE OR REPLACE FUNCTION require_address(topic text) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM require_path(topic, 'topic', 4000);
-    IF strpos(topic, '/') = 0 THEN
-        PERFORM refuse('PS003', format('the topic "%s" has no namespace', left(topic, 200)), 'Write namespace/topic.');
-    END IF;
-END
-$$;
-
 -- name: create_topic
 -- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition gets one.
 -- Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
