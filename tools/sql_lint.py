@@ -47,8 +47,8 @@ TRANSACTION_CONTROL = re.compile(
     re.IGNORECASE,
 )
 
-#: Where a statement of a procedure begins, behind its label, declarations and blocks.
-_BEGINS = re.compile(r";|\b(?:BEGIN|THEN|ELSE|DO|LOOP)\b", re.IGNORECASE)
+#: Where a statement of a procedure begins, behind its label, declarations, markers and blocks.
+_BEGINS = re.compile(r";|\}\}|\b(?:BEGIN|THEN|ELSE|DO|LOOP)\b", re.IGNORECASE)
 #: At READ COMMITTED, too, a query in these locks what it reads to the end of the transaction.
 _LOCKING = re.compile(
     r"\s*(IF|ELSEIF|WHILE|SET|CALL|RETURN|DECLARE\b.*\bDEFAULT)\b.*\(\s*SELECT\b"
@@ -59,16 +59,22 @@ _LOCKS_ON_PURPOSE = re.compile(r"\bFOR\s+UPDATE\b|\bLOCK\s+IN\s+SHARE\s+MODE\b",
 
 _PROCEDURE = re.compile(r"^CREATE PROCEDURE\b.*?^END;", re.DOTALL | re.MULTILINE)
 _WHOLE_CALL = re.compile(
-    r"CALL undo_call\(\);\s+(?:DO LAST_INSERT_ID\(id_before\);\s+)?RESIGNAL;\s+END;\s+"
+    r"CALL undo_call\(\)(?:(?:; DO LAST_INSERT_ID\(id_before\))?\}\}|;\s+RESIGNAL;\s+END;)\s+"
     r"CALL begin_call\(.*CALL end_call\(\);\s+END;\Z",
     re.DOTALL,
 )
+#: Such a handler is written as a marker, which penstock.database.mysql.markers writes out.
+_HANDLER = re.compile(r"\bDECLARE\s+EXIT\s+HANDLER\s+FOR\s+SQLEXCEPTION\b", re.IGNORECASE)
+#: Files that still write it out.
+OWN_HANDLERS = frozenset({"50_sequence.sql"})
 _NOISE = re.compile(r"/\*[!M]*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`", re.DOTALL)
 #: What gathers rows into one value, which ends where a session says so: MySQL cuts GROUP_CONCAT,
 #: MariaDB all three, and closes an array behind the cut.
 _WORDS = re.compile(r"--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`")  # one engine's comments are its code
 _GATHERS = re.compile(r"\b(GROUP_CONCAT|JSON_ARRAYAGG|JSON_OBJECTAGG)\s*\(", re.IGNORECASE)
-_SETS_LIMIT = re.compile(r"\bSET\s+SESSION\s+group_concat_max_len\b", re.IGNORECASE)
+_SETS_LIMIT = re.compile(
+    r"\bSET\s+SESSION\s+group_concat_max_len\b(?!\s*=\s*limit_before)", re.IGNORECASE
+)
 #: User variables, which the caller may set to anything, and why nothing rests on their value.
 USER_VARIABLES = {
     "@penstock_turn": "take_turn takes digits only",
@@ -95,7 +101,10 @@ def check(path: Path, text: str) -> Iterator[str]:
             words = " ".join(found[0].split())
             yield f"{path}:{_line(code, found.start())}: {words}: no control of the transaction"
         for line in _open_calls(code):
-            yield f"{path}:{line}: begin_call comes right behind undo_call's handler, end_call last"
+            yield f"{path}:{line}: begin_call comes right after undo_call's handler, end_call last"
+        for found in () if path.name in OWN_HANDLERS else _HANDLER.finditer(code):
+            line = _line(code, found.start())
+            yield f"{path}:{line}: write the handler as {{{{on error: a statement; ...}}}}"
         for line in _hidden_locks(code):
             yield f"{path}:{line}: a query that is not SELECT .. INTO locks what it reads"
     yield from _gathered(path, text)

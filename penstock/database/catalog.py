@@ -14,6 +14,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from penstock.database.mysql import markers
 from penstock.errors import DEFAULT_SCHEMA, InvalidArgument, PenstockError
 
 _BLOCK = re.compile(r"^-- name: *(\S+) *$", re.MULTILINE)
@@ -142,12 +143,19 @@ def _migration(file: Traversable) -> Migration:
 
 @lru_cache(maxsize=4)
 def functions(dialect: str) -> Functions:
-    """The repeatable files, which are applied again whenever one of them has changed."""
+    """The repeatable files, which are applied again whenever one of them has changed.
+
+    Their markers are written out, so that the checksum is that of what the database gets.
+    """
     found = tuple(
-        (file.name, file.read_text("utf-8").replace("\r\n", "\n"))
+        (file.name, _expanded(dialect, file.name, file.read_text("utf-8").replace("\r\n", "\n")))
         for file in _sql_files(_folder(dialect) / "functions")
     )
     return Functions(found, _sha256("".join(f"{name}\0{text}\0" for name, text in found)))
+
+
+def _expanded(dialect: str, file: str, text: str) -> str:
+    return markers.expanded(file, text) if dialect == "mysql" else text
 
 
 def _folder(dialect: str) -> Traversable:

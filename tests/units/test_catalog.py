@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from penstock.database import catalog
-from penstock.errors import InvalidArgument
+from penstock.database.mysql import markers
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.subscriptions import inbox
 
 NAMES = sorted(catalog.statements("postgres"))
@@ -57,6 +59,57 @@ def test_migrations_are_numbered_and_functions_are_sorted() -> None:
     assert [each.version for each in migrations] == list(range(1, len(migrations) + 1))
     names = [name for name, _ in catalog.functions("postgres").files]
     assert names == sorted(names)
+
+
+def test_a_marker_is_written_out_as_a_handler() -> None:
+    text = "BEGIN\n    {{on error: CALL undo_call(); DO LAST_INSERT_ID(a)}}\n    SELECT 1;\n"
+    assert markers.expanded("10_x.sql", text) == (
+        "BEGIN\n"
+        "    DECLARE EXIT HANDLER FOR SQLEXCEPTION\n"
+        "    BEGIN\n"
+        "        CALL undo_call();\n"
+        "        DO LAST_INSERT_ID(a);\n"
+        "        RESIGNAL;\n"
+        "    END;\n"
+        "    SELECT 1;\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{{on eror: CALL undo_call()}}",
+        "{{on error CALL undo_call()}}",
+        "{{on error: }}",
+        "{{on error: CALL undo_call()",
+        "DO 1; {{on error: CALL undo_call()}}",
+        "{{undo}}",
+    ],
+)
+def test_an_unknown_marker_is_refused(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: expanded.  A handler that is not there would leave half of a call in its place."""
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "10_x.sql").write_text(
+        f"-- name: x\n-- Is x.\nBEGIN\n    {line}\nEND;"
+    )
+    monkeypatch.setattr(catalog, "_folder", lambda dialect: tmp_path)
+    load = catalog.functions.__wrapped__
+    with pytest.raises(PenstockError, match=r"10_x\.sql: there is no such marker") as raised:
+        load("mysql")
+    assert line in str(raised.value)
+
+
+def test_the_checksum_is_that_of_what_the_database_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a change of what a marker stands for would not reach a database."""
+    load = catalog.functions.__wrapped__
+    before = load("mysql")
+    assert not any("{{" in text for _, text in before.files)
+    monkeypatch.setattr(
+        markers, "_handler", lambda found: f"{found['indent']}-- {found['what']}, otherwise"
+    )
+    assert load("mysql").checksum != before.checksum
 
 
 @pytest.mark.parametrize("migration", catalog.migrations("postgres"), ids=lambda each: each.name)

@@ -61,6 +61,37 @@ def test_a_query_that_locks_without_saying_so_is_found(code: str) -> None:
     assert faults("UPDATE t SET a = (SELECT 1 FROM u); SELECT (SELECT 1) INTO a;") == []
 
 
+def test_the_query_after_a_marker_is_looked_at() -> None:
+    code = "BEGIN\n    {{on error: CALL undo()}}\n    SET a = (SELECT 1 FROM t);\nEND;"
+    (fault,) = faults(f"CREATE PROCEDURE p()\n{code}")
+    assert fault.startswith(f"{HERE}:4: a query that is not SELECT .. INTO")
+
+
+UNDONE = "{{on error: CALL undo_call()}}"
+BEGUN, ENDED = "CALL begin_call('p()');", "CALL end_call();"
+
+
+@pytest.mark.parametrize(
+    ("lines", "whole"),
+    [
+        ([UNDONE, BEGUN, "DELETE FROM t;", ENDED], True),
+        ([UNDONE.replace("}}", "; DO LAST_INSERT_ID(id_before)}}"), BEGUN, ENDED], True),
+        ([UNDONE, "DELETE FROM t;", BEGUN, ENDED], False),
+        ([UNDONE, BEGUN, ENDED, "DELETE FROM t;"], False),
+        ([UNDONE, "DELETE FROM t;", ENDED], False),
+    ],
+)
+def test_a_call_begins_first_and_ends_last(lines: list[str], whole: bool) -> None:
+    code = "\n".join(["CREATE PROCEDURE p()", "BEGIN", *lines, "END;"])
+    fault = f"{HERE}:1: begin_call comes right after undo_call's handler, end_call last"
+    assert faults(code) == ([] if whole else [fault])
+
+
+def test_a_handler_is_written_as_a_marker() -> None:
+    code = "CREATE PROCEDURE p()\nBEGIN\n    DECLARE EXIT HANDLER FOR SQLEXCEPTION RESIGNAL;\nEND;"
+    assert faults(code) == [f"{HERE}:3: write the handler as {{{{on error: a statement; ...}}}}"]
+
+
 def test_comments_strings_and_names_are_no_code() -> None:
     code = "-- RETURNING\nSELECT 'COMMIT it''s ->>', `commit` FROM t; ROLLBACK TO SAVEPOINT a;"
     assert faults(code) == []
@@ -84,6 +115,8 @@ def test_what_a_session_can_cut_needs_its_limit(gathers: str) -> None:
     assert faults(query) == [f"{HERE}:1: {fault}"]
     assert faults(limit + query) == []
     assert faults(query + limit) == [f"{HERE}:1: {fault}"]
+    put_back = "{{on error: SET SESSION group_concat_max_len = limit_before}}\n"
+    assert faults(put_back + query) == [f"{HERE}:2: {fault}"]
     assert faults("DECLARE c CURSOR FOR " + query + limit + "OPEN c;") == []
     assert faults(f"-- name: a\n{limit}-- name: b\n{query}") == [f"{HERE}:4: {fault}"]
     assert faults(f"/*M! {query} */") == [f"{HERE}:1: {fault}"]

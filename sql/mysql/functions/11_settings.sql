@@ -32,11 +32,7 @@ CREATE PROCEDURE set_setting(name VARCHAR(100), value DOUBLE)
 BEGIN
     DECLARE preset DOUBLE;
     DECLARE is_known BOOLEAN;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('set_setting()');
     CALL find_setting(name, preset);
     SET is_known = value IS NULL OR CASE name

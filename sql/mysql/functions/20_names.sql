@@ -177,11 +177,7 @@ CREATE PROCEDURE set_retention(topic VARCHAR(4000), minimum_age_seconds BIGINT, 
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE topic_partitions INT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('set_retention()');
     CALL lock_topic(topic, 'operate', owner_id, topic_partitions);
     IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 1 THEN

@@ -6,11 +6,7 @@ BEGIN
     DECLARE parent BIGINT DEFAULT 0;
     DECLARE created BIGINT;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('create_namespace()');
     CALL require_path(path, 'namespace', 3998);
     CALL lock_names('create_namespace()', FALSE);
@@ -66,11 +62,7 @@ CREATE PROCEDURE rename_namespace(path LONGTEXT, new_name LONGTEXT)
 BEGIN
     DECLARE own, parent BIGINT;
     DECLARE parent_path, own_name, new_path LONGTEXT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('rename_namespace()');
     CALL require_path(path, 'namespace', 3998);
     CALL require_name(new_name, 'namespace');
@@ -94,11 +86,7 @@ BEGIN
     DECLARE own BIGINT;
     DECLARE parent BIGINT DEFAULT 0;
     DECLARE parent_path, own_name, new_path LONGTEXT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('move_namespace()');
     CALL require_path(path, 'namespace', 3998);
     IF new_parent IS NULL OR CHAR_LENGTH(new_parent) > 0 THEN
@@ -129,11 +117,7 @@ CREATE PROCEDURE lock_doomed(path LONGTEXT, OUT doomed JSON)
 BEGIN
     DECLARE how_many INT;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
     SELECT COALESCE(JSON_ARRAYAGG(l.id), JSON_ARRAY()), COUNT(l.id) INTO doomed, how_many
     FROM (
@@ -158,11 +142,7 @@ CREATE PROCEDURE delete_namespace(path LONGTEXT, with_topics BOOLEAN)
 BEGIN
     DECLARE own BIGINT;
     DECLARE doomed JSON;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('delete_namespace()');
     CALL require_path(path, 'namespace', 3998);
     CALL lock_names('delete_namespace()', TRUE);

@@ -25,11 +25,7 @@ BEGIN
     DECLARE parent, created BIGINT;
     DECLARE is_restricted BOOLEAN;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('create_topic()');
     CALL require_address(topic);
     CALL require_partition_count(partitions);
@@ -84,11 +80,7 @@ BEGIN
     DECLARE own, parent BIGINT;
     DECLARE topic_partitions INT;
     DECLARE parent_path, own_name LONGTEXT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('rename_topic()');
     CALL require_address(topic);
     CALL require_name(new_name, 'topic');
@@ -107,11 +99,7 @@ BEGIN
     DECLARE own, parent BIGINT;
     DECLARE topic_partitions INT;
     DECLARE parent_path, own_name LONGTEXT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('move_topic()');
     CALL require_address(topic);
     CALL require_path(namespace, 'namespace', 3998);
@@ -138,11 +126,7 @@ CREATE PROCEDURE lock_readers(topic_ids JSON, OUT readers JSON)
 BEGIN
     DECLARE how_many INT;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
     SELECT COALESCE(JSON_ARRAYAGG(l.id), JSON_ARRAY()), COUNT(l.id) INTO readers, how_many
     FROM (
@@ -172,11 +156,7 @@ BEGIN
     DECLARE own BIGINT;
     DECLARE own_partitions INT;
     DECLARE readers JSON;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('resize_topic()');
     CALL require_address(topic);
     CALL require_partition_count(partitions);
@@ -279,11 +259,7 @@ CREATE PROCEDURE delete_topic(topic LONGTEXT, with_subscriptions BOOLEAN)
 BEGIN
     DECLARE own BIGINT;
     DECLARE topic_partitions INT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('delete_topic()');
     CALL require_address(topic);
     CALL require_read_committed('delete_topic()');

@@ -55,11 +55,7 @@ END;
 CREATE PROCEDURE grant_namespace(namespace LONGTEXT, login LONGTEXT, verb LONGTEXT)
 BEGIN
     DECLARE own BIGINT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('grant_namespace()');
     CALL require_path(namespace, 'namespace', 3998);
     CALL require_verb(verb);
@@ -80,11 +76,7 @@ CREATE PROCEDURE revoke_namespace(namespace LONGTEXT, login LONGTEXT, verb LONGT
 BEGIN
     DECLARE own BIGINT;
     DECLARE was_there, is_restricted BOOLEAN DEFAULT FALSE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('revoke_namespace()');
     CALL require_path(namespace, 'namespace', 3998);
     CALL require_verb(verb);

@@ -107,12 +107,7 @@ publish: BEGIN
     DECLARE max_events, max_unsequenced_bytes, asked_in BIGINT;
     DECLARE duplicate BOOLEAN DEFAULT FALSE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        DO LAST_INSERT_ID(id_before);
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
     CALL begin_call('publish()');
     SELECT t.id, t.partitions, t.max_payload_bytes, t.strategy, t.max_unsequenced_events, t.max_unsequenced_bytes,
            IF(t.restricted, t.namespace_id, NULL)

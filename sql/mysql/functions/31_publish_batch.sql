@@ -117,11 +117,7 @@ CREATE PROCEDURE find_partitions(events JSON, turn BIGINT, OUT found LONGBLOB)
 READS SQL DATA
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = GREATEST(1024, 8 * JSON_LENGTH(events));
     SELECT GROUP_CONCAT(UNHEX(LPAD(HEX(t.id * 65536 + COALESCE(
                i.`partition`,
@@ -151,12 +147,7 @@ BEGIN
     DECLARE longest_delay DOUBLE;
     DECLARE blocks, partition_ids LONGBLOB;
     DECLARE duplicates JSON DEFAULT JSON_OBJECT();
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        DO LAST_INSERT_ID(id_before);
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
     CALL begin_call('publish_batch()');
     CALL find_setting('longest_delay_seconds', longest_delay);
     CALL look_at_topics(events, limited, hidden);

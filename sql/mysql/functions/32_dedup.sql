@@ -113,11 +113,7 @@ BEGIN
     DECLARE begin_at DATETIME(6) DEFAULT IF(
         CAST(@penstock_forgotten AS CHAR) REGEXP '^20[0-9]{2}-(0[1-9]|1[0-2])-([0-2][0-9]|3[01]) [0-9:.]{8,15}$', @penstock_forgotten,
         '2000-01-01');
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('turn_dedup()');
     CALL find_setting('dedup_window_seconds', window_seconds);
     SET expired = UTC_TIMESTAMP(6) - INTERVAL CAST(window_seconds * 1000000 AS SIGNED) MICROSECOND;

@@ -4,11 +4,7 @@
 CREATE PROCEDURE set_backpressure(topic VARCHAR(4000), max_events BIGINT, max_bytes BIGINT)
 BEGIN
     DECLARE owner_id BIGINT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('set_backpressure()');
     CALL find_topic_for(topic, 'operate', owner_id);
     IF max_events < 1 OR max_bytes < 1 THEN
@@ -27,11 +23,7 @@ measure: BEGIN
     DECLARE pressed, limited INT DEFAULT 0;
     DECLARE is_mine BOOLEAN DEFAULT FALSE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('measure_pressure()');
     SELECT 1 INTO limited
     FROM topics AS t

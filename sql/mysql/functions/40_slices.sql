@@ -23,11 +23,7 @@ UNION ALL SELECT 'relay_failures', COALESCE((SELECT MAX(b.id) FROM blocks AS b),
 CREATE PROCEDURE note_slice_rates()
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('note_slice_rates()');
     -- INSERT .. SELECT, because an UPDATE with a join locks what it reads: it would wait for every open publisher. It assigns in
     -- this order, and each assignment sees those before it.

@@ -114,11 +114,7 @@ carry: BEGIN
         ORDER BY n.subscription_id, n.partition_id
         LIMIT max_rows;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('carry_positions()');
     CALL require_read_committed('carry_positions()');
     SELECT MIN(s.first_id), MAX(s.last_id) INTO first_full, last_full

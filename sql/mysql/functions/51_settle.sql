@@ -35,11 +35,7 @@ raise: BEGIN
     DECLARE is_done BOOLEAN DEFAULT FALSE;
     DECLARE doubtful CURSOR FOR SELECT u.block FROM unsettled AS u ORDER BY u.block;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION innodb_lock_wait_timeout = wait_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION innodb_lock_wait_timeout = wait_before}}
     IF @@GLOBAL.innodb_rollback_on_timeout THEN
         -- A lock that is not had would take back the whole pass: then everything is looked at every time.
         LEAVE raise;
@@ -80,11 +76,7 @@ settle: BEGIN
     DECLARE bottom, settled BIGINT;
     DECLARE busy BOOLEAN DEFAULT FALSE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET busy = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('settle_blocks()');
     CALL require_read_committed('settle_blocks()');
     SELECT s.floor_block, s.settled_block INTO bottom, settled FROM sequencer AS s FOR UPDATE SKIP LOCKED;

@@ -46,11 +46,7 @@ END;
 CREATE PROCEDURE fill_merged(part_id BIGINT, run_first BIGINT, run_last BIGINT)
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4194304;
     CREATE TEMPORARY TABLE IF NOT EXISTS merged (
         first_sequence BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, first_id BIGINT NOT NULL, last_id BIGINT NOT NULL,
@@ -85,11 +81,7 @@ CREATE PROCEDURE merge_chunks(partition_id BIGINT)
 BEGIN
     DECLARE low, newest, run_first, run_last, events_before, events_after BIGINT;
     DECLARE gone INT DEFAULT 0;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('merge_chunks()');
     CALL require_read_committed('merge_chunks()');
     SELECT p.low_sequence INTO low FROM partitions AS p WHERE p.id = partition_id FOR UPDATE;

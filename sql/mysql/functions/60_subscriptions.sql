@@ -178,11 +178,7 @@ BEGIN
         JOIN topics AS t ON t.address_hash = UNHEX(SHA2(g.address, 256))
         ORDER BY t.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('subscribe()');
     CALL require_read_committed('subscribe()');
     CALL require_name(REPLACE(subscription, '/', '.'), 'subscription');
@@ -233,11 +229,7 @@ BEGIN
     DECLARE wanted LONGTEXT DEFAULT JSON_OBJECT(
         'heartbeat_seconds', heartbeat_seconds + 0e0, 'lease_seconds', lease_seconds + 0e0, 'release_seconds', release_seconds + 0e0);
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('configure_subscription()');
     CALL require_policy_settings('heartbeat', wanted);
     CALL require_read_committed('configure_subscription()');
@@ -255,11 +247,7 @@ END;
 CREATE PROCEDURE unsubscribe(subscription LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('unsubscribe()');
     -- First the row that every check-in locks first: any other order deadlocks with them.
     CALL lock_subscription(subscription, owner_id);

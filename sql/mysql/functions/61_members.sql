@@ -124,11 +124,7 @@ BEGIN
     DECLARE known_run BINARY(16);
     DECLARE known_deadline, present DATETIME(6);
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('join()');
     IF run IS NULL OR NOT COALESCE(CHAR_LENGTH(consumer) BETWEEN 1 AND 255, FALSE) THEN
         CALL refuse('PS006', 'a consumer without a session, or whose id has not 1 to 255 characters');
@@ -193,11 +189,7 @@ END;
 CREATE PROCEDURE heartbeat(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36))
 BEGIN
     DECLARE owner_id BIGINT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('heartbeat()');
     CALL find_subscription(subscription, owner_id);
     CALL extend_deadline(owner_id, consumer, session, UTC_TIMESTAMP(6), NULL);
@@ -238,11 +230,7 @@ BEGIN
         WHERE given_rights = 0 OR NOT reads_hidden(s.id)
         ORDER BY s.id, c.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('heartbeats()');
     IF NOT COALESCE(JSON_LENGTH(consumer_ids) = JSON_LENGTH(subscription_names)
         AND JSON_LENGTH(sessions) = JSON_LENGTH(subscription_names), FALSE) THEN
@@ -330,11 +318,7 @@ BEGIN
         ) AS e ON e.place = p.place
         ORDER BY p.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('release()');
     CALL find_subscription(subscription, owner_id);
     OPEN given;
@@ -366,11 +350,7 @@ BEGIN
     DECLARE owner_id BIGINT;
     DECLARE member VARCHAR(255);
     DECLARE blocked INT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('leave()');
     CALL find_subscription(subscription, owner_id);
     SET member = (

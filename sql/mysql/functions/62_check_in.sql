@@ -370,11 +370,7 @@ BEGIN
     DECLARE release_time, refresh_time, pause DOUBLE;
     DECLARE present, deadline DATETIME(6);
     DECLARE asked_at DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('check_in()');
     CALL require_read_committed('check_in()');
     CALL lock_subscription(subscription, owner_id);

@@ -228,11 +228,7 @@ CREATE PROCEDURE `commit`(
 )
 BEGIN
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('commit()');
     CALL move_positions(subscription, consumer, partition_ids, lease_epochs, positions, after);
     -- The caller may ask for the id of a row of his own.
@@ -291,11 +287,7 @@ CREATE PROCEDURE seek(subscription LONGTEXT, topic LONGTEXT, `partition` INT, st
 BEGIN
     DECLARE owner_id, topic_id, source_id, wanted BIGINT;
     DECLARE partitions INT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('seek()');
     CALL require_read_committed('seek()');
     CALL find_subscription(subscription, owner_id);
@@ -355,11 +347,7 @@ BEGIN
         WHERE l.subscription_id = owner_id AND (only_id IS NULL OR p.topic_id = only_id)
         ORDER BY l.partition_id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('reset_subscription()');
     CALL require_read_committed('reset_subscription()');
     CALL find_subscription(subscription, owner_id);
@@ -404,11 +392,7 @@ BEGIN
         ORDER BY s.id
         LIMIT max_rows;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('sweep()');
     OPEN owners;
     each_owner: LOOP

@@ -24,11 +24,7 @@ BEGIN
     DECLARE held_by, alive VARCHAR(255);
     DECLARE paused BOOLEAN;
     DECLARE present DATETIME(6);
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('claim()');
     CALL lock_subscription(subscription, owner_id);
     CALL lock_member(owner_id, consumer, session);
@@ -105,11 +101,7 @@ BEGIN
     DECLARE leader BINARY(16);
     DECLARE alive VARCHAR(255);
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('lead_subscription()');
     CALL lock_subscription(subscription, owner_id);
     CALL lock_member(owner_id, consumer, session);
@@ -141,11 +133,7 @@ CREATE PROCEDURE assign_partitions(
 )
 BEGIN
     DECLARE owner_id, present_term BIGINT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('assign_partitions()');
     CALL lock_subscription(subscription, owner_id);
     CALL lock_member(owner_id, consumer, session);
@@ -226,11 +214,7 @@ BEGIN
         ) AS w ON w.place = p.place
         ORDER BY p.id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('mark_low_water()');
     CALL require_read_committed('mark_low_water()');
     CALL find_subscription(subscription, owner_id);

@@ -7,11 +7,7 @@ READS SQL DATA
 BEGIN
     DECLARE how_many INT;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
     WITH RECURSIVE topics_read AS (
         SELECT r.topic_id AS id, r.created_at AS since
@@ -372,11 +368,7 @@ CREATE PROCEDURE set_policy(kind LONGTEXT, scope LONGTEXT, name LONGTEXT, settin
 BEGIN
     DECLARE of_id BIGINT;
     DECLARE new_version INT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('set_policy()');
     CALL require_policy_kind(kind);
     CALL require_policy_settings(kind, settings);

@@ -6,11 +6,7 @@ CREATE PROCEDURE pause_subscription(subscription LONGTEXT, reason LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE paused BOOLEAN;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('pause_subscription()');
     IF reason IS NULL OR CHAR_LENGTH(reason) > 1000 THEN
         CALL refuse('PS006', 'the reason of a pause has not 0 to 1,000 characters');
@@ -30,11 +26,7 @@ CREATE PROCEDURE resume_subscription(subscription LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE paused BOOLEAN;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('resume_subscription()');
     CALL lock_subscription(subscription, owner_id);
     CALL find_paused(owner_id, paused);
@@ -50,11 +42,7 @@ CREATE PROCEDURE show_subscriptions(only_id BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
     SELECT s.name, s.mode, COALESCE((
                SELECT JSON_ARRAYAGG(t.address)
@@ -109,11 +97,7 @@ BEGIN
         GROUP BY e.takers
         ORDER BY MIN(e.topic_id);
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
     OPEN taken;
     topics: LOOP
@@ -136,11 +120,7 @@ CREATE PROCEDURE report_error(subscription LONGTEXT, consumer VARCHAR(255), sess
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE member VARCHAR(255);
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('report_error()');
     CALL find_subscription(subscription, owner_id);
     IF error IS NULL THEN
@@ -166,11 +146,7 @@ CREATE PROCEDURE subscription_consumers(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     CALL refuse_serializable('subscription_consumers()');
     SET SESSION group_concat_max_len = 4294967295;
     SELECT s.name AS subscription, c.id AS consumer, c.weight, (

@@ -55,11 +55,7 @@ BEGIN
     DECLARE opened INT;
     DECLARE leased BIGINT;
     DECLARE locked BOOLEAN;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('reconcile()');
     CALL require_read_committed('reconcile()');
     IF COALESCE(reason, '') REGEXP '^[[:space:]]*$' THEN
@@ -144,11 +140,7 @@ BEGIN
     DECLARE owner_id BIGINT DEFAULT 0;
     DECLARE present, given, wrong INT;
     DECLARE known JSON;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('report_positions()');
     CALL require_read_committed('report_positions()');
     SET given = COALESCE(JSON_LENGTH(partition_ids), 0);

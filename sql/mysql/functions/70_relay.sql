@@ -45,11 +45,7 @@ CREATE PROCEDURE open_block(
 BEGIN
     DECLARE owner_id, start, last, block BIGINT;
     DECLARE was_open BOOLEAN;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('open_block()');
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
@@ -117,11 +113,7 @@ CREATE PROCEDURE relay_failure(
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE failed INT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('relay_failure()');
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
@@ -140,11 +132,7 @@ CREATE PROCEDURE dead_letter(
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE present INT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('dead_letter()');
     SELECT MAX(h.history) INTO present FROM histories AS h;
     CALL find_subscription(subscription, owner_id);

@@ -57,11 +57,7 @@ BEGIN
     DECLARE owner_id, stands_at BIGINT;
     DECLARE present, counted INT;
     DECLARE known TEXT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('begin_attempt()');
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
@@ -143,11 +139,7 @@ CREATE PROCEDURE give_up(
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('give_up()');
     CALL find_subscription(subscription, owner_id);
     CALL move_positions(subscription, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch), JSON_ARRAY(sequence),
@@ -190,11 +182,7 @@ BEGIN
     DECLARE owner_id BIGINT;
     DECLARE places, good INT DEFAULT 0;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('commit_parking()');
     CALL find_subscription(subscription, owner_id);
     SET places = COALESCE(JSON_LENGTH(sequences), 0);
@@ -218,11 +206,7 @@ CREATE PROCEDURE drop_dead_letters(subscription LONGTEXT, letter_ids JSON)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE gone BIGINT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('drop_dead_letters()');
     CALL require_read_committed('drop_dead_letters()');
     CALL find_subscription(subscription, owner_id);

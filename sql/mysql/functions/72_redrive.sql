@@ -32,12 +32,7 @@ BEGIN
     DECLARE wanted INT DEFAULT LEAST(GREATEST(COALESCE(max_events, 100), 1), 10000);
     DECLARE held_ids, held_epochs, spent, heads LONGTEXT;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before; CALL undo_call()}}
     CALL begin_call('poll_redriven()');
     CALL find_subscription(subscription, owner_id);
     -- A cut number would be another's: the partition, or the letter, of another subscription.
@@ -106,11 +101,7 @@ CREATE PROCEDURE finish_redriven(
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE finished INT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('finish_redriven()');
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
@@ -145,11 +136,7 @@ CREATE PROCEDURE fail_redriven(
 )
 BEGIN
     DECLARE owner_id BIGINT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('fail_redriven()');
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
@@ -164,11 +151,7 @@ CREATE PROCEDURE redrive(subscription LONGTEXT, letter_ids JSON)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE changed BIGINT DEFAULT 0;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('redrive()');
     CALL require_read_committed('redrive()');
     CALL find_subscription(subscription, owner_id);

@@ -27,11 +27,7 @@ BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     DECLARE expected BIGINT DEFAULT last_sequence - first_sequence + 1;
     DECLARE digests LONGBLOB;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     IF 32 * expected > @@SESSION.max_allowed_packet THEN
         CALL refuse('PS006', CONCAT('a log epoch of ', expected, ' events needs a max_allowed_packet of ', 32 * expected));
     END IF;
@@ -79,11 +75,7 @@ BEGIN
     DECLARE source_id, locked_id, start, last, content_count BIGINT;
     DECLARE previous INT DEFAULT 0;
     DECLARE content_checksum VARCHAR(64);
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('seal()');
     CALL find_partition_for(topic, `partition`, 'operate', source_id);
     IF NOT COALESCE(max_events BETWEEN 1 AND 1000000, FALSE) THEN
@@ -112,11 +104,7 @@ READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     CALL refuse_serializable('log_epochs_of()');
     CALL find_topic(topic, source_id);
     SET SESSION group_concat_max_len = 4294967295;
@@ -138,11 +126,7 @@ READS SQL DATA
 BEGIN
     DECLARE source_id BIGINT;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     CALL refuse_serializable('missing_copies()');
     CALL find_topic(topic, source_id);
     SET SESSION group_concat_max_len = 4294967295;
@@ -170,11 +154,7 @@ BEGIN
     DECLARE source_id, sealed_count BIGINT;
     DECLARE sealed_checksum VARCHAR(200);
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('record_copy()');
     CALL find_partition_for(topic, `partition`, 'operate', source_id);
     SELECT e.event_count, e.checksum INTO sealed_count, sealed_checksum
@@ -199,11 +179,7 @@ END;
 CREATE PROCEDURE forget_copy(topic LONGTEXT, `partition` INT, log_epoch INT, target VARCHAR(255), reason TEXT)
 BEGIN
     DECLARE source_id BIGINT;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('forget_copy()');
     CALL find_partition_for(topic, `partition`, 'operate', source_id);
     UPDATE epoch_copies AS c
@@ -309,11 +285,7 @@ BEGIN
     DECLARE parts CURSOR FOR
         SELECT p.id, p.number, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('clean()');
     CALL require_read_committed('clean()');
     CALL lock_topic(topic, 'operate', source_id, partitions);

@@ -5,11 +5,7 @@ CREATE PROCEDURE function_roles()
 NO SQL
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
     SELECT f.name AS `function`, JSON_ARRAYAGG(g.role) AS roles
     FROM (
@@ -75,11 +71,7 @@ END;
 CREATE PROCEDURE install_rights()
 BEGIN
     DECLARE missing, strong VARCHAR(80);
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('install_rights()');
     CALL find_bad_roles(missing, strong);
     IF missing IS NOT NULL THEN
@@ -126,11 +118,7 @@ CREATE PROCEDURE role_members()
 READS SQL DATA
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
     CALL refuse_serializable('role_members()');
     SELECT r.name AS role, COALESCE((
@@ -147,11 +135,7 @@ END;
 -- granted or revoked, or users dropped, by hand. On MySQL nothing has to be done. Raises PS018.
 CREATE PROCEDURE refresh_roles()
 BEGIN
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('refresh_roles()');
     /*M!
     DELETE FROM role_edges;
