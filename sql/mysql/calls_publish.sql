@@ -1,6 +1,6 @@
 -- name: is_installed
--- Always one row. The catalog shows MySQL's logins no procedure that they have by a role; and that one is missing, its call
--- says: an error does not end the transaction.
+-- Always one row. The catalog shows MySQL's logins no procedure that they have by a role; and that one is missing, its
+-- call says: an error does not end the transaction.
 -- reads only
 SELECT 1 FROM (SELECT %(schema)s AS name) AS given
 
@@ -16,6 +16,7 @@ CALL penstock.publish(
     %(dedup_key)s, %(strict)s)
 
 -- name: publish_batch
--- Many events in one statement, in array order; answers how many, and the duplicates with the ids of the earlier events.
+-- Many events in one statement, in array order; answers how many, and the
+-- duplicates with the ids of the earlier events.
 -- json: 1, 2
 CALL penstock.publish_batch(%(events)s, %(strict)s)

@@ -17,8 +17,9 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN (
 SELECT CONNECTION_ID()
 
 -- name: doctor_snapshots
--- Open transactions, oldest first: they keep the server from forgetting old versions of rows. Times are there as the machine's
--- clock shows them. Thread 0 is a prepared transaction whose session is gone. Of a statement only its first word is told.
+-- Open transactions, oldest first: they keep the server from forgetting old versions of rows. Times are
+-- there as the machine's clock shows them. Thread 0 is a prepared transaction whose session is gone. Of a
+-- statement only its first word is told.
 -- reads only
 SELECT
     IF(x.trx_mysql_thread_id = 0, 'prepared', 'session') AS kind, x.trx_mysql_thread_id AS name, p.DB AS `database`,

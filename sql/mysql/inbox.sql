@@ -1,6 +1,6 @@
 -- name: create_inbox
--- In the application's own database: how far each partition of a subscription was worked off there, and under which lease. letter_id
--- is 0 for the stream; a redriven dead letter has a row of its own.
+-- In the application's own database: how far each partition of a subscription was worked off there, and under which
+-- lease. letter_id is 0 for the stream; a redriven dead letter has a row of its own.
 -- reads only
 CREATE TABLE IF NOT EXISTS penstock_inbox (
     source VARCHAR(100) NOT NULL,

@@ -17,7 +17,8 @@ SELECT event_id, duplicate FROM penstock.publish(
     strict => %(strict)s)
 
 -- name: publish_batch
--- Many events in one statement, in array order; answers how many, and the duplicates with the ids of the earlier events.
+-- Many events in one statement, in array order; answers how many, and the
+-- duplicates with the ids of the earlier events.
 SELECT published, duplicates, original_ids FROM penstock.publish_batch(
     topics => %(topics)s::text[], payloads => %(payloads)s::bytea[], keys => %(keys)s::text[],
     types => %(types)s::text[], content_types => %(content_types)s::text[],

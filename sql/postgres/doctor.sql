@@ -36,8 +36,8 @@ SELECT parent, ready, days FROM penstock.storage_shortage(%(least_days)s::double
 SELECT parent, slice, first_id, last_id, state, condemned, used, begun_seconds, busy FROM penstock.broken_slices()
 
 -- name: doctor_notices
--- How full the queue of notices is, which all databases share, and the session that is longest in a transaction: who listens reads
--- nothing before its end.
+-- How full the queue of notices is, which all databases share, and the session that is longest in a transaction: who
+-- listens reads nothing before its end.
 SELECT u.usage, a.pid, a.usename::text, a.datname::text, a.application_name, a.age_seconds
 FROM (SELECT pg_notification_queue_usage() AS usage OFFSET 0) AS u
 LEFT JOIN LATERAL (

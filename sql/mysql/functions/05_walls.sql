@@ -5,10 +5,10 @@ DETERMINISTIC NO SQL
 RETURN LEFT(account, CHAR_LENGTH(account) - CHAR_LENGTH(SUBSTRING_INDEX(account, '@', -1)) - 1);
 
 -- name: roles_of_caller
--- The roles that the login is in, also through other roles and whether or not they are active, as a JSON array. None where the
--- owner of the procedures may not read the server's table of them: then nobody has more than was given to his own name. On
--- MariaDB they are those that refresh_roles has seen last. Role by role, not by a query that recurs or aggregates: where those end
--- is a setting of the session.
+-- The roles that the login is in, also through other roles and whether or not they are active, as a JSON array. None
+-- where the owner of the procedures may not read the server's table of them: then nobody has more than was given to his
+-- own name. On MariaDB they are those that refresh_roles has seen last. Role by role, not by a query that recurs or
+-- aggregates: where those end is a setting of the session.
 CREATE FUNCTION roles_of_caller() RETURNS LONGTEXT
 READS SQL DATA
 BEGIN
@@ -40,8 +40,9 @@ BEGIN
 END;
 
 -- name: passes_walls
--- Whether the login, which is in these roles, may do something ('grant' is to give rights) in every namespace: the owner of the
--- procedures, by name, a member of the operator role where that was installed, and for rights of the installer role.
+-- Whether the login, which is in these roles, may do something ('grant' is to give rights) in every
+-- namespace: the owner of the procedures, by name, a member of the operator role where that was installed,
+-- and for rights of the installer role.
 CREATE FUNCTION passes_walls(verb VARCHAR(20), roles LONGTEXT) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
@@ -56,8 +57,8 @@ BEGIN
 END;
 
 -- name: namespaces_above
--- A namespace and all that it lies in, as a JSON array. Step by step: where a recursive query ends is a setting of the session on
--- MariaDB, and a right that was given above that would not count.
+-- A namespace and all that it lies in, as a JSON array. Step by step: where a recursive query ends is a setting of the
+-- session on MariaDB, and a right that was given above that would not count.
 CREATE FUNCTION namespaces_above(of_namespace BIGINT) RETURNS LONGTEXT
 READS SQL DATA
 BEGIN
@@ -72,9 +73,10 @@ BEGIN
 END;
 
 -- name: has_right
--- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it is there ('any').
--- True where rights are not asked for. Who may operate may all of it, and who may consume may read. Every query here names the
--- columns it needs: a temporary table that a session has put in the way of one of ours is an error, never an answer.
+-- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
+-- is there ('any'). True where rights are not asked for. Who may operate may all of it, and who may consume may
+-- read. Every query here names the columns it needs: a temporary table that a session has put in the way of one
+-- of ours is an error, never an answer.
 CREATE FUNCTION has_right(of_namespace BIGINT, verb VARCHAR(20)) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
@@ -113,8 +115,8 @@ BEGIN
 END;
 
 -- name: find_restricted
--- Whether rights are asked for in a namespace: somebody holds one on it or above it. By locking reads, because the caller holds
--- the tree of names, and a snapshot may be older than that.
+-- Whether rights are asked for in a namespace: somebody holds one on it or above it. By locking reads, because the
+-- caller holds the tree of names, and a snapshot may be older than that.
 CREATE PROCEDURE find_restricted(of_namespace BIGINT, OUT is_restricted BOOLEAN)
 BEGIN
     DECLARE here BIGINT DEFAULT of_namespace;

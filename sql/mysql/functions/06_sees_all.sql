@@ -9,7 +9,8 @@ BEGIN
 END;
 
 -- name: reads_unseen
--- Whether a subscription reads a topic that the login may not read: then its name and its consumers are not its business.
+-- Whether a subscription reads a topic that the login may not read: then its name
+-- and its consumers are not its business.
 CREATE FUNCTION reads_unseen(of_subscription BIGINT) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN

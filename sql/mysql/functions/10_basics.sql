@@ -1,6 +1,6 @@
 -- name: refuse
--- Raises one of Penstock's errors: SQLSTATE of class PS, number 31000 and more, and what was wrong in at most 128 characters.
--- What to do the programs add: the database has no place for it.
+-- Raises one of Penstock's errors: SQLSTATE of class PS, number 31000 and more, and what was wrong in at most 128
+-- characters. What to do the programs add: the database has no place for it.
 CREATE PROCEDURE refuse(code CHAR(5), problem TEXT)
 BEGIN
     DECLARE number INT DEFAULT 31000 + CAST(SUBSTR(code, 3) AS UNSIGNED);
@@ -41,14 +41,15 @@ BEGIN
 END;
 
 -- name: begin_call
--- Opens a procedure that changes something: the first thing that it does. A procedure is not atomic by itself: where the connection
--- commits every statement it would be torn, so that is refused (PS018). undo_call goes back to the savepoint penstock_call. The
--- savepoint penstock_open says that a call is under way: end_call and undo_call take it away, and so does a ROLLBACK, also one to a
--- savepoint in front of the call. No handler runs when a statement is killed (KILL QUERY, a time limit): then it stays, and
--- what is done next in that transaction is refused (PS023). A session that says itself which id comes next, or in which steps, is
--- refused too (PS006): the counters are everybody's, and whoever takes one to its end stops the log for all. So is one that says
--- itself what time it is: events, deadlines and repairs go by the clock of the server. Levels of isolation and settings that are
--- refused: see refuse_serializable.
+-- Opens a procedure that changes something: the first thing that it does. A procedure is not atomic by itself:
+-- where the connection commits every statement it would be torn, so that is refused (PS018). undo_call goes back to
+-- the savepoint penstock_call. The savepoint penstock_open says that a call is under way: end_call and undo_call
+-- take it away, and so does a ROLLBACK, also one to a savepoint in front of the call. No handler runs when a
+-- statement is killed (KILL QUERY, a time limit): then it stays, and what is done next in that transaction is
+-- refused (PS023). A session that says itself which id comes next, or in which steps, is refused too (PS006): the
+-- counters are everybody's, and whoever takes one to its end stops the log for all. So is one that says itself what
+-- time it is: events, deadlines and repairs go by the clock of the server. Levels of isolation and settings that
+-- are refused: see refuse_serializable.
 CREATE PROCEDURE begin_call(what VARCHAR(100))
 BEGIN
     DECLARE is_torn BOOLEAN DEFAULT TRUE;
@@ -75,10 +76,10 @@ BEGIN
 END;
 
 -- name: end_call
--- Closes what begin_call has opened: the last thing that a procedure does, behind its result too. Whoever is told of an error either
--- finds everything undone or is refused from then on; except by a kill that comes after this, which reports 1317 for a call that is
--- complete. So after 1317 nothing is known, and the caller has to ROLLBACK. penstock_call goes with it, or the undo of a later call that fails before it
--- has begun would take this one back.
+-- Closes what begin_call has opened: the last thing that a procedure does, behind its result too. Whoever is told of an
+-- error either finds everything undone or is refused from then on; except by a kill that comes after this, which
+-- reports 1317 for a call that is complete. So after 1317 nothing is known, and the caller has to ROLLBACK.
+-- penstock_call goes with it, or the undo of a later call that fails before it has begun would take this one back.
 CREATE PROCEDURE end_call()
 BEGIN
     RELEASE SAVEPOINT penstock_open;
@@ -95,11 +96,11 @@ BEGIN
 END;
 
 -- name: refuse_serializable
--- Refuses a session whose isolation is neither READ COMMITTED nor REPEATABLE READ (PS018): at SERIALIZABLE a query locks what it reads
--- to the end of the transaction, and the sequencer and everybody's publishers would wait for it; at READ UNCOMMITTED a reader sees the
--- pass that may yet be rolled back. Every procedure that a role may call asks this, or begin_call. What SET TRANSACTION
--- without SESSION says of one transaction no procedure can see. Also refuses settings that reach into a procedure (PS006), see
--- refuse_settings.
+-- Refuses a session whose isolation is neither READ COMMITTED nor REPEATABLE READ (PS018): at SERIALIZABLE a query
+-- locks what it reads to the end of the transaction, and the sequencer and everybody's publishers would wait for it; at
+-- READ UNCOMMITTED a reader sees the pass that may yet be rolled back. Every procedure that a role may call asks this,
+-- or begin_call. What SET TRANSACTION without SESSION says of one transaction no procedure can see. Also refuses
+-- settings that reach into a procedure (PS006), see refuse_settings.
 CREATE PROCEDURE refuse_serializable(what VARCHAR(100))
 NO SQL
 BEGIN
@@ -118,12 +119,13 @@ BEGIN
 END;
 
 -- name: refuse_settings
--- Names the setting for which refuse_serializable refuses a session (PS006). Where a query is too large, or recurs or needs a temporary
--- table at all, an error that only the look at rights gives would tell a hidden topic from a missing one. Without unique_checks and
--- foreign_key_checks MariaDB locks an empty table whole for its first insert: one publisher would stop all. Without
--- foreign_key_checks what a consumer leaves stays, sql_auto_is_null and max_sort_length change what a query finds, and a procedure
--- whose warnings are not kept does not notice that it found nothing. default_regex_flags of MariaDB gives every pattern another meaning:
--- names with control characters and headers that are no JSON object got in.
+-- Names the setting for which refuse_serializable refuses a session (PS006). Where a query is too large, or recurs or
+-- needs a temporary table at all, an error that only the look at rights gives would tell a hidden topic from a missing
+-- one. Without unique_checks and foreign_key_checks MariaDB locks an empty table whole for its first insert: one
+-- publisher would stop all. Without foreign_key_checks what a consumer leaves stays, sql_auto_is_null and
+-- max_sort_length change what a query finds, and a procedure whose warnings are not kept does not notice that it found
+-- nothing. default_regex_flags of MariaDB gives every pattern another meaning: names with control characters and
+-- headers that are no JSON object got in.
 CREATE PROCEDURE refuse_settings(what VARCHAR(100))
 NO SQL
 BEGIN
@@ -141,8 +143,8 @@ BEGIN
 END;
 
 -- name: require_read_committed
--- Refuses other isolation levels (PS018): their locks reach into gaps, and a snapshot that is older than a lock does not see
--- what the lock protects.
+-- Refuses other isolation levels (PS018): their locks reach into gaps, and a snapshot that is older than a
+-- lock does not see what the lock protects.
 CREATE PROCEDURE require_read_committed(what VARCHAR(100))
 BEGIN
     DECLARE level VARCHAR(40);
@@ -182,8 +184,8 @@ BEGIN
 END;
 
 -- name: require_right
--- Refuses a topic in whose namespace the login does not hold a right (see has_right); raises PS002. To be called for restricted
--- topics only: whatever mentions has_right makes the server open the tables of rights.
+-- Refuses a topic in whose namespace the login does not hold a right (see has_right); raises PS002. To be called for
+-- restricted topics only: whatever mentions has_right makes the server open the tables of rights.
 CREATE PROCEDURE require_right(topic LONGTEXT, of_namespace BIGINT, verb VARCHAR(20))
 READS SQL DATA
 BEGIN
@@ -199,8 +201,8 @@ CREATE PROCEDURE find_topic_for(topic VARCHAR(4000), verb VARCHAR(20), OUT topic
 READS SQL DATA
 BEGIN
     DECLARE asked_in BIGINT;
-    -- A query in SET, IF, DEFAULT, VALUES or the argument of a CALL locks what it reads to the end of the transaction, on both
-    -- engines; SELECT .. INTO does not.
+    -- A query in SET, IF, DEFAULT, VALUES or the argument of a CALL locks what it reads to the end of the transaction,
+    -- on both engines; SELECT .. INTO does not.
     SELECT MAX(t.id), MAX(IF(t.restricted, t.namespace_id, NULL)) INTO topic_id, asked_in
     FROM topics AS t
     WHERE t.address_hash = UNHEX(SHA2(topic, 256));

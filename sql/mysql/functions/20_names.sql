@@ -1,6 +1,6 @@
 -- name: require_name
--- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. Blanks and control characters are those of
--- Unicode, spelled out, so that every engine and Python draw the same line.
+-- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. Blanks and control characters are
+-- those of Unicode, spelled out, so that every engine and Python draw the same line.
 CREATE PROCEDURE require_name(name LONGTEXT, what VARCHAR(40))
 NO SQL
 BEGIN
@@ -59,8 +59,9 @@ BEGIN
 END;
 
 -- name: lock_names
--- Locks the names for a change, which needs READ COMMITTED (PS018). What rewrites paths or removes is alone; what only adds a name
--- shares the tree. This lock comes before those of topics, and those before the sequencer's: no two changes deadlock.
+-- Locks the names for a change, which needs READ COMMITTED (PS018). What rewrites paths or removes is alone;
+-- what only adds a name shares the tree. This lock comes before those of topics, and those before the
+-- sequencer's: no two changes deadlock.
 CREATE PROCEDURE lock_names(what VARCHAR(100), alone BOOLEAN)
 BEGIN
     DECLARE locked BOOLEAN;
@@ -73,7 +74,8 @@ BEGIN
 END;
 
 -- name: find_namespace
--- The id of a namespace in which the login holds a right; raises PS001, in the same words whether it is missing or hidden.
+-- The id of a namespace in which the login holds a right; raises PS001, in the same
+-- words whether it is missing or hidden.
 CREATE PROCEDURE find_namespace(path LONGTEXT, verb VARCHAR(20), OUT namespace_id BIGINT)
 BEGIN
     DECLARE is_held BOOLEAN DEFAULT TRUE;
@@ -93,8 +95,8 @@ BEGIN
 END;
 
 -- name: lock_topic
--- The id and the number of partitions of a topic in which the login holds a right, locked against deletion, resize and subscribe
--- to the end of the transaction; publishers do not notice. Raises PS002.
+-- The id and the number of partitions of a topic in which the login holds a right, locked against deletion, resize and
+-- subscribe to the end of the transaction; publishers do not notice. Raises PS002.
 CREATE PROCEDURE lock_topic(topic LONGTEXT, verb VARCHAR(20), OUT topic_id BIGINT, OUT topic_partitions INT)
 BEGIN
     DECLARE asked_in BIGINT;
@@ -153,8 +155,8 @@ BEGIN
 END;
 
 -- name: describe_topic
--- What is set for a topic, and how many subscriptions read it. known_as: the name by which sinks and archives know it, whatever
--- becomes of its address; never given twice. Raises PS002.
+-- What is set for a topic, and how many subscriptions read it. known_as: the name by which sinks and archives know it,
+-- whatever becomes of its address; never given twice. Raises PS002.
 CREATE PROCEDURE describe_topic(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
@@ -171,8 +173,8 @@ BEGIN
 END;
 
 -- name: set_retention
--- States how long events of a topic are kept and in how many verified copies they must exist before they go. origin says whether a
--- 'file' or a 'hand' sets it. Answers the policy's version. Raises PS002, PS006, PS018.
+-- States how long events of a topic are kept and in how many verified copies they must exist before they go. origin
+-- says whether a 'file' or a 'hand' sets it. Answers the policy's version. Raises PS002, PS006, PS018.
 CREATE PROCEDURE set_retention(topic VARCHAR(4000), minimum_age_seconds BIGINT, copies INT, origin LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;

@@ -25,7 +25,8 @@ BEGIN
 END;
 
 -- name: place_namespace
--- Gives a namespace another parent and name, and everything below it the path that follows. The caller holds the tree alone.
+-- Gives a namespace another parent and name, and everything below it the path that
+-- follows. The caller holds the tree alone.
 CREATE PROCEDURE place_namespace(own BIGINT, own_path LONGTEXT, parent BIGINT, new_name LONGTEXT, new_path LONGTEXT)
 BEGIN
     DECLARE rest INT DEFAULT CHAR_LENGTH(own_path) + 1;
@@ -56,8 +57,8 @@ BEGIN
 END;
 
 -- name: rename_namespace
--- Gives a namespace another name; the paths of all that is below it follow. Answers its new path. Raises PS001, PS007, PS018,
--- PS030 to PS034.
+-- Gives a namespace another name; the paths of all that is below it follow. Answers its new path.
+-- Raises PS001, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE rename_namespace(path LONGTEXT, new_name LONGTEXT)
 BEGIN
     DECLARE own, parent BIGINT;
@@ -79,8 +80,8 @@ BEGIN
 END;
 
 -- name: move_namespace
--- Moves a namespace with all that is below it under another parent, or to the root ('' as the parent). Answers its new path.
--- The rights of the new place hold for it. Raises PS001, PS007, PS018, PS030 to PS035.
+-- Moves a namespace with all that is below it under another parent, or to the root ('' as the parent). Answers its new
+-- path. The rights of the new place hold for it. Raises PS001, PS007, PS018, PS030 to PS035.
 CREATE PROCEDURE move_namespace(path LONGTEXT, new_parent LONGTEXT)
 BEGIN
     DECLARE own BIGINT;
@@ -136,8 +137,9 @@ BEGIN
 END;
 
 -- name: delete_namespace
--- Deletes a namespace with all that is below it; answers how many topics that were. Refused (PS020) when there is a topic, unless
--- with_topics, and when a subscription reads one of them in any case. Raises PS001, PS018, PS020, PS030 to PS034.
+-- Deletes a namespace with all that is below it; answers how many topics that were. Refused (PS020)
+-- when there is a topic, unless with_topics, and when a subscription reads one of them in any case.
+-- Raises PS001, PS018, PS020, PS030 to PS034.
 CREATE PROCEDURE delete_namespace(path LONGTEXT, with_topics BOOLEAN)
 BEGIN
     DECLARE own BIGINT;

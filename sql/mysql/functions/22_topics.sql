@@ -17,8 +17,8 @@ BEGIN
 END;
 
 -- name: create_topic
--- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition gets one.
--- Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
+-- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition
+-- gets one. Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE create_topic(topic LONGTEXT, partitions INT, strategy VARCHAR(255))
 BEGIN
     DECLARE parent_path, own_name LONGTEXT;
@@ -73,8 +73,8 @@ BEGIN
 END;
 
 -- name: rename_topic
--- Gives a topic another name in its namespace; answers its new address. Its events, positions and subscriptions stay. Raises
--- PS002, PS003, PS007, PS018, PS030 to PS034.
+-- Gives a topic another name in its namespace; answers its new address. Its events, positions and subscriptions stay.
+-- Raises PS002, PS003, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE rename_topic(topic LONGTEXT, new_name LONGTEXT)
 BEGIN
     DECLARE own, parent BIGINT;
@@ -93,7 +93,8 @@ BEGIN
 END;
 
 -- name: move_topic
--- Moves a topic into another namespace, whose rights then hold for it; answers its new address. Raises PS001, PS002, PS003, PS007, PS018, PS030 to PS034.
+-- Moves a topic into another namespace, whose rights then hold for it; answers its new address. Raises PS001,
+-- PS002, PS003, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE move_topic(topic LONGTEXT, namespace LONGTEXT)
 BEGIN
     DECLARE own, parent BIGINT;
@@ -112,7 +113,8 @@ BEGIN
 END;
 
 -- name: hold_sequencer
--- Waits for the pass of the sequencer that is under way and keeps the next one from beginning until the transaction ends.
+-- Waits for the pass of the sequencer that is under way and keeps the next one from
+-- beginning until the transaction ends.
 CREATE PROCEDURE hold_sequencer()
 BEGIN
     DECLARE locked BOOLEAN;
@@ -120,8 +122,8 @@ BEGIN
 END;
 
 -- name: lock_readers
--- The subscriptions (a JSON array of ids) that read one of the topics, locked so that none of them is deleted meanwhile: an
--- unsubscribe that is under way has to end first. The caller holds the topics, so none is added.
+-- The subscriptions (a JSON array of ids) that read one of the topics, locked so that none of them is deleted
+-- meanwhile: an unsubscribe that is under way has to end first. The caller holds the topics, so none is added.
 CREATE PROCEDURE lock_readers(topic_ids JSON, OUT readers JSON)
 BEGIN
     DECLARE how_many INT;
@@ -148,9 +150,10 @@ BEGIN
 END;
 
 -- name: resize_topic
--- Gives a topic more partitions, never fewer; answers how many it had. Each subscription of the topic reads the new ones from
--- their beginning. Takes effect between two passes of the sequencer; events that carry the old count keep their partition, and a
--- key may go to another partition from now on. Raises PS002, PS003, PS005, PS018, PS030 to PS034.
+-- Gives a topic more partitions, never fewer; answers how many it had. Each subscription of the topic
+-- reads the new ones from their beginning. Takes effect between two passes of the sequencer; events that
+-- carry the old count keep their partition, and a key may go to another partition from now on. Raises
+-- PS002, PS003, PS005, PS018, PS030 to PS034.
 CREATE PROCEDURE resize_topic(topic LONGTEXT, partitions INT)
 BEGIN
     DECLARE own BIGINT;
@@ -183,8 +186,9 @@ BEGIN
 END;
 
 -- name: find_doomed
--- Puts the partitions of topics (a JSON array of ids) into the session's table doomed_partitions, with what their low sequence will
--- be. There may be millions of them: an array of them has no room where the session or max_allowed_packet says so.
+-- Puts the partitions of topics (a JSON array of ids) into the session's table doomed_partitions, with
+-- what their low sequence will be. There may be millions of them: an array of them has no room where the
+-- session or max_allowed_packet says so.
 CREATE PROCEDURE find_doomed(topic_ids JSON)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS doomed_partitions (
@@ -202,9 +206,9 @@ BEGIN
 END;
 
 -- name: drop_topics
--- Deletes topics (a JSON array of ids) that the caller has locked: who reads them reads on without them, their events are logically
--- gone at once, and what transactions that still saw them publish is discarded by the sequencer. The sequencer is held last, so
--- that the log never waits for a consumer. Raises PS020.
+-- Deletes topics (a JSON array of ids) that the caller has locked: who reads them reads on without them, their events
+-- are logically gone at once, and what transactions that still saw them publish is discarded by the sequencer. The
+-- sequencer is held last, so that the log never waits for a consumer. Raises PS020.
 CREATE PROCEDURE drop_topics(topic_ids JSON, with_subscriptions BOOLEAN)
 BEGIN
     DECLARE readers JSON;
@@ -215,8 +219,9 @@ BEGIN
         CALL refuse('PS020', CONCAT('subscription "', LEFT(a_reader, 60), '" reads the topic'));
     END IF;
     CALL find_doomed(topic_ids);
-    -- DELETE and UPDATE lock all that they read. So they read ids that were selected before, and what they change by a key: a scan
-    -- would wait for whoever changes other topics, and what is read here and changed below could deadlock with a merge.
+    -- DELETE and UPDATE lock all that they read. So they read ids that were selected before, and what they
+    -- change by a key: a scan would wait for whoever changes other topics, and what is read here and changed
+    -- below could deadlock with a merge.
     DELETE l
     FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
@@ -253,8 +258,9 @@ BEGIN
 END;
 
 -- name: delete_topic
--- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless with_subscriptions: then they read on
--- without it. Takes effect between two passes of the sequencer. Raises PS002, PS003, PS018, PS020, PS030 to PS034.
+-- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless
+-- with_subscriptions: then they read on without it. Takes effect between two passes of the sequencer.
+-- Raises PS002, PS003, PS018, PS020, PS030 to PS034.
 CREATE PROCEDURE delete_topic(topic LONGTEXT, with_subscriptions BOOLEAN)
 BEGIN
     DECLARE own BIGINT;

@@ -1,7 +1,7 @@
 -- name: is_json_object
--- Whether a text is a JSON object, and how deep it is. For what the engines' own functions cannot judge: MySQL refuses numbers that
--- no double holds, MariaDB more than 31 levels. Strings become "", then innermost objects and arrays 0, until one 0 is left. Blanks
--- round it keep it apart from a digit beside it. Empty ones are no level, as to JSON_DEPTH.
+-- Whether a text is a JSON object, and how deep it is. For what the engines' own functions cannot judge: MySQL refuses
+-- numbers that no double holds, MariaDB more than 31 levels. Strings become "", then innermost objects and arrays 0,
+-- until one 0 is left. Blanks round it keep it apart from a digit beside it. Empty ones are no level, as to JSON_DEPTH.
 CREATE PROCEDURE is_json_object(given LONGTEXT, OUT is_object BOOLEAN, OUT depth INT)
 NO SQL
 BEGIN
@@ -20,8 +20,8 @@ BEGIN
 END;
 
 -- name: headers_problem
--- What is wrong with the headers of an event, or NULL. What a reader's JSON parser cannot take must not get into the log: the
--- limits are an object of 64 KiB of text, 32 levels and numbers of 400 digits.
+-- What is wrong with the headers of an event, or NULL. What a reader's JSON parser cannot take must not get into the
+-- log: the limits are an object of 64 KiB of text, 32 levels and numbers of 400 digits.
 CREATE PROCEDURE headers_problem(headers LONGTEXT, OUT problem VARCHAR(200))
 NO SQL
 BEGIN
@@ -45,8 +45,8 @@ BEGIN
 END;
 
 -- name: event_problem
--- What is wrong with an event, as 'SQLSTATE problem', or NULL. publish_batch asks the same of all its events at once, and this of
--- the first that has something wrong.
+-- What is wrong with an event, as 'SQLSTATE problem', or NULL. publish_batch asks the same of all its events at once,
+-- and this of the first that has something wrong.
 CREATE PROCEDURE event_problem(
     topic_partitions INT, max_payload_bytes INT, strategy VARCHAR(255), payload_bytes BIGINT, `key` LONGTEXT, type LONGTEXT,
     content_type LONGTEXT, headers LONGTEXT, `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT, longest_delay DOUBLE,
@@ -79,9 +79,10 @@ BEGIN
 END;
 
 -- name: take_turn
--- The next of the topic's partitions for events without a key: each session turns by itself, from a place of its own, because a
--- counter that all share would be a row that all wait for. The variable is the session's to write, so anything but a number that this
--- has left there begins anew: MOD of a negative is negative, and would lead into the topic with the id before.
+-- The next of the topic's partitions for events without a key: each session turns by itself, from a place of its
+-- own, because a counter that all share would be a row that all wait for. The variable is the session's to
+-- write, so anything but a number that this has left there begins anew: MOD of a negative is negative, and would
+-- lead into the topic with the id before.
 CREATE PROCEDURE take_turn(steps INT, OUT turn BIGINT)
 NO SQL
 BEGIN
@@ -90,8 +91,9 @@ BEGIN
 END;
 
 -- name: publish
--- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Answers the event id, or the
--- earlier event's when its dedup key was taken. Locks no row of topic or partition. Raises PS002, PS004, PS005, PS006, PS018, PS022.
+-- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Answers the
+-- event id, or the earlier event's when its dedup key was taken. Locks no row of topic or partition. Raises
+-- PS002, PS004, PS005, PS006, PS018, PS022.
 CREATE PROCEDURE publish(
     topic VARCHAR(4000), payload LONGBLOB, `key` LONGTEXT, type LONGTEXT, content_type LONGTEXT, headers LONGTEXT,
     event_id CHAR(36), `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT, strict BOOLEAN

@@ -1,6 +1,7 @@
 -- name: refuse_bad_event
--- Raises what is wrong with the first bad event of a batch, if one is; the error names its place (from 0). One statement finds the
--- few that have to be looked at closely. Topics whose ids are in hidden (a JSON array) count as not there.
+-- Raises what is wrong with the first bad event of a batch, if one is; the error names its place
+-- (from 0). One statement finds the few that have to be looked at closely. Topics whose ids are in
+-- hidden (a JSON array) count as not there.
 CREATE PROCEDURE refuse_bad_event(events JSON, longest_delay DOUBLE, hidden JSON)
 READS SQL DATA
 BEGIN
@@ -54,9 +55,10 @@ BEGIN
 END;
 
 -- name: look_at_topics
--- Of the topics of a batch, the ids of those that have a limit of back pressure (NULL for none), and of those that the login may
--- not publish to, as JSON arrays. Rights are asked for once for each topic, and only where one is restricted. Topic by topic:
--- MariaDB cuts an array that a query aggregates where the session says so, and a topic behind the cut would not be asked about.
+-- Of the topics of a batch, the ids of those that have a limit of back pressure (NULL for none), and of those that the
+-- login may not publish to, as JSON arrays. Rights are asked for once for each topic, and only where one is
+-- restricted. Topic by topic: MariaDB cuts an array that a query aggregates where the session says so, and a topic
+-- behind the cut would not be asked about.
 CREATE PROCEDURE look_at_topics(events JSON, OUT limited JSON, OUT hidden JSON)
 READS SQL DATA
 BEGIN
@@ -111,8 +113,9 @@ BEGIN
 END;
 
 -- name: find_partitions
--- The partition of each event of a batch, in order, eight bytes each. Selected before the events are written: at REPEATABLE READ, the
--- engines' default, INSERT .. SELECT locks what it reads, and publishers lock no topic. Raises PS002 when a topic is gone meanwhile.
+-- The partition of each event of a batch, in order, eight bytes each. Selected before the events are written: at
+-- REPEATABLE READ, the engines' default, INSERT .. SELECT locks what it reads, and publishers lock no topic. Raises
+-- PS002 when a topic is gone meanwhile.
 CREATE PROCEDURE find_partitions(events JSON, turn BIGINT, OUT found LONGBLOB)
 READS SQL DATA
 BEGIN
@@ -135,9 +138,9 @@ BEGIN
 END;
 
 -- name: publish_batch
--- Publishes many events, a JSON array of objects named as the arguments of publish, with the payload in base64, in array order.
--- Answers how many, and the places (from 0) of duplicates with the ids of the earlier events. An event that is wrong refuses all
--- of them, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022.
+-- Publishes many events, a JSON array of objects named as the arguments of publish, with the payload in base64, in
+-- array order. Answers how many, and the places (from 0) of duplicates with the ids of the earlier events. An event
+-- that is wrong refuses all of them, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022.
 CREATE PROCEDURE publish_batch(events JSON, strict BOOLEAN)
 BEGIN
     DECLARE limited, hidden JSON;

@@ -1,8 +1,9 @@
 -- name: claim_dedup_key
--- Takes a dedup key, whose bucket is locked, for an event; earlier is the event that has it already. Every look is a locking one,
--- because a snapshot may be older than the row. At REPEATABLE READ MariaDB refuses to lock such a row (1020) and rolls back the whole
--- transaction, the caller's work too, where innodb_snapshot_isolation is on: as it is by default from 11.6.2. So these two
--- statements switch it off for themselves. Older branches may know no such variable; there it is off, unless somebody switched it on.
+-- Takes a dedup key, whose bucket is locked, for an event; earlier is the event that has it already. Every look is a
+-- locking one, because a snapshot may be older than the row. At REPEATABLE READ MariaDB refuses to lock such a row
+-- (1020) and rolls back the whole transaction, the caller's work too, where innodb_snapshot_isolation is on: as it is
+-- by default from 11.6.2. So these two statements switch it off for themselves. Older branches may know no such
+-- variable; there it is off, unless somebody switched it on.
 CREATE PROCEDURE claim_dedup_key(of_topic BIGINT, given_key VARCHAR(255), event_id BINARY(16), OUT earlier BINARY(16))
 BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -63,8 +64,9 @@ BEGIN
 END;
 
 -- name: lock_bucket
--- Locks a bucket of keys to the end of the transaction: of strict events, so that those of one key come in the order of the
--- commits; of dedup keys, because two that wait for the same new row of an index deadlock when its writer rolls back.
+-- Locks a bucket of keys to the end of the transaction: of strict events, so that those of one key
+-- come in the order of the commits; of dedup keys, because two that wait for the same new row of an
+-- index deadlock when its writer rolls back.
 CREATE PROCEDURE lock_bucket(of_bucket INT)
 BEGIN
     DECLARE locked INT;
@@ -102,9 +104,10 @@ BEGIN
 END;
 
 -- name: turn_dedup
--- Forgets dedup keys that are older than the window, a few at a time; answers whether there were any. Keys that somebody holds are
--- left for the next time. The session begins where it has come to, so that it steps over no deleted rows again that a read view
--- keeps; a key of a transaction that was open for longer than the window is left to the next session.
+-- Forgets dedup keys that are older than the window, a few at a time; answers whether there were any. Keys
+-- that somebody holds are left for the next time. The session begins where it has come to, so that it steps
+-- over no deleted rows again that a read view keeps; a key of a transaction that was open for longer than
+-- the window is left to the next session.
 CREATE PROCEDURE turn_dedup()
 BEGIN
     DECLARE window_seconds DOUBLE;

@@ -1,6 +1,6 @@
 -- name: set_backpressure
--- Limits what of a topic may wait for its sequence, in events and in bytes of payload for each partition; NULL is no limit.
--- Publishers look at it at once. Raises PS002, PS006, PS018.
+-- Limits what of a topic may wait for its sequence, in events and in bytes of payload for each partition; NULL is no
+-- limit. Publishers look at it at once. Raises PS002, PS006, PS018.
 CREATE PROCEDURE set_backpressure(topic VARCHAR(4000), max_events BIGINT, max_bytes BIGINT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -15,8 +15,9 @@ BEGIN
 END;
 
 -- name: measure_pressure
--- Measures what waits in the partitions of topics that have a limit, in the oldest 100,000 waiting events, and keeps those that are
--- at their limit. Answers how many they are. The sequencer's worker calls it once a second; with no limits it does nothing.
+-- Measures what waits in the partitions of topics that have a limit, in the oldest 100,000 waiting events, and
+-- keeps those that are at their limit. Answers how many they are. The sequencer's worker calls it once a
+-- second; with no limits it does nothing.
 CREATE PROCEDURE measure_pressure()
 measure: BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
@@ -64,9 +65,9 @@ measure: BEGIN
 END;
 
 -- name: refuse_under_pressure
--- Refuses a publish to topics (a JSON array of ids) of which too much waits for its sequence (PS022). As long as less waits at all
--- than a topic's limit, nothing else is looked at. Then the last measure says it; where nobody has measured for five
--- seconds although something waits, nobody sequences, and the limit is held without it.
+-- Refuses a publish to topics (a JSON array of ids) of which too much waits for its sequence (PS022). As long as less
+-- waits at all than a topic's limit, nothing else is looked at. Then the last measure says it; where nobody has
+-- measured for five seconds although something waits, nobody sequences, and the limit is held without it.
 CREATE PROCEDURE refuse_under_pressure(topic_ids JSON)
 READS SQL DATA
 check_pressure: BEGIN

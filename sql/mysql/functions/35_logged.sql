@@ -1,7 +1,8 @@
 -- name: logged_ids
--- The index of the log, taken apart: a row for each sequence, with the id of its event. first_sequence, event_count, first_id and
--- last_id are the chunk's. A reader bounds first_sequence as well as the sequence, so that it descends into the index; in the same
--- statement it looks where it has to begin (SELECT MAX), because clean may merge chunks between two.
+-- The index of the log, taken apart: a row for each sequence, with the id of its event. first_sequence,
+-- event_count, first_id and last_id are the chunk's. A reader bounds first_sequence as well as the sequence,
+-- so that it descends into the index; in the same statement it looks where it has to begin (SELECT MAX),
+-- because clean may merge chunks between two.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW logged_ids AS
 SELECT c.partition_id, c.first_sequence, c.event_count, c.first_id, c.last_id, c.first_sequence + l.n AS sequence,
        CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * l.n + 1, 8)), 16, 10) AS SIGNED) AS id,

@@ -19,14 +19,15 @@ UNION ALL SELECT 'blocks', COALESCE((SELECT MAX(b.id) FROM blocks AS b), 0)
 UNION ALL SELECT 'relay_failures', COALESCE((SELECT MAX(b.id) FROM blocks AS b), 0);
 
 -- name: note_slice_rates
--- Notes how fast each table takes ids: the most in an hour, halved for every week since. Asked more often, it does nothing.
+-- Notes how fast each table takes ids: the most in an hour, halved for every week
+-- since. Asked more often, it does nothing.
 CREATE PROCEDURE note_slice_rates()
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     {{on error: CALL undo_call()}}
     CALL begin_call('note_slice_rates()');
-    -- INSERT .. SELECT, because an UPDATE with a join locks what it reads: it would wait for every open publisher. It assigns in
-    -- this order, and each assignment sees those before it.
+    -- INSERT .. SELECT, because an UPDATE with a join locks what it reads: it would wait for every open publisher. It
+    -- assigns in this order, and each assignment sees those before it.
     INSERT INTO slice_rates (parent, used, measured_at)
     SELECT s.parent, s.used, present FROM slice_sources AS s
     ON DUPLICATE KEY UPDATE
@@ -39,10 +40,10 @@ BEGIN
 END;
 
 -- name: missing_slices
--- The tables that need another slice: where it begins and where it ends (not included). Ids have to be ready for seven days at the
--- peak rate, for a young table a fixed number, and never fewer than events have been given out. Slices are small at first, so that
--- a young log can be cleaned early; then a part of what has to be ready, so that they stay few: every look-up asks each of them.
--- Ids of events come in blocks of 256.
+-- The tables that need another slice: where it begins and where it ends (not included). Ids have to be ready for seven
+-- days at the peak rate, for a young table a fixed number, and never fewer than events have been given out. Slices are
+-- small at first, so that a young log can be cleaned early; then a part of what has to be ready, so that they stay few:
+-- every look-up asks each of them. Ids of events come in blocks of 256.
 CREATE PROCEDURE missing_slices()
 READS SQL DATA
 BEGIN
@@ -66,8 +67,9 @@ BEGIN
 END;
 
 -- name: slices_ready
--- How many ids each insert-only table can still take, for how many days that is enough at the peak rate seen (NULL: none seen
--- yet), and in how many slices it stands. No rows for who does not pass the walls: they tell how much all tenants publish.
+-- How many ids each insert-only table can still take, for how many days that is enough at the peak rate
+-- seen (NULL: none seen yet), and in how many slices it stands. No rows for who does not pass the walls:
+-- they tell how much all tenants publish.
 CREATE PROCEDURE slices_ready()
 READS SQL DATA
 BEGIN

@@ -1,6 +1,6 @@
 -- name: find_settled_events
--- No event with an id below the answer can still come, or waits for its sequence: all below the floor but the late blocks. None
--- at all while a restore has left something to be repaired.
+-- No event with an id below the answer can still come, or waits for its sequence: all below the floor but the late
+-- blocks. None at all while a restore has left something to be repaired.
 CREATE PROCEDURE find_settled_events(OUT settled_id BIGINT)
 READS SQL DATA
 BEGIN
@@ -43,9 +43,10 @@ SELECT l.subscription_id, l.partition_id, (
 FROM leases AS l;
 
 -- name: droppable_slices
--- The slices that nobody needs, by what is committed: events that are all logically gone, positions behind the newest of each
--- lease, blocks before the first that is open, leases of a week ago. Whoever drops a slice of a ledger asks again behind a lock that
--- ends every transaction which has written to it: what is settled then only becomes less needed.
+-- The slices that nobody needs, by what is committed: events that are all logically gone, positions behind
+-- the newest of each lease, blocks before the first that is open, leases of a week ago. Whoever drops a
+-- slice of a ledger asks again behind a lock that ends every transaction which has written to it: what is
+-- settled then only becomes less needed.
 CREATE PROCEDURE droppable_slices()
 READS SQL DATA
 BEGIN
@@ -72,8 +73,8 @@ BEGIN
 END;
 
 -- name: sparse_slices
--- The slices of events of which less than the share kept_share is still needed: what is needed can take the place of the whole.
--- How many events a slice holds is the engine's estimate, which grows with every insert.
+-- The slices of events of which less than the share kept_share is still needed: what is needed can take the place of
+-- the whole. How many events a slice holds is the engine's estimate, which grows with every insert.
 CREATE PROCEDURE sparse_slices()
 READS SQL DATA
 BEGIN
@@ -99,9 +100,9 @@ BEGIN
 END;
 
 -- name: carry_positions
--- Writes positions whose newest row lies in a full slice anew, unchanged, so that the slice can go; answers how many. A lease that
--- somebody holds locked is left to the next call: its position may be about to move. Not done while more would have to be
--- carried than is thrown away. Raises PS018.
+-- Writes positions whose newest row lies in a full slice anew, unchanged, so that the slice can go; answers how many. A
+-- lease that somebody holds locked is left to the next call: its position may be about to move. Not done while more
+-- would have to be carried than is thrown away. Raises PS018.
 CREATE PROCEDURE carry_positions(max_rows INT)
 carry: BEGIN
     DECLARE first_full, last_full, stale, owner_id, part_id, newest BIGINT;

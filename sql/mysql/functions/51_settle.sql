@@ -1,12 +1,13 @@
 -- name: settle_block
--- Decides whether a block that the log does not hold can still come. If somebody holds it, or it has just been committed, it is
--- noted as late. If nobody has it, its publisher rolled back, or has its number and not yet its row: so the sequencer takes the
--- number itself, with no events, and that publisher meets a duplicate key and takes another.
+-- Decides whether a block that the log does not hold can still come. If somebody holds it, or it has just been
+-- committed, it is noted as late. If nobody has it, its publisher rolled back, or has its number and not yet its row:
+-- so the sequencer takes the number itself, with no events, and that publisher meets a duplicate key and takes another.
 CREATE PROCEDURE settle_block(of_block BIGINT)
 BEGIN
     DECLARE found INT;
     DECLARE is_open BOOLEAN DEFAULT FALSE;
-    -- A row that is locked, in the words of either engine; or one that has come, and is committed, since it was looked for.
+    -- A row that is locked, in the words of either engine; or one that has come, and is
+    -- committed, since it was looked for.
     DECLARE CONTINUE HANDLER FOR 1062, 1205, 3572 SET is_open = TRUE;
     SELECT MAX(p.event_count) INTO found
     FROM pending AS p FORCE INDEX (PRIMARY)
@@ -23,10 +24,10 @@ BEGIN
 END;
 
 -- name: raise_floor
--- Raises the floor as far as the first 1,000 blocks reach that the log does not hold, each of which is then settled by itself: below
--- the floor nothing can come but the late blocks, so that no pass steps over what was published long ago. Deleted rows stay in
--- the index as long as anybody has an old read view. A block is in the log when its first event is committed and it is not
--- pending: one statement looks at both. Called by whoever holds the sequencer's row.
+-- Raises the floor as far as the first 1,000 blocks reach that the log does not hold, each of which is then settled by
+-- itself: below the floor nothing can come but the late blocks, so that no pass steps over what was published long ago.
+-- Deleted rows stay in the index as long as anybody has an old read view. A block is in the log when its first event is
+-- committed and it is not pending: one statement looks at both. Called by whoever holds the sequencer's row.
 CREATE PROCEDURE raise_floor(reached BIGINT, INOUT bottom BIGINT)
 raise: BEGIN
     DECLARE of_block BIGINT;
@@ -69,8 +70,8 @@ raise: BEGIN
 END;
 
 -- name: settle_blocks
--- Raises the floor as far as it goes, for clean: a pass does so only now and then. Answers whether somebody else sequences.
--- Raises PS018.
+-- Raises the floor as far as it goes, for clean: a pass does so only now and then. Answers whether
+-- somebody else sequences. Raises PS018.
 CREATE PROCEDURE settle_blocks()
 settle: BEGIN
     DECLARE bottom, settled BIGINT;

@@ -1,7 +1,7 @@
 -- name: read_log
--- The events of a partition from a sequence on, in order, and how many there are: one descent into the index of the log, then the
--- events by their ids, in one statement, because clean may merge chunks between two. As poll answers them, with the partition, or as
--- fetch does, with the history.
+-- The events of a partition from a sequence on, in order, and how many there are: one descent into the index of the
+-- log, then the events by their ids, in one statement, because clean may merge chunks between two. As poll answers
+-- them, with the partition, or as fetch does, with the history.
 CREATE PROCEDURE read_log(of_partition BIGINT, from_sequence BIGINT, max_events INT, as_poll BOOLEAN, OUT found INT)
 READS SQL DATA
 BEGIN
@@ -47,8 +47,8 @@ BEGIN
 END;
 
 -- name: high_watermark
--- The last sequence of a partition; 0 when it has none. A query behind RETURN, SET, IF or DEFAULT would lock what it reads:
--- here, and in all that follows, only SELECT .. INTO and cursors read.
+-- The last sequence of a partition; 0 when it has none. A query behind RETURN, SET, IF or DEFAULT would lock what it
+-- reads: here, and in all that follows, only SELECT .. INTO and cursors read.
 CREATE FUNCTION high_watermark(of_partition BIGINT) RETURNS BIGINT
 READS SQL DATA
 BEGIN
@@ -63,8 +63,8 @@ BEGIN
 END;
 
 -- name: require_readable
--- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a partition that
--- is stopped (PS021) for all, or for the subscription.
+-- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a
+-- partition that is stopped (PS021) for all, or for the subscription.
 CREATE PROCEDURE require_readable(of_partition BIGINT, from_sequence BIGINT, of_subscription BIGINT)
 READS SQL DATA
 BEGIN
@@ -121,8 +121,8 @@ BEGIN
 END;
 
 -- name: high_watermarks
--- The readable range of every partition of a topic. A position is kept with partition_id: the topic may get another address, and
--- another topic this one.
+-- The readable range of every partition of a topic. A position is kept with partition_id: the topic may get
+-- another address, and another topic this one.
 CREATE PROCEDURE high_watermarks(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN

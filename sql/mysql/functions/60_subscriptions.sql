@@ -36,8 +36,8 @@ BEGIN
 END;
 
 -- name: lock_subscription
--- Locks the row of a subscription, the first that everybody locks who changes its consumers and leases; raises PS013, before it
--- locks one that is hidden.
+-- Locks the row of a subscription, the first that everybody locks who changes its consumers and leases; raises
+-- PS013, before it locks one that is hidden.
 CREATE PROCEDURE lock_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
 BEGIN
     CALL look_at_subscription(subscription, subscription_id);
@@ -49,8 +49,8 @@ BEGIN
 END;
 
 -- name: current_position
--- The newest position in the ledger; NULL when the subscription does not read the partition. Left alone, MySQL walks the
--- primary key backwards to the first row that fits.
+-- The newest position in the ledger; NULL when the subscription does not read the partition. Left alone, MySQL walks
+-- the primary key backwards to the first row that fits.
 CREATE FUNCTION current_position(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
 READS SQL DATA
 BEGIN
@@ -65,8 +65,9 @@ BEGIN
 END;
 
 -- name: find_start
--- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes), a sequence to begin with, or a time:
--- then with the first event that was sequenced at it or later, however early that was published. Raises PS006, PS012, PS016.
+-- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes), a sequence to
+-- begin with, or a time: then with the first event that was sequenced at it or later, however early that was
+-- published. Raises PS006, PS012, PS016.
 CREATE PROCEDURE find_start(of_partition BIGINT, start TEXT, OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
@@ -110,8 +111,8 @@ BEGIN
 END;
 
 -- name: find_position_before
--- The position before the first event that was sequenced at a time or later. Where such an event may have been dropped, that is an
--- error (PS016): nothing is skipped in silence.
+-- The position before the first event that was sequenced at a time or later. Where such an event may have been dropped,
+-- that is an error (PS016): nothing is skipped in silence.
 CREATE PROCEDURE find_position_before(of_partition BIGINT, since DATETIME(6), OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
@@ -141,8 +142,8 @@ BEGIN
 END;
 
 -- name: add_topic
--- Makes a subscription read a topic. The caller holds the topic's row against the logical drop, so that "earliest" never points
--- below the low sequence.
+-- Makes a subscription read a topic. The caller holds the topic's row against the logical drop, so that
+-- "earliest" never points below the low sequence.
 CREATE PROCEDURE add_topic(owner_id BIGINT, source_id BIGINT, start TEXT)
 BEGIN
     DECLARE part_id, wanted BIGINT;
@@ -165,8 +166,8 @@ BEGIN
 END;
 
 -- name: subscribe
--- Creates the subscription if need be and adds topics (a JSON array) to it; answers how many were new. Raises PS002, PS006,
--- PS007, PS012, PS016, PS018, PS030, PS031, PS033.
+-- Creates the subscription if need be and adds topics (a JSON array) to it; answers how many were new. Raises PS002,
+-- PS006, PS007, PS012, PS016, PS018, PS030, PS031, PS033.
 CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start TEXT)
 BEGIN
     DECLARE owner_id, source_id BIGINT;
@@ -217,7 +218,8 @@ BEGIN
 END;
 
 -- name: configure_subscription
--- Sets the times of a subscription, in seconds: its own heartbeat policy, whose other settings stay. Raises PS006, PS013, PS018.
+-- Sets the times of a subscription, in seconds: its own heartbeat policy, whose other
+-- settings stay. Raises PS006, PS013, PS018.
 CREATE PROCEDURE configure_subscription(
     subscription LONGTEXT, heartbeat_seconds DOUBLE, lease_seconds DOUBLE, release_seconds DOUBLE
 )
@@ -242,8 +244,8 @@ BEGIN
 END;
 
 -- name: unsubscribe
--- Removes a subscription with its leases and dead letters; it holds back no event any more. What the ledger of positions says of it stays, void,
--- until it is trimmed. Raises PS013.
+-- Removes a subscription with its leases and dead letters; it holds back no event any more. What the ledger of
+-- positions says of it stays, void, until it is trimmed. Raises PS013.
 CREATE PROCEDURE unsubscribe(subscription LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -267,8 +269,8 @@ BEGIN
 END;
 
 -- name: subscription_lag
--- Position, high watermark, lag and holder of every partition of one subscription, or of all (NULL). lag_seconds is the time
--- since the first unread event was sequenced.
+-- Position, high watermark, lag and holder of every partition of one subscription, or of all (NULL). lag_seconds is the
+-- time since the first unread event was sequenced.
 CREATE PROCEDURE subscription_lag(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -317,8 +319,8 @@ BEGIN
 END;
 
 -- name: require_listed
--- Checks the topics to which a consumer limits itself (a JSON array; NULL for all of the subscription). Raises PS002, PS003, PS006,
--- PS013, PS030 to PS034.
+-- Checks the topics to which a consumer limits itself (a JSON array; NULL for all of the subscription). Raises
+-- PS002, PS003, PS006, PS013, PS030 to PS034.
 CREATE PROCEDURE require_listed(owner_id BIGINT, subscription LONGTEXT, topics JSON)
 READS SQL DATA
 BEGIN

@@ -12,8 +12,8 @@ BEGIN
 END;
 
 -- name: give_up_leases
--- Frees the leases of one consumer, in key order. A row that somebody has locked (a zombie inside a transaction) stays as
--- it is and is counted in the answer; its own time limit ends that transaction.
+-- Frees the leases of one consumer, in key order. A row that somebody has locked (a zombie inside a transaction) stays
+-- as it is and is counted in the answer; its own time limit ends that transaction.
 CREATE PROCEDURE give_up_leases(
     owner_id BIGINT, consumer VARCHAR(255), how VARCHAR(20), present DATETIME(6), OUT blocked INT
 )
@@ -76,8 +76,8 @@ BEGIN
 END;
 
 -- name: collect_dead
--- Removes consumers whose deadline has passed and frees their leases; frees leases that were to be released and are overdue.
--- A consumer stays while one of its lease rows is locked. The caller holds the subscription's row.
+-- Removes consumers whose deadline has passed and frees their leases; frees leases that were to be released and are
+-- overdue. A consumer stays while one of its lease rows is locked. The caller holds the subscription's row.
 CREATE PROCEDURE collect_dead(owner_id BIGINT, present DATETIME(6), OUT expired INT, OUT locked INT)
 BEGIN
     DECLARE dead_id, still_dead VARCHAR(255);
@@ -112,9 +112,10 @@ BEGIN
 END;
 
 -- name: join
--- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of the same
--- id is refused (PS015) until the first one's deadline has passed or it left. Given topics of the subscription (a JSON array), it is
--- handed only partitions of these. Answers the times, in seconds. Raises PS002, PS003, PS006, PS013, PS015, PS030 to PS034.
+-- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of
+-- the same id is refused (PS015) until the first one's deadline has passed or it left. Given topics of the
+-- subscription (a JSON array), it is handed only partitions of these. Answers the times, in seconds. Raises PS002,
+-- PS003, PS006, PS013, PS015, PS030 to PS034.
 CREATE PROCEDURE `join`(subscription LONGTEXT, consumer TEXT, session CHAR(36), weight DOUBLE, topics JSON)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -163,8 +164,8 @@ BEGIN
 END;
 
 -- name: extend_deadline
--- Moves a consumer's deadline to a lease time from now; a check-in (else NULL) also takes its turn, and sets the next one. Raises
--- PS014 when the session is not (or no longer) a member.
+-- Moves a consumer's deadline to a lease time from now; a check-in (else NULL) also takes its turn, and sets the next
+-- one. Raises PS014 when the session is not (or no longer) a member.
 CREATE PROCEDURE extend_deadline(
     owner_id BIGINT, consumer VARCHAR(255), session CHAR(36), present DATETIME(6), next_check_in DATETIME(6)
 )
@@ -197,10 +198,10 @@ BEGIN
 END;
 
 -- name: heartbeats
--- The same for all consumers of a process. Answers for each, by its place in the arrays, its standing (member, gone, or locked: its
--- row is held by somebody, so ask again), the seconds until it is to check in, and those that lie between two check-ins of one
--- consumer. Waits for nothing, and one that is gone disturbs no other. While turns are given out to consumers that were called,
--- the others put theirs off. Raises PS006.
+-- The same for all consumers of a process. Answers for each, by its place in the arrays, its standing (member, gone, or
+-- locked: its row is held by somebody, so ask again), the seconds until it is to check in, and those that lie between
+-- two check-ins of one consumer. Waits for nothing, and one that is gone disturbs no other. While turns are given out
+-- to consumers that were called, the others put theirs off. Raises PS006.
 CREATE PROCEDURE heartbeats(subscription_names JSON, consumer_ids JSON, sessions JSON)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -300,9 +301,8 @@ BEGIN
 END;
 
 -- name: release
--- Gives single leases (two JSON arrays; as to the LIMIT see poll) back, as the answer to RELEASING or because a consumer has
--- no use for them. What is
--- no longer held is passed over. Answers how many were freed.
+-- Gives single leases (two JSON arrays; as to the LIMIT see poll) back, as the answer to RELEASING or because a
+-- consumer has no use for them. What is no longer held is passed over. Answers how many were freed.
 CREATE PROCEDURE `release`(subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON)
 BEGIN
     DECLARE owner_id, part_id, given_epoch, held_epoch BIGINT;
@@ -343,8 +343,8 @@ BEGIN
 END;
 
 -- name: leave
--- Ends a consumer's membership and frees its leases at once; leaving twice is no error. A lease that a transaction still
--- holds cannot be freed yet: then the consumer counts as dead from now on, and the next check-in collects it.
+-- Ends a consumer's membership and frees its leases at once; leaving twice is no error. A lease that a transaction
+-- still holds cannot be freed yet: then the consumer counts as dead from now on, and the next check-in collects it.
 CREATE PROCEDURE `leave`(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36))
 BEGIN
     DECLARE owner_id BIGINT;

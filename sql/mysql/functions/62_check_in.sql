@@ -18,11 +18,12 @@ RETURN high_watermark(of_partition) - current_position(of_subscription, of_parti
     + redriven_letters(of_subscription, of_partition);
 
 -- name: survey
--- Writes down which partitions of a subscription are active, unless that was done since a time: check-ins share what one of them
--- has found. Active are those with unread events or redriven letters, or held and read a moment ago (a partition that drains between two events keeps
--- its lease for that long). Those that were active and are held are looked at within ten seconds, a share of the circle of their
--- random keys each time, unless the whole is asked for. The caller holds the subscription's row, so that one looks while the others wait,
--- and need not look again. Answers whether it looked.
+-- Writes down which partitions of a subscription are active, unless that was done since a time: check-ins share
+-- what one of them has found. Active are those with unread events or redriven letters, or held and read a moment
+-- ago (a partition that drains between two events keeps its lease for that long). Those that were active and are
+-- held are looked at within ten seconds, a share of the circle of their random keys each time, unless the whole
+-- is asked for. The caller holds the subscription's row, so that one looks while the others wait, and need not
+-- look again. Answers whether it looked.
 CREATE PROCEDURE survey(owner_id BIGINT, since DATETIME(6), is_whole BOOLEAN, present DATETIME(6), OUT looked BOOLEAN)
 survey: BEGIN
     DECLARE turn, share DOUBLE;
@@ -68,8 +69,8 @@ survey: BEGIN
 END;
 
 -- name: read_board
--- Fills the session's table board: every partition of a subscription, or of these topics (a JSON array of ids; NULL: all), who works
--- on it, and whether it is active.
+-- Fills the session's table board: every partition of a subscription, or of these topics (a JSON array of ids; NULL:
+-- all), who works on it, and whether it is active.
 CREATE PROCEDURE read_board(owner_id BIGINT, topic_ids JSON)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS board (
@@ -85,10 +86,10 @@ BEGIN
 END;
 
 -- name: find_standings
--- Fills the session's table stands: how many active partitions of the board each consumer holds, and how many too few (below 0: too
--- many).
--- Fair share by weight of those who take this topic (NULL: all): largest remainders (Hamilton), ties by consumer id, so that all active
--- partitions are held, the spread at equal weights is at most 1, and nothing moves in the steady state.
+-- Fills the session's table stands: how many active partitions of the board each consumer holds, and
+-- how many too few (below 0: too many).
+-- Fair share by weight of those who take this topic (NULL: all): largest remainders (Hamilton), ties by consumer id, so
+-- that all active partitions are held, the spread at equal weights is at most 1, and nothing moves in the steady state.
 CREATE PROCEDURE find_standings(owner_id BIGINT, of_topic BIGINT, active BIGINT)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS stands (
@@ -112,9 +113,9 @@ BEGIN
 END;
 
 -- name: find_share
--- How a consumer stands: how many active partitions it holds too few (shortage; below 0: too many) and how many somebody holds
--- that are not active (cold); how many of what the others are short of is not free (uncovered), how many partitions are free, and how many of
--- the others are short or have too much (concerned).
+-- How a consumer stands: how many active partitions it holds too few (shortage; below 0: too many) and how many
+-- somebody holds that are not active (cold); how many of what the others are short of is not free (uncovered), how many
+-- partitions are free, and how many of the others are short or have too much (concerned).
 CREATE PROCEDURE find_share(
     owner_id BIGINT, me VARCHAR(255), of_topic BIGINT, OUT shortage BIGINT, OUT cold BIGINT, OUT uncovered BIGINT, OUT available BIGINT,
     OUT concerned BIGINT
@@ -134,8 +135,8 @@ BEGIN
 END;
 
 -- name: release_surplus
--- Asks a consumer to give up what it holds above its quota, but only while others are short of more than is free: smallest
--- backlog first. A partition that has gone cold is given up whatever the quota. Answers how many.
+-- Asks a consumer to give up what it holds above its quota, but only while others are short of more than is free:
+-- smallest backlog first. A partition that has gone cold is given up whatever the quota. Answers how many.
 CREATE PROCEDURE release_surplus(
     owner_id BIGINT, consumer VARCHAR(255), surplus BIGINT, present DATETIME(6), deadline DATETIME(6), OUT asked BIGINT
 )
@@ -182,8 +183,8 @@ BEGIN
 END;
 
 -- name: acquire
--- Leases up to shortage free partitions with unread events, from a random pivot on and round, so that consumers do not meet.
--- Every acquisition raises lease_epoch. Answers how many.
+-- Leases up to shortage free partitions with unread events, from a random pivot on and round, so that consumers do not
+-- meet. Every acquisition raises lease_epoch. Answers how many.
 CREATE PROCEDURE acquire(owner_id BIGINT, consumer VARCHAR(255), shortage BIGINT, present DATETIME(6), OUT taken BIGINT)
 BEGIN
     DECLARE part_id, free_epoch BIGINT;
@@ -230,9 +231,9 @@ BEGIN
 END;
 
 -- name: call_consumers
--- Has consumers that are short, or have too much, check in before their time: target_qps of them at once, then as many in a
--- second. Their next heartbeat tells them. Who was called already, or whose row somebody holds, is passed over. The caller holds
--- the subscription's row.
+-- Has consumers that are short, or have too much, check in before their time: target_qps of them at once, then as many
+-- in a second. Their next heartbeat tells them. Who was called already, or whose row somebody holds, is passed over.
+-- The caller holds the subscription's row.
 CREATE PROCEDURE call_consumers(owner_id BIGINT, me VARCHAR(255), many_short BIGINT, many_ample BIGINT, present DATETIME(6))
 BEGIN
     DECLARE one, member VARCHAR(255);
@@ -279,7 +280,8 @@ BEGIN
 END;
 
 -- name: give_and_take
--- Has a consumer give up and take what it should, of the board; answers how many it was asked for, and how many it took.
+-- Has a consumer give up and take what it should, of the board; answers how many
+-- it was asked for, and how many it took.
 CREATE PROCEDURE give_and_take(
     owner_id BIGINT, consumer VARCHAR(255), shortage BIGINT, cold BIGINT, uncovered BIGINT, present DATETIME(6), deadline DATETIME(6),
     OUT asked BIGINT, OUT taken BIGINT
@@ -295,9 +297,9 @@ BEGIN
 END;
 
 -- name: share_out
--- What a check-in does for topics that the same consumers take (a JSON array of ids, and one of them; NULL: all), once a survey was
--- made: looks how all of them stand, has the consumer give up and take what it should, and calls the others who have too little
--- or too much. Where that are all topics, it writes down what it found, for follow_share.
+-- What a check-in does for topics that the same consumers take (a JSON array of ids, and one of them; NULL: all), once
+-- a survey was made: looks how all of them stand, has the consumer give up and take what it should, and calls the
+-- others who have too little or too much. Where that are all topics, it writes down what it found, for follow_share.
 CREATE PROCEDURE share_out(
     owner_id BIGINT, consumer VARCHAR(255), topic_ids JSON, of_topic BIGINT, present DATETIME(6), deadline DATETIME(6)
 )
@@ -329,8 +331,8 @@ BEGIN
 END;
 
 -- name: follow_share
--- What a check-in does until the next survey: it follows what the last one has found for this consumer. Answers whether that can be
--- said: not of one that joined since.
+-- What a check-in does until the next survey: it follows what the last one has found for this consumer. Answers whether
+-- that can be said: not of one that joined since.
 CREATE PROCEDURE follow_share(
     owner_id BIGINT, me VARCHAR(255), present DATETIME(6), deadline DATETIME(6), OUT is_known BOOLEAN
 )
@@ -356,10 +358,11 @@ BEGIN
 END;
 
 -- name: check_in
--- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a subscription at
--- a time; the clock is read after the lock. Which partitions have unread events and how everybody stands is looked up anew when
--- fresh or when somebody has died, else at most once in refresh_seconds for all; who looks calls the others that have too little or
--- too much. Answers the leases that are now held. While the subscription is paused, all that is held is asked for. Raises PS013, PS014, PS018.
+-- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a
+-- subscription at a time; the clock is read after the lock. Which partitions have unread events and how everybody
+-- stands is looked up anew when fresh or when somebody has died, else at most once in refresh_seconds for all; who
+-- looks calls the others that have too little or too much. Answers the leases that are now held. While the subscription
+-- is paused, all that is held is asked for. Raises PS013, PS014, PS018.
 CREATE PROCEDURE check_in(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), fresh BOOLEAN)
 BEGIN
     DECLARE owner_id BIGINT;

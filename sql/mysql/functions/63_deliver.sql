@@ -1,9 +1,9 @@
 -- name: poll
--- Events of leased partitions, each after its own read position, at most max_events together and max_each of a partition (NULL:
--- no such limit), in the order of the arrays (JSON), so that a caller who turns them starves no partition: a result for each
--- partition that has some. (LIMIT makes the second and third array tables that are joined by an index; as they stand, each row
--- would read them anew.) A lease that is no longer held gives no rows; the next heartbeat or check-in tells why. A subscription
--- that is paused gives none. Raises PS013, PS016, PS021.
+-- Events of leased partitions, each after its own read position, at most max_events together and max_each of a
+-- partition (NULL: no such limit), in the order of the arrays (JSON), so that a caller who turns them starves no
+-- partition: a result for each partition that has some. (LIMIT makes the second and third array tables that are joined
+-- by an index; as they stand, each row would read them anew.) A lease that is no longer held gives no rows; the next
+-- heartbeat or check-in tells why. A subscription that is paused gives none. Raises PS013, PS016, PS021.
 CREATE PROCEDURE poll(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, after JSON, max_events INT,
     max_each INT
@@ -59,9 +59,9 @@ BEGIN
 END;
 
 -- name: lift_limit
--- Gives the session its own time limit back, if it still has the one that a call has set for the transaction in which it held a
--- lease row: to be called behind the end of that transaction on MySQL, where the limit is one of the session. The variables are the
--- session's to write: what is no time limit is forgotten.
+-- Gives the session its own time limit back, if it still has the one that a call has set for the transaction in which
+-- it held a lease row: to be called behind the end of that transaction on MySQL, where the limit is one of the session.
+-- The variables are the session's to write: what is no time limit is forgotten.
 CREATE PROCEDURE lift_limit()
 NO SQL
 BEGIN
@@ -73,9 +73,9 @@ BEGIN
 END;
 
 -- name: limit_transaction
--- Ends the session if the transaction that now holds a lease row is left idle beyond the lease: otherwise a paused consumer would
--- keep its successor waiting without limit. Never loosens a limit that the caller has set. MariaDB has a limit for
--- transactions; MySQL only one for idle sessions, which lift_limit takes back.
+-- Ends the session if the transaction that now holds a lease row is left idle beyond the lease: otherwise a paused
+-- consumer would keep its successor waiting without limit. Never loosens a limit that the caller has set. MariaDB has a
+-- limit for transactions; MySQL only one for idle sessions, which lift_limit takes back.
 CREATE PROCEDURE limit_transaction(left_seconds DOUBLE)
 NO SQL
 BEGIN
@@ -99,9 +99,9 @@ BEGIN
 END;
 
 -- name: hold_leases
--- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same lock. A check
--- without it would be a write skew: a zombie that checks before and commits after the take-over would be accepted. Counts a
--- refusal in an AUTO_INCREMENT, which the refusal cannot roll back. Raises PS010, PS018.
+-- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same lock.
+-- A check without it would be a write skew: a zombie that checks before and commits after the take-over would be
+-- accepted. Counts a refusal in an AUTO_INCREMENT, which the refusal cannot roll back. Raises PS010, PS018.
 CREATE PROCEDURE hold_leases(owner_id BIGINT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON)
 BEGIN
     DECLARE part_id, given_epoch BIGINT;
@@ -139,8 +139,8 @@ BEGIN
 END;
 
 -- name: check_positions
--- What a commit may not do: move a position back or beyond the high watermark, or from another place than the events were read
--- behind. Raises PS011, PS012.
+-- What a commit may not do: move a position back or beyond the high watermark, or from another place than the events
+-- were read behind. Raises PS011, PS012.
 CREATE PROCEDURE check_positions(owner_id BIGINT, partition_ids JSON, positions JSON, after JSON)
 READS SQL DATA
 BEGIN
@@ -219,10 +219,10 @@ BEGIN
 END;
 
 -- name: commit
--- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect exactly
--- once. Positions are the last sequences that are done. after are the positions behind which the events were read (or NULL):
--- a reader whose last COMMIT was answered by a lost connection may read them again, and must not do them again. The arrays are
--- JSON. Raises PS006, PS010, PS011, PS012, PS013, PS018.
+-- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect
+-- exactly once. Positions are the last sequences that are done. after are the positions behind which the events were
+-- read (or NULL): a reader whose last COMMIT was answered by a lost connection may read them again, and must not do
+-- them again. The arrays are JSON. Raises PS006, PS010, PS011, PS012, PS013, PS018.
 CREATE PROCEDURE `commit`(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, positions JSON, after JSON
 )
@@ -254,8 +254,8 @@ BEGIN
 END;
 
 -- name: move_position
--- Sets the position of a partition whose topic the caller has locked, raises lease_epoch and takes the lease from its holder: what
--- that one still commits is stale. Raises PS006, PS012, PS013, PS016.
+-- Sets the position of a partition whose topic the caller has locked, raises lease_epoch and takes the lease from its
+-- holder: what that one still commits is stale. Raises PS006, PS012, PS013, PS016.
 CREATE PROCEDURE move_position(owner_id BIGINT, source_id BIGINT, start TEXT, OUT wanted BIGINT)
 BEGIN
     DECLARE held_epoch BIGINT;
@@ -280,9 +280,9 @@ BEGIN
 END;
 
 -- name: seek
--- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time), raises lease_epoch and takes the
--- lease from its holder: what that one still commits is stale. Answers the new position. Raises PS002, PS005, PS006, PS012,
--- PS013, PS016, PS018.
+-- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time), raises lease_epoch
+-- and takes the lease from its holder: what that one still commits is stale. Answers the new position. Raises PS002,
+-- PS005, PS006, PS012, PS013, PS016, PS018.
 CREATE PROCEDURE seek(subscription LONGTEXT, topic LONGTEXT, `partition` INT, start TEXT)
 BEGIN
     DECLARE owner_id, topic_id, source_id, wanted BIGINT;
@@ -335,8 +335,8 @@ BEGIN
 END;
 
 -- name: reset_subscription
--- The same for every partition of a subscription, or of one of its topics (NULL: all), in one transaction: all or none. Answers the
--- new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
+-- The same for every partition of a subscription, or of one of its topics (NULL: all), in one transaction: all or none.
+-- Answers the new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
 CREATE PROCEDURE reset_subscription(subscription LONGTEXT, start TEXT, of_topic LONGTEXT)
 BEGIN
     DECLARE owner_id, only_id, source_id, wanted BIGINT;
@@ -375,8 +375,8 @@ BEGIN
 END;
 
 -- name: sweep
--- Collects the dead of all subscriptions, as check-ins do, for those that nobody checks in to any more. A subscription whose
--- row is locked is being served right now and is passed over.
+-- Collects the dead of all subscriptions, as check-ins do, for those that nobody checks in to any more. A subscription
+-- whose row is locked is being served right now and is passed over.
 CREATE PROCEDURE sweep(max_rows INT)
 BEGIN
     DECLARE found_id, owner_id BIGINT;
@@ -412,8 +412,8 @@ BEGIN
 END;
 
 -- name: find_rejected_commits
--- How often the AUTO_INCREMENT of rejected_commits was used: the next one, less one. MySQL would show a value that it has cached
--- for a day.
+-- How often the AUTO_INCREMENT of rejected_commits was used: the next one, less one. MySQL would show
+-- a value that it has cached for a day.
 CREATE PROCEDURE find_rejected_commits(OUT rejected BIGINT)
 READS SQL DATA
 BEGIN

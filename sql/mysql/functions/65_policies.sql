@@ -1,7 +1,7 @@
 -- name: find_policies
--- Every setting as it is in force for something, and where it comes from ('preset' when nobody has set it), as a JSON array of
--- objects. The nearest source counts: itself, the topics that it reads, the namespaces that they lie in, what holds for everything;
--- of several topics the one that it has read longest.
+-- Every setting as it is in force for something, and where it comes from ('preset' when nobody has set it), as a JSON
+-- array of objects. The nearest source counts: itself, the topics that it reads, the namespaces that they lie in, what
+-- holds for everything; of several topics the one that it has read longest.
 CREATE PROCEDURE find_policies(of_scope VARCHAR(20), of_id BIGINT, OUT found LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -56,8 +56,8 @@ BEGIN
 END;
 
 -- name: refresh_policy
--- Writes what is in force for a subscription into its row. First the lock, then a query of its own: so it sees what another change
--- has written that held the lock before. policy_version grows only when something is different.
+-- Writes what is in force for a subscription into its row. First the lock, then a query of its own: so it sees what
+-- another change has written that held the lock before. policy_version grows only when something is different.
 CREATE PROCEDURE refresh_policy(owner_id BIGINT)
 BEGIN
     DECLARE locked BIGINT;
@@ -184,8 +184,8 @@ BEGIN
 END;
 
 -- name: lock_policy_scope
--- The id of what a policy is set for, locked so that nothing that inherits from it is added or moved meanwhile: like every change of
--- names, the tree, the topics, then the subscription. Raises PS001, PS002, PS006, PS013.
+-- The id of what a policy is set for, locked so that nothing that inherits from it is added or moved meanwhile: like
+-- every change of names, the tree, the topics, then the subscription. Raises PS001, PS002, PS006, PS013.
 CREATE PROCEDURE lock_policy_scope(of_scope LONGTEXT, of_name LONGTEXT, OUT scope_id BIGINT)
 BEGIN
     DECLARE topic_partitions INT;
@@ -268,7 +268,8 @@ BEGIN
 END;
 
 -- name: require_policy_pair
--- Checks two settings that depend on each other: both or none, and the second at least so many times the first; raises PS006.
+-- Checks two settings that depend on each other: both or none, and the second at least
+-- so many times the first; raises PS006.
 CREATE PROCEDURE require_policy_pair(given LONGTEXT, low VARCHAR(40), high VARCHAR(40), times INT)
 NO SQL
 BEGIN
@@ -280,8 +281,8 @@ BEGIN
 END;
 
 -- name: require_policy_settings
--- Checks what a policy sets, JSON: known settings, each of its type and within its bounds; raises PS006. What depends on each other
--- comes together, so that it is also sound where it is inherited.
+-- Checks what a policy sets, JSON: known settings, each of its type and within its bounds; raises PS006. What depends
+-- on each other comes together, so that it is also sound where it is inherited.
 CREATE PROCEDURE require_policy_settings(of_kind VARCHAR(20), given LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -317,8 +318,8 @@ BEGIN
 END;
 
 -- name: store_policy
--- Writes a policy as its next version, and what is now in force where it is inherited. Nothing is written when it says so already.
--- The caller has locked the scope.
+-- Writes a policy as its next version, and what is now in force where it is inherited. Nothing is written when it says
+-- so already. The caller has locked the scope.
 CREATE PROCEDURE store_policy(
     of_scope VARCHAR(20), of_id BIGINT, of_kind VARCHAR(20), given LONGTEXT, given_origin VARCHAR(20), OUT new_version INT
 )
@@ -361,9 +362,10 @@ BEGIN
 END;
 
 -- name: set_policy
--- Sets a policy (heartbeat, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a subscription, as a
--- whole: what it does not name is inherited, the subscription before the topic, the namespace and everything. origin says whether a
--- 'file' or a 'hand' sets it. Answers its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.
+-- Sets a policy (heartbeat, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
+-- subscription, as a whole: what it does not name is inherited, the subscription before the topic, the namespace and
+-- everything. origin says whether a 'file' or a 'hand' sets it. Answers its version, which grows with each change.
+-- Raises PS001, PS002, PS006, PS013, PS018.
 CREATE PROCEDURE set_policy(kind LONGTEXT, scope LONGTEXT, name LONGTEXT, settings LONGTEXT, origin LONGTEXT)
 BEGIN
     DECLARE of_id BIGINT;
@@ -381,15 +383,16 @@ BEGIN
 END;
 
 -- name: clear_policy
--- Takes back all that a policy sets: it is inherited again. Answers its version. Raises PS001, PS002, PS006, PS013, PS018.
+-- Takes back all that a policy sets: it is inherited again. Answers its version.
+-- Raises PS001, PS002, PS006, PS013, PS018.
 CREATE PROCEDURE clear_policy(kind LONGTEXT, scope LONGTEXT, name LONGTEXT, origin LONGTEXT)
 BEGIN
     CALL set_policy(kind, scope, name, '{}', origin);
 END;
 
 -- name: policy_of
--- What is in force for everything ('global', ''), a namespace, a topic or a subscription: each setting with where it comes from
--- ('preset' when nobody set it) and the version of that policy. Raises PS001, PS002, PS006, PS013.
+-- What is in force for everything ('global', ''), a namespace, a topic or a subscription: each setting with where it
+-- comes from ('preset' when nobody set it) and the version of that policy. Raises PS001, PS002, PS006, PS013.
 CREATE PROCEDURE policy_of(scope LONGTEXT, name LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -441,8 +444,8 @@ BEGIN
 END;
 
 -- name: subscription_policy
--- What is in force for a subscription, read from its row: cheap enough for every check-in. policy_version grows with each change, by
--- whatever policy; a batch runs under one. Raises PS013.
+-- What is in force for a subscription, read from its row: cheap enough for every check-in. policy_version grows with
+-- each change, by whatever policy; a batch runs under one. Raises PS013.
 CREATE PROCEDURE subscription_policy(subscription LONGTEXT)
 READS SQL DATA
 BEGIN

@@ -1,7 +1,7 @@
 -- name: pause_subscription
--- From now on no lease of the subscription is handed out and polls give nothing; check-ins ask for what is held, and what is in
--- hand may be committed until the lease is given back. Who paused first, when and why stays until it is resumed. Answers whether it
--- ran. Raises PS006, PS013.
+-- From now on no lease of the subscription is handed out and polls give nothing; check-ins ask for what is held, and
+-- what is in hand may be committed until the lease is given back. Who paused first, when and why stays until it is
+-- resumed. Answers whether it ran. Raises PS006, PS013.
 CREATE PROCEDURE pause_subscription(subscription LONGTEXT, reason LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -57,7 +57,8 @@ BEGIN
 END;
 
 -- name: list_subscriptions
--- The subscriptions that the login may see: what they read, their times in seconds, and since when, by whom and why one is paused.
+-- The subscriptions that the login may see: what they read, their times in seconds, and
+-- since when, by whom and why one is paused.
 CREATE PROCEDURE list_subscriptions()
 READS SQL DATA
 BEGIN
@@ -77,7 +78,8 @@ BEGIN
 END;
 
 -- name: share_out_groups
--- Shares the topics of a subscription out, where a consumer has named topics: in groups that the same consumers take, each by itself.
+-- Shares the topics of a subscription out, where a consumer has named topics: in groups that
+-- the same consumers take, each by itself.
 CREATE PROCEDURE share_out_groups(owner_id BIGINT, consumer VARCHAR(255), present DATETIME(6), deadline DATETIME(6))
 BEGIN
     DECLARE topic_ids LONGTEXT;
@@ -114,8 +116,8 @@ BEGIN
 END;
 
 -- name: report_error
--- What a consumer tells of its last error: overwritten by the next one, cut at 2,000 characters, gone with the consumer. Never of
--- payloads or passwords. Raises PS006, PS013, PS014.
+-- What a consumer tells of its last error: overwritten by the next one, cut at 2,000 characters, gone with the
+-- consumer. Never of payloads or passwords. Raises PS006, PS013, PS014.
 CREATE PROCEDURE report_error(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), error LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -140,8 +142,8 @@ BEGIN
 END;
 
 -- name: subscription_consumers
--- The members of one subscription, or of all (NULL): live until their deadline, with what they hold, the topics that they have named
--- (NULL: all) and the last error that they have reported.
+-- The members of one subscription, or of all (NULL): live until their deadline, with what they hold, the topics that
+-- they have named (NULL: all) and the last error that they have reported.
 CREATE PROCEDURE subscription_consumers(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -176,8 +178,8 @@ BEGIN
 END;
 
 -- name: leased_cursors
--- What is held: by whom, since when, and until when its holder is alive and, where it is to be given back, has time for it; of one
--- subscription or of all (NULL).
+-- What is held: by whom, since when, and until when its holder is alive and, where it is to be given back, has time for
+-- it; of one subscription or of all (NULL).
 CREATE PROCEDURE leased_cursors(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -200,9 +202,9 @@ BEGIN
 END;
 
 -- name: subscription_statistics
--- One row for a subscription, or for each (NULL): its heartbeat, how many partitions have unread events, how many consumers are alive
--- and what they weigh together, how often a partition went to another consumer in the last hour because it was given back (moves) or
--- because its holder's time ran out (take_overs), and when a lease changed last.
+-- One row for a subscription, or for each (NULL): its heartbeat, how many partitions have unread events, how many
+-- consumers are alive and what they weigh together, how often a partition went to another consumer in the last hour
+-- because it was given back (moves) or because its holder's time ran out (take_overs), and when a lease changed last.
 CREATE PROCEDURE subscription_statistics(subscription LONGTEXT)
 READS SQL DATA
 BEGIN

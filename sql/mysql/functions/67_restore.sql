@@ -1,6 +1,6 @@
 -- name: bring_back
--- Takes one lease from its holder when a history begins, and brings its position back to the end of the log if it lies beyond.
--- lease_epoch rises above all that the lost time can have given out.
+-- Takes one lease from its holder when a history begins, and brings its position back to the end of the log if it lies
+-- beyond. lease_epoch rises above all that the lost time can have given out.
 CREATE PROCEDURE bring_back(owner_id BIGINT, part_id BIGINT, opened INT)
 BEGIN
     DECLARE held_epoch BIGINT;
@@ -22,9 +22,9 @@ BEGIN
 END;
 
 -- name: open_history
--- Begins the next line of history. What was read in the one before may be another event now: so everybody who holds a lease loses
--- it, and learns position and history anew; positions beyond the log are brought back to its end; what was stopped goes on; no
--- id is given twice. The caller holds the sequencer's row.
+-- Begins the next line of history. What was read in the one before may be another event now: so everybody who holds a
+-- lease loses it, and learns position and history anew; positions beyond the log are brought back to its end; what was
+-- stopped goes on; no id is given twice. The caller holds the sequencer's row.
 CREATE PROCEDURE open_history(reason TEXT, OUT opened INT)
 BEGIN
     DECLARE owner_id, part_id BIGINT;
@@ -48,8 +48,8 @@ BEGIN
 END;
 
 -- name: reconcile
--- After a restore that lost commits: opens the next history, so that no sequence stands for two events within one, and lets
--- stopped partitions go on. Answers its number. Raises PS006, PS018.
+-- After a restore that lost commits: opens the next history, so that no sequence stands for two events within one, and
+-- lets stopped partitions go on. Answers its number. Raises PS006, PS018.
 CREATE PROCEDURE reconcile(reason LONGTEXT)
 BEGIN
     DECLARE opened INT;
@@ -128,11 +128,12 @@ BEGIN
 END;
 
 -- name: report_positions
--- What somebody outside of the database has seen of some partitions (JSON arrays): a sink, an archive, a registry, a client. If one
--- lies beyond the log of the same history, a restore lost commits, and the partition is stopped until it is reconciled: for all readers
--- where the login may operate the topic, else for the subscription (or NULL) that it reports for. Answers of each partition whether
--- it is stopped, where the log ends, and its present history: who comes with another one has to look where to go on. No row of a
--- partition that is gone, or that the login may not operate and the subscription does not read. Raises PS006, PS013, PS018.
+-- What somebody outside of the database has seen of some partitions (JSON arrays): a sink, an archive, a registry, a
+-- client. If one lies beyond the log of the same history, a restore lost commits, and the partition is stopped until it
+-- is reconciled: for all readers where the login may operate the topic, else for the subscription (or NULL) that it
+-- reports for. Answers of each partition whether it is stopped, where the log ends, and its present history: who comes
+-- with another one has to look where to go on. No row of a partition that is gone, or that the login may not operate
+-- and the subscription does not read. Raises PS006, PS013, PS018.
 CREATE PROCEDURE report_positions(
     partition_ids JSON, sequences JSON, histories JSON, source TEXT, subscription LONGTEXT
 )

@@ -1,6 +1,6 @@
 -- name: suspects
--- Held leases whose next events may have broken a consumer. died: a holder has died since the position moved. sequence, attempts,
--- reason: of the next event, if begin_attempt handed it out; attempts is 0 where a group began. Raises PS013.
+-- Held leases whose next events may have broken a consumer. died: a holder has died since the position moved. sequence,
+-- attempts, reason: of the next event, if begin_attempt handed it out; attempts is 0 where a group began. Raises PS013.
 CREATE PROCEDURE suspects(subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON)
 READS SQL DATA
 BEGIN
@@ -45,10 +45,10 @@ BEGIN
 END;
 
 -- name: begin_attempt
--- Counts that the event behind the position is handed out, and answers for which time. To be committed before the handler gets the
--- event, so that an event that kills its consumer is counted too. uncounted are the times that were not counted here; reason is
--- why it is suspect. With uncounted = -1 a group of suspects begins at the event, which is on record, and counts for none of them.
--- Raises PS010, PS011, PS013, PS018.
+-- Counts that the event behind the position is handed out, and answers for which time. To be committed before the
+-- handler gets the event, so that an event that kills its consumer is counted too. uncounted are the times that were
+-- not counted here; reason is why it is suspect. With uncounted = -1 a group of suspects begins at the event, which is
+-- on record, and counts for none of them. Raises PS010, PS011, PS013, PS018.
 CREATE PROCEDURE begin_attempt(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT, uncounted INT,
     reason TEXT
@@ -79,9 +79,9 @@ BEGIN
 END;
 
 -- name: store_letters
--- Copies events of a partition (a JSON array of sequences) to the dead letters of a subscription; a copy that is there already is as
--- good as new. What is parked behind its key waits for the operator as the key does: if that was redriven, so is it. The caller
--- holds the lease. Raises PS016, PS040.
+-- Copies events of a partition (a JSON array of sequences) to the dead letters of a subscription; a copy that is there
+-- already is as good as new. What is parked behind its key waits for the operator as the key does: if that was
+-- redriven, so is it. The caller holds the lease. Raises PS016, PS040.
 CREATE PROCEDURE store_letters(
     owner_id BIGINT, part_id BIGINT, sequences JSON, why TEXT, tried INT, is_parked BOOLEAN, behind BOOLEAN
 )
@@ -129,9 +129,9 @@ BEGIN
 END;
 
 -- name: give_up
--- Makes the event behind the position a dead letter and moves the position over it, in one: it is pending or dead, never both and
--- never neither. With park, and where the event has a key, later events of that key have to wait behind it (see commit_parking).
--- Answers parked or dead. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
+-- Makes the event behind the position a dead letter and moves the position over it, in one: it is pending or dead,
+-- never both and never neither. With park, and where the event has a key, later events of that key have to wait behind
+-- it (see commit_parking). Answers parked or dead. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
 CREATE PROCEDURE give_up(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT, reason TEXT,
     attempts INT, park BOOLEAN
@@ -156,8 +156,8 @@ BEGIN
 END;
 
 -- name: parked_keys
--- The keys whose events wait, in partitions (a JSON array) that the subscription reads: later events of such a key are not for the
--- handler. Raises PS013.
+-- The keys whose events wait, in partitions (a JSON array) that the subscription reads: later events of such a key
+-- are not for the handler. Raises PS013.
 CREATE PROCEDURE parked_keys(subscription LONGTEXT, partition_ids JSON)
 READS SQL DATA
 BEGIN
@@ -172,8 +172,8 @@ BEGIN
 END;
 
 -- name: commit_parking
--- A commit of one partition that parks some of the events it passes (a JSON array), because their keys wait. after is the position
--- behind which the events were read. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
+-- A commit of one partition that parks some of the events it passes (a JSON array), because their keys wait. after is
+-- the position behind which the events were read. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
 CREATE PROCEDURE commit_parking(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, position BIGINT, after BIGINT,
     sequences JSON
@@ -200,8 +200,8 @@ BEGIN
 END;
 
 -- name: drop_dead_letters
--- Throws dead letters (a JSON array of ids) away, whatever they wait for, and keeps a record of each without its payload; answers how
--- many. Events that are parked behind one stay. Raises PS006, PS013, PS018.
+-- Throws dead letters (a JSON array of ids) away, whatever they wait for, and keeps a record of each without its
+-- payload; answers how many. Events that are parked behind one stay. Raises PS006, PS013, PS018.
 CREATE PROCEDURE drop_dead_letters(subscription LONGTEXT, letter_ids JSON)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -235,8 +235,8 @@ BEGIN
 END;
 
 -- name: dead_letters_of
--- The dead letters of a subscription without their payloads, newest first, before one if one is named: of a topic, a key, a type, a
--- state (dead, parked or redriven), or all.
+-- The dead letters of a subscription without their payloads, newest first, before one if one is named: of a topic, a
+-- key, a type, a state (dead, parked or redriven), or all.
 CREATE PROCEDURE dead_letters_of(
     subscription LONGTEXT, max_rows INT, of_topic LONGTEXT, of_key LONGTEXT, of_type LONGTEXT, of_state LONGTEXT,
     before_id BIGINT

@@ -1,6 +1,6 @@
 -- name: return_letters
--- Redriven letters (a JSON array of ids) are dead again; of a parked one the whole key waits again. An empty reason leaves the old
--- one.
+-- Redriven letters (a JSON array of ids) are dead again; of a parked one the whole key waits
+-- again. An empty reason leaves the old one.
 CREATE PROCEDURE return_letters(owner_id BIGINT, letter_ids JSON, why TEXT)
 BEGIN
     UPDATE (
@@ -20,9 +20,9 @@ BEGIN
 END;
 
 -- name: poll_redriven
--- Redriven letters of leased partitions (JSON arrays), in order, each counted as handed out, which is to be committed before a
--- handler gets them. Of a key that is parked only the first event. What was handed out as often as the subscription allows, and
--- never finished, is dead again. Raises PS010, PS013, PS018.
+-- Redriven letters of leased partitions (JSON arrays), in order, each counted as handed out, which is to be committed
+-- before a handler gets them. Of a key that is parked only the first event. What was handed out as often as the
+-- subscription allows, and never finished, is dead again. Raises PS010, PS013, PS018.
 CREATE PROCEDURE poll_redriven(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, max_events INT
 )
@@ -92,9 +92,9 @@ BEGIN
 END;
 
 -- name: finish_redriven
--- Removes redriven letters (a JSON array of ids) of one partition that were handled, in the caller's transaction: what else that
--- writes takes effect exactly once. The next event of a parked key is redriven with that. Refused when one of them is not
--- waiting any more: it was finished already, dropped or given back. Raises PS010, PS013, PS018, PS041.
+-- Removes redriven letters (a JSON array of ids) of one partition that were handled, in the caller's transaction: what
+-- else that writes takes effect exactly once. The next event of a parked key is redriven with that. Refused when one of
+-- them is not waiting any more: it was finished already, dropped or given back. Raises PS010, PS013, PS018, PS041.
 CREATE PROCEDURE finish_redriven(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, letter_ids JSON
 )
@@ -129,8 +129,8 @@ BEGIN
 END;
 
 -- name: fail_redriven
--- A redriven letter that was handed out has failed: it is dead again, with the new reason; of a parked one the whole key waits
--- again. Doing it twice changes nothing. Raises PS010, PS013, PS018.
+-- A redriven letter that was handed out has failed: it is dead again, with the new reason; of a parked one the whole
+-- key waits again. Doing it twice changes nothing. Raises PS010, PS013, PS018.
 CREATE PROCEDURE fail_redriven(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, letter_id BIGINT, reason TEXT
 )
@@ -145,8 +145,8 @@ BEGIN
 END;
 
 -- name: redrive
--- Makes dead letters deliverable again, to whoever holds their partition: these (a JSON array of ids), or all of the subscription
--- (NULL). Of a parked key all events, in order. Answers how many were not so already. Raises PS013, PS018.
+-- Makes dead letters deliverable again, to whoever holds their partition: these (a JSON array of ids), or all of the
+-- subscription (NULL). Of a parked key all events, in order. Answers how many were not so already. Raises PS013, PS018.
 CREATE PROCEDURE redrive(subscription LONGTEXT, letter_ids JSON)
 BEGIN
     DECLARE owner_id BIGINT;

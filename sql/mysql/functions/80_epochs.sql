@@ -5,8 +5,8 @@ DETERMINISTIC NO SQL
 RETURN COALESCE(CONCAT(UNHEX(LPAD(HEX(LENGTH(part)), 8, '0')), part), UNHEX('FFFFFFFF'));
 
 -- name: event_digest
--- SHA-256 of everything that an event says, in a form that other languages can repeat byte for byte. headers are the text that
--- the database stores.
+-- SHA-256 of everything that an event says, in a form that other languages can repeat byte for byte. headers
+-- are the text that the database stores.
 CREATE FUNCTION event_digest(
     sequence BIGINT, event_id BINARY(16), `key` LONGBLOB, type LONGBLOB, content_type LONGBLOB, headers LONGBLOB,
     payload LONGBLOB, created_at DATETIME(6)
@@ -17,8 +17,9 @@ RETURN UNHEX(SHA2(CONCAT(
     framed(payload), UNHEX(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at)), 16, '0'))), 256));
 
 -- name: range_checksum
--- The checksum of a range of a partition: SHA-256 over the digests of its events in order, as lower-case hex. All digests are
--- one value for a moment, 32 bytes for each event, and no value may be longer than max_allowed_packet. Raises PS006.
+-- The checksum of a range of a partition: SHA-256 over the digests of its events in order, as
+-- lower-case hex. All digests are one value for a moment, 32 bytes for each event, and no value may be
+-- longer than max_allowed_packet. Raises PS006.
 CREATE PROCEDURE range_checksum(
     part_id BIGINT, first_sequence BIGINT, last_sequence BIGINT, OUT event_count BIGINT, OUT checksum VARCHAR(64)
 )
@@ -49,8 +50,8 @@ BEGIN
 END;
 
 -- name: find_epoch_end
--- Where the next log epoch of a partition ends: after max_events, or at the high watermark once the first event was sequenced
--- max_age_seconds ago; NULL when there is nothing to seal.
+-- Where the next log epoch of a partition ends: after max_events, or at the high watermark once the first event was
+-- sequenced max_age_seconds ago; NULL when there is nothing to seal.
 CREATE PROCEDURE find_epoch_end(part_id BIGINT, start BIGINT, max_events INT, max_age_seconds DOUBLE, OUT last BIGINT)
 READS SQL DATA
 BEGIN
@@ -97,8 +98,8 @@ BEGIN
 END;
 
 -- name: log_epochs_of
--- The sealed log epochs of a topic, with the targets that hold a verified copy, as a JSON array; known_as: see describe_topic. Raises
--- PS002.
+-- The sealed log epochs of a topic, with the targets that hold a verified copy, as a JSON array;
+-- known_as: see describe_topic. Raises PS002.
 CREATE PROCEDURE log_epochs_of(topic LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -145,8 +146,8 @@ BEGIN
 END;
 
 -- name: record_copy
--- Records that a target holds a log epoch, but only when count and checksum of what was read back equal the seal. Raises
--- PS002, PS005, PS017, PS019.
+-- Records that a target holds a log epoch, but only when count and checksum of what was read back equal the
+-- seal. Raises PS002, PS005, PS017, PS019.
 CREATE PROCEDURE record_copy(
     topic LONGTEXT, `partition` INT, log_epoch INT, target VARCHAR(255), location TEXT, event_count BIGINT, checksum TEXT
 )
@@ -208,8 +209,8 @@ BEGIN
 END;
 
 -- name: retention_hold
--- What keeps a log epoch from being dropped, in words; NULL when nothing does. The one place that decides it. lowest is the
--- position of the slowest subscription, copies how many the policy wants (NULL without one).
+-- What keeps a log epoch from being dropped, in words; NULL when nothing does. The one place that decides it. lowest is
+-- the position of the slowest subscription, copies how many the policy wants (NULL without one).
 CREATE PROCEDURE retention_hold(
     part_id BIGINT, log_epoch INT, copies INT, minimum_age BIGINT, OUT lowest BIGINT, OUT hold TEXT
 )
@@ -234,8 +235,8 @@ BEGIN
 END;
 
 -- name: clean_partition
--- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each drop is
--- recorded. Answers what holds the first epoch that stays.
+-- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each
+-- drop is recorded. Answers what holds the first epoch that stays.
 CREATE PROCEDURE clean_partition(part_id BIGINT, OUT hold TEXT)
 BEGIN
     DECLARE locked_id, first, last, lowest, minimum_age BIGINT;
@@ -274,8 +275,9 @@ BEGIN
 END;
 
 -- name: clean
--- Logical retention of a topic, by its policy; a row for each partition with its low sequence before and after and what holds
--- the rest. Subscribe locks the same topic row, so no new subscription can begin below a drop. Raises PS002, PS018.
+-- Logical retention of a topic, by its policy; a row for each partition with its low sequence before
+-- and after and what holds the rest. Subscribe locks the same topic row, so no new subscription can
+-- begin below a drop. Raises PS002, PS018.
 CREATE PROCEDURE clean(topic LONGTEXT)
 BEGIN
     DECLARE source_id, part_id, low BIGINT;

@@ -1,6 +1,7 @@
 -- name: log_status
--- The state of the log in one row: what waits, when the sequencer last found work, the oldest open transaction, and how many event
--- ids the storage can still take. Behind walls it counts what the login may see, and NULL is what nobody's topics tell of.
+-- The state of the log in one row: what waits, when the sequencer last found work, the oldest open
+-- transaction, and how many event ids the storage can still take. Behind walls it counts what the login may
+-- see, and NULL is what nobody's topics tell of.
 CREATE PROCEDURE log_status()
 READS SQL DATA
 BEGIN
@@ -33,7 +34,8 @@ BEGIN
 END;
 
 -- name: find_ids_ready
--- How many ids the partitions of events can still take. What the engine says of the counter may be a day old, so it is not asked.
+-- How many ids the partitions of events can still take. What the engine says of the counter
+-- may be a day old, so it is not asked.
 CREATE PROCEDURE find_ids_ready(OUT ready BIGINT)
 READS SQL DATA
 BEGIN

@@ -1,6 +1,6 @@
 -- name: copies_of
--- Every copy of a topic's log epochs that was ever recorded: verified, or missing since changed_at for the reason in detail.
--- Raises PS002.
+-- Every copy of a topic's log epochs that was ever recorded: verified, or missing since changed_at
+-- for the reason in detail. Raises PS002.
 CREATE PROCEDURE copies_of(topic LONGTEXT)
 READS SQL DATA
 BEGIN

@@ -1,6 +1,6 @@
 -- name: function_roles
--- Which of the roles may call which procedure; one that is not named is the owner's alone. The operator may call all of them.
--- The list is PostgreSQL's, with what only these engines have: a name that is not there is passed over.
+-- Which of the roles may call which procedure; one that is not named is the owner's alone. The operator may call all of
+-- them. The list is PostgreSQL's, with what only these engines have: a name that is not there is passed over.
 CREATE PROCEDURE function_roles()
 NO SQL
 BEGIN
@@ -64,10 +64,10 @@ BEGIN
 END;
 
 -- name: install_rights
--- Records the roles installer, publisher, consumer, operator and reader (with the schema's name before them): from now on the
--- operator and the installer pass the walls, and procedures that are made anew are granted to all of them. The grants themselves
--- commit, so no procedure makes them: penstock rights install does, and penstock rights print writes them. Raises PS006 when a
--- role is missing or can log in, PS018.
+-- Records the roles installer, publisher, consumer, operator and reader (with the schema's name before them): from now
+-- on the operator and the installer pass the walls, and procedures that are made anew are granted to all of them. The
+-- grants themselves commit, so no procedure makes them: penstock rights install does, and penstock rights print writes
+-- them. Raises PS006 when a role is missing or can log in, PS018.
 CREATE PROCEDURE install_rights()
 BEGIN
     DECLARE missing, strong VARCHAR(80);
@@ -131,8 +131,8 @@ BEGIN
 END;
 
 -- name: refresh_roles
--- Looks who is in which role, which MariaDB cannot be asked inside a transaction. To be called in one of its own, after roles were
--- granted or revoked, or users dropped, by hand. On MySQL nothing has to be done. Raises PS018.
+-- Looks who is in which role, which MariaDB cannot be asked inside a transaction. To be called in one of its own, after
+-- roles were granted or revoked, or users dropped, by hand. On MySQL nothing has to be done. Raises PS018.
 CREATE PROCEDURE refresh_roles()
 BEGIN
     {{on error: CALL undo_call()}}

@@ -1,7 +1,7 @@
 -- name: passes_walls
--- Whether the login may do something ('grant' is to give rights) in every namespace: a superuser, a member of the schema's owner,
--- a member of the operator role where that was installed, and for rights of the installer role. session_user, because SET ROLE and
--- SECURITY DEFINER do not change it.
+-- Whether the login may do something ('grant' is to give rights) in every namespace: a superuser, a member of the
+-- schema's owner, a member of the operator role where that was installed, and for rights of the installer role.
+-- session_user, because SET ROLE and SECURITY DEFINER do not change it.
 CREATE OR REPLACE FUNCTION passes_walls(verb text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT pg_has_role(session_user, n.nspowner, 'MEMBER') OR EXISTS (
@@ -47,8 +47,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: has_right
--- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it is there ('any').
--- True where rights are not asked for. Who may operate may all of it, and who may consume may read.
+-- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it is
+-- there ('any'). True where rights are not asked for. Who may operate may all of it, and who may consume may read.
 CREATE OR REPLACE FUNCTION has_right(namespace_id bigint, verb text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT count(*) = 0 OR passes_walls(has_right.verb) OR COALESCE(bool_or(

@@ -6,7 +6,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: reads_unseen
--- Whether a subscription reads a topic that the login may not read: then its name and its consumers are not its business.
+-- Whether a subscription reads a topic that the login may not read: then its name
+-- and its consumers are not its business.
 CREATE OR REPLACE FUNCTION reads_unseen(subscription_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT EXISTS (

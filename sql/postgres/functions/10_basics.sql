@@ -49,8 +49,8 @@ END
 $install$;
 
 -- name: partition_of
--- The partition of a key: the same on every engine and in Python. Stored events keep what they were given. STABLE, because
--- convert_to is: as IMMUTABLE it could not become a part of the query that calls it.
+-- The partition of a key: the same on every engine and in Python. Stored events keep what they were given. STABLE,
+-- because convert_to is: as IMMUTABLE it could not become a part of the query that calls it.
 CREATE OR REPLACE FUNCTION partition_of(key text, partitions integer) RETURNS integer
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT mod(crc32(convert_to(key, 'UTF8')), partitions)::integer
@@ -85,9 +85,9 @@ END
 $$;
 
 -- name: commit_durably
--- Makes the COMMIT of the caller's transaction wait for the disk, whatever the session says: what a call answers that fences or
--- acknowledges something outside of the database (a lease_epoch, a block, a seal, a right taken away) must not be given out a
--- second time after a crash.
+-- Makes the COMMIT of the caller's transaction wait for the disk, whatever the session says: what a call answers that
+-- fences or acknowledges something outside of the database (a lease_epoch, a block, a seal, a right taken away) must
+-- not be given out a second time after a crash.
 CREATE OR REPLACE FUNCTION commit_durably() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -98,8 +98,8 @@ END
 $$;
 
 -- name: choose_partition
--- The id of the partition of an event: the one that was asked for, else as the topic's strategy says. NULL where only the caller
--- can choose, and partition_problem has said so.
+-- The id of the partition of an event: the one that was asked for, else as the topic's strategy says. NULL where only
+-- the caller can choose, and partition_problem has said so.
 CREATE OR REPLACE FUNCTION choose_partition(
     topic_id bigint, partitions integer, strategy text, key text, partition integer
 ) RETURNS bigint

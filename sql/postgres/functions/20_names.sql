@@ -1,6 +1,6 @@
 -- name: require_name
--- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. Blanks and control characters are those of
--- Unicode, spelled out, so that every engine and Python draw the same line.
+-- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. Blanks and control characters are
+-- those of Unicode, spelled out, so that every engine and Python draw the same line.
 CREATE OR REPLACE FUNCTION require_name(name text, what text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -54,8 +54,9 @@ END
 $$;
 
 -- name: lock_names
--- Opens a change of names, which needs READ COMMITTED (PS018). What rewrites paths or removes is alone; what only adds a name
--- shares the tree. This lock comes before those of topics, and those before the sequencer's: no two changes deadlock.
+-- Opens a change of names, which needs READ COMMITTED (PS018). What rewrites paths or removes is alone; what
+-- only adds a name shares the tree. This lock comes before those of topics, and those before the
+-- sequencer's: no two changes deadlock.
 CREATE OR REPLACE FUNCTION lock_names(what text, alone boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -86,8 +87,8 @@ END
 $$;
 
 -- name: lock_topic
--- A topic in which the login holds a right, locked against deletion, resize and subscribe to the end of the transaction;
--- publishers do not notice. Raises PS002.
+-- A topic in which the login holds a right, locked against deletion, resize and subscribe to the end of the
+-- transaction; publishers do not notice. Raises PS002.
 CREATE OR REPLACE FUNCTION lock_topic(topic text, verb text) RETURNS topics
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -134,8 +135,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: describe_topic
--- What is set for a topic, and how many subscriptions that the login may see read it. known_as: the name by which sinks and archives know it, whatever
--- becomes of its address; never given twice. Raises PS002.
+-- What is set for a topic, and how many subscriptions that the login may see read it. known_as: the name by which sinks
+-- and archives know it, whatever becomes of its address; never given twice. Raises PS002.
 CREATE OR REPLACE FUNCTION describe_topic(topic text)
 RETURNS TABLE (
     partitions integer, strategy text, max_payload_bytes integer, max_unsequenced_events bigint,
@@ -158,8 +159,8 @@ END
 $$;
 
 -- name: set_retention
--- States how long events of a topic are kept and in how many verified copies they must exist before they go. origin says whether a
--- 'file' or a 'hand' sets it. Answers the policy's version.
+-- States how long events of a topic are kept and in how many verified copies they must exist before they go. origin
+-- says whether a 'file' or a 'hand' sets it. Answers the policy's version.
 CREATE OR REPLACE FUNCTION set_retention(
     topic text, minimum_age_seconds bigint, copies integer DEFAULT 1, origin text DEFAULT 'hand'
 ) RETURNS integer

@@ -49,7 +49,8 @@ END
 $$;
 
 -- name: place_namespace
--- Gives a namespace another parent and name, and everything below it the path that follows. The caller holds the tree alone.
+-- Gives a namespace another parent and name, and everything below it the path that
+-- follows. The caller holds the tree alone.
 CREATE OR REPLACE FUNCTION place_namespace(own namespaces, parent bigint, new_name text, new_path text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -78,8 +79,8 @@ END
 $$;
 
 -- name: rename_namespace
--- Gives a namespace another name; the paths of all that is below it follow. Answers its new path. Raises PS001, PS007, PS018,
--- PS030 to PS034.
+-- Gives a namespace another name; the paths of all that is below it follow. Answers its new path.
+-- Raises PS001, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION rename_namespace(path text, new_name text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -100,8 +101,8 @@ END
 $$;
 
 -- name: move_namespace
--- Moves a namespace with all that is below it under another parent, or to the root ('' as the parent). Answers its new path.
--- The rights of the new place hold for it. Raises PS001, PS007, PS018, PS030 to PS035.
+-- Moves a namespace with all that is below it under another parent, or to the root ('' as the parent). Answers its new
+-- path. The rights of the new place hold for it. Raises PS001, PS007, PS018, PS030 to PS035.
 CREATE OR REPLACE FUNCTION move_namespace(path text, new_parent text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -134,8 +135,9 @@ END
 $$;
 
 -- name: delete_namespace
--- Deletes a namespace with all that is below it; answers how many topics that were. Refused (PS020) when there is a topic, unless
--- with_topics, and when a subscription reads one of them in any case. Raises PS001, PS018, PS020, PS030 to PS034.
+-- Deletes a namespace with all that is below it; answers how many topics that were. Refused (PS020)
+-- when there is a topic, unless with_topics, and when a subscription reads one of them in any case.
+-- Raises PS001, PS018, PS020, PS030 to PS034.
 CREATE OR REPLACE FUNCTION delete_namespace(path text, with_topics boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

@@ -23,8 +23,8 @@ END
 $$;
 
 -- name: create_topic
--- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition gets one.
--- Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
+-- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition
+-- gets one. Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION create_topic(topic text, partitions integer DEFAULT 1, strategy text DEFAULT 'crc32')
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -87,8 +87,8 @@ END
 $$;
 
 -- name: rename_topic
--- Gives a topic another name in its namespace; answers its new address. Its events, positions and subscriptions stay. Raises
--- PS002, PS003, PS007, PS018, PS030 to PS034.
+-- Gives a topic another name in its namespace; answers its new address. Its events, positions and subscriptions stay.
+-- Raises PS002, PS003, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION rename_topic(topic text, new_name text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -106,8 +106,8 @@ END
 $$;
 
 -- name: move_topic
--- Moves a topic into another namespace, whose rights then hold for it; answers its new address. Raises PS001, PS002, PS003, PS007,
--- PS018, PS030 to PS034.
+-- Moves a topic into another namespace, whose rights then hold for it; answers its new address. Raises PS001,
+-- PS002, PS003, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION move_topic(topic text, namespace text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -123,8 +123,8 @@ END
 $$;
 
 -- name: hold_sequencer
--- Waits for the pass of the sequencer that is under way and keeps the next one from beginning until the transaction ends. The
--- server ends a transaction that would hold the whole log up for more than half a minute.
+-- Waits for the pass of the sequencer that is under way and keeps the next one from beginning until the transaction
+-- ends. The server ends a transaction that would hold the whole log up for more than half a minute.
 CREATE OR REPLACE FUNCTION hold_sequencer() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -134,8 +134,9 @@ END
 $$;
 
 -- name: readers_of
--- The subscriptions that read one of the topics, locked so that none of them is deleted meanwhile: an unsubscribe that is under
--- way has to end first, or what is done for the subscription would outlive it. The caller holds the topics, so none is added.
+-- The subscriptions that read one of the topics, locked so that none of them is deleted meanwhile: an
+-- unsubscribe that is under way has to end first, or what is done for the subscription would outlive it. The
+-- caller holds the topics, so none is added.
 CREATE OR REPLACE FUNCTION readers_of(topic_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -149,9 +150,10 @@ END
 $$;
 
 -- name: resize_topic
--- Gives a topic more partitions, never fewer; answers how many it had. Each subscription of the topic reads the new ones from
--- their beginning. Takes effect between two passes of the sequencer; events that carry the old count keep their partition, and a
--- key may go to another partition from now on. Raises PS002, PS003, PS005, PS018, PS030 to PS034.
+-- Gives a topic more partitions, never fewer; answers how many it had. Each subscription of the topic
+-- reads the new ones from their beginning. Takes effect between two passes of the sequencer; events that
+-- carry the old count keep their partition, and a key may go to another partition from now on. Raises
+-- PS002, PS003, PS005, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION resize_topic(topic text, partitions integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -184,9 +186,9 @@ END
 $$;
 
 -- name: drop_topics
--- Deletes topics that the caller has locked: who reads them reads on without them, their events are logically gone at once, and
--- what transactions that still saw them publish is discarded by the sequencer. The sequencer is held last, so that the log never
--- waits for a consumer. Raises PS020.
+-- Deletes topics that the caller has locked: who reads them reads on without them, their events are logically gone at
+-- once, and what transactions that still saw them publish is discarded by the sequencer. The sequencer is held last, so
+-- that the log never waits for a consumer. Raises PS020.
 CREATE OR REPLACE FUNCTION drop_topics(topic_ids bigint[], with_subscriptions boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -228,8 +230,9 @@ END
 $$;
 
 -- name: delete_topic
--- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless with_subscriptions: then they read on
--- without it. Takes effect between two passes of the sequencer. Raises PS002, PS003, PS018, PS020, PS030 to PS034.
+-- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless
+-- with_subscriptions: then they read on without it. Takes effect between two passes of the sequencer.
+-- Raises PS002, PS003, PS018, PS020, PS030 to PS034.
 CREATE OR REPLACE FUNCTION delete_topic(topic text, with_subscriptions boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN

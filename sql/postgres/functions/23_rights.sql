@@ -25,8 +25,9 @@ END
 $$;
 
 -- name: grant_namespace
--- Gives a login, or a role for all its members, a right in a namespace and below it; doing it twice changes nothing. From the
--- first one on the namespace is restricted: who holds none finds nothing there. Raises PS001, PS006, PS018, PS030 to PS034.
+-- Gives a login, or a role for all its members, a right in a namespace and below it; doing it twice
+-- changes nothing. From the first one on the namespace is restricted: who holds none finds nothing there.
+-- Raises PS001, PS006, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION grant_namespace(namespace text, login text, verb text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -48,8 +49,9 @@ END
 $$;
 
 -- name: revoke_namespace
--- Takes a right back; answers whether it was there. The last right of a namespace goes only with unrestrict (else PS020): without
--- any, and none above it, the namespace is open to all. Raises PS001, PS006, PS018, PS020, PS030 to PS034.
+-- Takes a right back; answers whether it was there. The last right of a namespace goes only with
+-- unrestrict (else PS020): without any, and none above it, the namespace is open to all. Raises
+-- PS001, PS006, PS018, PS020, PS030 to PS034.
 CREATE OR REPLACE FUNCTION revoke_namespace(
     namespace text, login text, verb text, unrestrict boolean DEFAULT false
 ) RETURNS boolean

@@ -1,6 +1,7 @@
 -- name: headers_problem
--- What is wrong with the headers of an event, or NULL. What a reader's JSON parser cannot take must not get into the log:
--- the limits are an object of 64 KiB of text, 32 levels and numbers of 400 digits. STRICT: without headers it costs nothing.
+-- What is wrong with the headers of an event, or NULL. What a reader's JSON parser cannot take must not
+-- get into the log: the limits are an object of 64 KiB of text, 32 levels and numbers of 400 digits.
+-- STRICT: without headers it costs nothing.
 CREATE OR REPLACE FUNCTION headers_problem(headers jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -27,8 +28,8 @@ END
 $$;
 
 -- name: has_plain_headers
--- Whether headers are surely right, told without a call: an object of at most 400 characters, and with less binary JSON than 33
--- levels need. It becomes a part of the query that calls it.
+-- Whether headers are surely right, told without a call: an object of at most 400 characters, and with less binary JSON
+-- than 33 levels need. It becomes a part of the query that calls it.
 CREATE OR REPLACE FUNCTION has_plain_headers(headers jsonb) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT headers IS NULL
@@ -37,8 +38,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: event_problem
--- What is wrong with an event, as 'SQLSTATE problem', or NULL. One rule for publish, publish_batch and publish_bulk. STABLE as
--- the || of numbers is, so that it becomes a part of the query that calls it. latest is the end of the longest delay.
+-- What is wrong with an event, as 'SQLSTATE problem', or NULL. One rule for publish, publish_batch and
+-- publish_bulk. STABLE as the || of numbers is, so that it becomes a part of the query that calls it.
+-- latest is the end of the longest delay.
 CREATE OR REPLACE FUNCTION event_problem(
     payload_bytes integer, key text, type text, content_type text, headers jsonb, partition integer,
     not_before timestamptz, dedup_key text, partitions integer, strategy text, max_payload_bytes integer,
@@ -62,8 +64,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: require_events
--- Checks every event of a batch; the error names the first that is wrong by its place (from 0), or without one when there is
--- but one. Raises PS002, PS004, PS005, PS006.
+-- Checks every event of a batch; the error names the first that is wrong by its place (from 0), or without one when
+-- there is but one. Raises PS002, PS004, PS005, PS006.
 CREATE OR REPLACE FUNCTION require_events(
     topics text[], payloads bytea[], keys text[], types text[], content_types text[], headers text[],
     partitions integer[], not_befores timestamptz[], dedup_keys text[], is_batch boolean
@@ -104,9 +106,10 @@ LANGUAGE sql STABLE ROWS 1 AS $$
 $$;
 
 -- name: lock_strictly
--- Waits until no other open transaction has published strictly to the same keys, and makes later ones wait for this one. What
--- has no key waits for what has none. Buckets are taken in sorted order, so batches do not wait crosswise; each topic has its own,
--- so that nobody waits for publishers of another. What conflicts is locked, and not written: WHERE false.
+-- Waits until no other open transaction has published strictly to the same keys, and makes later ones wait
+-- for this one. What has no key waits for what has none. Buckets are taken in sorted order, so batches do not
+-- wait crosswise; each topic has its own, so that nobody waits for publishers of another. What conflicts is
+-- locked, and not written: WHERE false.
 CREATE OR REPLACE FUNCTION lock_strictly(topics text[], keys text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -119,9 +122,10 @@ END
 $$;
 
 -- name: publish
--- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Answers its id, or of a
--- duplicate (an event with the same dedup_key in the window) the id of the earlier one. Not before a time, if one is given; strict
--- takes the order of commits for events of one key. Takes no lock on topic or partition. Raises PS002, PS004, PS005, PS006, PS022.
+-- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Answers its
+-- id, or of a duplicate (an event with the same dedup_key in the window) the id of the earlier one. Not before a
+-- time, if one is given; strict takes the order of commits for events of one key. Takes no lock on topic or
+-- partition. Raises PS002, PS004, PS005, PS006, PS022.
 CREATE OR REPLACE FUNCTION publish(
     topic text,
     payload bytea,
@@ -141,8 +145,8 @@ DECLARE
     turn bigint;
 BEGIN
     event_id := COALESCE(event_id, new_event_id());
-    -- The plain event that is surely right takes one statement, without anything that costs another node of its plan: what can
-    -- be told of the arguments alone is asked outside. Whatever is more than that goes the way of a batch.
+    -- The plain event that is surely right takes one statement, without anything that costs another node of its plan:
+    -- what can be told of the arguments alone is asked outside. Whatever is more than that goes the way of a batch.
     IF publish.not_before IS NULL AND publish.dedup_key IS NULL AND publish.strict IS NOT TRUE
        AND GREATEST(char_length(publish.key), char_length(publish.type), char_length(publish.content_type)) <= 255
        AND has_plain_headers(publish.headers)
@@ -177,9 +181,9 @@ END
 $$;
 
 -- name: publish_batch
--- Publishes many events in one statement, in array order. Answers how many, and the duplicates: their places (from 0), and in the
--- same order the ids of the earlier events that have their dedup keys. An event that is wrong refuses all of them, and the
--- error names its place. Raises PS002, PS004, PS005, PS006, PS022.
+-- Publishes many events in one statement, in array order. Answers how many, and the duplicates: their places (from 0),
+-- and in the same order the ids of the earlier events that have their dedup keys. An event that is wrong refuses all of
+-- them, and the error names its place. Raises PS002, PS004, PS005, PS006, PS022.
 CREATE OR REPLACE FUNCTION publish_batch(
     topics text[], payloads bytea[], keys text[], types text[], content_types text[],
     headers text[], event_ids uuid[], partitions integer[], not_befores timestamptz[] DEFAULT NULL,
@@ -299,8 +303,8 @@ END
 $$;
 
 -- name: publish_bulk
--- Publishes what was copied into penstock_bulk since prepare_bulk, in that order; answers how many. Knows no dedup keys and no
--- strict order. Raises as publish_batch does; PS006 when the table is not the one that prepare_bulk made.
+-- Publishes what was copied into penstock_bulk since prepare_bulk, in that order; answers how many. Knows no dedup keys
+-- and no strict order. Raises as publish_batch does; PS006 when the table is not the one that prepare_bulk made.
 CREATE OR REPLACE FUNCTION publish_bulk() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET work_mem = '64MB' AS $$
 DECLARE

@@ -1,8 +1,9 @@
 -- name: claim_dedup_keys
--- Claims the keys of a batch for its events, which are given in places of the same number. Answers in each place NULL when the
--- event is to be published, else the id of the event that has the key already, of an earlier place too. Keys are taken in
--- sorted order, so that two batches never wait for each other crosswise. The first look holds both tables until the caller's
--- transaction ends, so no turn comes between it and the claim; it also keeps a duplicate from prolonging a key's life.
+-- Claims the keys of a batch for its events, which are given in places of the same number. Answers in each place
+-- NULL when the event is to be published, else the id of the event that has the key already, of an earlier place
+-- too. Keys are taken in sorted order, so that two batches never wait for each other crosswise. The first look holds
+-- both tables until the caller's transaction ends, so no turn comes between it and the claim; it also keeps a
+-- duplicate from prolonging a key's life.
 CREATE OR REPLACE FUNCTION claim_dedup_keys(topics text[], dedup_keys text[], event_ids uuid[]) RETURNS uuid[]
 LANGUAGE plpgsql SET enable_hashjoin = off AS $$
 DECLARE
@@ -49,8 +50,8 @@ END
 $$;
 
 -- name: turn_dedup
--- Empties the generation that was not emptied last, when a window has passed since; so a key lives for one to two windows.
--- Answers whether it turned: where a publisher is open, it waits for 100 ms at most and is tried again later.
+-- Empties the generation that was not emptied last, when a window has passed since; so a key lives for one to two
+-- windows. Answers whether it turned: where a publisher is open, it waits for 100 ms at most and is tried again later.
 CREATE OR REPLACE FUNCTION turn_dedup() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE

@@ -36,7 +36,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: measure_slices
--- Notes how fast each table takes ids: the most in an hour, halved for every week since. Asked more often, it does nothing.
+-- Notes how fast each table takes ids: the most in an hour, halved for every week
+-- since. Asked more often, it does nothing.
 CREATE OR REPLACE FUNCTION measure_slices() RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     INSERT INTO slice_rates AS r (parent, used)
@@ -50,8 +51,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: ids_wanted
--- How many ids have to be ready: for seven days at the peak rate, for a young table a fixed number, and never fewer than a
--- table of events has given out, for bursts that no rate foresees.
+-- How many ids have to be ready: for seven days at the peak rate, for a young table a fixed number, and never fewer
+-- than a table of events has given out, for bursts that no rate foresees.
 CREATE OR REPLACE FUNCTION ids_wanted(parent text, used bigint, peak_per_second double precision) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT GREATEST(
@@ -60,8 +61,9 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- name: slice_size
--- How many ids the next slice holds. Small ones first, so that a young log can be cleaned early; then a part of what the table
--- spans or has to have ready, so that their number stays small whatever the rate: every look-up asks each of them.
+-- How many ids the next slice holds. Small ones first, so that a young log can be cleaned early; then a
+-- part of what the table spans or has to have ready, so that their number stays small whatever the
+-- rate: every look-up asks each of them.
 CREATE OR REPLACE FUNCTION slice_size(parent text, spanned bigint, wanted bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN parent = 'events'
@@ -71,8 +73,9 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- name: ensure_slices
--- Keeps every insert-only table ready for far more rows than it holds; answers how many slices were added. Called at
--- installation, by the sequencer worker and by clean; one caller at a time. A table that is locked is left to the next call.
+-- Keeps every insert-only table ready for far more rows than it holds; answers how many slices were
+-- added. Called at installation, by the sequencer worker and by clean; one caller at a time. A table
+-- that is locked is left to the next call.
 CREATE OR REPLACE FUNCTION ensure_slices() RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -108,8 +111,9 @@ END
 $$;
 
 -- name: slices_ready
--- How many ids each insert-only table can still take, for how many days that is enough at the peak rate seen (NULL: none seen
--- yet), and in how many slices it stands. No rows for who does not pass the walls: they tell how much all tenants publish.
+-- How many ids each insert-only table can still take, for how many days that is enough at the peak rate
+-- seen (NULL: none seen yet), and in how many slices it stands. No rows for who does not pass the walls:
+-- they tell how much all tenants publish.
 CREATE OR REPLACE FUNCTION slices_ready()
 RETURNS TABLE (parent text, used bigint, ready bigint, days double precision, slices bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$

@@ -1,5 +1,6 @@
 -- name: oldest_snapshot
--- No session of the database has a snapshot from before this transaction, as of the last VACUUM (FREEZE) of snapshot_probe.
+-- No session of the database has a snapshot from before this transaction, as of the
+-- last VACUUM (FREEZE) of snapshot_probe.
 CREATE OR REPLACE FUNCTION oldest_snapshot() RETURNS xid8
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -13,9 +14,10 @@ END
 $$;
 
 -- name: settled_events
--- No event with an id below the answer can still come, or waits for its sequence. A transaction took its number (tx) before an id, so
--- once all that are older than the horizon of a tick have ended, nothing new appears below that tick's highest id; what has
--- ended must have been sequenced. Locks nothing: a tick that passes meanwhile only makes the answer smaller than it could be.
+-- No event with an id below the answer can still come, or waits for its sequence. A transaction took its number
+-- (tx) before an id, so once all that are older than the horizon of a tick have ended, nothing new appears below
+-- that tick's highest id; what has ended must have been sequenced. Locks nothing: a tick that passes meanwhile only
+-- makes the answer smaller than it could be.
 CREATE OR REPLACE FUNCTION settled_events() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -59,8 +61,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: first_needed
--- The id from which on the rows of a ledger are needed: the ticks that the sequencer and clean compare with, the newest position
--- of each lease, the open blocks.
+-- The id from which on the rows of a ledger are needed: the ticks that the sequencer and clean compare with, the newest
+-- position of each lease, the open blocks.
 CREATE OR REPLACE FUNCTION first_needed(parent text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -94,7 +96,8 @@ END
 $$;
 
 -- name: unneeded_slices
--- The slices of every table but the index of the log that nobody needs, by what is committed. Leases are remembered for a week.
+-- The slices of every table but the index of the log that nobody needs, by what is
+-- committed. Leases are remembered for a week.
 CREATE OR REPLACE FUNCTION unneeded_slices() RETURNS TABLE (parent text, slice text, first_id bigint, last_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -127,9 +130,9 @@ END
 $$;
 
 -- name: keep_events
--- Copies what is still needed of a slice of events into a slice of events_kept, under the same ids, when it is less than the share
--- kept_share of it: so the slice can go, and one slow subscription does not pin the events of all others. Answers the
--- slice, NULL when there is none to do.
+-- Copies what is still needed of a slice of events into a slice of events_kept, under the same ids, when it is less
+-- than the share kept_share of it: so the slice can go, and one slow subscription does not pin the events of all
+-- others. Answers the slice, NULL when there is none to do.
 CREATE OR REPLACE FUNCTION keep_events() RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -163,9 +166,9 @@ END
 $$;
 
 -- name: carry_positions
--- Writes positions whose newest row lies in a full slice anew, unchanged, so that the slice can go; answers how many. A lease that
--- somebody holds locked is left to the next call: its position may be about to move. Not done while more would have to be
--- carried than is thrown away. Raises PS018.
+-- Writes positions whose newest row lies in a full slice anew, unchanged, so that the slice can go; answers how many. A
+-- lease that somebody holds locked is left to the next call: its position may be about to move. Not done while more
+-- would have to be carried than is thrown away. Raises PS018.
 CREATE OR REPLACE FUNCTION carry_positions(max_rows integer DEFAULT 1000) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -219,8 +222,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: condemn_slices
--- Notes for each slice that nobody needs since which transaction that is so; answers how many slices are condemned. A number
--- of another cluster, after a restore, says nothing and is replaced.
+-- Notes for each slice that nobody needs since which transaction that is so; answers how many slices are condemned. A
+-- number of another cluster, after a restore, says nothing and is replaced.
 CREATE OR REPLACE FUNCTION condemn_slices() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -234,9 +237,9 @@ END
 $$;
 
 -- name: droppable_slices
--- The slices that can be dropped: nobody needs them, and nobody has a snapshot from before they were condemned. So whoever was
--- writing into one then has ended, and everybody sees the low sequences, the kept events and the carried positions that
--- stand for it.
+-- The slices that can be dropped: nobody needs them, and nobody has a snapshot from before they were
+-- condemned. So whoever was writing into one then has ended, and everybody sees the low sequences, the kept
+-- events and the carried positions that stand for it.
 CREATE OR REPLACE FUNCTION droppable_slices()
 RETURNS TABLE (parent text, slice text, first_id bigint, last_id bigint)
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -246,7 +249,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: condemned_can_go
--- Nobody has a snapshot from before any of the slices was condemned. A number of another cluster, after a restore, is passed over.
+-- Nobody has a snapshot from before any of the slices was condemned. A number of another
+-- cluster, after a restore, is passed over.
 CREATE OR REPLACE FUNCTION condemned_can_go() RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT COALESCE(bool_and(s.condemned_tx < o.tx), true)

@@ -11,8 +11,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: is_gone
--- Whether an event is not in its table any more. In plpgsql, so that it does not become a part of the query that calls it: of all
--- slices that would be made ready at each read, for rows that are hardly ever there.
+-- Whether an event is not in its table any more. In plpgsql, so that it does not become a part of the query that calls
+-- it: of all slices that would be made ready at each read, for rows that are hardly ever there.
 CREATE OR REPLACE FUNCTION is_gone(id bigint) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -21,10 +21,10 @@ END
 $$;
 
 -- name: read_log
--- The events of a partition from a sequence on, in order: one descent into each slice of the index of the log, then the
--- events by their ids, all in one walk of the primary key of each slice that they lie in. What was kept of a slice is read
--- only where the slice is gone. Without settings of its own, it becomes a part of the query that calls it, which has to switch
--- sequential scans off.
+-- The events of a partition from a sequence on, in order: one descent into each slice of the index of the log, then
+-- the events by their ids, all in one walk of the primary key of each slice that they lie in. What was kept of a slice
+-- is read only where the slice is gone. Without settings of its own, it becomes a part of the query that calls it,
+-- which has to switch sequential scans off.
 CREATE OR REPLACE FUNCTION read_log(partition_id bigint, from_sequence bigint, max_events integer)
 RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
@@ -61,7 +61,8 @@ LANGUAGE sql STABLE ROWS 500 AS $$
     JOIN (
         SELECT s.id, s.event_id, s.key, s.type, s.content_type, s.headers, s.payload, s.created_at
         FROM events AS s
-        -- Says what the join says again, for the planner: the array is one index scan, the bounds leave out the other slices.
+        -- Says what the join says again, for the planner: the array is one index scan, the
+        -- bounds leave out the other slices.
         WHERE s.id = ANY ((SELECT b.ids FROM bounds AS b)::bigint[])
           AND s.id >= (SELECT b.lowest FROM bounds AS b) AND s.id <= (SELECT b.highest FROM bounds AS b)
         UNION ALL
@@ -90,8 +91,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: require_readable
--- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a partition that
--- is stopped (PS021) for all, or for the subscription.
+-- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a
+-- partition that is stopped (PS021) for all, or for the subscription.
 CREATE OR REPLACE FUNCTION require_readable(partition_id bigint, from_sequence bigint, subscription_id bigint) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -150,8 +151,8 @@ END
 $$;
 
 -- name: high_watermarks
--- The readable range of every partition of a topic. A position is kept with partition_id: the topic may get another address, and
--- another topic this one.
+-- The readable range of every partition of a topic. A position is kept with partition_id: the topic may get
+-- another address, and another topic this one.
 CREATE OR REPLACE FUNCTION high_watermarks(topic text)
 RETURNS TABLE (partition integer, low_sequence bigint, high_watermark bigint, history integer, partition_id bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$

@@ -1,7 +1,8 @@
 -- name: chunk_slices
--- The full slices of the index of the log, oldest first: how many rows they have, and about how many would be left of them, cut
--- anew. A row whose chunk is behind the low sequence is not needed, but for the newest of a partition, which carries
--- the high watermark. Full is a slice behind which somebody has committed a chunk: sequencers follow each other.
+-- The full slices of the index of the log, oldest first: how many rows they have, and about how many would
+-- be left of them, cut anew. A row whose chunk is behind the low sequence is not needed, but for the
+-- newest of a partition, which carries the high watermark. Full is a slice behind which somebody has
+-- committed a chunk: sequencers follow each other.
 CREATE OR REPLACE FUNCTION chunk_slices()
 RETURNS TABLE (first_id bigint, last_id bigint, chunks bigint, needed bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$
@@ -29,8 +30,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off 
 $$;
 
 -- name: next_merge
--- The slices to merge next: the first that would shrink to half or that has a smaller one before it, together with what before it is
--- smaller than they are. So their number grows with the logarithm of what they hold. NULL when there is nothing to do.
+-- The slices to merge next: the first that would shrink to half or that has a smaller one before it,
+-- together with what before it is smaller than they are. So their number grows with the logarithm of what
+-- they hold. NULL when there is nothing to do.
 CREATE OR REPLACE FUNCTION next_merge(OUT first_id bigint, OUT last_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -58,9 +60,9 @@ END
 $$;
 
 -- name: merge_chunks
--- Fills the table chunks_merged with what is needed of some full slices of the index, in chunks of up to 1,000 events; answers
--- the range of ids, or no row when there is nothing to merge. Locks nothing that others want. A merge that was filled before and
--- waits to be swapped in is answered again. Raises PS018.
+-- Fills the table chunks_merged with what is needed of some full slices of the index, in chunks of up to 1,000 events;
+-- answers the range of ids, or no row when there is nothing to merge. Locks nothing that others want. A merge that was
+-- filled before and waits to be swapped in is answered again. Raises PS018.
 CREATE OR REPLACE FUNCTION merge_chunks() RETURNS TABLE (first_id bigint, last_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
@@ -101,8 +103,8 @@ END
 $$;
 
 -- name: merged_chunks
--- The chunks of a partition in a range of chunk ids that reach to a sequence, or beyond it, cut anew. An event keeps the time of
--- its sequencing.
+-- The chunks of a partition in a range of chunk ids that reach to a sequence, or beyond it, cut anew. An
+-- event keeps the time of its sequencing.
 CREATE OR REPLACE FUNCTION merged_chunks(
     partition_id bigint, lowest_chunk bigint, highest_chunk bigint, from_sequence bigint
 ) RETURNS TABLE (
@@ -128,9 +130,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: swap_chunks
--- Puts chunks_merged into the place of the slices that it was filled from, in one short transaction: readers see either. Waits for
--- no lock longer than 100 ms (then the caller gets the database's error, and tries again later). Answers false while somebody has a
--- snapshot from before the table was filled: he would see neither.
+-- Puts chunks_merged into the place of the slices that it was filled from, in one short transaction: readers see
+-- either. Waits for no lock longer than 100 ms (then the caller gets the database's error, and tries again later).
+-- Answers false while somebody has a snapshot from before the table was filled: he would see neither.
 CREATE OR REPLACE FUNCTION swap_chunks() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE

@@ -38,8 +38,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: start_position
--- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes), a sequence to begin with, or a time:
--- then with the first event that was sequenced at it or later, however early that was published. Raises PS006, PS012, PS016.
+-- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes), a sequence to
+-- begin with, or a time: then with the first event that was sequenced at it or later, however early that was
+-- published. Raises PS006, PS012, PS016.
 CREATE OR REPLACE FUNCTION start_position(partition_id bigint, low_sequence bigint, start text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -84,8 +85,8 @@ END
 $$;
 
 -- name: position_before
--- The position before the first event that was sequenced at a time or later. Where such an event may have been dropped, that is an
--- error (PS016): nothing is skipped in silence.
+-- The position before the first event that was sequenced at a time or later. Where such an event may have been dropped,
+-- that is an error (PS016): nothing is skipped in silence.
 CREATE OR REPLACE FUNCTION position_before(partition_id bigint, low_sequence bigint, since timestamptz) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -114,8 +115,8 @@ $$;
 
 -- name: subscribe
 -- Creates the subscription if need be and adds topics to it; answers how many were new. The topic row is locked against
--- the logical drop, so that "earliest" never points below the low sequence, and against resize and deletion. Raises PS002, PS006,
--- PS007, PS012, PS016, PS030, PS031, PS033.
+-- the logical drop, so that "earliest" never points below the low sequence, and against resize and deletion. Raises
+-- PS002, PS006, PS007, PS012, PS016, PS030, PS031, PS033.
 CREATE OR REPLACE FUNCTION subscribe(subscription text, topics text[], start text DEFAULT 'earliest') RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -159,7 +160,8 @@ END
 $$;
 
 -- name: configure_subscription
--- Sets the times of a subscription, in seconds: its own heartbeat policy, whose other settings stay. Raises PS006, PS013, PS018.
+-- Sets the times of a subscription, in seconds: its own heartbeat policy, whose other
+-- settings stay. Raises PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION configure_subscription(
     subscription text, heartbeat_seconds double precision, lease_seconds double precision,
     release_seconds double precision
@@ -181,8 +183,8 @@ END
 $$;
 
 -- name: unsubscribe
--- Removes a subscription with its leases and dead letters; it holds back no event any more. What the ledger of positions says of it stays, void,
--- until it is trimmed. Raises PS013.
+-- Removes a subscription with its leases and dead letters; it holds back no event any more. What the ledger of
+-- positions says of it stays, void, until it is trimmed. Raises PS013.
 CREATE OR REPLACE FUNCTION unsubscribe(subscription text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -207,8 +209,8 @@ END
 $$;
 
 -- name: subscription_lag
--- Position, high watermark, lag and holder of every partition of one subscription, or of all. lag_seconds is the time since
--- the first unread event was sequenced.
+-- Position, high watermark, lag and holder of every partition of one subscription, or of all. lag_seconds is the time
+-- since the first unread event was sequenced.
 CREATE OR REPLACE FUNCTION subscription_lag(subscription text DEFAULT NULL)
 RETURNS TABLE (
     subscription text, topic text, partition integer, "position" bigint, high_watermark bigint, lag_events bigint,
@@ -242,8 +244,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: listed_topics
--- The ids of the topics to which a consumer limits itself; NULL for all of the subscription. Raises PS002, PS003, PS006, PS013, PS030
--- to PS034.
+-- The ids of the topics to which a consumer limits itself; NULL for all of the subscription. Raises
+-- PS002, PS003, PS006, PS013, PS030 to PS034.
 CREATE OR REPLACE FUNCTION listed_topics(owner subscriptions, topics text[]) RETURNS bigint[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -290,8 +292,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: shared_topics
--- The topics of a subscription that a consumer takes, in groups that the same consumers take: each group is shared out by itself.
--- One group of all topics (NULL) where nobody has named topics.
+-- The topics of a subscription that a consumer takes, in groups that the same consumers take: each group is shared out
+-- by itself. One group of all topics (NULL) where nobody has named topics.
 CREATE OR REPLACE FUNCTION shared_topics(subscription_id bigint, consumer text) RETURNS TABLE (topic_ids bigint[])
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -1,7 +1,7 @@
 -- name: join
--- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of the same
--- id is refused (PS015) until the first one's deadline has passed or it left. Given topics of the subscription, it is handed only
--- partitions of these. Answers the times, in seconds.
+-- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of the
+-- same id is refused (PS015) until the first one's deadline has passed or it left. Given topics of the subscription, it
+-- is handed only partitions of these. Answers the times, in seconds.
 CREATE OR REPLACE FUNCTION "join"(
     subscription text, consumer text, session uuid, weight double precision DEFAULT 1, topics text[] DEFAULT NULL,
     OUT heartbeat_seconds double precision, OUT lease_seconds double precision, OUT history integer
@@ -53,8 +53,8 @@ END
 $$;
 
 -- name: give_up_leases
--- Frees the leases of one consumer, in key order. A row that somebody has locked (a zombie inside a transaction) stays as
--- it is and is counted in the answer; its own time limit ends that transaction.
+-- Frees the leases of one consumer, in key order. A row that somebody has locked (a zombie inside a transaction) stays
+-- as it is and is counted in the answer; its own time limit ends that transaction.
 CREATE OR REPLACE FUNCTION give_up_leases(subscription_id bigint, consumer text, change text, now timestamptz)
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -87,8 +87,8 @@ END
 $$;
 
 -- name: collect_dead
--- Removes consumers whose deadline has passed and frees their leases; frees leases that were to be released and are overdue.
--- A consumer stays while one of its lease rows is locked. The caller holds the subscription's row.
+-- Removes consumers whose deadline has passed and frees their leases; frees leases that were to be released and are
+-- overdue. A consumer stays while one of its lease rows is locked. The caller holds the subscription's row.
 CREATE OR REPLACE FUNCTION collect_dead(
     subscription_id bigint, now timestamptz, OUT expired integer, OUT locked integer
 )
@@ -129,8 +129,8 @@ END
 $$;
 
 -- name: extend_deadline
--- Moves a consumer's deadline to a lease time from now; a check-in also takes its turn, and sets the next one. Raises PS014 when the
--- session is not (or no longer) a member.
+-- Moves a consumer's deadline to a lease time from now; a check-in also takes its turn, and sets the next one. Raises
+-- PS014 when the session is not (or no longer) a member.
 CREATE OR REPLACE FUNCTION extend_deadline(
     owner subscriptions, consumer text, session uuid, now timestamptz, next_check_in timestamptz DEFAULT NULL
 ) RETURNS void
@@ -157,10 +157,10 @@ END
 $$;
 
 -- name: heartbeats
--- The same for all consumers of a process. Answers for each, by its place in the arrays, its standing (member, gone, or locked: its
--- row is held by somebody, so ask again), the seconds until it is to check in, and those that lie between two check-ins of one
--- consumer. Waits for nothing, and one that is gone disturbs no other. While turns are given out to consumers that were called,
--- the others put theirs off. Raises PS006.
+-- The same for all consumers of a process. Answers for each, by its place in the arrays, its standing (member, gone, or
+-- locked: its row is held by somebody, so ask again), the seconds until it is to check in, and those that lie between
+-- two check-ins of one consumer. Waits for nothing, and one that is gone disturbs no other. While turns are given out
+-- to consumers that were called, the others put theirs off. Raises PS006.
 CREATE OR REPLACE FUNCTION heartbeats(subscription_names text[], consumer_ids text[], sessions uuid[])
 RETURNS TABLE (place integer, standing text, check_in_seconds double precision, pace_seconds double precision)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -234,8 +234,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
 $$;
 
 -- name: release
--- Gives single leases back, as the answer to RELEASING or because a consumer has no use for them. What is no longer held is
--- passed over. Answers how many were freed.
+-- Gives single leases back, as the answer to RELEASING or because a consumer has no use for them. What is no longer
+-- held is passed over. Answers how many were freed.
 CREATE OR REPLACE FUNCTION release(subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[])
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -266,8 +266,8 @@ END
 $$;
 
 -- name: leave
--- Ends a consumer's membership and frees its leases at once; leaving twice is no error. A lease that a transaction still
--- holds cannot be freed yet: then the consumer counts as dead from now on, and the next check-in collects it.
+-- Ends a consumer's membership and frees its leases at once; leaving twice is no error. A lease that a transaction
+-- still holds cannot be freed yet: then the consumer counts as dead from now on, and the next check-in collects it.
 CREATE OR REPLACE FUNCTION leave(subscription text, consumer text, session uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

@@ -17,9 +17,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: find_active
--- Whether partitions of a subscription are active: with unread events or redriven letters, or held and read a moment ago (a partition
--- that drains between two events keeps its lease for that long). Looks at all that were not or that nobody holds, and of the others
--- at a share of the circle of their random keys. The high watermark is asked for last, because it costs most.
+-- Whether partitions of a subscription are active: with unread events or redriven letters, or held and read a
+-- moment ago (a partition that drains between two events keeps its lease for that long). Looks at all that were not
+-- or that nobody holds, and of the others at a share of the circle of their random keys. The high watermark is
+-- asked for last, because it costs most.
 CREATE OR REPLACE FUNCTION find_active(
     subscription_id bigint, first_key double precision, share double precision, now timestamptz
 ) RETURNS TABLE (partition_id bigint, active boolean, was_active boolean)
@@ -52,9 +53,10 @@ SET enable_nestloop = off SET jit = off AS $$
 $$;
 
 -- name: survey
--- Writes down which partitions are active, unless that was done since a time: check-ins share what one of them has found. The
--- caller holds the subscription's row, so that one looks while the others wait, and need not look again. Those that were active and
--- are held are looked at within ten seconds, a part each time, unless the whole is asked for. Answers whether it looked.
+-- Writes down which partitions are active, unless that was done since a time: check-ins share what one of them has
+-- found. The caller holds the subscription's row, so that one looks while the others wait, and need not look
+-- again. Those that were active and are held are looked at within ten seconds, a part each time, unless the whole
+-- is asked for. Answers whether it looked.
 CREATE OR REPLACE FUNCTION survey(owner subscriptions, since timestamptz, whole boolean, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -86,8 +88,9 @@ END
 $$;
 
 -- name: quotas
--- Fair share by weight of those who take these topics (NULL: all): largest remainders (Hamilton), ties by consumer id, so that all
--- active partitions are held, the spread at equal weights is at most 1, and nothing moves in the steady state.
+-- Fair share by weight of those who take these topics (NULL: all): largest remainders (Hamilton), ties
+-- by consumer id, so that all active partitions are held, the spread at equal weights is at most 1,
+-- and nothing moves in the steady state.
 CREATE OR REPLACE FUNCTION quotas(subscription_id bigint, topic_ids bigint[], active bigint)
 RETURNS TABLE (consumer text, quota bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -106,10 +109,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: find_share
--- How a consumer stands with these topics (NULL: all): how many active partitions it holds too few (shortage; below 0: too many) and how many that are not
--- active (cold); how many of what the others are short of is not free (uncovered), how many partitions are free, who of the
--- others has too little (short) or too much (ample), the furthest first, whether nothing has to move (balanced), and who is concerned
--- if it has, with his quota.
+-- How a consumer stands with these topics (NULL: all): how many active partitions it holds too few (shortage; below 0:
+-- too many) and how many that are not active (cold); how many of what the others are short of is not free (uncovered),
+-- how many partitions are free, who of the others has too little (short) or too much (ample), the furthest first,
+-- whether nothing has to move (balanced), and who is concerned if it has, with his quota.
 CREATE OR REPLACE FUNCTION find_share(
     subscription_id bigint, consumer text, topic_ids bigint[], OUT shortage bigint, OUT cold bigint, OUT uncovered bigint, OUT free bigint,
     OUT short text[], OUT ample text[], OUT balanced boolean, OUT concerned text[], OUT quotas bigint[]
@@ -152,8 +155,8 @@ SET enable_nestloop = off SET jit = off AS $$
 $$;
 
 -- name: release_surplus
--- Asks a consumer to give up what it holds above its quota, but only while others are short of more than is free: smallest
--- backlog first. A partition that has gone cold is given up whatever the quota. Answers how many.
+-- Asks a consumer to give up what it holds above its quota, but only while others are short of more than is free:
+-- smallest backlog first. A partition that has gone cold is given up whatever the quota. Answers how many.
 CREATE OR REPLACE FUNCTION release_surplus(
     owner subscriptions, consumer text, topic_ids bigint[], surplus bigint, now timestamptz
 ) RETURNS integer
@@ -195,8 +198,8 @@ END
 $$;
 
 -- name: acquire
--- Leases up to shortage free partitions with unread events, from a random pivot on and round, so that consumers do not meet.
--- Every acquisition raises lease_epoch. Answers how many.
+-- Leases up to shortage free partitions with unread events, from a random pivot on and round, so that consumers do not
+-- meet. Every acquisition raises lease_epoch. Answers how many.
 CREATE OR REPLACE FUNCTION acquire(
     subscription_id bigint, consumer text, topic_ids bigint[], shortage bigint, now timestamptz
 ) RETURNS integer
@@ -241,8 +244,9 @@ END
 $$;
 
 -- name: call_consumers
--- Has consumers check in before their time: target_qps of them at once, then as many in a second. Their next heartbeat tells
--- them. Who was called already, or whose row somebody holds, is passed over. The caller holds the subscription's row.
+-- Has consumers check in before their time: target_qps of them at once, then as many in a second.
+-- Their next heartbeat tells them. Who was called already, or whose row somebody holds, is passed
+-- over. The caller holds the subscription's row.
 CREATE OR REPLACE FUNCTION call_consumers(owner subscriptions, consumers text[], now timestamptz) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -290,9 +294,9 @@ END
 $$;
 
 -- name: share_out
--- What a check-in does for topics that the same consumers take (NULL: all), once a survey was made: looks how all of them stand, has
--- the consumer give up and take what it should, and calls the others who have too little or too much. Where that are all topics,
--- it writes down what it found, for follow_share.
+-- What a check-in does for topics that the same consumers take (NULL: all), once a survey was made: looks how all of
+-- them stand, has the consumer give up and take what it should, and calls the others who have too little or too much.
+-- Where that are all topics, it writes down what it found, for follow_share.
 CREATE OR REPLACE FUNCTION share_out(owner subscriptions, consumer text, topic_ids bigint[], now timestamptz) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -329,8 +333,8 @@ END
 $$;
 
 -- name: follow_share
--- What a check-in does until the next survey: it follows what the last one has found for this consumer. Answers whether that can be
--- said: not of one that joined since.
+-- What a check-in does until the next survey: it follows what the last one has found for this consumer. Answers whether
+-- that can be said: not of one that joined since.
 CREATE OR REPLACE FUNCTION follow_share(owner subscriptions, consumer text, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -359,10 +363,11 @@ END
 $$;
 
 -- name: check_in
--- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a subscription at
--- a time; the clock is read after the lock. Which partitions have unread events and how everybody stands is looked up anew when
--- fresh or when somebody has died, else at most once in refresh_seconds for all; who looks calls the others that have too little or
--- too much. Answers the leases that are now held. While the subscription is paused, all that is held is asked for. Raises PS013, PS014.
+-- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a
+-- subscription at a time; the clock is read after the lock. Which partitions have unread events and how everybody
+-- stands is looked up anew when fresh or when somebody has died, else at most once in refresh_seconds for all; who
+-- looks calls the others that have too little or too much. Answers the leases that are now held. While the subscription
+-- is paused, all that is held is asked for. Raises PS013, PS014.
 CREATE OR REPLACE FUNCTION check_in(subscription text, consumer text, session uuid, fresh boolean DEFAULT true)
 RETURNS TABLE (
     topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint, history integer

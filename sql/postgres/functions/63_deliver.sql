@@ -1,8 +1,8 @@
 -- name: poll
--- Events of leased partitions, each after its own read position, at most max_events together and max_each of a partition (NULL:
--- no such limit), in the order of the arrays, so that a caller who turns them starves no partition. A lease that is no longer
--- held gives no rows; the next heartbeat or check-in tells why. A subscription that is paused gives none. Raises PS013, PS016,
--- PS021.
+-- Events of leased partitions, each after its own read position, at most max_events together and max_each of a
+-- partition (NULL: no such limit), in the order of the arrays, so that a caller who turns them starves no partition. A
+-- lease that is no longer held gives no rows; the next heartbeat or check-in tells why. A subscription that is paused
+-- gives none. Raises PS013, PS016, PS021.
 CREATE OR REPLACE FUNCTION poll(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], after bigint[],
     max_events integer DEFAULT 500, max_each integer DEFAULT NULL
@@ -53,8 +53,8 @@ END
 $$;
 
 -- name: limit_transaction
--- Ends the session if the transaction that now holds a lease row outlives the lease: otherwise a paused consumer would keep
--- its successor waiting without limit. Never loosens a limit that the caller has set.
+-- Ends the session if the transaction that now holds a lease row outlives the lease: otherwise a paused consumer would
+-- keep its successor waiting without limit. Never loosens a limit that the caller has set.
 CREATE OR REPLACE FUNCTION limit_transaction(left_seconds double precision) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -80,9 +80,9 @@ END
 $$;
 
 -- name: hold_leases
--- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same lock. A check
--- without it would be a write skew: a zombie that checks before and commits after the take-over would be accepted. Counts a
--- refusal in a sequence, which the refusal cannot roll back. Raises PS010, PS018.
+-- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same lock.
+-- A check without it would be a write skew: a zombie that checks before and commits after the take-over would be
+-- accepted. Counts a refusal in a sequence, which the refusal cannot roll back. Raises PS010, PS018.
 CREATE OR REPLACE FUNCTION hold_leases(
     owner subscriptions, consumer text, partition_ids bigint[], lease_epochs bigint[]
 ) RETURNS void
@@ -115,10 +115,10 @@ END
 $$;
 
 -- name: commit
--- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect exactly
--- once. Positions are the last sequences that are done. after are the positions behind which the events were read: a reader
--- whose last COMMIT was answered by a lost connection may read them again, and must not do them again. Raises PS006, PS010,
--- PS011, PS012, PS013, PS018, PS021.
+-- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect
+-- exactly once. Positions are the last sequences that are done. after are the positions behind which the events were
+-- read: a reader whose last COMMIT was answered by a lost connection may read them again, and must not do them again.
+-- Raises PS006, PS010, PS011, PS012, PS013, PS018, PS021.
 CREATE OR REPLACE FUNCTION "commit"(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], positions bigint[],
     after bigint[] DEFAULT NULL
@@ -186,7 +186,8 @@ END
 $$;
 
 -- name: refuse_set_back
--- Refuses to write what nobody would find (PS021): the newest row is the one with the highest number, and the counter stands below it.
+-- Refuses to write what nobody would find (PS021): the newest row is the one with the highest
+-- number, and the counter stands below it.
 CREATE OR REPLACE FUNCTION refuse_set_back(counter text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -196,8 +197,8 @@ END
 $$;
 
 -- name: move_position
--- Sets the position of a partition whose topic and lease row the caller has locked, raises lease_epoch and takes the lease from its
--- holder: what that one still commits is stale. Raises PS006, PS012, PS016, PS021.
+-- Sets the position of a partition whose topic and lease row the caller has locked, raises lease_epoch and takes the
+-- lease from its holder: what that one still commits is stale. Raises PS006, PS012, PS016, PS021.
 CREATE OR REPLACE FUNCTION move_position(present leases, start text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -235,8 +236,9 @@ END
 $$;
 
 -- name: seek
--- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time), raises lease_epoch and takes the
--- lease from its holder: what that one still commits is stale. Raises PS002, PS005, PS006, PS012, PS013, PS016.
+-- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time),
+-- raises lease_epoch and takes the lease from its holder: what that one still commits is stale. Raises
+-- PS002, PS005, PS006, PS012, PS013, PS016.
 CREATE OR REPLACE FUNCTION seek(subscription text, topic text, partition integer, start text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -258,8 +260,8 @@ END
 $$;
 
 -- name: reset_subscription
--- The same for every partition of a subscription, or of one of its topics (NULL: all), in one transaction: all or none. Answers the
--- new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
+-- The same for every partition of a subscription, or of one of its topics (NULL: all), in one transaction: all or none.
+-- Answers the new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
 CREATE OR REPLACE FUNCTION reset_subscription(subscription text, start text, of_topic text DEFAULT NULL)
 RETURNS TABLE (topic text, partition integer, "position" bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -298,8 +300,8 @@ END
 $$;
 
 -- name: sweep
--- Collects the dead of all subscriptions, as check-ins do, for those that nobody checks in to any more. A subscription whose
--- row is locked is being served right now and is passed over.
+-- Collects the dead of all subscriptions, as check-ins do, for those that nobody checks in to any more. A subscription
+-- whose row is locked is being served right now and is passed over.
 CREATE OR REPLACE FUNCTION sweep(max_rows integer DEFAULT 1000, OUT expired_consumers integer, OUT locked_leases integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

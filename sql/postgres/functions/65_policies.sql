@@ -1,6 +1,6 @@
 -- name: policy_sources
--- Where something gets its policies from, the nearest first: itself, the topics that it reads, the namespaces that they lie in,
--- what holds for everything. Of several topics the one that it has read longest comes first.
+-- Where something gets its policies from, the nearest first: itself, the topics that it reads, the namespaces that they
+-- lie in, what holds for everything. Of several topics the one that it has read longest comes first.
 CREATE OR REPLACE FUNCTION policy_sources(scope text, scope_id bigint)
 RETURNS TABLE (scope text, scope_id bigint, place bigint)
 LANGUAGE sql STABLE AS $$
@@ -47,8 +47,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: refresh_policy
--- Writes what is in force for a subscription into its row. First the lock, then a query of its own: so it sees what another change
--- has written that held the lock before. policy_version grows only when something is different.
+-- Writes what is in force for a subscription into its row. First the lock, then a query of its own: so it sees what
+-- another change has written that held the lock before. policy_version grows only when something is different.
 CREATE OR REPLACE FUNCTION refresh_policy(subscription_id bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -101,8 +101,8 @@ END
 $$;
 
 -- name: lock_policy_scope
--- The id of what a policy is set for, locked so that nothing that inherits from it is added or moved meanwhile: like every change of
--- names, the tree, the topics by address, then the subscription. Raises PS001, PS002, PS006, PS013.
+-- The id of what a policy is set for, locked so that nothing that inherits from it is added or moved meanwhile: like
+-- every change of names, the tree, the topics by address, then the subscription. Raises PS001, PS002, PS006, PS013.
 CREATE OR REPLACE FUNCTION lock_policy_scope(scope text, name text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -192,8 +192,8 @@ END
 $$;
 
 -- name: require_policy_settings
--- Checks what a policy sets: known settings, each of its type and within its bounds; raises PS006. What depends on each other comes
--- together, so that it is also sound where it is inherited.
+-- Checks what a policy sets: known settings, each of its type and within its bounds; raises PS006. What depends on each
+-- other comes together, so that it is also sound where it is inherited.
 CREATE OR REPLACE FUNCTION require_policy_settings(kind text, settings jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -238,8 +238,8 @@ END
 $$;
 
 -- name: store_policy
--- Writes a policy as its next version, and what is now in force where it is inherited; answers the version. Nothing is written when
--- it says so already. The caller has locked the scope.
+-- Writes a policy as its next version, and what is now in force where it is inherited; answers the version. Nothing is
+-- written when it says so already. The caller has locked the scope.
 CREATE OR REPLACE FUNCTION store_policy(scope text, scope_id bigint, kind text, settings jsonb, origin text) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -273,9 +273,10 @@ LANGUAGE sql AS $$
 $$;
 
 -- name: set_policy
--- Sets a policy (heartbeat, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a subscription, as a
--- whole: what it does not name is inherited, the subscription before the topic, the namespace and everything. origin says whether a
--- 'file' or a 'hand' sets it. Answers its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.
+-- Sets a policy (heartbeat, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
+-- subscription, as a whole: what it does not name is inherited, the subscription before the topic, the namespace and
+-- everything. origin says whether a 'file' or a 'hand' sets it. Answers its version, which grows with each change.
+-- Raises PS001, PS002, PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION set_policy(kind text, scope text, name text, settings jsonb, origin text DEFAULT 'hand')
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -290,15 +291,16 @@ END
 $$;
 
 -- name: clear_policy
--- Takes back all that a policy sets: it is inherited again. Answers its version. Raises PS001, PS002, PS006, PS013, PS018.
+-- Takes back all that a policy sets: it is inherited again. Answers its version.
+-- Raises PS001, PS002, PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION clear_policy(kind text, scope text, name text, origin text DEFAULT 'hand') RETURNS integer
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT set_policy(clear_policy.kind, clear_policy.scope, clear_policy.name, '{}', clear_policy.origin)
 $$;
 
 -- name: policy_of
--- What is in force for everything ('global', ''), a namespace, a topic or a subscription: each setting with where it comes from
--- ('preset' when nobody set it) and the version of that policy. Raises PS001, PS002, PS006, PS013.
+-- What is in force for everything ('global', ''), a namespace, a topic or a subscription: each setting with where it
+-- comes from ('preset' when nobody set it) and the version of that policy. Raises PS001, PS002, PS006, PS013.
 CREATE OR REPLACE FUNCTION policy_of(scope text, name text)
 RETURNS TABLE (kind text, setting text, value text, source text, source_name text, version integer, origin text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -349,8 +351,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: subscription_policy
--- What is in force for a subscription, read from its row: cheap enough for every check-in. policy_version grows with each change, by
--- whatever policy; a batch runs under one. Raises PS013.
+-- What is in force for a subscription, read from its row: cheap enough for every check-in. policy_version grows with
+-- each change, by whatever policy; a batch runs under one. Raises PS013.
 CREATE OR REPLACE FUNCTION subscription_policy(subscription text)
 RETURNS TABLE (
     policy_version integer, heartbeat_seconds double precision, lease_seconds double precision,

@@ -1,7 +1,7 @@
 -- name: pause_subscription
--- From now on no lease of the subscription is handed out and polls give nothing; check-ins ask for what is held, and what is in
--- hand may be committed until the lease is given back. Who paused first, when and why stays until it is resumed. Answers whether it
--- ran. Raises PS006, PS013.
+-- From now on no lease of the subscription is handed out and polls give nothing; check-ins ask for what is held, and
+-- what is in hand may be committed until the lease is given back. Who paused first, when and why stays until it is
+-- resumed. Answers whether it ran. Raises PS006, PS013.
 CREATE OR REPLACE FUNCTION pause_subscription(subscription text, reason text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -33,7 +33,8 @@ END
 $$;
 
 -- name: list_subscriptions
--- The subscriptions that the login may see: what they read, their times in seconds, and since when, by whom and why one is paused.
+-- The subscriptions that the login may see: what they read, their times in seconds, and
+-- since when, by whom and why one is paused.
 CREATE OR REPLACE FUNCTION list_subscriptions()
 RETURNS TABLE (
     name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
@@ -68,8 +69,8 @@ END
 $$;
 
 -- name: report_error
--- What a consumer tells of its last error: overwritten by the next one, cut at 2,000 characters, gone with the consumer. Never of
--- payloads or passwords. Raises PS006, PS013, PS014.
+-- What a consumer tells of its last error: overwritten by the next one, cut at 2,000 characters, gone with the
+-- consumer. Never of payloads or passwords. Raises PS006, PS013, PS014.
 CREATE OR REPLACE FUNCTION report_error(subscription text, consumer text, session uuid, error text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -93,8 +94,8 @@ END
 $$;
 
 -- name: subscription_consumers
--- The members of one subscription, or of all (NULL): live until their deadline, with what they hold, the topics that they have named
--- (NULL: all) and the last error that they have reported.
+-- The members of one subscription, or of all (NULL): live until their deadline, with what they hold, the topics that
+-- they have named (NULL: all) and the last error that they have reported.
 CREATE OR REPLACE FUNCTION subscription_consumers(subscription text DEFAULT NULL)
 RETURNS TABLE (
     subscription text, consumer text, weight double precision, topics text[], joined_at timestamptz, heartbeat_at timestamptz,
@@ -130,8 +131,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: leased_cursors
--- What is held: by whom, since when, and until when its holder is alive and, where it is to be given back, has time for it; of one
--- subscription or of all (NULL).
+-- What is held: by whom, since when, and until when its holder is alive and, where it is to be given back, has time for
+-- it; of one subscription or of all (NULL).
 CREATE OR REPLACE FUNCTION leased_cursors(subscription text DEFAULT NULL)
 RETURNS TABLE (
     subscription text, topic text, partition integer, holder text, state text, lease_epoch bigint, "position" bigint,
@@ -158,9 +159,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: subscription_statistics
--- One row for a subscription, or for each (NULL): its heartbeat, how many partitions have unread events, how many consumers are alive
--- and what they weigh together, how often a partition went to another consumer in the last hour because it was given back (moves) or
--- because its holder's time ran out (take_overs), and when a lease changed last.
+-- One row for a subscription, or for each (NULL): its heartbeat, how many partitions have unread events, how many
+-- consumers are alive and what they weigh together, how often a partition went to another consumer in the last hour
+-- because it was given back (moves) or because its holder's time ran out (take_overs), and when a lease changed last.
 CREATE OR REPLACE FUNCTION subscription_statistics(subscription text DEFAULT NULL)
 RETURNS TABLE (
     subscription text, heartbeat_seconds double precision, active_partitions bigint, active_consumers bigint,

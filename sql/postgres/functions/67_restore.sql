@@ -1,6 +1,6 @@
 -- name: counters
--- Every counter of the log, by the catalogue: a sequence, and a column that takes its numbers. is_indexed: the highest number is
--- found by one look into an index.
+-- Every counter of the log, by the catalogue: a sequence, and a column that takes its numbers. is_indexed: the highest
+-- number is found by one look into an index.
 CREATE OR REPLACE FUNCTION counters() RETURNS TABLE (counter regclass, source regclass, source_column name, is_indexed boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.oid::regclass, t.oid::regclass, a.attname,
@@ -24,8 +24,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: numbers_elsewhere
--- Where numbers of a counter stand beside the column that takes them: what has to be above them is not only the table itself,
--- of which rows may be gone.
+-- Where numbers of a counter stand beside the column that takes them: what has to be above them is not only the
+-- table itself, of which rows may be gone.
 CREATE OR REPLACE FUNCTION numbers_elsewhere() RETURNS TABLE (counter name, source name, source_column name)
 LANGUAGE sql IMMUTABLE AS $$
     VALUES ('events_id'::name, 'events_kept'::name, 'id'::name), ('events_id', 'delayed', 'id'), ('events_id', 'chunks', 'last_id'),
@@ -37,8 +37,8 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- name: highest_number
--- The highest number of a counter in a column. A table that is cut by it is read from its newest slice on, and below its first one
--- everything was given out.
+-- The highest number of a counter in a column. A table that is cut by it is read from its newest slice on, and below
+-- its first one everything was given out.
 CREATE OR REPLACE FUNCTION highest_number(source regclass, source_column name) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -66,8 +66,9 @@ END
 $$;
 
 -- name: raise_counters
--- No number is given a second time, whatever became of the counters: a failover by logical replication leaves them where they
--- were, and a dump of parts brings some of them back. Without wholly only what is one look into an index, for whoever asks often.
+-- No number is given a second time, whatever became of the counters: a failover by logical replication leaves
+-- them where they were, and a dump of parts brings some of them back. Without wholly only what is one look
+-- into an index, for whoever asks often.
 CREATE OR REPLACE FUNCTION raise_counters(wholly boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -91,9 +92,10 @@ END
 $$;
 
 -- name: open_history
--- Begins the next line of history. What was read in the one before may be another event now: so everybody who holds a lease loses
--- it, and learns position and history anew; positions beyond the log are brought back to its end; what was stopped goes on.
--- lease_epoch rises above all that the lost time can have given out. The caller holds the sequencer's row.
+-- Begins the next line of history. What was read in the one before may be another event now: so everybody
+-- who holds a lease loses it, and learns position and history anew; positions beyond the log are brought
+-- back to its end; what was stopped goes on. lease_epoch rises above all that the lost time can have given
+-- out. The caller holds the sequencer's row.
 CREATE OR REPLACE FUNCTION open_history(reason text) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -124,8 +126,8 @@ END
 $$;
 
 -- name: reconcile
--- After a restore that lost commits: opens the next history, so that no sequence stands for two events within one, and lets
--- stopped partitions go on. Answers its number. Raises PS006, PS018.
+-- After a restore that lost commits: opens the next history, so that no sequence stands for two events within one, and
+-- lets stopped partitions go on. Answers its number. Raises PS006, PS018.
 CREATE OR REPLACE FUNCTION reconcile(reason text) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -145,11 +147,12 @@ END
 $$;
 
 -- name: report_positions
--- What somebody outside of the database has seen of some partitions: a sink, an archive, a registry, a client. If one lies beyond the
--- log of the same history, a restore lost commits, and the partition is stopped until it is reconciled: for all readers where the
--- login may operate the topic, else for the subscription that it reports for. Answers of each partition whether it is stopped,
--- where the log ends, and its present history: who comes with another one has to look where to go on. No row of a partition that is
--- gone, or that the login may not operate and the subscription does not read. Raises PS006, PS013, PS018.
+-- What somebody outside of the database has seen of some partitions: a sink, an archive, a registry, a client. If one
+-- lies beyond the log of the same history, a restore lost commits, and the partition is stopped until it is
+-- reconciled: for all readers where the login may operate the topic, else for the subscription that it reports for.
+-- Answers of each partition whether it is stopped, where the log ends, and its present history: who comes with another
+-- one has to look where to go on. No row of a partition that is gone, or that the login may not operate and the
+-- subscription does not read. Raises PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION report_positions(
     partition_ids bigint[], sequences bigint[], histories integer[], source text, subscription text DEFAULT NULL
 ) RETURNS TABLE (partition_id bigint, stopped boolean, high_watermark bigint, present_history integer)

@@ -14,10 +14,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: open_block
--- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next at most
--- max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt counts from 1; topic
--- is the address when it was written down, known_as the name that sinks know the topic by. Raises PS010, PS013, PS016, PS018,
--- PS021.
+-- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next
+-- at most max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt
+-- counts from 1; topic is the address when it was written down, known_as the name that sinks know the topic by.
+-- Raises PS010, PS013, PS016, PS018, PS021.
 CREATE OR REPLACE FUNCTION open_block(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, max_events integer, max_bytes bigint
 ) RETURNS TABLE (
@@ -73,8 +73,8 @@ END
 $$;
 
 -- name: read_block
--- The events of a block, without those that are already dead letters of this subscription; of a partition that it does not
--- read, none.
+-- The events of a block, without those that are already dead letters of this subscription; of a
+-- partition that it does not read, none.
 CREATE OR REPLACE FUNCTION read_block(subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint)
 RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
@@ -96,8 +96,8 @@ SET enable_seqscan = off SET jit = off AS $$
 $$;
 
 -- name: relay_failure
--- Counts a failed attempt of the open block and answers how many seconds to wait: base doubled for each attempt, up to a
--- bound, with up to a half taken off at random. Raises PS010, PS013.
+-- Counts a failed attempt of the open block and answers how many seconds to wait: base doubled for each attempt, up to
+-- a bound, with up to a half taken off at random. Raises PS010, PS013.
 CREATE OR REPLACE FUNCTION relay_failure(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, block_id bigint, error text,
     base_seconds double precision DEFAULT 1, max_seconds double precision DEFAULT 300
@@ -119,8 +119,8 @@ END
 $$;
 
 -- name: dead_letter
--- Gives up one event for this subscription: a copy with the reason is kept, and the block goes on without it. Doing it twice
--- changes nothing. Raises PS006, PS010, PS013.
+-- Gives up one event for this subscription: a copy with the reason is kept, and the block goes on without it. Doing it
+-- twice changes nothing. Raises PS006, PS010, PS013.
 CREATE OR REPLACE FUNCTION dead_letter(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, reason text
 ) RETURNS void

@@ -1,7 +1,8 @@
 -- name: suspects
--- Of leases that are held, those whose next events may be what broke the consumer before: died says that a holder has died since the
--- position moved; sequence, attempts and reason are of the event behind the position, if it was handed out with begin_attempt and
--- is not done; attempts is 0 if a group began there. No row for a partition that is in order.
+-- Of leases that are held, those whose next events may be what broke the consumer before: died says that a
+-- holder has died since the position moved; sequence, attempts and reason are of the event behind the
+-- position, if it was handed out with begin_attempt and is not done; attempts is 0 if a group began there. No
+-- row for a partition that is in order.
 CREATE OR REPLACE FUNCTION suspects(subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[])
 RETURNS TABLE (partition_id bigint, died boolean, sequence bigint, attempts integer, reason text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
@@ -37,10 +38,10 @@ END
 $$;
 
 -- name: begin_attempt
--- Counts that the event behind the position is handed out, and answers for which time. To be committed before the handler gets the
--- event, so that an event that kills its consumer is counted too. uncounted are the times that were not counted here; reason is
--- why it is suspect. With uncounted = -1 a group of suspects begins at the event, which is on record, and counts for none of them.
--- Raises PS010, PS011, PS013, PS018.
+-- Counts that the event behind the position is handed out, and answers for which time. To be committed before the
+-- handler gets the event, so that an event that kills its consumer is counted too. uncounted are the times that were
+-- not counted here; reason is why it is suspect. With uncounted = -1 a group of suspects begins at the event, which is
+-- on record, and counts for none of them. Raises PS010, PS011, PS013, PS018.
 CREATE OR REPLACE FUNCTION begin_attempt(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, uncounted integer DEFAULT 0,
     reason text DEFAULT ''
@@ -75,9 +76,9 @@ END
 $$;
 
 -- name: store_letters
--- Copies events of a partition to the dead letters of a subscription; a copy that is there already is as good as new. What is parked
--- behind its key waits for the operator as the key does: if that was redriven, so is it. The caller holds the lease. Raises PS016,
--- PS040.
+-- Copies events of a partition to the dead letters of a subscription; a copy that is there already is as good as new.
+-- What is parked behind its key waits for the operator as the key does: if that was redriven, so is it. The caller
+-- holds the lease. Raises PS016, PS040.
 CREATE OR REPLACE FUNCTION store_letters(
     subscription_id bigint, partition_id bigint, sequences bigint[], reason text, attempts integer, parked boolean,
     behind boolean
@@ -126,9 +127,9 @@ END
 $$;
 
 -- name: give_up
--- Makes the event behind the position a dead letter and moves the position over it, in one: it is pending or dead, never both and
--- never neither. With park, and where the event has a key, later events of that key have to wait behind it (see commit_parking).
--- Answers parked or dead. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
+-- Makes the event behind the position a dead letter and moves the position over it, in one: it is pending or dead,
+-- never both and never neither. With park, and where the event has a key, later events of that key have to wait behind
+-- it (see commit_parking). Answers parked or dead. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
 CREATE OR REPLACE FUNCTION give_up(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, reason text,
     attempts integer, park boolean DEFAULT false
@@ -152,7 +153,8 @@ END
 $$;
 
 -- name: parked_keys
--- The keys whose events wait, in partitions that the subscription reads: later events of such a key are not for the handler.
+-- The keys whose events wait, in partitions that the subscription reads: later events
+-- of such a key are not for the handler.
 CREATE OR REPLACE FUNCTION parked_keys(subscription text, partition_ids bigint[])
 RETURNS TABLE (partition_id bigint, key text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -168,8 +170,8 @@ END
 $$;
 
 -- name: commit_parking
--- A commit of one partition that parks some of the events it passes, because their keys wait. after is the position behind which the
--- events were read. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
+-- A commit of one partition that parks some of the events it passes, because their keys wait. after is the position
+-- behind which the events were read. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
 CREATE OR REPLACE FUNCTION commit_parking(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, "position" bigint, after bigint,
     sequences bigint[]
@@ -195,8 +197,8 @@ END
 $$;
 
 -- name: drop_dead_letters
--- Throws dead letters away, whatever they wait for, and keeps a record of each without its payload; answers how many. Events that are
--- parked behind one stay. Raises PS006, PS013, PS018.
+-- Throws dead letters away, whatever they wait for, and keeps a record of each without its payload; answers how many.
+-- Events that are parked behind one stay. Raises PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION drop_dead_letters(subscription text, letter_ids bigint[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -224,8 +226,8 @@ END
 $$;
 
 -- name: dead_letters_of
--- The dead letters of a subscription without their payloads, newest first, before one if one is named: of a topic, a key, a type, a
--- state (dead, parked or redriven), or all.
+-- The dead letters of a subscription without their payloads, newest first, before one if one is named: of a topic, a
+-- key, a type, a state (dead, parked or redriven), or all.
 CREATE OR REPLACE FUNCTION dead_letters_of(
     subscription text, max_rows integer DEFAULT 100, of_topic text DEFAULT NULL, of_key text DEFAULT NULL,
     of_type text DEFAULT NULL, of_state text DEFAULT NULL, before_id bigint DEFAULT NULL

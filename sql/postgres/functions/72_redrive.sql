@@ -19,9 +19,9 @@ END
 $$;
 
 -- name: poll_redriven
--- Redriven letters of leased partitions, in order, each counted as handed out, which is to be committed before a handler gets them.
--- Of a key that is parked only the first event. What was handed out as often as the subscription allows, and never
--- finished, is dead again. Raises PS010, PS013, PS018.
+-- Redriven letters of leased partitions, in order, each counted as handed out, which is to be committed before a
+-- handler gets them. Of a key that is parked only the first event. What was handed out as often as the subscription
+-- allows, and never finished, is dead again. Raises PS010, PS013, PS018.
 CREATE OR REPLACE FUNCTION poll_redriven(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], max_events integer DEFAULT 100
 ) RETURNS TABLE (
@@ -82,9 +82,9 @@ END
 $$;
 
 -- name: finish_redriven
--- Removes redriven letters of one partition that were handled, in the caller's transaction: what else that writes takes effect
--- exactly once. The next event of a parked key is redriven with that. Refused when one of them is not waiting any more: it
--- was finished already, dropped or given back. Raises PS010, PS013, PS018, PS041.
+-- Removes redriven letters of one partition that were handled, in the caller's transaction: what else that writes takes
+-- effect exactly once. The next event of a parked key is redriven with that. Refused when one of them is not waiting
+-- any more: it was finished already, dropped or given back. Raises PS010, PS013, PS018, PS041.
 CREATE OR REPLACE FUNCTION finish_redriven(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, letter_ids bigint[]
 ) RETURNS void
@@ -124,8 +124,8 @@ END
 $$;
 
 -- name: fail_redriven
--- A redriven letter that was handed out has failed: it is dead again, with the new reason; of a parked one the whole key waits
--- again. Doing it twice changes nothing. Raises PS010, PS013, PS018.
+-- A redriven letter that was handed out has failed: it is dead again, with the new reason; of a parked one the whole
+-- key waits again. Doing it twice changes nothing. Raises PS010, PS013, PS018.
 CREATE OR REPLACE FUNCTION fail_redriven(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, letter_id bigint, reason text
 ) RETURNS void
@@ -140,8 +140,8 @@ END
 $$;
 
 -- name: redrive
--- Makes dead letters deliverable again, to whoever holds their partition: these, or all of the subscription (NULL). Of a parked key
--- all events, in order. Answers how many were not so already. Raises PS013, PS018.
+-- Makes dead letters deliverable again, to whoever holds their partition: these, or all of the subscription (NULL). Of
+-- a parked key all events, in order. Answers how many were not so already. Raises PS013, PS018.
 CREATE OR REPLACE FUNCTION redrive(subscription text, letter_ids bigint[] DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -121,8 +121,8 @@ END
 $$;
 
 -- name: record_copy
--- Records that a target holds a log epoch, but only when count and checksum of what was read back equal the seal. Raises
--- PS017, PS019.
+-- Records that a target holds a log epoch, but only when count and checksum of what was read
+-- back equal the seal. Raises PS017, PS019.
 CREATE OR REPLACE FUNCTION record_copy(
     topic text, partition integer, log_epoch integer, target text, location text, event_count bigint, checksum text
 ) RETURNS void
@@ -195,9 +195,9 @@ END
 $$;
 
 -- name: clean_partition
--- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each drop is
--- recorded. Answers what holds the first epoch that stays. Storage goes later, by the slice: keep_events, droppable_slices and
--- merge_chunks.
+-- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up,
+-- each drop is recorded. Answers what holds the first epoch that stays. Storage goes later, by the slice:
+-- keep_events, droppable_slices and merge_chunks.
 CREATE OR REPLACE FUNCTION clean_partition(source_id bigint) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -232,8 +232,8 @@ END
 $$;
 
 -- name: clean
--- Logical retention of a topic, by its policy; a row for each partition with its low sequence before and after and what holds
--- the rest. Subscribe locks the same topic row, so no new subscription can begin below a drop.
+-- Logical retention of a topic, by its policy; a row for each partition with its low sequence before and after and what
+-- holds the rest. Subscribe locks the same topic row, so no new subscription can begin below a drop.
 CREATE OR REPLACE FUNCTION clean(topic text)
 RETURNS TABLE (partition integer, old_low_sequence bigint, low_sequence bigint, reason text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$

@@ -1,6 +1,7 @@
 -- name: log_status
--- The state of the log in one row: what waits, when the sequencer last found work, the oldest open transaction, and how many
--- event ids the storage can still take. Behind walls it counts what the login may see, and NULL is what nobody's topics tell of.
+-- The state of the log in one row: what waits, when the sequencer last found work, the oldest open
+-- transaction, and how many event ids the storage can still take. Behind walls it counts what the login may
+-- see, and NULL is what nobody's topics tell of.
 CREATE OR REPLACE FUNCTION log_status(
     OUT unsequenced_events bigint, OUT unsequenced_age_seconds double precision, OUT last_pass_age_seconds double precision,
     OUT oldest_transaction_seconds double precision, OUT event_ids_ready bigint, OUT rejected_commits bigint,
@@ -22,8 +23,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: sequence_gaps
--- Partitions whose index of the log has a hole or an overlap above the low sequence: always empty unless something is badly
--- wrong.
+-- Partitions whose index of the log has a hole or an overlap above the low sequence: always
+-- empty unless something is badly wrong.
 CREATE OR REPLACE FUNCTION sequence_gaps(topic text)
 RETURNS TABLE (partition integer, expected bigint, found bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$

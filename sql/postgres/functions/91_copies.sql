@@ -1,5 +1,6 @@
 -- name: copies_of
--- Every copy of a topic's log epochs that was ever recorded: verified, or missing since changed_at for the reason in detail.
+-- Every copy of a topic's log epochs that was ever recorded: verified, or missing
+-- since changed_at for the reason in detail.
 CREATE OR REPLACE FUNCTION copies_of(topic text)
 RETURNS TABLE (
     partition integer, log_epoch integer, target text, state text, detail text, changed_at timestamptz

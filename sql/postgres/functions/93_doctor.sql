@@ -1,6 +1,6 @@
 -- name: leases_prepared
--- The leases that a prepared transaction has locked: nobody can take them over, whoever held them. NULL when there is none. What it
--- locked within a savepoint cannot be told by name.
+-- The leases that a prepared transaction has locked: nobody can take them over, whoever held them. NULL when there is
+-- none. What it locked within a savepoint cannot be told by name.
 CREATE OR REPLACE FUNCTION leases_prepared(transaction xid) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT COALESCE(
@@ -21,10 +21,11 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: snapshot_holders
--- What keeps the database from forgetting the past, oldest first: sessions with a transaction that others must not clean up behind
--- (in another database of the server it matters when it has written), prepared transactions, replication slots that
--- nobody reads. Of a prepared transaction doing tells the leases that it holds. Of a query only its first word is told, the rest may be data. One row of the kind 'hidden' counts the
--- sessions that the owner of the schema may not look at; login is then that owner.
+-- What keeps the database from forgetting the past, oldest first: sessions with a transaction that others must not
+-- clean up behind (in another database of the server it matters when it has written), prepared transactions,
+-- replication slots that nobody reads. Of a prepared transaction doing tells the leases that it holds. Of a query only
+-- its first word is told, the rest may be data. One row of the kind 'hidden' counts the sessions that the owner of the
+-- schema may not look at; login is then that owner.
 CREATE OR REPLACE FUNCTION snapshot_holders()
 RETURNS TABLE (
     kind text, name text, database text, login text, application text, age_seconds double precision, doing text
@@ -59,8 +60,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: sequencer_state
--- How long the oldest committed event waits for its sequence and how many do (counted up to 10,000), how long ago a pass was made,
--- and which session holds the sequencer's row, for how long.
+-- How long the oldest committed event waits for its sequence and how many do (counted up to 10,000), how long ago a
+-- pass was made, and which session holds the sequencer's row, for how long.
 CREATE OR REPLACE FUNCTION sequencer_state(
     OUT waiting_events bigint, OUT waiting_seconds double precision, OUT last_pass_seconds double precision,
     OUT pid integer, OUT login text, OUT application text, OUT held_seconds double precision
@@ -82,8 +83,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: storage_shortage
--- The insert-only tables that are ready for less than so many days at the highest rate seen, or for so few ids that any burst may
--- use them up. days of the delayed events is counted beyond the longest delay.
+-- The insert-only tables that are ready for less than so many days at the highest rate seen, or for so few ids that any
+-- burst may use them up. days of the delayed events is counted beyond the longest delay.
 CREATE OR REPLACE FUNCTION storage_shortage(least_days double precision)
 RETURNS TABLE (parent text, ready bigint, days double precision)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -105,9 +106,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: broken_slices
--- Slices that do not stand where they belong: half detached, detached or missing. condemned: nobody needs the slice, and a clean was
--- cut short while it dropped it. used: ids of it have been given out. begun_seconds: so long ago clean began to detach it (NULL: it
--- was somebody else). busy: somebody works on it now.
+-- Slices that do not stand where they belong: half detached, detached or missing. condemned: nobody needs the slice,
+-- and a clean was cut short while it dropped it. used: ids of it have been given out. begun_seconds: so long ago clean
+-- began to detach it (NULL: it was somebody else). busy: somebody works on it now.
 CREATE OR REPLACE FUNCTION broken_slices()
 RETURNS TABLE (
     parent text, slice text, first_id bigint, last_id bigint, state text, condemned boolean, used boolean,

@@ -1,6 +1,7 @@
 -- name: function_roles
--- Which of the roles may call which function; a function that is not named is the owner's alone. The operator may call all of
--- them. A function that a newer version brings belongs here, and has to be SECURITY DEFINER with the search path kept.
+-- Which of the roles may call which function; a function that is not named is the owner's alone. The
+-- operator may call all of them. A function that a newer version brings belongs here, and has to be
+-- SECURITY DEFINER with the search path kept.
 CREATE OR REPLACE FUNCTION function_roles() RETURNS TABLE (function text, roles text[])
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT f.name, array_agg(g.role ORDER BY g.role)
@@ -74,8 +75,9 @@ END
 $$;
 
 -- name: install_rights
--- Gives the roles installer, publisher, consumer, operator and reader (with the schema's name before them) the functions that they
--- may call, and nothing else. Who may create roles has to have created them, without LOGIN; raises PS006 when one is missing.
+-- Gives the roles installer, publisher, consumer, operator and reader (with the schema's name before them) the
+-- functions that they may call, and nothing else. Who may create roles has to have created them, without
+-- LOGIN; raises PS006 when one is missing.
 CREATE OR REPLACE FUNCTION install_rights() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -111,8 +113,8 @@ END
 $rights$;
 
 -- name: grant_to_installed_roles
--- Roles that were given rights here before also get what is new. That needs no right to create roles; and a role of that name
--- that was never installed in this database gets nothing.
+-- Roles that were given rights here before also get what is new. That needs no right to create roles; and a role of
+-- that name that was never installed in this database gets nothing.
 SELECT grant_functions(k.kind)
 FROM unnest('{consumer,installer,operator,publisher,reader}'::text[]) AS k (kind)
 JOIN pg_roles AS r ON r.rolname = current_schema() || '_' || k.kind
