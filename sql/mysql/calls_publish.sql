@@ -12,8 +12,8 @@ CALL penstock.topic_lookup(%(topic)s)
 -- name: publish
 -- One event in the caller's transaction; answers its id and whether it was a duplicate.
 CALL penstock.publish(
-    %(topic)s, %(payload)s, %(key)s, %(type)s, %(content_type)s, %(headers)s, %(event_id)s, %(partition)s, %(not_before)s,
-    %(dedup_key)s, %(strict)s)
+    %(topic)s, %(payload)s, %(key)s, %(type)s, %(content_type)s, %(headers)s, %(event_id)s, %(partition)s,
+    %(not_before)s, %(dedup_key)s, %(strict)s)
 
 -- name: publish_batch
 -- Many events in one statement, in array order; answers how many, and the

@@ -8,7 +8,8 @@ SELECT CURRENT_USER(), VERSION()
 -- reads only
 SHOW GLOBAL VARIABLES WHERE Variable_name IN (
     'auto_increment_increment', 'innodb_doublewrite', 'innodb_flush_log_at_trx_commit', 'innodb_read_only', 'log_bin',
-    'max_allowed_packet', 'read_only', 'sql_mode', 'super_read_only', 'sync_binlog', 'transaction_isolation', 'tx_isolation'
+    'max_allowed_packet', 'read_only', 'sql_mode', 'super_read_only', 'sync_binlog', 'transaction_isolation',
+    'tx_isolation'
 )
 
 -- name: doctor_backend

@@ -12,7 +12,8 @@ SELECT kind, setting, value, source, source_name, version, origin FROM penstock.
 
 -- name: policy_history
 -- Every version of a policy; the settings as text, because drivers read JSON in different ways.
-SELECT version, settings::text, origin, updated_at, updated_by FROM penstock.policy_history(%(kind)s, %(scope)s, %(name)s)
+SELECT version, settings::text, origin, updated_at, updated_by
+FROM penstock.policy_history(%(kind)s, %(scope)s, %(name)s)
 
 -- name: list_policies
 -- Every policy that sets something; the settings as text.

@@ -35,15 +35,15 @@ SELECT penstock.resume_subscription(%(subscription)s)
 -- name: list_subscriptions
 -- Every subscription that the login may see.
 SELECT
-    name, mode, topics, heartbeat_seconds, lease_seconds, release_seconds, max_consumers, created_at, paused_at, paused_by,
-    paused_reason
+    name, mode, topics, heartbeat_seconds, lease_seconds, release_seconds, max_consumers, created_at, paused_at,
+    paused_by, paused_reason
 FROM penstock.list_subscriptions()
 
 -- name: describe_subscription
 -- One of them.
 SELECT
-    name, mode, topics, heartbeat_seconds, lease_seconds, release_seconds, max_consumers, created_at, paused_at, paused_by,
-    paused_reason
+    name, mode, topics, heartbeat_seconds, lease_seconds, release_seconds, max_consumers, created_at, paused_at,
+    paused_by, paused_reason
 FROM penstock.describe_subscription(%(subscription)s)
 
 -- name: subscription_consumers

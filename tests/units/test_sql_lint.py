@@ -1,4 +1,4 @@
-"""What MySQL 8.0 or MariaDB 10.6 does not know is found in `sql/mysql`, and nothing else is."""
+"""What MySQL 8.0 or MariaDB 10.6 does not know is found in `sql/mysql`; and lines that are long."""
 
 from __future__ import annotations
 
@@ -65,6 +65,24 @@ def test_the_query_after_a_marker_is_looked_at() -> None:
     code = "BEGIN\n    {{on error: CALL undo()}}\n    SET a = (SELECT 1 FROM t);\nEND;"
     (fault,) = faults(f"CREATE PROCEDURE p()\n{code}")
     assert fault.startswith(f"{HERE}:4: a query that is not SELECT .. INTO")
+
+
+@pytest.mark.parametrize("dialect", ["postgres", "mysql"])
+def test_a_line_has_120_characters_at_most(dialect: str) -> None:
+    line, longer = "-- " + "é" * 117, "-- " + "é" * 118
+    path = Path(f"sql/{dialect}/functions/10_x.sql")
+    assert faults(f"SELECT 1;\n{line}\n", path) == []
+    fault = f"{path}:2: the line has 121 characters, more than 120"
+    assert faults(f"SELECT 1;\n{longer}\n", path) == [fault]
+
+
+@pytest.mark.parametrize("dialect", ["postgres", "mysql"])
+def test_an_applied_migration_stays_as_it_is(dialect: str) -> None:
+    """Those that come later keep the limit."""
+    long = f"-- {'x' * 118}\n"
+    newest = sql_lint.LONG_MIGRATIONS[dialect]
+    assert faults(long, Path(f"sql/{dialect}/migrations/{newest:04d}_x.sql")) == []
+    assert len(faults(long, Path(f"sql/{dialect}/migrations/{newest + 1:04d}_x.sql"))) == 1
 
 
 UNDONE = "{{on error: CALL undo_call()}}"

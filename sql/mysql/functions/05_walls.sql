@@ -52,7 +52,8 @@ BEGIN
     END IF;
     SELECT COUNT(r.name) INTO found
     FROM installed_roles AS r
-    WHERE (r.kind = 'operator' OR (r.kind = 'installer' AND verb = 'grant')) AND JSON_CONTAINS(roles, JSON_QUOTE(r.name));
+    WHERE (r.kind = 'operator' OR (r.kind = 'installer' AND verb = 'grant'))
+      AND JSON_CONTAINS(roles, JSON_QUOTE(r.name));
     RETURN found > 0;
 END;
 
@@ -85,9 +86,11 @@ BEGIN
     DECLARE roles LONGTEXT;
     DECLARE given, held INT DEFAULT 0;
     SELECT COUNT(g.login), COALESCE(SUM(
-        g.login = caller AND (g.verb IN (verb, 'operate') OR verb = 'any' OR (verb = 'read' AND g.verb = 'consume'))), 0)
+        g.login = caller AND (
+            g.verb IN (verb, 'operate') OR verb = 'any' OR (verb = 'read' AND g.verb = 'consume'))), 0)
     INTO given, held
-    FROM JSON_TABLE(above, '$[*]' COLUMNS (id BIGINT PATH '$')) AS a JOIN namespace_grants AS g ON g.namespace_id = a.id;
+    FROM JSON_TABLE(above, '$[*]' COLUMNS (id BIGINT PATH '$')) AS a
+    JOIN namespace_grants AS g ON g.namespace_id = a.id;
     IF given = 0 OR held > 0 THEN
         RETURN TRUE;
     END IF;

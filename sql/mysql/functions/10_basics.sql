@@ -53,7 +53,8 @@ END;
 CREATE PROCEDURE begin_call(what VARCHAR(100))
 BEGIN
     DECLARE is_torn BOOLEAN DEFAULT TRUE;
-    DECLARE CONTINUE HANDLER FOR 1305 CALL refuse('PS018', CONCAT(what, ' needs a transaction: START TRANSACTION first'));
+    DECLARE CONTINUE HANDLER FOR 1305
+        CALL refuse('PS018', CONCAT(what, ' needs a transaction: START TRANSACTION first'));
     BEGIN
         DECLARE CONTINUE HANDLER FOR 1305 SET is_torn = FALSE;
         RELEASE SAVEPOINT penstock_open;
@@ -61,7 +62,8 @@ BEGIN
     IF is_torn THEN
         -- Set again, for the calls after this one. Without penstock_call: only the caller knows what he has done since.
         SAVEPOINT penstock_open;
-        CALL refuse('PS023', CONCAT('a call before ', what, ' was interrupted in this transaction, and is done in part'));
+        CALL refuse('PS023',
+                    CONCAT('a call before ', what, ' was interrupted in this transaction, and is done in part'));
     END IF;
     IF @@SESSION.insert_id <> 0 OR @@SESSION.auto_increment_increment <> 1 THEN
         CALL refuse('PS006', CONCAT(what, ' needs a session without insert_id and with auto_increment_increment = 1'));
@@ -106,9 +108,11 @@ NO SQL
 BEGIN
     -- Each of the two engines reads the comment that is meant for it.
     IF /*!80000 @@SESSION.transaction_isolation */ /*M! @@SESSION.tx_isolation */ = 'SERIALIZABLE' THEN
-        CALL refuse('PS018', CONCAT(what, ' locks what it reads at SERIALIZABLE: use READ COMMITTED or REPEATABLE READ'));
+        CALL refuse('PS018',
+                    CONCAT(what, ' locks what it reads at SERIALIZABLE: use READ COMMITTED or REPEATABLE READ'));
     ELSEIF /*!80000 @@SESSION.transaction_isolation */ /*M! @@SESSION.tx_isolation */ = 'READ-UNCOMMITTED' THEN
-        CALL refuse('PS018', CONCAT(what, ' reads too much at READ UNCOMMITTED: use READ COMMITTED or REPEATABLE READ'));
+        CALL refuse('PS018',
+                    CONCAT(what, ' reads too much at READ UNCOMMITTED: use READ COMMITTED or REPEATABLE READ'));
     ELSEIF NOT @@SESSION.sql_big_selects OR NOT @@SESSION.unique_checks OR NOT @@SESSION.foreign_key_checks
         OR @@SESSION.sql_auto_is_null OR @@SESSION.max_error_count < 64 OR @@SESSION.max_sort_length < 1024
         OR @@SESSION.tmp_table_size BETWEEN 1 AND 65535

@@ -163,8 +163,8 @@ BEGIN
     DECLARE own_id BIGINT;
     CALL refuse_serializable('describe_topic()');
     CALL find_topic(topic, own_id);
-    SELECT t.partitions, t.strategy, t.max_payload_bytes, t.max_unsequenced_events, t.max_unsequenced_bytes, t.restricted,
-           (
+    SELECT t.partitions, t.strategy, t.max_payload_bytes, t.max_unsequenced_events, t.max_unsequenced_bytes,
+           t.restricted, (
                SELECT COUNT(s.topic_id) FROM subscription_topics AS s
                WHERE s.topic_id = t.id AND NOT reads_hidden(s.subscription_id)) AS subscriptions, t.created_at,
            t.id AS topic_id, t.known_as

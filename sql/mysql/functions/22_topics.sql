@@ -4,7 +4,8 @@ CREATE PROCEDURE require_partition_count(partitions INT)
 NO SQL
 BEGIN
     IF partitions IS NULL OR partitions NOT BETWEEN 1 AND 65536 THEN
-        CALL refuse('PS005', CONCAT('a topic cannot have ', COALESCE(partitions, 'NULL'), ' partitions: use 1 to 65,536'));
+        CALL refuse('PS005',
+                    CONCAT('a topic cannot have ', COALESCE(partitions, 'NULL'), ' partitions: use 1 to 65,536'));
     END IF;
 END;
 
@@ -166,7 +167,8 @@ BEGIN
     CALL require_read_committed('resize_topic()');
     CALL lock_topic(topic, 'operate', own, own_partitions);
     IF partitions < own_partitions THEN
-        CALL refuse('PS005', CONCAT('topic "', LEFT(topic, 60), '" has ', own_partitions, ' partitions already, never fewer'));
+        CALL refuse('PS005',
+                    CONCAT('topic "', LEFT(topic, 60), '" has ', own_partitions, ' partitions already, never fewer'));
     ELSEIF partitions > own_partitions THEN
         CALL lock_readers(JSON_ARRAY(own), readers);
         CALL hold_sequencer();

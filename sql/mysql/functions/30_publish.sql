@@ -27,7 +27,8 @@ NO SQL
 BEGIN
     DECLARE is_object BOOLEAN;
     DECLARE depth INT DEFAULT 0;
-    SET problem = IF(LENGTH(headers) > 65536, CONCAT('its headers have ', LENGTH(headers), ' bytes, the limit is 65536'), NULL);
+    SET problem = IF(LENGTH(headers) > 65536,
+                     CONCAT('its headers have ', LENGTH(headers), ' bytes, the limit is 65536'), NULL);
     IF headers IS NOT NULL AND problem IS NULL THEN
         IF JSON_VALID(headers) THEN
             SET is_object = JSON_TYPE(headers) = 'OBJECT', depth = JSON_DEPTH(headers) - 1;
@@ -48,9 +49,9 @@ END;
 -- What is wrong with an event, as 'SQLSTATE problem', or NULL. publish_batch asks the same of all its events at once,
 -- and this of the first that has something wrong.
 CREATE PROCEDURE event_problem(
-    topic_partitions INT, max_payload_bytes INT, strategy VARCHAR(255), payload_bytes BIGINT, `key` LONGTEXT, type LONGTEXT,
-    content_type LONGTEXT, headers LONGTEXT, `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT, longest_delay DOUBLE,
-    event_id LONGTEXT, OUT problem VARCHAR(300)
+    topic_partitions INT, max_payload_bytes INT, strategy VARCHAR(255), payload_bytes BIGINT, `key` LONGTEXT,
+    type LONGTEXT, content_type LONGTEXT, headers LONGTEXT, `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT,
+    longest_delay DOUBLE, event_id LONGTEXT, OUT problem VARCHAR(300)
 )
 NO SQL
 BEGIN
@@ -60,7 +61,8 @@ BEGIN
         WHEN payload_bytes IS NULL THEN 'PS006 its payload is NULL'
         WHEN payload_bytes > max_payload_bytes
             THEN CONCAT('PS004 its payload has ', payload_bytes, ' bytes, the limit is ', max_payload_bytes)
-        WHEN CHAR_LENGTH(`key`) > 255 THEN CONCAT('PS006 its key has ', CHAR_LENGTH(`key`), ' characters, the limit is 255')
+        WHEN CHAR_LENGTH(`key`) > 255
+            THEN CONCAT('PS006 its key has ', CHAR_LENGTH(`key`), ' characters, the limit is 255')
         WHEN CHAR_LENGTH(type) > 255 THEN 'PS006 its type has more than 255 characters'
         WHEN CHAR_LENGTH(content_type) > 255 THEN 'PS006 its content type has more than 255 characters'
         WHEN CHAR_LENGTH(dedup_key) > 255 THEN 'PS006 its dedup key has more than 255 characters'
@@ -167,7 +169,8 @@ publish: BEGIN
         INSERT INTO events (id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at, due_at)
         VALUES (
             block * 256,
-            topic_id * 65536 + COALESCE(`partition`, MOD(GREATEST(turn, 0), topic_partitions), MOD(CRC32(`key`), topic_partitions)),
+            topic_id * 65536 + COALESCE(`partition`, MOD(GREATEST(turn, 0), topic_partitions),
+                                        MOD(CRC32(`key`), topic_partitions)),
             id, `key`, COALESCE(type, ''), COALESCE(content_type, 'application/octet-stream'), headers, payload,
             UTC_TIMESTAMP(6), IF(not_before > UTC_TIMESTAMP(6), not_before, NULL));
         DO LAST_INSERT_ID(id_before);

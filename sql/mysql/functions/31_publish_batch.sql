@@ -13,18 +13,21 @@ BEGIN
     DECLARE problem VARCHAR(300);
     DECLARE is_done BOOLEAN DEFAULT FALSE;
     DECLARE suspects CURSOR FOR
-        SELECT i.place - 1, i.topic, t.partitions, t.max_payload_bytes, t.strategy, LENGTH(FROM_BASE64(i.payload)), i.`key`,
-               i.type, i.content_type, IF(JSON_TYPE(i.headers) = 'STRING', JSON_UNQUOTE(i.headers), NULLIF(i.headers, 'null')),
+        SELECT i.place - 1, i.topic, t.partitions, t.max_payload_bytes, t.strategy, LENGTH(FROM_BASE64(i.payload)),
+               i.`key`, i.type, i.content_type,
+               IF(JSON_TYPE(i.headers) = 'STRING', JSON_UNQUOTE(i.headers), NULLIF(i.headers, 'null')),
                i.`partition`, i.not_before, i.dedup_key, i.event_id
         FROM JSON_TABLE(events, '$[*]' COLUMNS (
             place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', payload LONGTEXT PATH '$.payload',
             `key` LONGTEXT PATH '$.key', type LONGTEXT PATH '$.type', content_type LONGTEXT PATH '$.content_type',
-            headers JSON PATH '$.headers', `partition` INT PATH '$.partition', not_before DATETIME(6) PATH '$.not_before',
+            headers JSON PATH '$.headers', `partition` INT PATH '$.partition',
+            not_before DATETIME(6) PATH '$.not_before',
             dedup_key LONGTEXT PATH '$.dedup_key', event_id LONGTEXT PATH '$.event_id'
         )) AS i
         LEFT JOIN topics AS t
             ON t.address_hash = UNHEX(SHA2(i.topic, 256)) AND NOT JSON_CONTAINS(hidden, CAST(t.id AS CHAR))
-        WHERE t.id IS NULL OR i.payload IS NULL OR FROM_BASE64(i.payload) IS NULL OR LENGTH(i.payload) > 1.3 * t.max_payload_bytes
+        WHERE t.id IS NULL OR i.payload IS NULL OR FROM_BASE64(i.payload) IS NULL
+           OR LENGTH(i.payload) > 1.3 * t.max_payload_bytes
            OR CHAR_LENGTH(i.`key`) > 255 OR CHAR_LENGTH(i.type) > 255 OR CHAR_LENGTH(i.content_type) > 255
            OR CHAR_LENGTH(i.dedup_key) > 255 OR i.`partition` < 0 OR i.`partition` >= t.partitions
            OR i.`partition` IS NULL AND t.strategy NOT IN ('crc32', 'round_robin')
@@ -38,14 +41,15 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
     OPEN suspects;
     suspect: LOOP
-        FETCH suspects INTO at_place, topic_address, topic_partitions, max_bytes, topic_strategy, payload_bytes, event_key,
-            event_type, event_content_type, event_headers, asked_partition, event_not_before, event_dedup_key, given_id;
+        FETCH suspects INTO at_place, topic_address, topic_partitions, max_bytes, topic_strategy, payload_bytes,
+            event_key, event_type, event_content_type, event_headers, asked_partition, event_not_before,
+            event_dedup_key, given_id;
         IF is_done THEN
             LEAVE suspect;
         END IF;
         CALL event_problem(
-            topic_partitions, max_bytes, topic_strategy, payload_bytes, event_key, event_type, event_content_type, event_headers,
-            asked_partition, event_not_before, event_dedup_key, longest_delay, given_id, problem);
+            topic_partitions, max_bytes, topic_strategy, payload_bytes, event_key, event_type, event_content_type,
+            event_headers, asked_partition, event_not_before, event_dedup_key, longest_delay, given_id, problem);
         IF problem IS NOT NULL THEN
             CALL refuse(LEFT(problem, 5), CONCAT('event ', at_place, ' for topic "',
                                                  COALESCE(LEFT(topic_address, 60), 'NULL'), '": ', SUBSTR(problem, 7)));
@@ -69,8 +73,10 @@ BEGIN
         SELECT t.id, t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL,
                IF(t.restricted, t.namespace_id, NULL)
         FROM topics AS t
-        WHERE (t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL OR t.restricted) AND t.address_hash IN (
-            SELECT UNHEX(SHA2(i.topic, 256)) FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic')) AS i);
+        WHERE (t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL OR t.restricted)
+          AND t.address_hash IN (
+              SELECT UNHEX(SHA2(i.topic, 256))
+              FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic')) AS i);
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
     OPEN asked;
     each_topic: LOOP
@@ -128,7 +134,8 @@ BEGIN
                MOD(GREATEST(turn, 0) + i.place, t.partitions))), 16, '0')) ORDER BY i.place SEPARATOR '')
     INTO found
     FROM JSON_TABLE(events, '$[*]' COLUMNS (
-        place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', `key` VARCHAR(255) PATH '$.key', `partition` INT PATH '$.partition'
+        place FOR ORDINALITY, topic LONGTEXT PATH '$.topic', `key` VARCHAR(255) PATH '$.key',
+        `partition` INT PATH '$.partition'
     )) AS i
     JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256));
     SET SESSION group_concat_max_len = limit_before;
@@ -164,18 +171,19 @@ BEGIN
     CALL take_turn(all_events + 1, turn);
     CALL find_partitions(events, turn, partition_ids);
     INSERT INTO events (id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at, due_at)
-    SELECT CAST(CONV(HEX(SUBSTR(blocks, 8 * ((i.place - 1) DIV 256) + 1, 8)), 16, 10) AS SIGNED) * 256 + MOD(i.place - 1, 256),
+    SELECT CAST(CONV(HEX(SUBSTR(blocks, 8 * ((i.place - 1) DIV 256) + 1, 8)), 16, 10) AS SIGNED) * 256
+               + MOD(i.place - 1, 256),
            CAST(CONV(HEX(SUBSTR(partition_ids, 8 * i.place - 7, 8)), 16, 10) AS SIGNED),
            UNHEX(COALESCE(REPLACE(i.event_id, '-', ''), CONCAT(
                LPAD(HEX(FLOOR(1000 * UNIX_TIMESTAMP(SYSDATE(6)))), 12, '0'), '7', LEFT(HEX(RANDOM_BYTES(2)), 3),
                SUBSTR('89AB', 1 + FLOOR(4 * RAND()), 1), LEFT(HEX(RANDOM_BYTES(8)), 15)))),
            i.`key`, COALESCE(i.type, ''), COALESCE(i.content_type, 'application/octet-stream'),
-           IF(JSON_TYPE(i.headers) = 'STRING', JSON_UNQUOTE(i.headers), NULLIF(i.headers, 'null')), FROM_BASE64(i.payload),
-           UTC_TIMESTAMP(6), IF(i.not_before > UTC_TIMESTAMP(6), i.not_before, NULL)
+           IF(JSON_TYPE(i.headers) = 'STRING', JSON_UNQUOTE(i.headers), NULLIF(i.headers, 'null')),
+           FROM_BASE64(i.payload), UTC_TIMESTAMP(6), IF(i.not_before > UTC_TIMESTAMP(6), i.not_before, NULL)
     FROM JSON_TABLE(events, '$[*]' COLUMNS (
-        place FOR ORDINALITY, payload LONGTEXT PATH '$.payload', `key` VARCHAR(255) PATH '$.key', type VARCHAR(255) PATH '$.type',
-        content_type VARCHAR(255) PATH '$.content_type', headers JSON PATH '$.headers', event_id CHAR(36) PATH '$.event_id',
-        not_before DATETIME(6) PATH '$.not_before'
+        place FOR ORDINALITY, payload LONGTEXT PATH '$.payload', `key` VARCHAR(255) PATH '$.key',
+        type VARCHAR(255) PATH '$.type', content_type VARCHAR(255) PATH '$.content_type', headers JSON PATH '$.headers',
+        event_id CHAR(36) PATH '$.event_id', not_before DATETIME(6) PATH '$.not_before'
     )) AS i
     WHERE JSON_LENGTH(duplicates) = 0 OR JSON_EXTRACT(duplicates, CONCAT('$."', i.place - 1, '"')) IS NULL;
     SET published = ROW_COUNT();

@@ -86,7 +86,8 @@ BEGIN
         WHERE strict
         UNION
         SELECT 16384 + MOD(CRC32(CONCAT(t.id, ' ', i.dedup_key)), 16384)
-        FROM JSON_TABLE(events, '$[*]' COLUMNS (topic LONGTEXT PATH '$.topic', dedup_key LONGTEXT PATH '$.dedup_key')) AS i
+        FROM JSON_TABLE(events, '$[*]' COLUMNS (
+            topic LONGTEXT PATH '$.topic', dedup_key LONGTEXT PATH '$.dedup_key')) AS i
         JOIN topics AS t ON t.address_hash = UNHEX(SHA2(i.topic, 256))
         WHERE i.dedup_key IS NOT NULL
         ORDER BY 1;
@@ -114,8 +115,8 @@ BEGIN
     DECLARE some BOOLEAN;
     DECLARE expired, remaining DATETIME(6);
     DECLARE begin_at DATETIME(6) DEFAULT IF(
-        CAST(@penstock_forgotten AS CHAR) REGEXP '^20[0-9]{2}-(0[1-9]|1[0-2])-([0-2][0-9]|3[01]) [0-9:.]{8,15}$', @penstock_forgotten,
-        '2000-01-01');
+        CAST(@penstock_forgotten AS CHAR)
+            REGEXP '^20[0-9]{2}-(0[1-9]|1[0-2])-([0-2][0-9]|3[01]) [0-9:.]{8,15}$', @penstock_forgotten, '2000-01-01');
     {{on error: CALL undo_call()}}
     CALL begin_call('turn_dedup()');
     CALL find_setting('dedup_window_seconds', window_seconds);

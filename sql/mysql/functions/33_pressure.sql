@@ -8,9 +8,12 @@ BEGIN
     CALL begin_call('set_backpressure()');
     CALL find_topic_for(topic, 'operate', owner_id);
     IF max_events < 1 OR max_bytes < 1 THEN
-        CALL refuse('PS006', CONCAT('limits of ', COALESCE(max_events, 'no'), ' events and ', COALESCE(max_bytes, 'no'), ' bytes'));
+        CALL refuse('PS006', CONCAT('limits of ', COALESCE(max_events, 'no'), ' events and ', COALESCE(max_bytes, 'no'),
+                                    ' bytes'));
     END IF;
-    UPDATE topics AS t SET t.max_unsequenced_events = max_events, t.max_unsequenced_bytes = max_bytes WHERE t.id = owner_id;
+    UPDATE topics AS t
+    SET t.max_unsequenced_events = max_events, t.max_unsequenced_bytes = max_bytes
+    WHERE t.id = owner_id;
     CALL end_call();
 END;
 
@@ -50,7 +53,8 @@ measure: BEGIN
             ORDER BY p.block
             LIMIT 100000
         ) AS b
-        JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(b.event_count)) AS UNSIGNED) AND l.n >= b.taken AND l.n < b.event_count
+        JOIN places AS l
+            ON l.size = 1 << CAST(CEIL(LOG2(b.event_count)) AS UNSIGNED) AND l.n >= b.taken AND l.n < b.event_count
         JOIN events AS e ON e.id = b.block * 256 + l.n
         LIMIT 100000
     ) AS w
@@ -101,8 +105,9 @@ check_pressure: BEGIN
       AND p.measured_at > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND
     LIMIT 1;
     IF pressed_topic IS NOT NULL THEN
-        CALL refuse('PS022', CONCAT(pressed_events, ' events of ', pressed_bytes, ' bytes wait for their sequence in partition ',
-                                    pressed_partition, ' of topic "', pressed_topic, '"'));
+        CALL refuse('PS022', CONCAT(
+            pressed_events, ' events of ', pressed_bytes, ' bytes wait for their sequence in partition ',
+            pressed_partition, ' of topic "', pressed_topic, '"'));
     END IF;
     SELECT MAX(m.measured_at) INTO last_measure FROM pressure_measured AS m;
     IF NOT COALESCE(last_measure > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND, FALSE) THEN

@@ -14,8 +14,8 @@ STRAIGHT_JOIN places AS l ON l.size = 1 << CAST(CEIL(LOG2(c.event_count)) AS UNS
 -- name: logged_events
 -- The log as a table, for what needs other columns than read_log answers; to be read as logged_ids is.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW logged_events AS
-SELECT i.partition_id, i.first_sequence, i.event_count, i.sequence, e.event_id, e.`key`, e.type, e.content_type, e.headers,
-       e.payload, e.created_at, i.sequenced_at
+SELECT i.partition_id, i.first_sequence, i.event_count, i.sequence, e.event_id, e.`key`, e.type, e.content_type,
+       e.headers, e.payload, e.created_at, i.sequenced_at
 FROM logged_ids AS i STRAIGHT_JOIN events AS e ON e.id = i.id;
 
 -- name: needed_events

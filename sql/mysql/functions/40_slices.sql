@@ -50,7 +50,8 @@ BEGIN
     CALL refuse_serializable('missing_slices()');
     SELECT w.parent, w.end_id AS start_id,
            w.end_id + IF(w.parent = 'events',
-               LEAST(GREATEST(2560000, w.spanned), GREATEST(2560000000, w.wanted DIV 4, w.spanned DIV 16)) DIV 256 * 256,
+               LEAST(GREATEST(2560000, w.spanned),
+                     GREATEST(2560000000, w.wanted DIV 4, w.spanned DIV 16)) DIV 256 * 256,
                LEAST(GREATEST(100000, w.spanned * 4), GREATEST(10000000, w.wanted DIV 2, w.spanned DIV 4))) AS end_id
     FROM (
         SELECT s.parent, u.used, MAX(s.last_id) + 1 AS end_id, MAX(s.last_id) + 1 - MIN(s.first_id) AS spanned,

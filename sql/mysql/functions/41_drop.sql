@@ -6,7 +6,8 @@ READS SQL DATA
 BEGIN
     DECLARE is_torn BOOLEAN;
     CALL find_needs_repair(is_torn);
-    SELECT IF(is_torn, 0, 1) * LEAST((s.floor_block + 1) * 256, COALESCE((SELECT MIN(l.block) * 256 FROM late_blocks AS l), 9223372036854775807))
+    SELECT IF(is_torn, 0, 1) * LEAST((s.floor_block + 1) * 256,
+                                     COALESCE((SELECT MIN(l.block) * 256 FROM late_blocks AS l), 9223372036854775807))
     INTO settled_id
     FROM sequencer AS s;
 END;
@@ -138,10 +139,14 @@ carry: BEGIN
         WHERE l.subscription_id = owner_id AND l.partition_id = part_id
         FOR UPDATE SKIP LOCKED;
         -- Asked again behind the lock.
-        SELECT MAX(n.id) INTO newest FROM newest_positions AS n WHERE n.subscription_id = owner_id AND n.partition_id = part_id;
+        SELECT MAX(n.id) INTO newest
+        FROM newest_positions AS n
+        WHERE n.subscription_id = owner_id AND n.partition_id = part_id;
         IF is_held AND newest <= last_full THEN
             INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, at)
-            SELECT p.subscription_id, p.partition_id, p.position, p.lease_epoch, 'carried', p.at FROM positions AS p WHERE p.id = newest;
+            SELECT p.subscription_id, p.partition_id, p.position, p.lease_epoch, 'carried', p.at
+            FROM positions AS p
+            WHERE p.id = newest;
             SET carried = carried + 1;
         END IF;
     END LOOP;

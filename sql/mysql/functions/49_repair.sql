@@ -96,7 +96,10 @@ BEGIN
     CALL mark_known(after_id, reached, due_done, id_done);
     CALL collect_batch(0, present, due_done, id_done);
     INSERT INTO batch (id, partition_id, due)
-    SELECT k.id, k.partition_id, IF(k.due_at > present, k.due_at, NULL) FROM looked AS k WHERE NOT k.is_known ORDER BY k.id;
+    SELECT k.id, k.partition_id, IF(k.due_at > present, k.due_at, NULL)
+    FROM looked AS k
+    WHERE NOT k.is_known
+    ORDER BY k.id;
     CALL put_off(present);
     CALL append_chunks(present, sequenced, grown);
     DELETE p FROM claimed AS c STRAIGHT_JOIN pending AS p FORCE INDEX (PRIMARY) ON p.block = c.block;

@@ -54,7 +54,12 @@ raise: BEGIN
     LIMIT 1000;
     SELECT COUNT(*), COALESCE(MAX(u.block), 0) INTO unknown, of_block FROM unsettled AS u;
     SET bottom = IF(unknown = 1000, of_block, reached);
-    INSERT IGNORE INTO unsettled (block) SELECT l.block FROM late_blocks AS l WHERE l.block <= bottom ORDER BY l.block LIMIT 1000;
+    INSERT IGNORE INTO unsettled (block)
+    SELECT l.block
+    FROM late_blocks AS l
+    WHERE l.block <= bottom
+    ORDER BY l.block
+    LIMIT 1000;
     -- For MariaDB, which has NOWAIT outside of procedures only, this is it; elsewhere it is the least that can be said.
     SET SESSION innodb_lock_wait_timeout = /*!80000 1 */ /*M! 0 */;
     OPEN doubtful;

@@ -10,7 +10,8 @@ BEGIN
     -- Sequences and ids first, in a derived table (LIMIT keeps it one): what has to be sorted is narrow.
     IF as_poll THEN
         SELECT STRAIGHT_JOIN of_partition AS partition_id, i.sequence,
-               LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+               LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+                   AS event_id,
                e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, i.sequenced_at
         FROM (
             SELECT n.sequence, n.id, n.sequenced_at
@@ -27,7 +28,8 @@ BEGIN
         ORDER BY i.sequence;
     ELSE
         SELECT STRAIGHT_JOIN i.sequence,
-               LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+               LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+                   AS event_id,
                e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, i.sequenced_at, present AS history
         FROM (
             SELECT n.sequence, n.id, n.sequenced_at
@@ -76,7 +78,8 @@ BEGIN
     WHERE s.partition_id = of_partition AND s.subscription_id IN (0, of_subscription)
       AND s.history >= (SELECT MAX(h.history) FROM histories AS h);
     IF stopped IS NOT NULL THEN
-        CALL refuse('PS021', CONCAT('partition ', of_partition & 65535, ' is stopped: ', stopped, ', and the log is behind it'));
+        CALL refuse('PS021',
+                    CONCAT('partition ', of_partition & 65535, ' is stopped: ', stopped, ', and the log is behind it'));
     END IF;
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
     IF from_sequence < low THEN
@@ -116,7 +119,8 @@ BEGIN
     CALL find_high_watermark(source, watermark);
     CALL read_log(source, from_sequence, LEAST(max_events, GREATEST(watermark - from_sequence + 1, 0)), FALSE, found);
     IF found < LEAST(max_events, watermark - from_sequence + 1) THEN
-        CALL refuse('PS016', CONCAT('events from sequence ', from_sequence, ' on were dropped while this transaction was open'));
+        CALL refuse('PS016',
+                    CONCAT('events from sequence ', from_sequence, ' on were dropped while this transaction was open'));
     END IF;
 END;
 

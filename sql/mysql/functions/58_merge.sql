@@ -49,8 +49,8 @@ BEGIN
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4194304;
     CREATE TEMPORARY TABLE IF NOT EXISTS merged (
-        first_sequence BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, first_id BIGINT NOT NULL, last_id BIGINT NOT NULL,
-        event_ids LONGBLOB NOT NULL, sequenced_at DATETIME(6) NOT NULL, sequenced_ats LONGBLOB
+        first_sequence BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, first_id BIGINT NOT NULL,
+        last_id BIGINT NOT NULL, event_ids LONGBLOB NOT NULL, sequenced_at DATETIME(6) NOT NULL, sequenced_ats LONGBLOB
     ) ENGINE = InnoDB;
     DELETE FROM merged;
     INSERT INTO merged (first_sequence, event_count, first_id, last_id, event_ids, sequenced_at, sequenced_ats)
@@ -97,10 +97,13 @@ BEGIN
         CALL fill_merged(partition_id, run_first, run_last);
         SELECT SUM(c.event_count) INTO events_before
         FROM chunks AS c WHERE c.partition_id = partition_id AND c.first_sequence BETWEEN run_first AND run_last;
-        DELETE FROM chunks WHERE chunks.partition_id = partition_id AND chunks.first_sequence BETWEEN run_first AND run_last;
+        DELETE FROM chunks
+        WHERE chunks.partition_id = partition_id AND chunks.first_sequence BETWEEN run_first AND run_last;
         SET gone = gone + ROW_COUNT();
-        INSERT INTO chunks (partition_id, first_sequence, event_count, first_id, last_id, event_ids, sequenced_at, sequenced_ats)
-        SELECT partition_id, m.first_sequence, m.event_count, m.first_id, m.last_id, m.event_ids, m.sequenced_at, m.sequenced_ats
+        INSERT INTO chunks (
+            partition_id, first_sequence, event_count, first_id, last_id, event_ids, sequenced_at, sequenced_ats)
+        SELECT partition_id, m.first_sequence, m.event_count, m.first_id, m.last_id, m.event_ids, m.sequenced_at,
+               m.sequenced_ats
         FROM merged AS m;
         SET gone = gone - ROW_COUNT();
         SELECT SUM(m.event_count) INTO events_after FROM merged AS m;

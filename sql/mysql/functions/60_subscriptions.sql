@@ -97,7 +97,8 @@ BEGIN
     DECLARE minutes INT;
     DECLARE CONTINUE HANDLER FOR 1292 SET since = NULL;  -- There is no such day.
     SET since = NULL;
-    IF start REGEXP '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,6})?)?(Z|[+-](0[0-9]|1[0-5]):?[0-5][0-9])$' THEN
+    IF start REGEXP '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,6})?)?'
+                    '(Z|[+-](0[0-9]|1[0-5]):?[0-5][0-9])$' THEN
         SET zone = REGEXP_SUBSTR(start, '(Z|[+-][0-9]{2}:?[0-9]{2})$');
         SET minutes = IF(zone = 'Z', 0, (60 * SUBSTR(zone, 2, 2) + RIGHT(zone, 2)) * IF(LEFT(zone, 1) = '-', -1, 1));
         SET since = CAST(REPLACE(LEFT(start, CHAR_LENGTH(start) - CHAR_LENGTH(zone)), 'T', ' ') AS DATETIME(6));
@@ -136,7 +137,8 @@ BEGIN
       AND c.first_sequence + c.event_count >= first_wanted;
     -- The index of what was dropped goes, too: then nobody knows when the last one of it was sequenced.
     IF first_wanted < low OR (first_wanted = low AND first_wanted BETWEEN 2 AND watermark AND known = 0) THEN
-        CALL refuse('PS016', CONCAT('not all that was sequenced since ', since, ' is there: it begins at sequence ', low));
+        CALL refuse('PS016',
+                    CONCAT('not all that was sequenced since ', since, ' is there: it begins at sequence ', low));
     END IF;
     SET wanted = first_wanted - 1;
 END;
@@ -229,7 +231,8 @@ BEGIN
     DECLARE present LONGTEXT DEFAULT '{}';
     -- MariaDB takes a variable for text.
     DECLARE wanted LONGTEXT DEFAULT JSON_OBJECT(
-        'heartbeat_seconds', heartbeat_seconds + 0e0, 'lease_seconds', lease_seconds + 0e0, 'release_seconds', release_seconds + 0e0);
+        'heartbeat_seconds', heartbeat_seconds + 0e0, 'lease_seconds', lease_seconds + 0e0,
+        'release_seconds', release_seconds + 0e0);
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     {{on error: CALL undo_call()}}
     CALL begin_call('configure_subscription()');
@@ -239,7 +242,8 @@ BEGIN
     SELECT p.settings INTO present
     FROM policies AS p WHERE p.scope = 'subscription' AND p.scope_id = owner_id AND p.kind = 'heartbeat';
     CALL store_policy('subscription', owner_id, 'heartbeat', JSON_MERGE_PRESERVE(
-        JSON_REMOVE(present, '$.heartbeat_seconds', '$.lease_seconds', '$.release_seconds'), wanted), 'hand', new_version);
+        JSON_REMOVE(present, '$.heartbeat_seconds', '$.lease_seconds', '$.release_seconds'), wanted),
+        'hand', new_version);
     CALL end_call();
 END;
 
@@ -285,8 +289,8 @@ READS SQL DATA
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     WITH standing AS (
-        SELECT s.name, t.address, p.number, p.id, l.state, l.holder, l.lease_epoch, current_position(s.id, p.id) AS position,
-               high_watermark(p.id) AS watermark
+        SELECT s.name, t.address, p.number, p.id, l.state, l.holder, l.lease_epoch,
+               current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
         FROM subscriptions AS s
         JOIN leases AS l ON l.subscription_id = s.id
         JOIN partitions AS p ON p.id = l.partition_id
@@ -295,11 +299,13 @@ BEGIN
           AND (NOT t.restricted OR has_right(t.namespace_id, 'read')) AND NOT reads_unseen(s.id)
         LIMIT 100000000  -- Keeps it from being merged into the query, which would call the functions for each mention.
     )
-    SELECT a.name AS subscription, a.address AS topic, a.number AS `partition`, a.position, a.watermark AS high_watermark,
-           a.watermark - a.position AS lag_events,
+    SELECT a.name AS subscription, a.address AS topic, a.number AS `partition`, a.position,
+           a.watermark AS high_watermark, a.watermark - a.position AS lag_events,
            IF(a.watermark > a.position, COALESCE(TIMESTAMPDIFF(MICROSECOND, (
-               SELECT IF(c.sequenced_ats IS NULL, c.sequenced_at, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL CAST(CONV(HEX(
-                             SUBSTR(c.sequenced_ats, 8 * (a.position + 1 - c.first_sequence) + 1, 8)), 16, 10) AS SIGNED) MICROSECOND)
+               SELECT IF(c.sequenced_ats IS NULL, c.sequenced_at,
+                         TIMESTAMP'1970-01-01 00:00:00' + INTERVAL CAST(CONV(HEX(
+                             SUBSTR(c.sequenced_ats, 8 * (a.position + 1 - c.first_sequence) + 1, 8)
+                         ), 16, 10) AS SIGNED) MICROSECOND)
                FROM chunks AS c
                WHERE c.partition_id = a.id AND c.first_sequence <= a.position + 1
                ORDER BY c.partition_id DESC, c.first_sequence DESC

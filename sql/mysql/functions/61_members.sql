@@ -132,7 +132,8 @@ BEGIN
     END IF;
     IF NOT COALESCE(weight BETWEEN 0.001 AND 1000, FALSE) THEN
         -- Beyond that, sums overflow, and every check-in of the subscription with them.
-        CALL refuse('PS006', CONCAT('a consumer of weight ', COALESCE(weight, 'NULL'), ', not between 0.001 and 1,000'));
+        CALL refuse('PS006',
+                    CONCAT('a consumer of weight ', COALESCE(weight, 'NULL'), ', not between 0.001 and 1,000'));
     END IF;
     CALL lock_subscription(subscription, owner_id);
     CALL require_listed(owner_id, subscription, topics);
@@ -157,9 +158,11 @@ BEGIN
     VALUES (owner_id, consumer, run, weight, present, present, present + INTERVAL lease_time * 1000000 MICROSECOND)
     ON DUPLICATE KEY UPDATE
         session = VALUES(session), weight = VALUES(weight), joined_at = VALUES(joined_at),
-        heartbeat_at = VALUES(heartbeat_at), deadline = VALUES(deadline), check_in_at = DEFAULT(check_in_at), called = FALSE;
+        heartbeat_at = VALUES(heartbeat_at), deadline = VALUES(deadline), check_in_at = DEFAULT(check_in_at),
+        called = FALSE;
     CALL limit_consumer(owner_id, consumer, topics);
-    SELECT heartbeat_time AS heartbeat_seconds, lease_time AS lease_seconds, MAX(h.history) AS history FROM histories AS h;
+    SELECT heartbeat_time AS heartbeat_seconds, lease_time AS lease_seconds, MAX(h.history) AS history
+    FROM histories AS h;
     CALL end_call();
 END;
 

@@ -42,7 +42,8 @@ survey: BEGIN
     INSERT INTO looked_at (partition_id, is_active, was_active)
     SELECT STRAIGHT_JOIN n.partition_id,
            IF(n.holder IS NOT NULL AND GREATEST(p.at, n.acquired_at) > present - INTERVAL 30 SECOND, TRUE,
-              high_watermark(n.partition_id) > p.position OR redriven_letters(owner_id, n.partition_id) > 0), n.was_active
+              high_watermark(n.partition_id) > p.position OR redriven_letters(owner_id, n.partition_id) > 0),
+           n.was_active
     FROM (
         SELECT l.partition_id, l.holder, l.acquired_at, a.partition_id IS NOT NULL AS was_active, (
                    SELECT q.id
@@ -57,7 +58,9 @@ survey: BEGIN
         LIMIT 1000000  -- Keeps it from being merged into the query.
     ) AS n
     JOIN positions AS p ON p.id = n.newest;
-    DELETE a FROM looked_at AS f STRAIGHT_JOIN active_partitions AS a ON a.subscription_id = owner_id AND a.partition_id = f.partition_id
+    DELETE a
+    FROM looked_at AS f
+    STRAIGHT_JOIN active_partitions AS a ON a.subscription_id = owner_id AND a.partition_id = f.partition_id
     WHERE NOT f.is_active;
     INSERT INTO active_partitions (subscription_id, partition_id)
     SELECT owner_id, f.partition_id FROM looked_at AS f WHERE f.is_active AND NOT f.was_active;
@@ -74,15 +77,16 @@ END;
 CREATE PROCEDURE read_board(owner_id BIGINT, topic_ids JSON)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS board (
-        partition_id BIGINT NOT NULL PRIMARY KEY, state VARCHAR(10) NOT NULL, holder_hash BINARY(32), random_key DOUBLE NOT NULL,
-        is_active BOOLEAN NOT NULL, KEY board_holder (holder_hash)
+        partition_id BIGINT NOT NULL PRIMARY KEY, state VARCHAR(10) NOT NULL, holder_hash BINARY(32),
+        random_key DOUBLE NOT NULL, is_active BOOLEAN NOT NULL, KEY board_holder (holder_hash)
     ) ENGINE = MEMORY;
     DELETE FROM board;
     INSERT INTO board (partition_id, state, holder_hash, random_key, is_active)
     SELECT l.partition_id, l.state, UNHEX(SHA2(l.holder, 256)), l.random_key, a.partition_id IS NOT NULL
     FROM leases AS l FORCE INDEX (PRIMARY)
     LEFT JOIN active_partitions AS a ON a.subscription_id = owner_id AND a.partition_id = l.partition_id
-    WHERE l.subscription_id = owner_id AND (topic_ids IS NULL OR JSON_CONTAINS(topic_ids, CAST(l.partition_id >> 16 AS CHAR)));
+    WHERE l.subscription_id = owner_id
+      AND (topic_ids IS NULL OR JSON_CONTAINS(topic_ids, CAST(l.partition_id >> 16 AS CHAR)));
 END;
 
 -- name: find_standings
@@ -117,8 +121,8 @@ END;
 -- somebody holds that are not active (cold); how many of what the others are short of is not free (uncovered), how many
 -- partitions are free, and how many of the others are short or have too much (concerned).
 CREATE PROCEDURE find_share(
-    owner_id BIGINT, me VARCHAR(255), of_topic BIGINT, OUT shortage BIGINT, OUT cold BIGINT, OUT uncovered BIGINT, OUT available BIGINT,
-    OUT concerned BIGINT
+    owner_id BIGINT, me VARCHAR(255), of_topic BIGINT, OUT shortage BIGINT, OUT cold BIGINT, OUT uncovered BIGINT,
+    OUT available BIGINT, OUT concerned BIGINT
 )
 BEGIN
     DECLARE active, unheld BIGINT;
@@ -169,7 +173,8 @@ BEGIN
         -- Asked again of the row itself: since the board was read it may have been given back or taken by a seek.
         SET held_epoch = (
             SELECT l.lease_epoch FROM leases AS l
-            WHERE l.subscription_id = owner_id AND l.partition_id = part_id AND l.holder = consumer AND l.state = 'ACTIVE'
+            WHERE l.subscription_id = owner_id AND l.partition_id = part_id AND l.holder = consumer
+              AND l.state = 'ACTIVE'
             FOR UPDATE SKIP LOCKED);
         IF held_epoch IS NOT NULL THEN
             UPDATE leases AS l SET l.state = 'RELEASING', l.release_deadline = deadline
@@ -234,7 +239,9 @@ END;
 -- Has consumers that are short, or have too much, check in before their time: target_qps of them at once, then as many
 -- in a second. Their next heartbeat tells them. Who was called already, or whose row somebody holds, is passed over.
 -- The caller holds the subscription's row.
-CREATE PROCEDURE call_consumers(owner_id BIGINT, me VARCHAR(255), many_short BIGINT, many_ample BIGINT, present DATETIME(6))
+CREATE PROCEDURE call_consumers(
+    owner_id BIGINT, me VARCHAR(255), many_short BIGINT, many_ample BIGINT, present DATETIME(6)
+)
 BEGIN
     DECLARE one, member VARCHAR(255);
     DECLARE turn DOUBLE;
@@ -275,7 +282,9 @@ BEGIN
     END LOOP;
     CLOSE concerned;
     IF called > 0 THEN
-        UPDATE surveys AS v SET v.called_until = first_turn + INTERVAL turn * called MICROSECOND WHERE v.subscription_id = owner_id;
+        UPDATE surveys AS v
+        SET v.called_until = first_turn + INTERVAL turn * called MICROSECOND
+        WHERE v.subscription_id = owner_id;
     END IF;
 END;
 
@@ -283,8 +292,8 @@ END;
 -- Has a consumer give up and take what it should, of the board; answers how many
 -- it was asked for, and how many it took.
 CREATE PROCEDURE give_and_take(
-    owner_id BIGINT, consumer VARCHAR(255), shortage BIGINT, cold BIGINT, uncovered BIGINT, present DATETIME(6), deadline DATETIME(6),
-    OUT asked BIGINT, OUT taken BIGINT
+    owner_id BIGINT, consumer VARCHAR(255), shortage BIGINT, cold BIGINT, uncovered BIGINT, present DATETIME(6),
+    deadline DATETIME(6), OUT asked BIGINT, OUT taken BIGINT
 )
 BEGIN
     SET asked = 0, taken = 0;
@@ -351,7 +360,8 @@ BEGIN
         WHERE l.subscription_id = owner_id AND l.holder = me AND l.state = 'ACTIVE';
         IF cold > 0 OR quota <> warm THEN
             CALL read_board(owner_id, NULL);
-            CALL give_and_take(owner_id, me, COALESCE(quota - warm, 0), cold, uncovered, present, deadline, asked, taken);
+            CALL give_and_take(
+                owner_id, me, COALESCE(quota - warm, 0), cold, uncovered, present, deadline, asked, taken);
             UPDATE surveys AS v SET v.uncovered = v.uncovered - asked WHERE v.subscription_id = owner_id;
         END IF;
     END IF;
@@ -392,8 +402,9 @@ BEGIN
         CALL release_surplus(owner_id, consumer, 1000000000, present, deadline, asked);
     ELSE
         CALL survey(
-            owner_id, IF(fresh, asked_at, IF(expired > 0, present, present - INTERVAL refresh_time * 1000000 MICROSECOND)), fresh, present,
-            looked);
+            owner_id,
+            IF(fresh, asked_at, IF(expired > 0, present, present - INTERVAL refresh_time * 1000000 MICROSECOND)), fresh,
+            present, looked);
         SELECT COUNT(f.topic_id) INTO listed
         FROM (SELECT t.topic_id FROM consumer_topics AS t WHERE t.subscription_id = owner_id LIMIT 1) AS f;
         IF listed > 0 THEN

@@ -50,7 +50,8 @@ BEGIN
             SET wanted_here = LEAST(wanted, GREATEST(COALESCE(max_each, wanted), 1), watermark - from_sequence + 1);
             CALL read_log(source, from_sequence, wanted_here, TRUE, found);
             IF found < wanted_here THEN
-                CALL refuse('PS016', CONCAT('events from sequence ', from_sequence, ' on were dropped while this transaction was open'));
+                CALL refuse('PS016', CONCAT('events from sequence ', from_sequence,
+                                            ' on were dropped while this transaction was open'));
             END IF;
             SET wanted = wanted - found;
         END IF;
@@ -90,11 +91,14 @@ END;
 
 -- name: hold_lease
 -- Locks one lease row; held says whether it is the consumer's, under this lease_epoch.
-CREATE PROCEDURE hold_lease(owner_id BIGINT, consumer VARCHAR(255), part_id BIGINT, given_epoch BIGINT, OUT held BOOLEAN)
+CREATE PROCEDURE hold_lease(
+    owner_id BIGINT, consumer VARCHAR(255), part_id BIGINT, given_epoch BIGINT, OUT held BOOLEAN
+)
 BEGIN
     SELECT COUNT(*) INTO held
     FROM leases AS l
-    WHERE l.subscription_id = owner_id AND l.partition_id = part_id AND l.lease_epoch = given_epoch AND l.holder = consumer
+    WHERE l.subscription_id = owner_id AND l.partition_id = part_id AND l.lease_epoch = given_epoch
+      AND l.holder = consumer
     FOR UPDATE;
 END;
 
@@ -308,7 +312,8 @@ BEGIN
     SELECT COUNT(r.topic_id) INTO is_read
     FROM subscription_topics AS r WHERE r.subscription_id = owner_id AND r.topic_id = topic_id;
     IF is_read = 0 THEN
-        CALL refuse('PS013', CONCAT('subscription "', LEFT(subscription, 40), '" does not read topic "', LEFT(topic, 40), '"'));
+        CALL refuse('PS013',
+                    CONCAT('subscription "', LEFT(subscription, 40), '" does not read topic "', LEFT(topic, 40), '"'));
     END IF;
 END;
 

@@ -37,15 +37,18 @@ BEGIN
         FROM policies AS p
         WHERE p.scope = 'global' AND p.scope_id = 0
     ), ranked AS (
-        SELECT k.kind, k.setting, k.preset, JSON_EXTRACT(s.settings, CONCAT('$.', k.setting)) AS value, s.scope, s.scope_id,
-               s.version, s.origin,
-               ROW_NUMBER() OVER (PARTITION BY k.setting ORDER BY s.kind IS NULL, s.nearness, s.distance, s.since, s.scope_id) AS place
+        SELECT k.kind, k.setting, k.preset, JSON_EXTRACT(s.settings, CONCAT('$.', k.setting)) AS value, s.scope,
+               s.scope_id, s.version, s.origin,
+               ROW_NUMBER() OVER (
+                   PARTITION BY k.setting
+                   ORDER BY s.kind IS NULL, s.nearness, s.distance, s.since, s.scope_id) AS place
         FROM policy_settings AS k
         LEFT JOIN set_here AS s ON s.kind = k.kind AND JSON_CONTAINS_PATH(s.settings, 'one', CONCAT('$.', k.setting))
     )
     SELECT JSON_ARRAYAGG(JSON_OBJECT(
         'kind', b.kind, 'setting', b.setting, 'value', COALESCE(JSON_UNQUOTE(b.value), b.preset),
-        'source', COALESCE(b.scope, 'preset'), 'source_id', b.scope_id, 'version', COALESCE(b.version, 0), 'origin', b.origin)), COUNT(b.setting)
+        'source', COALESCE(b.scope, 'preset'), 'source_id', b.scope_id, 'version', COALESCE(b.version, 0),
+        'origin', b.origin)), COUNT(b.setting)
     INTO found, how_many
     FROM ranked AS b
     WHERE b.place = 1;
@@ -68,26 +71,31 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SELECT s.id INTO locked FROM subscriptions AS s WHERE s.id = owner_id FOR UPDATE;
     CALL find_policies('subscription', owner_id, found);
-    SELECT MAX(IF(f.setting = 'heartbeat_seconds', f.value + 0e0, NULL)), MAX(IF(f.setting = 'lease_seconds', f.value + 0e0, NULL)),
-           MAX(IF(f.setting = 'release_seconds', f.value + 0e0, NULL)), MAX(IF(f.setting = 'target_qps', f.value + 0e0, NULL)),
-           MAX(IF(f.setting = 'max_consumers', f.value + 0e0, NULL)), MAX(IF(f.setting = 'refresh_seconds', f.value + 0e0, NULL)),
+    SELECT MAX(IF(f.setting = 'heartbeat_seconds', f.value + 0e0, NULL)),
+           MAX(IF(f.setting = 'lease_seconds', f.value + 0e0, NULL)),
+           MAX(IF(f.setting = 'release_seconds', f.value + 0e0, NULL)),
+           MAX(IF(f.setting = 'target_qps', f.value + 0e0, NULL)),
+           MAX(IF(f.setting = 'max_consumers', f.value + 0e0, NULL)),
+           MAX(IF(f.setting = 'refresh_seconds', f.value + 0e0, NULL)),
            MAX(IF(f.setting = 'max_attempts', f.value + 0e0, NULL)),
            MAX(IF(f.setting = 'first_backoff_seconds', f.value + 0e0, NULL)),
-           MAX(IF(f.setting = 'longest_backoff_seconds', f.value + 0e0, NULL)), MAX(IF(f.setting = 'jitter', f.value + 0e0, NULL)),
+           MAX(IF(f.setting = 'longest_backoff_seconds', f.value + 0e0, NULL)),
+           MAX(IF(f.setting = 'jitter', f.value + 0e0, NULL)),
            MAX(IF(f.setting = 'exhausted', f.value, NULL))
-    INTO heartbeats, lease, giving_up, per_second, consumers_allowed, refresh, attempts, first_pause, longest_pause, random_share,
-         at_last
-    FROM JSON_TABLE(found, '$[*]' COLUMNS (setting VARCHAR(40) PATH '$.setting', value VARCHAR(40) PATH '$.value')) AS f;
+    INTO heartbeats, lease, giving_up, per_second, consumers_allowed, refresh, attempts, first_pause, longest_pause,
+         random_share, at_last
+    FROM JSON_TABLE(found, '$[*]' COLUMNS (
+        setting VARCHAR(40) PATH '$.setting', value VARCHAR(40) PATH '$.value')) AS f;
     UPDATE subscriptions AS s
     SET s.policy_version = s.policy_version + 1, s.heartbeat_seconds = heartbeats, s.lease_seconds = lease,
-        s.release_seconds = giving_up, s.target_qps = per_second, s.max_consumers = consumers_allowed, s.refresh_seconds = refresh,
-        s.max_attempts = attempts, s.first_backoff_seconds = first_pause, s.longest_backoff_seconds = longest_pause,
-        s.jitter = random_share, s.exhausted = at_last
+        s.release_seconds = giving_up, s.target_qps = per_second, s.max_consumers = consumers_allowed,
+        s.refresh_seconds = refresh, s.max_attempts = attempts, s.first_backoff_seconds = first_pause,
+        s.longest_backoff_seconds = longest_pause, s.jitter = random_share, s.exhausted = at_last
     WHERE s.id = owner_id AND NOT (
         s.heartbeat_seconds = heartbeats AND s.lease_seconds = lease AND s.release_seconds = giving_up
         AND s.target_qps = per_second AND s.max_consumers = consumers_allowed AND s.refresh_seconds = refresh
-        AND s.max_attempts = attempts AND s.first_backoff_seconds = first_pause AND s.longest_backoff_seconds = longest_pause
-        AND s.jitter = random_share AND s.exhausted = at_last);
+        AND s.max_attempts = attempts AND s.first_backoff_seconds = first_pause
+        AND s.longest_backoff_seconds = longest_pause AND s.jitter = random_share AND s.exhausted = at_last);
 END;
 
 -- name: refresh_policies
@@ -135,7 +143,8 @@ CREATE PROCEDURE require_policy_scope(of_scope LONGTEXT)
 NO SQL
 BEGIN
     IF NOT COALESCE(CAST(of_scope AS BINARY) IN ('global', 'namespace', 'topic', 'subscription'), FALSE) THEN
-        CALL refuse('PS006', CONCAT('a policy for a "', COALESCE(LEFT(of_scope, 60), ''), '", not for global or a name'));
+        CALL refuse('PS006',
+                    CONCAT('a policy for a "', COALESCE(LEFT(of_scope, 60), ''), '", not for global or a name'));
     END IF;
 END;
 
@@ -263,7 +272,8 @@ CREATE PROCEDURE require_origin(origin LONGTEXT)
 NO SQL
 BEGIN
     IF NOT COALESCE(CAST(origin AS BINARY) IN ('file', 'hand'), FALSE) THEN
-        CALL refuse('PS006', CONCAT('a policy that comes from a "', COALESCE(LEFT(origin, 60), ''), '", not file or hand'));
+        CALL refuse('PS006',
+                    CONCAT('a policy that comes from a "', COALESCE(LEFT(origin, 60), ''), '", not file or hand'));
     END IF;
 END;
 
@@ -276,7 +286,8 @@ BEGIN
     DECLARE low_value, high_value VARCHAR(60);
     SET low_value = JSON_EXTRACT(given, CONCAT('$.', low)), high_value = JSON_EXTRACT(given, CONCAT('$.', high));
     IF (low_value IS NULL) <> (high_value IS NULL) OR high_value + 0e0 < times * (low_value + 0e0) THEN
-        CALL refuse('PS006', CONCAT(low, ' ', COALESCE(low_value, 'unset'), ' with ', high, ' ', COALESCE(high_value, 'unset')));
+        CALL refuse('PS006',
+                    CONCAT(low, ' ', COALESCE(low_value, 'unset'), ' with ', high, ' ', COALESCE(high_value, 'unset')));
     END IF;
 END;
 
@@ -303,9 +314,11 @@ BEGIN
     WHERE k.kind = of_kind AND JSON_CONTAINS_PATH(given, 'one', CONCAT('$.', k.setting)) AND NOT CASE k.type
         WHEN 'word' THEN
             JSON_TYPE(JSON_EXTRACT(given, CONCAT('$.', k.setting))) = 'STRING'
-            AND FIND_IN_SET(CAST(JSON_UNQUOTE(JSON_EXTRACT(given, CONCAT('$.', k.setting))) AS BINARY), CAST(k.words AS BINARY)) > 0
+            AND FIND_IN_SET(CAST(JSON_UNQUOTE(JSON_EXTRACT(given, CONCAT('$.', k.setting))) AS BINARY),
+                            CAST(k.words AS BINARY)) > 0
         ELSE
-            JSON_TYPE(JSON_EXTRACT(given, CONCAT('$.', k.setting))) IN ('INTEGER', 'UNSIGNED INTEGER', IF(k.type = 'number', 'DOUBLE', 'INTEGER'))
+            JSON_TYPE(JSON_EXTRACT(given, CONCAT('$.', k.setting)))
+                IN ('INTEGER', 'UNSIGNED INTEGER', IF(k.type = 'number', 'DOUBLE', 'INTEGER'))
             AND JSON_UNQUOTE(JSON_EXTRACT(given, CONCAT('$.', k.setting))) + 0e0 BETWEEN k.lowest AND k.highest
     END
     ORDER BY k.setting
@@ -321,7 +334,8 @@ END;
 -- Writes a policy as its next version, and what is now in force where it is inherited. Nothing is written when it says
 -- so already. The caller has locked the scope.
 CREATE PROCEDURE store_policy(
-    of_scope VARCHAR(20), of_id BIGINT, of_kind VARCHAR(20), given LONGTEXT, given_origin VARCHAR(20), OUT new_version INT
+    of_scope VARCHAR(20), of_id BIGINT, of_kind VARCHAR(20), given LONGTEXT, given_origin VARCHAR(20),
+    OUT new_version INT
 )
 BEGIN
     DECLARE present LONGTEXT DEFAULT '{}';
@@ -401,7 +415,8 @@ BEGIN
     CALL refuse_serializable('policy_of()');
     CALL find_policy_scope(scope, name, of_id);
     CALL find_policies(scope, of_id, found);
-    SELECT f.kind, f.setting, f.value, f.source, policy_scope_name(f.source, f.source_id) AS source_name, f.version, f.origin
+    SELECT f.kind, f.setting, f.value, f.source, policy_scope_name(f.source, f.source_id) AS source_name, f.version,
+           f.origin
     FROM JSON_TABLE(found, '$[*]' COLUMNS (
         kind VARCHAR(20) PATH '$.kind', setting VARCHAR(40) PATH '$.setting', value VARCHAR(40) PATH '$.value',
         source VARCHAR(20) PATH '$.source', source_id BIGINT PATH '$.source_id', version INT PATH '$.version',
@@ -431,8 +446,8 @@ CREATE PROCEDURE list_policies()
 READS SQL DATA
 BEGIN
     CALL refuse_serializable('list_policies()');
-    SELECT p.kind, p.scope, policy_scope_name(p.scope, p.scope_id) AS name, p.settings, p.version, p.origin, p.updated_at,
-           p.updated_by
+    SELECT p.kind, p.scope, policy_scope_name(p.scope, p.scope_id) AS name, p.settings, p.version, p.origin,
+           p.updated_at, p.updated_by
     FROM policies AS p LEFT JOIN topics AS t ON p.scope = 'topic' AND t.id = p.scope_id
     WHERE JSON_LENGTH(p.settings) > 0 AND CASE p.scope
         WHEN 'namespace' THEN has_right(p.scope_id, 'any')

@@ -48,8 +48,8 @@ BEGIN
                SELECT JSON_ARRAYAGG(t.address)
                FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
                WHERE r.subscription_id = s.id), '[]') AS topics,
-           s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.max_consumers, s.created_at, s.paused_at, s.paused_by,
-           s.paused_reason
+           s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.max_consumers, s.created_at, s.paused_at,
+           s.paused_by, s.paused_reason
     FROM subscriptions AS s
     WHERE (only_id IS NULL OR s.id = only_id) AND NOT reads_hidden(s.id)
     ORDER BY s.name;
@@ -155,8 +155,8 @@ BEGIN
                SELECT JSON_ARRAYAGG(a.address)
                FROM consumer_topics AS t JOIN topics AS a ON a.id = t.topic_id
                WHERE t.subscription_id = s.id AND t.consumer = c.id) AS topics,
-           c.joined_at, c.heartbeat_at, c.deadline, c.deadline > UTC_TIMESTAMP(6) AS live, COALESCE(h.held, 0) AS leases,
-           e.error AS last_error, e.at AS last_error_at
+           c.joined_at, c.heartbeat_at, c.deadline, c.deadline > UTC_TIMESTAMP(6) AS live,
+           COALESCE(h.held, 0) AS leases, e.error AS last_error, e.at AS last_error_at
     FROM subscriptions AS s
     JOIN consumers AS c ON c.subscription_id = s.id
     LEFT JOIN (
@@ -184,11 +184,12 @@ CREATE PROCEDURE leased_cursors(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
     CALL refuse_serializable('leased_cursors()');
-    SELECT n.name AS subscription, n.address AS topic, n.number AS `partition`, n.holder, n.state, n.lease_epoch, n.position,
-           n.watermark AS high_watermark, n.watermark - n.position AS lag_events, n.acquired_at, n.deadline, n.release_deadline
+    SELECT n.name AS subscription, n.address AS topic, n.number AS `partition`, n.holder, n.state, n.lease_epoch,
+           n.position, n.watermark AS high_watermark, n.watermark - n.position AS lag_events, n.acquired_at,
+           n.deadline, n.release_deadline
     FROM (
-        SELECT s.name, t.address, p.number, l.holder, l.state, l.lease_epoch, l.acquired_at, l.release_deadline, c.deadline,
-               current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
+        SELECT s.name, t.address, p.number, l.holder, l.state, l.lease_epoch, l.acquired_at, l.release_deadline,
+               c.deadline, current_position(s.id, p.id) AS position, high_watermark(p.id) AS watermark
         FROM subscriptions AS s
         JOIN leases AS l ON l.subscription_id = s.id AND l.state <> 'AVAILABLE'
         JOIN partitions AS p ON p.id = l.partition_id
@@ -212,11 +213,14 @@ BEGIN
     CALL refuse_serializable('subscription_statistics()');
     SELECT s.name AS subscription, s.heartbeat_seconds, (
                SELECT COUNT(*) FROM leases AS l
-               WHERE l.subscription_id = s.id AND high_watermark(l.partition_id) > current_position(s.id, l.partition_id)
+               WHERE l.subscription_id = s.id
+                 AND high_watermark(l.partition_id) > current_position(s.id, l.partition_id)
            ) AS active_partitions, (
                SELECT COUNT(*) FROM consumers AS c WHERE c.subscription_id = s.id AND c.deadline > present
            ) AS active_consumers, (
-               SELECT COALESCE(SUM(c.weight), 0) FROM consumers AS c WHERE c.subscription_id = s.id AND c.deadline > present
+               SELECT COALESCE(SUM(c.weight), 0)
+               FROM consumers AS c
+               WHERE c.subscription_id = s.id AND c.deadline > present
            ) AS active_weight,
            COALESCE(h.moves, 0) AS moves, COALESCE(h.take_overs, 0) AS take_overs, (
                SELECT MAX(a.at) FROM lease_history AS a WHERE a.subscription_id = s.id
@@ -224,7 +228,8 @@ BEGIN
            s.paused_at
     FROM subscriptions AS s
     LEFT JOIN (
-        SELECT taken.subscription_id, SUM(lost.`change` = 'released') AS moves, SUM(lost.`change` = 'expired') AS take_overs
+        SELECT taken.subscription_id, SUM(lost.`change` = 'released') AS moves,
+               SUM(lost.`change` = 'expired') AS take_overs
         FROM lease_history AS taken
         JOIN lease_history AS lost
             ON lost.subscription_id = taken.subscription_id AND lost.partition_id = taken.partition_id

@@ -9,7 +9,8 @@ BEGIN
     FROM leases AS l WHERE l.subscription_id = owner_id AND l.partition_id = part_id
     FOR UPDATE;
     UPDATE leases AS l
-    SET l.state = 'AVAILABLE', l.holder = NULL, l.acquired_at = NULL, l.release_deadline = NULL, l.lease_epoch = held_epoch
+    SET l.state = 'AVAILABLE', l.holder = NULL, l.acquired_at = NULL, l.release_deadline = NULL,
+        l.lease_epoch = held_epoch
     WHERE l.subscription_id = owner_id AND l.partition_id = part_id;
     IF held_by IS NOT NULL THEN
         INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, `change`, at)
@@ -61,10 +62,12 @@ BEGIN
     IF COALESCE(reason, '') REGEXP '^[[:space:]]*$' THEN
         CALL refuse('PS006', 'a history without a reason: say what was restored, and from when');
     ELSEIF CHAR_LENGTH(reason) > 1000 THEN
-        CALL refuse('PS006', CONCAT('the reason of a history has ', CHAR_LENGTH(reason), ' characters, the limit is 1000'));
+        CALL refuse('PS006',
+                    CONCAT('the reason of a history has ', CHAR_LENGTH(reason), ' characters, the limit is 1000'));
     END IF;
     -- The sequencer last, as a deletion does: the log waits for no consumer that is inside a transaction.
-    SELECT COUNT(*) INTO leased FROM (SELECT l.partition_id FROM leases AS l ORDER BY l.subscription_id, l.partition_id FOR UPDATE) AS held;
+    SELECT COUNT(*) INTO leased
+    FROM (SELECT l.partition_id FROM leases AS l ORDER BY l.subscription_id, l.partition_id FOR UPDATE) AS held;
     SELECT s.singleton INTO locked FROM sequencer AS s FOR UPDATE;
     CALL open_history(reason, opened);
     SELECT opened AS reconcile;
@@ -99,8 +102,10 @@ BEGIN
     DECLARE given CURSOR FOR
         SELECT p.id, g.sequence, h.history, t.restricted, t.namespace_id
         FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS i
-        JOIN JSON_TABLE(sequences, '$[*]' COLUMNS (place FOR ORDINALITY, sequence BIGINT PATH '$')) AS g ON g.place = i.place
-        JOIN JSON_TABLE(seen_histories, '$[*]' COLUMNS (place FOR ORDINALITY, history INT PATH '$')) AS h ON h.place = i.place
+        JOIN JSON_TABLE(sequences, '$[*]' COLUMNS (place FOR ORDINALITY, sequence BIGINT PATH '$')) AS g
+            ON g.place = i.place
+        JOIN JSON_TABLE(seen_histories, '$[*]' COLUMNS (place FOR ORDINALITY, history INT PATH '$')) AS h
+            ON h.place = i.place
         JOIN partitions AS p ON p.id = i.id
         JOIN topics AS t ON t.id = p.topic_id
         ORDER BY p.id;
@@ -149,9 +154,11 @@ BEGIN
     FROM JSON_TABLE(JSON_MERGE_PRESERVE(partition_ids, sequences, histories), '$[*]' COLUMNS (
         place FOR ORDINALITY, number BIGINT PATH '$')) AS g
     WHERE g.number IS NULL OR g.number < 0 OR (g.place > 2 * given AND g.number NOT BETWEEN 1 AND 2147483647);
-    IF COALESCE(wrong > 0 OR source = '' OR JSON_LENGTH(sequences) <> given OR JSON_LENGTH(histories) <> given, TRUE) THEN
+    IF COALESCE(wrong > 0 OR source = '' OR JSON_LENGTH(sequences) <> given
+                OR JSON_LENGTH(histories) <> given, TRUE) THEN
         CALL refuse('PS006', CONCAT('positions ', COALESCE(LEFT(sequences, 30), 'NULL'), ' of histories ',
-                                    COALESCE(LEFT(histories, 30), 'NULL'), ', seen by "', COALESCE(LEFT(source, 30), ''), '"'));
+                                    COALESCE(LEFT(histories, 30), 'NULL'), ', seen by "',
+                                    COALESCE(LEFT(source, 30), ''), '"'));
     END IF;
     IF subscription IS NOT NULL THEN
         CALL find_subscription(subscription, owner_id);

@@ -89,7 +89,8 @@ BEGIN
     WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND l.partition_id = partition_id
       AND NOT reads_hidden(s.id);
     SELECT e.sequence,
-           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+               AS event_id,
            e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at, e.sequenced_at
     FROM logged_events AS e
     WHERE owner_id IS NOT NULL AND e.partition_id = partition_id AND e.first_sequence >= (
@@ -138,10 +139,10 @@ BEGIN
     CALL find_subscription(subscription, owner_id);
     CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
     INSERT INTO dead_letters (
-        subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload, created_at,
-        reason)
-    SELECT owner_id, e.partition_id, e.sequence, present, e.event_id, e.`key`, e.type, e.content_type, e.headers, e.payload,
-           e.created_at, LEFT(reason, 2000)
+        subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
+        created_at, reason)
+    SELECT owner_id, e.partition_id, e.sequence, present, e.event_id, e.`key`, e.type, e.content_type, e.headers,
+           e.payload, e.created_at, LEFT(reason, 2000)
     FROM logged_events AS e
     WHERE e.partition_id = partition_id AND e.sequence = sequence AND e.first_sequence = (
           SELECT MAX(f.first_sequence) FROM chunks AS f

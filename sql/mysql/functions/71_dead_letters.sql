@@ -50,8 +50,8 @@ END;
 -- not counted here; reason is why it is suspect. With uncounted = -1 a group of suspects begins at the event, which is
 -- on record, and counts for none of them. Raises PS010, PS011, PS013, PS018.
 CREATE PROCEDURE begin_attempt(
-    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT, uncounted INT,
-    reason TEXT
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT,
+    uncounted INT, reason TEXT
 )
 BEGIN
     DECLARE owner_id, stands_at BIGINT;
@@ -69,7 +69,8 @@ BEGIN
     SELECT MAX(h.history) INTO present FROM histories AS h;
     SELECT MAX(a.attempts), MAX(a.reason) INTO counted, known
     FROM attempts AS a
-    WHERE a.subscription_id = owner_id AND a.partition_id = partition_id AND a.sequence = sequence AND a.history = present;
+    WHERE a.subscription_id = owner_id AND a.partition_id = partition_id AND a.sequence = sequence
+      AND a.history = present;
     SET uncounted = GREATEST(COALESCE(uncounted, 0), -1);
     SET counted = GREATEST(COALESCE(counted, 0) + IF(uncounted < 0, 0, 1), uncounted + 1);
     REPLACE INTO attempts (subscription_id, partition_id, sequence, history, attempts, reason)
@@ -94,10 +95,10 @@ BEGIN
     SELECT MIN(s.sequence), MAX(s.sequence) INTO lowest, highest
     FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s;
     INSERT INTO dead_letters (
-        subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload, created_at,
-        reason, attempts, parked, redriven_at, died_at)
-    SELECT owner_id, e.partition_id, e.sequence, present, e.event_id, e.`key`, e.type, e.content_type, e.headers, e.payload,
-           e.created_at, LEFT(why, 2000), tried, is_parked AND e.`key` IS NOT NULL,
+        subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
+        created_at, reason, attempts, parked, redriven_at, died_at)
+    SELECT owner_id, e.partition_id, e.sequence, present, e.event_id, e.`key`, e.type, e.content_type, e.headers,
+           e.payload, e.created_at, LEFT(why, 2000), tried, is_parked AND e.`key` IS NOT NULL,
            IF(behind AND NOT EXISTS (
                SELECT w.id FROM dead_letters AS w
                WHERE w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = part_id AND w.`key` = e.`key`
@@ -110,8 +111,9 @@ BEGIN
       AND e.sequence IN (SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s)
     -- In this order: each assignment sees those before it.
     ON DUPLICATE KEY UPDATE
-        attempts_before = dead_letters.attempts, attempts = GREATEST(dead_letters.attempts, tried), reason = LEFT(why, 2000),
-        died_at = now, parked = dead_letters.parked OR VALUES(parked), redriven_at = VALUES(redriven_at);
+        attempts_before = dead_letters.attempts, attempts = GREATEST(dead_letters.attempts, tried),
+        reason = LEFT(why, 2000), died_at = now, parked = dead_letters.parked OR VALUES(parked),
+        redriven_at = VALUES(redriven_at);
     SELECT COUNT(*) INTO copied
     FROM dead_letters AS d
     WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present AND d.sequence IN (
@@ -121,7 +123,9 @@ BEGIN
     END IF;
     IF is_parked THEN
         SELECT COUNT(*) INTO copied
-        FROM (SELECT w.id FROM dead_letters AS w WHERE w.subscription_id = owner_id AND w.parked = TRUE LIMIT 10001) AS waiting;
+        FROM (
+            SELECT w.id FROM dead_letters AS w WHERE w.subscription_id = owner_id AND w.parked = TRUE LIMIT 10001
+        ) AS waiting;
         IF copied > most THEN
             CALL refuse('PS040', CONCAT('more than ', most, ' events would be parked'));
         END IF;
@@ -144,8 +148,8 @@ BEGIN
     CALL find_subscription(subscription, owner_id);
     CALL move_positions(subscription, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch), JSON_ARRAY(sequence),
                         JSON_ARRAY(sequence - 1));
-    CALL store_letters(owner_id, partition_id, JSON_ARRAY(sequence), COALESCE(reason, ''), GREATEST(COALESCE(attempts, 1), 1),
-                       COALESCE(park, FALSE), FALSE);
+    CALL store_letters(owner_id, partition_id, JSON_ARRAY(sequence), COALESCE(reason, ''),
+                       GREATEST(COALESCE(attempts, 1), 1), COALESCE(park, FALSE), FALSE);
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id AND a.partition_id = partition_id;
     SELECT IF(MAX(d.parked), 'parked', 'dead') AS state
     FROM dead_letters AS d
@@ -175,8 +179,8 @@ END;
 -- A commit of one partition that parks some of the events it passes (a JSON array), because their keys wait. after is
 -- the position behind which the events were read. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
 CREATE PROCEDURE commit_parking(
-    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, position BIGINT, after BIGINT,
-    sequences JSON
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, position BIGINT,
+    after BIGINT, sequences JSON
 )
 BEGIN
     DECLARE owner_id BIGINT;
@@ -220,9 +224,10 @@ BEGIN
       AND d.id IN (SELECT g.id FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g)
     FOR UPDATE;
     INSERT INTO dropped_letters (
-        subscription_id, id, partition_id, sequence, history, event_id, `key`, type, reason, attempts, died_at, dropped_by)
-    SELECT DISTINCT d.subscription_id, d.id, d.partition_id, d.sequence, d.history, d.event_id, d.`key`, d.type, d.reason,
-           d.attempts, d.died_at, USER()
+        subscription_id, id, partition_id, sequence, history, event_id, `key`, type, reason, attempts, died_at,
+        dropped_by)
+    SELECT DISTINCT d.subscription_id, d.id, d.partition_id, d.sequence, d.history, d.event_id, d.`key`, d.type,
+           d.reason, d.attempts, d.died_at, USER()
     FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
     JOIN dead_letters AS d ON d.id = g.id
     WHERE d.subscription_id = owner_id;
@@ -245,7 +250,8 @@ READS SQL DATA
 BEGIN
     CALL refuse_serializable('dead_letters_of()');
     SELECT d.id, t.address AS topic, p.number AS `partition`, d.sequence, d.history,
-           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+               AS event_id,
            d.`key`, d.type, d.content_type, LENGTH(d.payload) AS payload_bytes,
            IF(d.redriven_at IS NOT NULL, 'redriven', IF(d.parked, 'parked', 'dead')) AS state, d.attempts, d.reason,
            d.created_at, d.died_at
@@ -270,7 +276,8 @@ READS SQL DATA
 BEGIN
     CALL refuse_serializable('dead_letter_of()');
     SELECT d.id, t.address AS topic, p.number AS `partition`, d.sequence, d.history,
-           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+           LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+               AS event_id,
            d.`key`, d.type, d.content_type, LENGTH(d.payload) AS payload_bytes,
            IF(d.redriven_at IS NOT NULL, 'redriven', IF(d.parked, 'parked', 'dead')) AS state, d.attempts, d.reason,
            d.created_at, d.died_at, d.headers, d.payload

@@ -6,10 +6,12 @@ BEGIN
     UPDATE (
         SELECT DISTINCT d.partition_id, d.`key`
         FROM JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
-        JOIN dead_letters AS d ON d.id = g.id AND d.subscription_id = owner_id AND d.parked AND d.redriven_at IS NOT NULL
+        JOIN dead_letters AS d
+            ON d.id = g.id AND d.subscription_id = owner_id AND d.parked AND d.redriven_at IS NOT NULL
     ) AS failed
     STRAIGHT_JOIN dead_letters AS w FORCE INDEX (dead_letters_parked)
-        ON w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = failed.partition_id AND w.`key` = failed.`key`
+        ON w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = failed.partition_id
+        AND w.`key` = failed.`key`
     LEFT JOIN JSON_TABLE(letter_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS own ON own.id = w.id
     SET w.redriven_at = NULL
     WHERE w.redriven_at IS NOT NULL AND own.id IS NULL;
@@ -47,7 +49,8 @@ BEGIN
             LIMIT 1000000
         ) AS e ON e.place = g.place
         JOIN leases AS l
-            ON l.subscription_id = owner_id AND l.partition_id = g.id AND l.lease_epoch = e.lease_epoch AND l.holder = consumer
+            ON l.subscription_id = owner_id AND l.partition_id = g.id AND l.lease_epoch = e.lease_epoch
+            AND l.holder = consumer
         WHERE EXISTS (
             SELECT d.id FROM dead_letters AS d FORCE INDEX (dead_letters_redriven)
             WHERE d.subscription_id = owner_id AND d.partition_id = l.partition_id AND d.redriven_at IS NOT NULL)
@@ -71,7 +74,8 @@ BEGIN
               AND d.partition_id IN (SELECT g.id FROM JSON_TABLE(held_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS g)
               AND NOT (d.parked AND EXISTS (
                   SELECT e.id FROM dead_letters AS e
-                  WHERE e.subscription_id = owner_id AND e.parked = TRUE AND e.partition_id = d.partition_id AND e.`key` = d.`key`
+                  WHERE e.subscription_id = owner_id AND e.parked = TRUE AND e.partition_id = d.partition_id
+                    AND e.`key` = d.`key`
                     AND (e.history < d.history OR (e.history = d.history AND e.sequence < d.sequence))))
             ORDER BY d.partition_id, d.history, d.sequence
             LIMIT wanted
@@ -81,7 +85,8 @@ BEGIN
         SET d.attempts = d.attempts + 1
         WHERE d.subscription_id = owner_id AND d.redriven_at IS NOT NULL;
         SELECT d.id AS letter_id, d.attempts, d.parked, d.history, d.partition_id, d.sequence,
-               LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')) AS event_id,
+               LOWER(INSERT(INSERT(INSERT(INSERT(HEX(d.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
+                   AS event_id,
                d.`key`, d.type, d.content_type, d.headers, d.payload, d.created_at
         FROM JSON_TABLE(COALESCE(heads, '[]'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS h
         JOIN dead_letters AS d ON d.id = h.id AND d.subscription_id = owner_id AND d.redriven_at IS NOT NULL
@@ -122,8 +127,8 @@ BEGIN
     WHERE d.subscription_id = owner_id AND d.partition_id = partition_id AND d.redriven_at IS NOT NULL;
     SET finished = ROW_COUNT();
     IF finished <> COALESCE(JSON_LENGTH(letter_ids), 0) THEN
-        CALL refuse('PS041', CONCAT('of ', JSON_LENGTH(letter_ids), ' redriven dead letters ', JSON_LENGTH(letter_ids) - finished,
-                                    ' are not waiting any more'));
+        CALL refuse('PS041', CONCAT('of ', JSON_LENGTH(letter_ids), ' redriven dead letters ',
+                                    JSON_LENGTH(letter_ids) - finished, ' are not waiting any more'));
     END IF;
     CALL end_call();
 END;

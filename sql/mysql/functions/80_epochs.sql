@@ -30,7 +30,8 @@ BEGIN
     DECLARE digests LONGBLOB;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     IF 32 * expected > @@SESSION.max_allowed_packet THEN
-        CALL refuse('PS006', CONCAT('a log epoch of ', expected, ' events needs a max_allowed_packet of ', 32 * expected));
+        CALL refuse('PS006',
+                    CONCAT('a log epoch of ', expected, ' events needs a max_allowed_packet of ', 32 * expected));
     END IF;
     SET SESSION group_concat_max_len = GREATEST(32 * expected, 1024);
     SELECT COUNT(*), COALESCE(GROUP_CONCAT(
@@ -109,10 +110,11 @@ BEGIN
     CALL refuse_serializable('log_epochs_of()');
     CALL find_topic(topic, source_id);
     SET SESSION group_concat_max_len = 4294967295;
-    SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
-           e.dropped_at, COALESCE((
+    SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum,
+           e.sealed_at, e.dropped_at, COALESCE((
                SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
-               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'), '[]') AS targets,
+               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch
+                 AND c.state = 'verified'), '[]') AS targets,
            t.known_as
     FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
     WHERE p.topic_id = source_id
@@ -131,16 +133,18 @@ BEGIN
     CALL refuse_serializable('missing_copies()');
     CALL find_topic(topic, source_id);
     SET SESSION group_concat_max_len = 4294967295;
-    SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, e.sealed_at,
-           e.dropped_at, COALESCE((
+    SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum,
+           e.sealed_at, e.dropped_at, COALESCE((
                SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
-               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'), '[]') AS targets,
+               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch
+                 AND c.state = 'verified'), '[]') AS targets,
            t.known_as
     FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id JOIN topics AS t ON t.id = p.topic_id
     WHERE p.topic_id = source_id
       AND NOT EXISTS (
         SELECT * FROM epoch_copies AS c
-        WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.target = target AND c.state = 'verified')
+        WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.target = target
+          AND c.state = 'verified')
     ORDER BY p.number, e.log_epoch;
     SET SESSION group_concat_max_len = limit_before;
 END;
@@ -149,7 +153,8 @@ END;
 -- Records that a target holds a log epoch, but only when count and checksum of what was read back equal the
 -- seal. Raises PS002, PS005, PS017, PS019.
 CREATE PROCEDURE record_copy(
-    topic LONGTEXT, `partition` INT, log_epoch INT, target VARCHAR(255), location TEXT, event_count BIGINT, checksum TEXT
+    topic LONGTEXT, `partition` INT, log_epoch INT, target VARCHAR(255), location TEXT, event_count BIGINT,
+    checksum TEXT
 )
 BEGIN
     DECLARE source_id, sealed_count BIGINT;
@@ -161,12 +166,13 @@ BEGIN
     SELECT e.event_count, e.checksum INTO sealed_count, sealed_checksum
     FROM log_epochs AS e WHERE e.partition_id = source_id AND e.log_epoch = log_epoch;
     IF sealed_count IS NULL THEN
-        CALL refuse('PS019', CONCAT('partition ', `partition`, ' has no sealed log epoch ', COALESCE(log_epoch, 'NULL')));
+        CALL refuse('PS019',
+                    CONCAT('partition ', `partition`, ' has no sealed log epoch ', COALESCE(log_epoch, 'NULL')));
     END IF;
     IF NOT (sealed_count <=> event_count AND sealed_checksum <=> checksum) THEN
-        CALL refuse('PS017', CONCAT('the copy of log epoch ', log_epoch, ' has ', COALESCE(event_count, 'NULL'), ' events and ',
-                                    LEFT(COALESCE(checksum, 'NULL'), 12), '.., the seal says ', sealed_count, ' and ',
-                                    LEFT(sealed_checksum, 12), '..'));
+        CALL refuse('PS017', CONCAT('the copy of log epoch ', log_epoch, ' has ', COALESCE(event_count, 'NULL'),
+                                    ' events and ', LEFT(COALESCE(checksum, 'NULL'), 12), '.., the seal says ',
+                                    sealed_count, ' and ', LEFT(sealed_checksum, 12), '..'));
     END IF;
     DELETE c FROM epoch_copies AS c
     WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
@@ -229,7 +235,8 @@ BEGIN
         WHEN copies IS NULL THEN 'no retention policy'
         WHEN lowest < last THEN CONCAT('subscription "', slowest, '" stands at ', lowest, ', log epoch ', log_epoch,
                                        ' ends at ', last)
-        WHEN verified < copies THEN CONCAT('log epoch ', log_epoch, ' has ', verified, ' of ', copies, ' verified copies')
+        WHEN verified < copies THEN CONCAT('log epoch ', log_epoch, ' has ', verified, ' of ', copies,
+                                           ' verified copies')
         WHEN age < minimum_age THEN CONCAT('log epoch ', log_epoch, ' is younger than ', minimum_age, ' s')
     END;
 END;
@@ -268,7 +275,9 @@ BEGIN
         INSERT INTO retention_drops (
             partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version, dropped_by)
         VALUES (part_id, epoch, first, last, lowest, copies, policy_version, USER());
-        UPDATE log_epochs AS e SET e.dropped_at = UTC_TIMESTAMP(6) WHERE e.partition_id = part_id AND e.log_epoch = epoch;
+        UPDATE log_epochs AS e
+        SET e.dropped_at = UTC_TIMESTAMP(6)
+        WHERE e.partition_id = part_id AND e.log_epoch = epoch;
         UPDATE partitions AS p SET p.low_sequence = last + 1 WHERE p.id = part_id;
     END LOOP;
     CLOSE epochs;

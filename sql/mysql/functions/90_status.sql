@@ -29,7 +29,8 @@ BEGIN
            IF(whole, oldest_transaction, NULL) AS oldest_transaction_seconds, IF(whole, ready, NULL) AS event_ids_ready,
            IF(whole, rejected, NULL) AS rejected_commits,
            (SELECT MAX(h.history) FROM histories AS h) AS history,
-           (SELECT COUNT(t.id) FROM topics AS t WHERE whole OR NOT t.restricted OR has_right(t.namespace_id, 'any')) AS topics,
+           (SELECT COUNT(t.id) FROM topics AS t WHERE whole OR NOT t.restricted OR has_right(t.namespace_id, 'any'))
+               AS topics,
            (SELECT COUNT(s.id) FROM subscriptions AS s WHERE whole OR NOT reads_hidden(s.id)) AS subscriptions;
 END;
 
@@ -40,7 +41,8 @@ CREATE PROCEDURE find_ids_ready(OUT ready BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE used BIGINT;
-    SELECT GREATEST(s.settled_block, COALESCE((SELECT MAX(p.block) FROM pending AS p), 0)) INTO used FROM sequencer AS s;
+    SELECT GREATEST(s.settled_block, COALESCE((SELECT MAX(p.block) FROM pending AS p), 0)) INTO used
+    FROM sequencer AS s;
     SELECT MAX(CAST(p.PARTITION_DESCRIPTION AS SIGNED)) - used * 256 INTO ready
     FROM information_schema.PARTITIONS AS p
     WHERE p.TABLE_SCHEMA = DATABASE() AND p.TABLE_NAME = 'events';

@@ -13,46 +13,45 @@ BEGIN
             publish publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces namespace_exists list_topics
             current_history applied_migrations setting' AS functions
         UNION ALL SELECT 'consumer', '
-            subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
-            position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure dead_letter
-            dead_letters_of report_positions fetch high_watermarks list_namespaces namespace_exists list_topics
-            describe_topic current_history applied_migrations setting lift_limit grown_since policy_of subscription_policy
-            claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
-            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
-            dead_letter_of
-            reset_subscription pause_subscription resume_subscription report_error
+            subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
+            held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
+            dead_letter dead_letters_of report_positions fetch high_watermarks list_namespaces namespace_exists
+            list_topics describe_topic current_history applied_migrations setting lift_limit grown_since policy_of
+            subscription_policy claim lease_states active_consumers lead_subscription assign_partitions assignment_of
+            mark_low_water suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven
+            fail_redriven redrive dead_letter_of reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics'
         UNION ALL SELECT 'reader', '
-            list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag take_overs
-            rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of unsequenced log_status
-            sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of low_sequences policy_of
-            policy_history list_policies
-            list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics'
+            list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag
+            take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of unsequenced
+            log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of
+            low_sequences policy_of policy_history list_policies list_subscriptions describe_subscription
+            subscription_consumers unleased_cursors leased_cursors subscription_statistics'
         UNION ALL SELECT 'installer', '
-            install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of ensure_slices
-            slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks current_history
-            applied_migrations note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions'
+            install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
+            ensure_slices slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped
+            merge_chunks swap_chunks current_history applied_migrations note_slice_rates missing_slices sparse_slices
+            settle_blocks mergeable_partitions'
         UNION ALL SELECT 'operator', '
-            publish publish_batch prepare_bulk publish_bulk topic_lookup create_namespace rename_namespace move_namespace
-            delete_namespace list_namespaces namespace_exists create_topic rename_topic move_topic resize_topic delete_topic
-            list_topics describe_topic grant_namespace revoke_namespace grants_of sequence announce fetch high_watermarks
-            unsequenced subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
-            held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
-            dead_letter dead_letters_of sweep seal log_epochs_of record_copy copies_of missing_copies forget_copy clean
-            keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks set_retention
-            retention_of ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting
-            setting settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status
-            histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members
-            refresh_roles lift_limit grown_since nothing_waits low_sequences note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions
-            set_policy clear_policy policy_of policy_history list_policies subscription_policy
-            claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
-            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
-            dead_letter_of drop_dead_letters
-            reset_subscription pause_subscription resume_subscription report_error
-            list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics'
+            publish publish_batch prepare_bulk publish_bulk topic_lookup create_namespace rename_namespace
+            move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic move_topic
+            resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of sequence
+            announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join check_in
+            heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag take_overs
+            rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
+            record_copy copies_of missing_copies forget_copy clean keep_events carry_positions condemn_slices
+            droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of ensure_slices
+            slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting settings_of
+            set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status histories_of
+            snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members refresh_roles
+            lift_limit grown_since nothing_waits low_sequences note_slice_rates missing_slices sparse_slices
+            settle_blocks mergeable_partitions set_policy clear_policy policy_of policy_history list_policies
+            subscription_policy claim lease_states active_consumers lead_subscription assign_partitions assignment_of
+            mark_low_water suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven
+            fail_redriven redrive dead_letter_of drop_dead_letters reset_subscription pause_subscription
+            resume_subscription report_error list_subscriptions describe_subscription subscription_consumers
+            unleased_cursors leased_cursors subscription_statistics'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),
@@ -99,7 +98,8 @@ BEGIN
     FROM JSON_TABLE(
         '["consumer", "installer", "operator", "publisher", "reader"]', '$[*]' COLUMNS (kind VARCHAR(20) PATH '$')
     ) AS k
-    WHERE CONCAT(DATABASE(), '_', k.kind) NOT IN (SELECT u.User FROM mysql.user AS u WHERE u.Host = /*!80000 '%' */ /*M! '' */)
+    WHERE CONCAT(DATABASE(), '_', k.kind) NOT IN (
+        SELECT u.User FROM mysql.user AS u WHERE u.Host = /*!80000 '%' */ /*M! '' */)
     ORDER BY k.kind
     LIMIT 1;
     SELECT CONCAT(DATABASE(), '_', k.kind) INTO strong

@@ -52,7 +52,8 @@ $$;
 CREATE OR REPLACE FUNCTION has_right(namespace_id bigint, verb text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT count(*) = 0 OR passes_walls(has_right.verb) OR COALESCE(bool_or(
-        (g.verb IN (has_right.verb, 'operate') OR has_right.verb = 'any' OR (has_right.verb, g.verb) = ('read', 'consume'))
+        (g.verb IN (has_right.verb, 'operate') OR has_right.verb = 'any'
+            OR (has_right.verb, g.verb) = ('read', 'consume'))
         AND pg_has_role(session_user, to_regrole(quote_ident(g.login)), 'MEMBER')), false)
     FROM namespace_grants AS g
     WHERE g.namespace_id IN (SELECT * FROM namespaces_above(has_right.namespace_id))

@@ -12,5 +12,6 @@ CREATE OR REPLACE FUNCTION reads_unseen(subscription_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT EXISTS (
         SELECT FROM subscription_topics AS s JOIN topics AS t ON t.id = s.topic_id
-        WHERE s.subscription_id = reads_unseen.subscription_id AND t.restricted AND NOT has_right(t.namespace_id, 'read'))
+        WHERE s.subscription_id = reads_unseen.subscription_id AND t.restricted
+          AND NOT has_right(t.namespace_id, 'read'))
 $$;

@@ -151,7 +151,8 @@ BEGIN
     SELECT t.partitions, t.strategy, t.max_payload_bytes, t.max_unsequenced_events, t.max_unsequenced_bytes,
            t.restricted, (
                SELECT count(*) FROM subscription_topics AS s
-               WHERE s.topic_id = t.id AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.subscription_id))),
+               WHERE s.topic_id = t.id
+                 AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.subscription_id))),
            t.created_at, t.id, t.known_as
     FROM topics AS t
     WHERE t.id = own_id;

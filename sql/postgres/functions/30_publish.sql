@@ -259,7 +259,8 @@ DECLARE
     chosen record;
 BEGIN
     SELECT array_agg(c.id) FILTER (WHERE c.id IS NOT NULL) AS limited,
-           array_agg(CASE WHEN c.id IS NULL THEN c.partition ELSE (c.id & 65535)::integer END ORDER BY c.n) AS partitions
+           array_agg(CASE WHEN c.id IS NULL THEN c.partition ELSE (c.id & 65535)::integer END ORDER BY c.n)
+               AS partitions
     INTO chosen
     FROM (
         SELECT g.n, g.partition, CASE WHEN t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL

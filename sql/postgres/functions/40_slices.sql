@@ -9,10 +9,13 @@ DECLARE
 BEGIN
     SELECT COALESCE(max(s.last_id) + 1, 1) INTO start_id FROM slices AS s WHERE s.parent = add_slice.parent;
     slice_name := format('%s_%s', parent, start_id);
-    EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE INCLUDING INDEXES)', slice_name, parent);
+    EXECUTE format(
+        'CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE INCLUDING INDEXES)',
+        slice_name, parent);
     IF parent = 'chunks' THEN
         -- The parent cannot have it: an index that is unique in all slices would have to hold what they are cut by.
-        EXECUTE format('CREATE UNIQUE INDEX %I ON %I (partition_id, first_sequence)', slice_name || '_sequence', slice_name);
+        EXECUTE format('CREATE UNIQUE INDEX %I ON %I (partition_id, first_sequence)',
+                       slice_name || '_sequence', slice_name);
     END IF;
     EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
                    parent, slice_name, start_id, start_id + size);

@@ -157,7 +157,8 @@ BEGIN
         EXECUTE format('INSERT INTO %I SELECT e.* FROM events AS e WHERE e.id = ANY ($1)', copy_name) USING needed;
         EXECUTE format('ALTER TABLE events_kept ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
                        copy_name, old.first_id, old.last_id + 1);
-        INSERT INTO slices (parent, slice, first_id, last_id) VALUES ('events_kept', copy_name, old.first_id, old.last_id);
+        INSERT INTO slices (parent, slice, first_id, last_id)
+        VALUES ('events_kept', copy_name, old.first_id, old.last_id);
         UPDATE slices AS s SET kept = true WHERE s.slice = old.slice;
         RETURN old.slice;
     END LOOP;

@@ -93,7 +93,9 @@ $$;
 -- name: require_readable
 -- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a
 -- partition that is stopped (PS021) for all, or for the subscription.
-CREATE OR REPLACE FUNCTION require_readable(partition_id bigint, from_sequence bigint, subscription_id bigint) RETURNS void
+CREATE OR REPLACE FUNCTION require_readable(
+    partition_id bigint, from_sequence bigint, subscription_id bigint
+) RETURNS void
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found_row record;

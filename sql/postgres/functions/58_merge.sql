@@ -15,7 +15,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off 
                sum(c.event_count) FILTER (WHERE c.is_readable) AS events,
                count(*) FILTER (WHERE c.is_readable AND c.first_sequence IS DISTINCT FROM c.expected) AS islands
         FROM (
-            SELECT k.partition_id, k.first_sequence, k.event_count, k.first_sequence + k.event_count > p.low_sequence AS is_readable,
+            SELECT k.partition_id, k.first_sequence, k.event_count,
+                   k.first_sequence + k.event_count > p.low_sequence AS is_readable,
                    lag(k.first_sequence + k.event_count) OVER (
                        PARTITION BY k.partition_id, k.first_sequence + k.event_count > p.low_sequence
                        ORDER BY k.first_sequence) AS expected
@@ -87,16 +88,18 @@ BEGIN
         JOIN partitions AS p ON p.id = found.partition_id
         ORDER BY p.id
     LOOP
-        INSERT INTO chunks_merged (partition_id, first_sequence, event_count, first_id, last_id, event_ids, sequenced_at,
-                                   sequenced_ats, chunk_id)
+        INSERT INTO chunks_merged (
+            partition_id, first_sequence, event_count, first_id, last_id, event_ids, sequenced_at, sequenced_ats,
+            chunk_id)
         SELECT part.id, m.first_sequence, cardinality(m.event_ids), m.first_id, m.last_id, m.event_ids, m.sequenced_at,
                m.sequenced_ats, range.first_id
         FROM merged_chunks(part.id, range.first_id, range.last_id, LEAST(part.low_sequence, part.watermark)) AS m;
     END LOOP;
     CREATE UNIQUE INDEX chunks_merged_sequence ON chunks_merged (partition_id, first_sequence);
     -- Says what ATTACH would otherwise read the table for, behind a lock that everybody waits for.
-    EXECUTE format('ALTER TABLE chunks_merged ADD CONSTRAINT chunks_merged_range CHECK (chunk_id >= %s AND chunk_id < %s)',
-                   range.first_id, range.last_id + 1);
+    EXECUTE format(
+        'ALTER TABLE chunks_merged ADD CONSTRAINT chunks_merged_range CHECK (chunk_id >= %s AND chunk_id < %s)',
+        range.first_id, range.last_id + 1);
     INSERT INTO merges (first_id, last_id, built_tx) VALUES (range.first_id, range.last_id, pg_current_xact_id());
     RETURN QUERY SELECT range.first_id, range.last_id;
 END
@@ -115,7 +118,8 @@ LANGUAGE sql STABLE AS $$
     SELECT min(p.sequence), min(p.id), max(p.id), array_agg(p.id ORDER BY p.sequence), max(p.at),
            CASE WHEN min(p.at) < max(p.at) THEN array_agg(p.at ORDER BY p.sequence) END
     FROM (
-        SELECT e.sequence, e.id, e.at, e.island, row_number() OVER (PARTITION BY e.island ORDER BY e.sequence) - 1 AS place
+        SELECT e.sequence, e.id, e.at, e.island,
+               row_number() OVER (PARTITION BY e.island ORDER BY e.sequence) - 1 AS place
         FROM (
             SELECT c.first_sequence + i.n - 1 AS sequence, i.id, COALESCE(i.at, c.sequenced_at) AS at,
                    c.first_sequence + i.n - row_number() OVER (ORDER BY c.first_sequence + i.n) AS island

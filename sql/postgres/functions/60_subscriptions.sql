@@ -67,7 +67,9 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found_time timestamptz;
 BEGIN
-    IF start ~ $p$^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})\Z$p$ THEN
+    IF start
+        ~ $p$^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})\Z$p$
+    THEN
         BEGIN
             found_time := start::timestamptz;
         EXCEPTION WHEN data_exception THEN
@@ -75,10 +77,12 @@ BEGIN
         END;
     END IF;
     IF found_time IS NULL THEN
-        PERFORM refuse('PS006', format('a subscription cannot start at "%s"', left(start, 100)),
-                       'Use "earliest", "latest", a sequence from 1 on, or a time with its zone: 2026-01-31T09:30:00+01:00.');
+        PERFORM refuse(
+            'PS006', format('a subscription cannot start at "%s"', left(start, 100)),
+            'Use "earliest", "latest", a sequence from 1 on, or a time with its zone: 2026-01-31T09:30:00+01:00.');
     ELSIF found_time > clock_timestamp() THEN
-        PERFORM refuse('PS006', format('the time %s has not come yet', start), 'Use "latest" for what comes from now on.');
+        PERFORM refuse('PS006', format('the time %s has not come yet', start),
+                       'Use "latest" for what comes from now on.');
     END IF;
     RETURN found_time;
 END
@@ -256,7 +260,8 @@ BEGIN
     IF topics IS NULL THEN
         RETURN NULL;
     ELSIF cardinality(topics) = 0 THEN
-        PERFORM refuse('PS006', 'a consumer with an empty list of topics', 'Name at least one, or pass no list for all of them.');
+        PERFORM refuse('PS006', 'a consumer with an empty list of topics',
+                       'Name at least one, or pass no list for all of them.');
     END IF;
     FOREACH address IN ARRAY topics LOOP
         PERFORM require_address(address);

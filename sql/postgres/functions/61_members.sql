@@ -31,7 +31,8 @@ BEGIN
         PERFORM refuse('PS015', format('consumer "%s" is already running', consumer),
                        'Give each run an id of its own, or wait until the other one has left or its lease has ended.');
     END IF;
-    IF NOT FOUND AND (SELECT count(*) FROM consumers AS c WHERE c.subscription_id = owner.id) >= owner.max_consumers THEN
+    IF NOT FOUND
+        AND (SELECT count(*) FROM consumers AS c WHERE c.subscription_id = owner.id) >= owner.max_consumers THEN
         PERFORM refuse('PS006', format('subscription "%s" has all its %s consumers', subscription, owner.max_consumers),
                        'Stop one, or raise max_consumers.');
     END IF;
@@ -41,10 +42,12 @@ BEGIN
                        'Join again in a moment: a time limit ends that transaction.');
     END IF;
     INSERT INTO consumers (subscription_id, id, session, weight, joined_at, heartbeat_at, deadline)
-    VALUES (owner.id, consumer, "join".session, "join".weight, now, now, now + make_interval(secs => owner.lease_seconds))
+    VALUES (owner.id, consumer, "join".session, "join".weight, now, now,
+            now + make_interval(secs => owner.lease_seconds))
     ON CONFLICT ON CONSTRAINT consumers_pkey DO UPDATE
     SET session = EXCLUDED.session, weight = EXCLUDED.weight, joined_at = EXCLUDED.joined_at,
-        heartbeat_at = EXCLUDED.heartbeat_at, deadline = EXCLUDED.deadline, check_in_at = EXCLUDED.check_in_at, called = false;
+        heartbeat_at = EXCLUDED.heartbeat_at, deadline = EXCLUDED.deadline, check_in_at = EXCLUDED.check_in_at,
+        called = false;
     PERFORM limit_consumer(owner.id, consumer, topic_ids);
     heartbeat_seconds := owner.heartbeat_seconds;
     lease_seconds := owner.lease_seconds;
@@ -186,7 +189,8 @@ BEGIN
             INTO owner_id, lease, turns_until, pace_seconds, pause
             FROM subscriptions AS s
             LEFT JOIN surveys AS v ON v.subscription_id = s.id
-            WHERE s.name = subscription_names[at] AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id));
+            WHERE s.name = subscription_names[at]
+              AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id));
         END IF;
         UPDATE consumers AS c
         SET heartbeat_at = now, deadline = now + lease, check_in_at = CASE
@@ -219,10 +223,12 @@ $$;
 -- What a consumer holds, with the position after which to read.
 CREATE OR REPLACE FUNCTION held_leases(subscription text, consumer text)
 RETURNS TABLE (
-    topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint, history integer
+    topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint,
+    history integer
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    SELECT t.address, p.number, p.id, l.lease_epoch, l.state, current_position(l.subscription_id, p.id), current_history()
+    SELECT t.address, p.number, p.id, l.lease_epoch, l.state, current_position(l.subscription_id, p.id),
+           current_history()
     FROM leases AS l
     JOIN partitions AS p ON p.id = l.partition_id
     JOIN topics AS t ON t.id = p.topic_id

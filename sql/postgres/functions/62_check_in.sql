@@ -27,7 +27,8 @@ CREATE OR REPLACE FUNCTION find_active(
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_nestloop = off SET jit = off AS $$
     SELECT l.partition_id,
-           CASE WHEN l.holder IS NOT NULL AND GREATEST(p.at, l.acquired_at) > find_active.now - interval '30 seconds' THEN true
+           CASE WHEN l.holder IS NOT NULL AND GREATEST(p.at, l.acquired_at) > find_active.now - interval '30 seconds'
+                    THEN true
                 ELSE p.position < (
                     -- high_watermark(), which as a function would cost three times as much.
                     SELECT c.first_sequence + c.event_count - 1
@@ -57,7 +58,9 @@ $$;
 -- found. The caller holds the subscription's row, so that one looks while the others wait, and need not look
 -- again. Those that were active and are held are looked at within ten seconds, a part each time, unless the whole
 -- is asked for. Answers whether it looked.
-CREATE OR REPLACE FUNCTION survey(owner subscriptions, since timestamptz, whole boolean, now timestamptz) RETURNS boolean
+CREATE OR REPLACE FUNCTION survey(
+    owner subscriptions, since timestamptz, whole boolean, now timestamptz
+) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     known surveys%ROWTYPE;
@@ -70,7 +73,8 @@ BEGIN
     turn := COALESCE(extract(epoch FROM known.made_at) / 10, 0);
     WITH found AS MATERIALIZED (
         SELECT f.partition_id, f.active
-        FROM find_active(owner.id, turn - floor(turn), CASE WHEN whole THEN 1 ELSE extract(epoch FROM now) / 10 - turn END, now) AS f
+        FROM find_active(owner.id, turn - floor(turn),
+                         CASE WHEN whole THEN 1 ELSE extract(epoch FROM now) / 10 - turn END, now) AS f
         WHERE f.active <> f.was_active
     ), gone AS (
         DELETE FROM active_partitions AS a
@@ -114,8 +118,9 @@ $$;
 -- how many partitions are free, who of the others has too little (short) or too much (ample), the furthest first,
 -- whether nothing has to move (balanced), and who is concerned if it has, with his quota.
 CREATE OR REPLACE FUNCTION find_share(
-    subscription_id bigint, consumer text, topic_ids bigint[], OUT shortage bigint, OUT cold bigint, OUT uncovered bigint, OUT free bigint,
-    OUT short text[], OUT ample text[], OUT balanced boolean, OUT concerned text[], OUT quotas bigint[]
+    subscription_id bigint, consumer text, topic_ids bigint[], OUT shortage bigint, OUT cold bigint,
+    OUT uncovered bigint, OUT free bigint, OUT short text[], OUT ample text[], OUT balanced boolean,
+    OUT concerned text[], OUT quotas bigint[]
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_nestloop = off SET jit = off AS $$
@@ -136,7 +141,8 @@ SET enable_nestloop = off SET jit = off AS $$
         WHERE b.state = 'ACTIVE'
         GROUP BY b.holder
     ), standing AS (
-        SELECT q.consumer, q.quota, q.quota - COALESCE(h.warm, 0) AS shortage, COALESCE(h.cold, 0) AS cold, t.unheld, t.free
+        SELECT q.consumer, q.quota, q.quota - COALESCE(h.warm, 0) AS shortage, COALESCE(h.cold, 0) AS cold, t.unheld,
+               t.free
         FROM totals AS t
         CROSS JOIN LATERAL quotas(find_share.subscription_id, find_share.topic_ids, t.active) AS q
         LEFT JOIN held AS h ON h.holder = q.consumer
@@ -262,7 +268,8 @@ BEGIN
         ORDER BY c.id
         FOR NO KEY UPDATE SKIP LOCKED
     ), turns AS (
-        SELECT h.id, first_turn - interval '1 second' + turn * (row_number() OVER (ORDER BY random()) - 1) AS at FROM chosen AS h
+        SELECT h.id, first_turn - interval '1 second' + turn * (row_number() OVER (ORDER BY random()) - 1) AS at
+        FROM chosen AS h
     )
     UPDATE consumers AS c
     SET called = true, check_in_at = LEAST(c.check_in_at, GREATEST(t.at, now))
@@ -278,8 +285,8 @@ $$;
 -- name: give_and_take
 -- Has a consumer give up and take what it should; answers how many it was asked for, and how many it took.
 CREATE OR REPLACE FUNCTION give_and_take(
-    owner subscriptions, consumer text, topic_ids bigint[], shortage bigint, cold bigint, uncovered bigint, now timestamptz,
-    OUT asked integer, OUT taken integer
+    owner subscriptions, consumer text, topic_ids bigint[], shortage bigint, cold bigint, uncovered bigint,
+    now timestamptz, OUT asked integer, OUT taken integer
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -297,7 +304,9 @@ $$;
 -- What a check-in does for topics that the same consumers take (NULL: all), once a survey was made: looks how all of
 -- them stand, has the consumer give up and take what it should, and calls the others who have too little or too much.
 -- Where that are all topics, it writes down what it found, for follow_share.
-CREATE OR REPLACE FUNCTION share_out(owner subscriptions, consumer text, topic_ids bigint[], now timestamptz) RETURNS void
+CREATE OR REPLACE FUNCTION share_out(
+    owner subscriptions, consumer text, topic_ids bigint[], now timestamptz
+) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     mine record;
@@ -370,7 +379,8 @@ $$;
 -- is paused, all that is held is asked for. Raises PS013, PS014.
 CREATE OR REPLACE FUNCTION check_in(subscription text, consumer text, session uuid, fresh boolean DEFAULT true)
 RETURNS TABLE (
-    topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint, history integer
+    topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint,
+    history integer
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -386,7 +396,9 @@ BEGIN
     PERFORM commit_durably();
     PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
     now := clock_timestamp();
-    SELECT GREATEST(owner.heartbeat_seconds, max(v.pace_seconds)) INTO pause FROM surveys AS v WHERE v.subscription_id = owner.id;
+    SELECT GREATEST(owner.heartbeat_seconds, max(v.pace_seconds)) INTO pause
+    FROM surveys AS v
+    WHERE v.subscription_id = owner.id;
     PERFORM extend_deadline(owner, consumer, session, now, now + make_interval(secs => pause * (0.9 + 0.2 * random())));
     SELECT d.expired INTO gone FROM collect_dead(owner.id, now) AS d;
     IF is_paused(owner.id) THEN

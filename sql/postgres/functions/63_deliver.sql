@@ -59,7 +59,8 @@ CREATE OR REPLACE FUNCTION limit_transaction(left_seconds double precision) RETU
 LANGUAGE plpgsql AS $$
 DECLARE
     allowed double precision := GREATEST(floor(left_seconds * 950), 1);
-    idle double precision := 1000 * extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval);
+    idle double precision
+        := 1000 * extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval);
     whole double precision;
 BEGIN
     IF idle = 0 OR idle > allowed THEN
@@ -135,7 +136,8 @@ BEGIN
                        'Pass arrays of the same length, at least one long.');
     ELSIF cardinality(partition_ids) <> (SELECT count(DISTINCT p.id) FROM unnest(partition_ids) AS p (id)) THEN
         -- Which of two positions came last would be chance, and a position could move back.
-        PERFORM refuse('PS006', 'a commit names a partition twice, or none', 'Pass the last position of each partition.');
+        PERFORM refuse('PS006', 'a commit names a partition twice, or none',
+                       'Pass the last position of each partition.');
     END IF;
     PERFORM hold_leases(owner, consumer, partition_ids, lease_epochs);
     SELECT given.*, stored.position AS present, high_watermark(given.partition_id) AS watermark,
@@ -191,8 +193,10 @@ $$;
 CREATE OR REPLACE FUNCTION refuse_set_back(counter text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM refuse('PS021', format('the counter %s stands below the numbers that it has given: something has set it back', counter),
-                   'After a restore or a failover: penstock restore reconcile raises it.');
+    PERFORM refuse(
+        'PS021',
+        format('the counter %s stands below the numbers that it has given: something has set it back', counter),
+        'After a restore or a failover: penstock restore reconcile raises it.');
 END
 $$;
 
@@ -209,13 +213,15 @@ BEGIN
     THEN
         PERFORM refuse_set_back('positions_id');
     END IF;
-    SELECT start_position(p.id, p.low_sequence, start) INTO wanted FROM partitions AS p WHERE p.id = present.partition_id;
+    SELECT start_position(p.id, p.low_sequence, start) INTO wanted
+    FROM partitions AS p
+    WHERE p.id = present.partition_id;
     UPDATE leases AS l
     SET state = 'AVAILABLE', holder = NULL, lease_epoch = l.lease_epoch + 1, acquired_at = NULL, release_deadline = NULL
     WHERE l.subscription_id = present.subscription_id AND l.partition_id = present.partition_id;
     INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, change, at)
-    VALUES (present.subscription_id, present.partition_id, present.lease_epoch + 1, COALESCE(present.holder, ''), 'seek',
-            clock_timestamp());
+    VALUES (present.subscription_id, present.partition_id, present.lease_epoch + 1, COALESCE(present.holder, ''),
+            'seek', clock_timestamp());
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
     VALUES (present.subscription_id, present.partition_id, wanted, present.lease_epoch + 1, 'seek');
     -- Whoever goes back gives its events new attempts.
@@ -302,7 +308,9 @@ $$;
 -- name: sweep
 -- Collects the dead of all subscriptions, as check-ins do, for those that nobody checks in to any more. A subscription
 -- whose row is locked is being served right now and is passed over.
-CREATE OR REPLACE FUNCTION sweep(max_rows integer DEFAULT 1000, OUT expired_consumers integer, OUT locked_leases integer)
+CREATE OR REPLACE FUNCTION sweep(
+    max_rows integer DEFAULT 1000, OUT expired_consumers integer, OUT locked_leases integer
+)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner record;
@@ -332,7 +340,8 @@ $$;
 -- How many commits the fence has refused since the installation, of anybody: NULL for who does not pass the walls.
 CREATE OR REPLACE FUNCTION rejected_commits() RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT CASE WHEN NOT sees_all() THEN NULL WHEN s.is_called THEN s.last_value + 1 ELSE 0 END FROM rejected_commits AS s
+    SELECT CASE WHEN NOT sees_all() THEN NULL WHEN s.is_called THEN s.last_value + 1 ELSE 0 END
+    FROM rejected_commits AS s
 $$;
 
 -- name: take_overs

@@ -18,7 +18,9 @@ $$;
 -- Leases one partition that nobody alive holds, if lease_epoch is still the one that was seen. Answers the
 -- position, or NULL when another was faster, a zombie's transaction still holds the lease, or the
 -- subscription is paused. Raises PS013, PS014.
-CREATE OR REPLACE FUNCTION claim(subscription text, consumer text, session uuid, partition_id bigint, lease_epoch bigint)
+CREATE OR REPLACE FUNCTION claim(
+    subscription text, consumer text, session uuid, partition_id bigint, lease_epoch bigint
+)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -171,7 +173,8 @@ BEGIN
     PERFORM require_read_committed('mark_low_water()');
     IF cardinality(partition_ids) <> cardinality(lease_epochs)
         OR cardinality(partition_ids) <> cardinality(mark_low_water.positions) THEN
-        PERFORM refuse('PS006', 'each partition needs one lease_epoch and one position', 'Pass arrays of the same length.');
+        PERFORM refuse('PS006', 'each partition needs one lease_epoch and one position',
+                       'Pass arrays of the same length.');
     END IF;
     FOR given IN
         SELECT l.partition_id, l.lease_epoch AS known_epoch, g.lease_epoch, g.position, l.holder
@@ -190,7 +193,8 @@ BEGIN
                            'After a restore that lost commits: penstock restore reconcile.');
         END IF;
         UPDATE leases AS l SET lease_epoch = given.lease_epoch
-        WHERE l.subscription_id = owner.id AND l.partition_id = given.partition_id AND l.lease_epoch < given.lease_epoch;
+        WHERE l.subscription_id = owner.id AND l.partition_id = given.partition_id
+          AND l.lease_epoch < given.lease_epoch;
         INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
         SELECT owner.id, given.partition_id, given.position, given.lease_epoch, 'commit'
         WHERE given.position > current_position(owner.id, given.partition_id);

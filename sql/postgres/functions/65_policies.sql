@@ -240,7 +240,9 @@ $$;
 -- name: store_policy
 -- Writes a policy as its next version, and what is now in force where it is inherited; answers the version. Nothing is
 -- written when it says so already. The caller has locked the scope.
-CREATE OR REPLACE FUNCTION store_policy(scope text, scope_id bigint, kind text, settings jsonb, origin text) RETURNS integer
+CREATE OR REPLACE FUNCTION store_policy(
+    scope text, scope_id bigint, kind text, settings jsonb, origin text
+) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
     present policies%ROWTYPE;
@@ -335,7 +337,8 @@ $$;
 -- Every policy that sets something, of what the login may see.
 CREATE OR REPLACE FUNCTION list_policies()
 RETURNS TABLE (
-    kind text, scope text, name text, settings jsonb, version integer, origin text, updated_at timestamptz, updated_by text
+    kind text, scope text, name text, settings jsonb, version integer, origin text, updated_at timestamptz,
+    updated_by text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT p.kind, p.scope, policy_scope_name(p.scope, p.scope_id), p.settings, p.version, p.origin, p.updated_at,
@@ -343,7 +346,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     FROM policies AS p
     WHERE p.settings <> '{}' AND CASE p.scope
         WHEN 'namespace' THEN has_right(p.scope_id, 'any')
-        WHEN 'topic' THEN (SELECT NOT t.restricted OR has_right(t.namespace_id, 'any') FROM topics AS t WHERE t.id = p.scope_id)
+        WHEN 'topic'
+            THEN (SELECT NOT t.restricted OR has_right(t.namespace_id, 'any') FROM topics AS t WHERE t.id = p.scope_id)
         WHEN 'subscription' THEN NOT reads_hidden(p.scope_id)
         ELSE true
     END

@@ -38,16 +38,16 @@ $$;
 CREATE OR REPLACE FUNCTION list_subscriptions()
 RETURNS TABLE (
     name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
-    release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz, paused_by text,
-    paused_reason text
+    release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz,
+    paused_by text, paused_reason text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.name, s.mode, ARRAY(
                SELECT t.address FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
                WHERE r.subscription_id = s.id
                ORDER BY t.address),
-           s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.max_consumers, s.created_at, s.paused_at, s.paused_by,
-           s.paused_reason
+           s.heartbeat_seconds, s.lease_seconds, s.release_seconds, s.max_consumers, s.created_at, s.paused_at,
+           s.paused_by, s.paused_reason
     FROM subscriptions AS s
     WHERE NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id)
     ORDER BY s.name
@@ -58,8 +58,8 @@ $$;
 CREATE OR REPLACE FUNCTION describe_subscription(subscription text)
 RETURNS TABLE (
     name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
-    release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz, paused_by text,
-    paused_reason text
+    release_seconds double precision, max_consumers integer, created_at timestamptz, paused_at timestamptz,
+    paused_by text, paused_reason text
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -98,8 +98,9 @@ $$;
 -- they have named (NULL: all) and the last error that they have reported.
 CREATE OR REPLACE FUNCTION subscription_consumers(subscription text DEFAULT NULL)
 RETURNS TABLE (
-    subscription text, consumer text, weight double precision, topics text[], joined_at timestamptz, heartbeat_at timestamptz,
-    deadline timestamptz, live boolean, leases bigint, last_error text, last_error_at timestamptz
+    subscription text, consumer text, weight double precision, topics text[], joined_at timestamptz,
+    heartbeat_at timestamptz, deadline timestamptz, live boolean, leases bigint, last_error text,
+    last_error_at timestamptz
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.name, c.id, c.weight, (
@@ -127,7 +128,9 @@ RETURNS TABLE (
     lag_seconds double precision, state text, holder text, lease_epoch bigint
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT g.* FROM subscription_lag(unleased_cursors.subscription) AS g WHERE g.state = 'AVAILABLE' AND g.lag_events > 0
+    SELECT g.*
+    FROM subscription_lag(unleased_cursors.subscription) AS g
+    WHERE g.state = 'AVAILABLE' AND g.lag_events > 0
 $$;
 
 -- name: leased_cursors
@@ -136,11 +139,12 @@ $$;
 CREATE OR REPLACE FUNCTION leased_cursors(subscription text DEFAULT NULL)
 RETURNS TABLE (
     subscription text, topic text, partition integer, holder text, state text, lease_epoch bigint, "position" bigint,
-    high_watermark bigint, lag_events bigint, acquired_at timestamptz, deadline timestamptz, release_deadline timestamptz
+    high_watermark bigint, lag_events bigint, acquired_at timestamptz, deadline timestamptz,
+    release_deadline timestamptz
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT s.name, t.address, p.number, l.holder, l.state, l.lease_epoch, at.position, at.watermark, at.watermark - at.position,
-           l.acquired_at, c.deadline, l.release_deadline
+    SELECT s.name, t.address, p.number, l.holder, l.state, l.lease_epoch, at.position, at.watermark,
+           at.watermark - at.position, l.acquired_at, c.deadline, l.release_deadline
     FROM (
         SELECT i.* FROM subscriptions AS i
         WHERE (leased_cursors.subscription IS NULL OR i.name = leased_cursors.subscription)
@@ -170,7 +174,8 @@ RETURNS TABLE (
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.name, s.heartbeat_seconds, (
                SELECT count(*) FROM leases AS l
-               WHERE l.subscription_id = s.id AND high_watermark(l.partition_id) > current_position(s.id, l.partition_id)),
+               WHERE l.subscription_id = s.id
+                 AND high_watermark(l.partition_id) > current_position(s.id, l.partition_id)),
            alive.consumers, alive.weight, changes.moves, changes.take_overs, (
                SELECT h.at FROM lease_history AS h WHERE h.subscription_id = s.id ORDER BY h.at DESC LIMIT 1),
            s.paused_at

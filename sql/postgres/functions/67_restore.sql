@@ -1,7 +1,8 @@
 -- name: counters
 -- Every counter of the log, by the catalogue: a sequence, and a column that takes its numbers. is_indexed: the highest
 -- number is found by one look into an index.
-CREATE OR REPLACE FUNCTION counters() RETURNS TABLE (counter regclass, source regclass, source_column name, is_indexed boolean)
+CREATE OR REPLACE FUNCTION counters()
+RETURNS TABLE (counter regclass, source regclass, source_column name, is_indexed boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT s.oid::regclass, t.oid::regclass, a.attname,
            EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = t.oid AND i.indkey[0] = a.attnum AND i.indpred IS NULL)
@@ -28,12 +29,14 @@ $$;
 -- table itself, of which rows may be gone.
 CREATE OR REPLACE FUNCTION numbers_elsewhere() RETURNS TABLE (counter name, source name, source_column name)
 LANGUAGE sql IMMUTABLE AS $$
-    VALUES ('events_id'::name, 'events_kept'::name, 'id'::name), ('events_id', 'delayed', 'id'), ('events_id', 'chunks', 'last_id'),
-        ('events_id', 'ticks', 'highest_id'), ('chunks_id', 'ticks', 'chunk_id'),
+    VALUES ('events_id'::name, 'events_kept'::name, 'id'::name), ('events_id', 'delayed', 'id'),
+        ('events_id', 'chunks', 'last_id'), ('events_id', 'ticks', 'highest_id'), ('chunks_id', 'ticks', 'chunk_id'),
         ('topics_id_seq', 'deleted_topics', 'topic_id'), ('blocks_id', 'relay_failures', 'block_id'),
         ('dead_letters_id_seq', 'dropped_letters', 'id'),
-        ('subscriptions_id_seq', 'positions', 'subscription_id'), ('subscriptions_id_seq', 'lease_history', 'subscription_id'),
-        ('subscriptions_id_seq', 'blocks', 'subscription_id'), ('subscriptions_id_seq', 'dropped_letters', 'subscription_id')
+        ('subscriptions_id_seq', 'positions', 'subscription_id'),
+        ('subscriptions_id_seq', 'lease_history', 'subscription_id'),
+        ('subscriptions_id_seq', 'blocks', 'subscription_id'),
+        ('subscriptions_id_seq', 'dropped_letters', 'subscription_id')
 $$;
 
 -- name: highest_number
@@ -48,7 +51,8 @@ BEGIN
     FOR part IN
         SELECT s.first_id, s.last_id, min(s.first_id) OVER () - 1 AS gone_id
         FROM slices AS s
-        WHERE s.parent::name = (SELECT c.relname FROM pg_class AS c WHERE c.oid = source) AND s.parent NOT IN ('delayed', 'ticks')
+        WHERE s.parent::name = (SELECT c.relname FROM pg_class AS c WHERE c.oid = source)
+          AND s.parent NOT IN ('delayed', 'ticks')
         ORDER BY s.first_id DESC
     LOOP
         EXECUTE format('SELECT max(t.%1$I) FROM %2$s AS t WHERE t.%1$I BETWEEN $1 AND $2', source_column, source)
@@ -76,17 +80,22 @@ DECLARE
     highest bigint;
 BEGIN
     FOR known IN
-        SELECT c.counter, c.source, c.source_column, false AS elsewhere FROM counters() AS c WHERE wholly OR c.is_indexed
+        SELECT c.counter, c.source, c.source_column, false AS elsewhere
+        FROM counters() AS c
+        WHERE wholly OR c.is_indexed
         UNION ALL
-        SELECT n.counter::text::regclass, n.source::text::regclass, n.source_column, true FROM numbers_elsewhere() AS n WHERE wholly
+        SELECT n.counter::text::regclass, n.source::text::regclass, n.source_column, true
+        FROM numbers_elsewhere() AS n
+        WHERE wholly
     LOOP
         IF known.elsewhere THEN
             EXECUTE format('SELECT max(t.%I) FROM %s AS t', known.source_column, known.source) INTO highest;
         ELSE
             highest := highest_number(known.source, known.source_column);
         END IF;
-        EXECUTE format('SELECT setval(%L::regclass, $1) FROM %s AS s WHERE $1 > s.last_value - (NOT s.is_called)::integer',
-                       known.counter, known.counter) USING highest;
+        EXECUTE format(
+            'SELECT setval(%L::regclass, $1) FROM %s AS s WHERE $1 > s.last_value - (NOT s.is_called)::integer',
+            known.counter, known.counter) USING highest;
     END LOOP;
 END
 $$;
@@ -103,21 +112,26 @@ DECLARE
     lease record;
 BEGIN
     PERFORM raise_counters(true);
-    INSERT INTO histories (history, reason) SELECT max(h.history) + 1, left(open_history.reason, 2000) FROM histories AS h
+    INSERT INTO histories (history, reason)
+    SELECT max(h.history) + 1, left(open_history.reason, 2000)
+    FROM histories AS h
     RETURNING histories.history INTO opened;
     FOR lease IN
         SELECT l.* FROM leases AS l ORDER BY l.subscription_id, l.partition_id FOR UPDATE
     LOOP
         lease.lease_epoch := GREATEST(lease.lease_epoch, opened::bigint << 32) + 1;
         UPDATE leases AS l
-        SET state = 'AVAILABLE', holder = NULL, acquired_at = NULL, release_deadline = NULL, lease_epoch = lease.lease_epoch
+        SET state = 'AVAILABLE', holder = NULL, acquired_at = NULL, release_deadline = NULL,
+            lease_epoch = lease.lease_epoch
         WHERE l.subscription_id = lease.subscription_id AND l.partition_id = lease.partition_id;
         IF lease.holder IS NOT NULL THEN
             INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, change, at)
-            VALUES (lease.subscription_id, lease.partition_id, lease.lease_epoch, lease.holder, 'history', clock_timestamp());
+            VALUES (lease.subscription_id, lease.partition_id, lease.lease_epoch, lease.holder, 'history',
+                    clock_timestamp());
         END IF;
         INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
-        SELECT lease.subscription_id, lease.partition_id, high_watermark(lease.partition_id), lease.lease_epoch, 'history'
+        SELECT lease.subscription_id, lease.partition_id, high_watermark(lease.partition_id), lease.lease_epoch,
+               'history'
         WHERE current_position(lease.subscription_id, lease.partition_id) > high_watermark(lease.partition_id);
     END LOOP;
     DELETE FROM stops;
@@ -214,8 +228,8 @@ RETURNS TABLE (
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT t.address, p.number, high_watermark(p.id), beyond.sequence, beyond.history, beyond.source, beyond.reported_at
     FROM (
-        SELECT s.partition_id, s.sequence, s.history, s.source || COALESCE(' (stops "' || o.name || '" alone)', '') AS source,
-               s.reported_at
+        SELECT s.partition_id, s.sequence, s.history,
+               s.source || COALESCE(' (stops "' || o.name || '" alone)', '') AS source, s.reported_at
         FROM stops AS s LEFT JOIN subscriptions AS o ON o.id = s.subscription_id
         WHERE s.history >= current_history()
         UNION ALL

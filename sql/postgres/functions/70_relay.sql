@@ -21,7 +21,8 @@ $$;
 CREATE OR REPLACE FUNCTION open_block(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, max_events integer, max_bytes bigint
 ) RETURNS TABLE (
-    block_id bigint, first_sequence bigint, last_sequence bigint, repeated boolean, attempt integer, topic text, known_as text
+    block_id bigint, first_sequence bigint, last_sequence bigint, repeated boolean, attempt integer, topic text,
+    known_as text
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off AS $$
@@ -75,7 +76,9 @@ $$;
 -- name: read_block
 -- The events of a block, without those that are already dead letters of this subscription; of a
 -- partition that it does not read, none.
-CREATE OR REPLACE FUNCTION read_block(subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint)
+CREATE OR REPLACE FUNCTION read_block(
+    subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint
+)
 RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
     created_at timestamptz, sequenced_at timestamptz
@@ -132,8 +135,8 @@ BEGIN
     PERFORM commit_durably();
     PERFORM hold_leases(owner, consumer, ARRAY[dead_letter.partition_id], ARRAY[dead_letter.lease_epoch]);
     INSERT INTO dead_letters (
-        subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload, created_at,
-        reason)
+        subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
+        created_at, reason)
     SELECT owner.id, dead_letter.partition_id, r.sequence, current_history(), r.event_id, r.key, r.type, r.content_type,
            r.headers, r.payload, r.created_at, left(dead_letter.reason, 2000)
     FROM read_log(dead_letter.partition_id, dead_letter.sequence, 1) AS r

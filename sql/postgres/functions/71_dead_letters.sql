@@ -43,8 +43,8 @@ $$;
 -- not counted here; reason is why it is suspect. With uncounted = -1 a group of suspects begins at the event, which is
 -- on record, and counts for none of them. Raises PS010, PS011, PS013, PS018.
 CREATE OR REPLACE FUNCTION begin_attempt(
-    subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, uncounted integer DEFAULT 0,
-    reason text DEFAULT ''
+    subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint,
+    uncounted integer DEFAULT 0, reason text DEFAULT ''
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -91,11 +91,11 @@ DECLARE
     most CONSTANT integer := 10000;
 BEGIN
     INSERT INTO dead_letters AS d (
-        subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload, created_at,
-        reason, attempts, parked, redriven_at)
-    SELECT store_letters.subscription_id, store_letters.partition_id, r.sequence, current_history(), r.event_id, r.key, r.type,
-           r.content_type, r.headers, r.payload, r.created_at, left(store_letters.reason, 2000), store_letters.attempts,
-           store_letters.parked AND r.key IS NOT NULL,
+        subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
+        created_at, reason, attempts, parked, redriven_at)
+    SELECT store_letters.subscription_id, store_letters.partition_id, r.sequence, current_history(), r.event_id, r.key,
+           r.type, r.content_type, r.headers, r.payload, r.created_at, left(store_letters.reason, 2000),
+           store_letters.attempts, store_letters.parked AND r.key IS NOT NULL,
            CASE WHEN behind AND NOT EXISTS (
                SELECT FROM dead_letters AS w
                WHERE w.subscription_id = store_letters.subscription_id AND w.partition_id = store_letters.partition_id
@@ -216,9 +216,10 @@ BEGIN
         RETURNING d.*
     )
     INSERT INTO dropped_letters (
-        subscription_id, id, partition_id, sequence, history, event_id, key, type, reason, attempts, died_at, dropped_by)
-    SELECT d.subscription_id, d.id, d.partition_id, d.sequence, d.history, d.event_id, d.key, d.type, d.reason, d.attempts,
-           d.died_at, session_user
+        subscription_id, id, partition_id, sequence, history, event_id, key, type, reason, attempts, died_at,
+        dropped_by)
+    SELECT d.subscription_id, d.id, d.partition_id, d.sequence, d.history, d.event_id, d.key, d.type, d.reason,
+           d.attempts, d.died_at, session_user
     FROM dropped AS d;
     GET DIAGNOSTICS gone = ROW_COUNT;
     RETURN gone;

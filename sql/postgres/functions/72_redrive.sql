@@ -7,7 +7,8 @@ BEGIN
         UPDATE dead_letters AS d
         SET redriven_at = NULL, died_at = clock_timestamp(),
             reason = COALESCE(NULLIF(left(return_letters.reason, 2000), ''), d.reason)
-        WHERE d.subscription_id = return_letters.subscription_id AND d.id = ANY (letter_ids) AND d.redriven_at IS NOT NULL
+        WHERE d.subscription_id = return_letters.subscription_id AND d.id = ANY (letter_ids)
+          AND d.redriven_at IS NOT NULL
         RETURNING d.id, d.partition_id, d.parked, d.key
     )
     UPDATE dead_letters AS w
@@ -25,8 +26,8 @@ $$;
 CREATE OR REPLACE FUNCTION poll_redriven(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], max_events integer DEFAULT 100
 ) RETURNS TABLE (
-    letter_id bigint, attempts integer, parked boolean, history integer, partition_id bigint, sequence bigint, event_id uuid,
-    key text, type text, content_type text, headers jsonb, payload bytea, created_at timestamptz
+    letter_id bigint, attempts integer, parked boolean, history integer, partition_id bigint, sequence bigint,
+    event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea, created_at timestamptz
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -103,8 +104,8 @@ BEGIN
     )
     SELECT count(*), array_agg(d.key) FILTER (WHERE d.parked) INTO finished, freed FROM done AS d;
     IF finished <> COALESCE(cardinality(letter_ids), 0) THEN
-        PERFORM refuse('PS041', format('of %s redriven dead letters %s are not waiting any more', cardinality(letter_ids),
-                                       cardinality(letter_ids) - finished),
+        PERFORM refuse('PS041', format('of %s redriven dead letters %s are not waiting any more',
+                                       cardinality(letter_ids), cardinality(letter_ids) - finished),
                        'Roll back: they were finished before, dropped, or given back.');
     END IF;
     WITH next AS (

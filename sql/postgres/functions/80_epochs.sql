@@ -75,8 +75,8 @@ $$;
 -- The sealed log epochs of a topic, with the targets that hold a verified copy; known_as: see describe_topic.
 CREATE OR REPLACE FUNCTION log_epochs_of(topic text)
 RETURNS TABLE (
-    partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text,
-    sealed_at timestamptz, dropped_at timestamptz, targets text[], known_as text
+    partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint,
+    checksum text, sealed_at timestamptz, dropped_at timestamptz, targets text[], known_as text
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -96,8 +96,8 @@ $$;
 -- The sealed log epochs of a topic of which a target holds no verified copy.
 CREATE OR REPLACE FUNCTION missing_copies(topic text, target text)
 RETURNS TABLE (
-    partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text,
-    sealed_at timestamptz, dropped_at timestamptz, targets text[], known_as text
+    partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint,
+    checksum text, sealed_at timestamptz, dropped_at timestamptz, targets text[], known_as text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT e.* FROM log_epochs_of(missing_copies.topic) AS e WHERE missing_copies.target <> ALL (e.targets)
@@ -133,8 +133,9 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     IF (sealed.event_count, sealed.checksum) IS DISTINCT FROM (record_copy.event_count, record_copy.checksum) THEN
-        PERFORM refuse('PS017', format('the copy of log epoch %s on "%s" has %s events and checksum %s, the seal says %s and %s',
-                                       log_epoch, target, event_count, checksum, sealed.event_count, sealed.checksum),
+        PERFORM refuse('PS017',
+                       format('the copy of log epoch %s on "%s" has %s events and checksum %s, the seal says %s and %s',
+                              log_epoch, target, event_count, checksum, sealed.event_count, sealed.checksum),
                        'Write the copy again; nothing was recorded.');
     END IF;
     INSERT INTO epoch_copies AS c (partition_id, log_epoch, target, location, state)
@@ -184,8 +185,8 @@ BEGIN
     RETURN CASE
         WHEN policy.topic_id IS NULL THEN 'no retention policy'
         WHEN slowest.position < epoch.last_sequence
-            THEN format('subscription "%s" stands at %s, log epoch %s ends at %s', slowest.subscription, slowest.position,
-                        epoch.log_epoch, epoch.last_sequence)
+            THEN format('subscription "%s" stands at %s, log epoch %s ends at %s', slowest.subscription,
+                        slowest.position, epoch.log_epoch, epoch.last_sequence)
         WHEN verified < policy.copies
             THEN format('log epoch %s has %s of %s verified copies', epoch.log_epoch, verified, policy.copies)
         WHEN epoch.sealed_at + make_interval(secs => policy.minimum_age_seconds) > clock_timestamp()
@@ -244,7 +245,8 @@ BEGIN
     PERFORM commit_durably();
     PERFORM require_read_committed('clean()');
     PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;
-    FOR part IN SELECT p.id, p.number, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number
+    FOR part IN
+        SELECT p.id, p.number, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number
     LOOP
         partition := part.number;
         old_low_sequence := part.low_sequence;

@@ -3,18 +3,21 @@
 -- transaction, and how many event ids the storage can still take. Behind walls it counts what the login may
 -- see, and NULL is what nobody's topics tell of.
 CREATE OR REPLACE FUNCTION log_status(
-    OUT unsequenced_events bigint, OUT unsequenced_age_seconds double precision, OUT last_pass_age_seconds double precision,
-    OUT oldest_transaction_seconds double precision, OUT event_ids_ready bigint, OUT rejected_commits bigint,
-    OUT history integer, OUT topics bigint, OUT subscriptions bigint
+    OUT unsequenced_events bigint, OUT unsequenced_age_seconds double precision,
+    OUT last_pass_age_seconds double precision, OUT oldest_transaction_seconds double precision,
+    OUT event_ids_ready bigint, OUT rejected_commits bigint, OUT history integer, OUT topics bigint,
+    OUT subscriptions bigint
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT u.events, u.oldest_age_seconds,
            CASE WHEN l.whole THEN
-               extract(epoch FROM clock_timestamp() - (SELECT t.passed_at FROM ticks AS t ORDER BY t.id DESC LIMIT 1)) END,
+               extract(epoch FROM clock_timestamp() - (SELECT t.passed_at FROM ticks AS t ORDER BY t.id DESC LIMIT 1))
+           END,
            CASE WHEN l.whole THEN COALESCE((
                SELECT max(extract(epoch FROM clock_timestamp() - a.xact_start))
                FROM pg_stat_activity AS a
-               WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid()), 0) END,
+               WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL
+                 AND a.pid <> pg_backend_pid()), 0) END,
            (SELECT r.ready FROM slices_ready() AS r WHERE r.parent = 'events' AND l.whole),
            rejected_commits(), current_history(),
            (SELECT count(*) FROM topics AS t WHERE l.whole OR NOT t.restricted OR has_right(t.namespace_id, 'any')),

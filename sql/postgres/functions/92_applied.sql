@@ -3,7 +3,8 @@
 -- tables can tell whether the schema fits them.
 CREATE OR REPLACE FUNCTION applied_migrations()
 RETURNS TABLE (
-    version integer, name text, checksum text, oldest_program integer, program text, applied_at timestamptz, applied_by text
+    version integer, name text, checksum text, oldest_program integer, program text, applied_at timestamptz,
+    applied_by text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT m.version, m.name, m.checksum, m.oldest_program, m.program, m.applied_at, m.applied_by

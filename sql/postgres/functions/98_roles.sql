@@ -8,14 +8,15 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     FROM (VALUES
         ('publisher', 'publish publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces
             namespace_exists list_topics current_history applied_migrations setting'),
-        ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
+        ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit
+            release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
             dead_letter dead_letters_of report_positions fetch high_watermarks list_namespaces
             namespace_exists list_topics describe_topic current_history applied_migrations setting policy_of
             subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
-            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
-            dead_letter_of
+            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven
+            redrive dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics'),
@@ -32,7 +33,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
             sequence announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join
-            check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag take_overs
+            check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag
+            take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
             record_copy copies_of missing_copies forget_copy clean keep_events carry_positions
             condemn_slices condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks
@@ -42,8 +44,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles
             set_policy clear_policy policy_of policy_history list_policies subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
-            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven redrive
-            dead_letter_of drop_dead_letters
+            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven
+            redrive dead_letter_of drop_dead_letters
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics')

@@ -154,8 +154,10 @@ def test_created_as_a_partition_it_is_not(connection: Connection, database_url: 
     without_guard(
         connection,
         "add_slice",
-        "EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS"
-        " INCLUDING STORAGE INCLUDING INDEXES)', slice_name, parent);",
+        "EXECUTE format(\n"
+        "        'CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS"
+        " INCLUDING STORAGE INCLUDING INDEXES)',\n"
+        "        slice_name, parent);",
         "EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES FROM (%s) TO (%s)', slice_name,"
         " parent, start_id, start_id + size); RETURN slice_name;",
     )
