@@ -12,7 +12,6 @@ _BLOCK = re.compile(r"^-- name: (\S+)$", re.MULTILINE)
 #: What has the same name on both dialects and stands in two places, and why.
 TWO_PLACES = {
     "raise_counters": "on MySQL an era begins with it, on PostgreSQL a history",
-    "publish_batch": "on PostgreSQL it is as short as publish",
     "needed_events": "on MySQL a view of the index, on PostgreSQL what a drop asks",
 }
 
