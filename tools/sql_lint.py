@@ -19,7 +19,12 @@ LONGEST_LINE = 120
 #: Migrations that were applied before there was a limit: up to this number, by dialect.
 LONG_MIGRATIONS = {"postgres": 24, "mysql": 18}
 #: Files that are still to be wrapped.
-LONG_FILES = frozenset({"48_eras.sql", "50_sequence.sql"})
+LONG_FILES = frozenset(
+    {
+        "sql/postgres/functions/48_eras.sql",
+        "sql/postgres/functions/50_sequence.sql",
+    }
+)
 
 #: What is not written, and why.
 NOT_PORTABLE = {
@@ -65,14 +70,12 @@ _LOCKS_ON_PURPOSE = re.compile(r"\bFOR\s+UPDATE\b|\bLOCK\s+IN\s+SHARE\s+MODE\b",
 
 _PROCEDURE = re.compile(r"^CREATE PROCEDURE\b.*?^END;", re.DOTALL | re.MULTILINE)
 _WHOLE_CALL = re.compile(
-    r"CALL undo_call\(\)(?:(?:; DO LAST_INSERT_ID\(id_before\))?\}\}|;\s+RESIGNAL;\s+END;)\s+"
+    r"CALL undo_call\(\)(?:; DO LAST_INSERT_ID\(id_before\))?\}\}\s+"
     r"CALL begin_call\(.*CALL end_call\(\);\s+END;\Z",
     re.DOTALL,
 )
 #: Such a handler is written as a marker, which penstock.database.mysql.markers writes out.
 _HANDLER = re.compile(r"\bDECLARE\s+EXIT\s+HANDLER\s+FOR\s+SQLEXCEPTION\b", re.IGNORECASE)
-#: Files that still write it out.
-OWN_HANDLERS = frozenset({"50_sequence.sql"})
 _NOISE = re.compile(r"/\*[!M]*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`", re.DOTALL)
 #: What gathers rows into one value, which ends where a session says so: MySQL cuts GROUP_CONCAT,
 #: MariaDB all three, and closes an array behind the cut.
@@ -107,7 +110,7 @@ def _long_lines(path: Path, text: str) -> Iterator[str]:
     is_old = (
         path.parent.name == "migrations" and int(path.name[:4]) <= LONG_MIGRATIONS[path.parts[1]]
     )
-    if is_old or path.name in LONG_FILES:
+    if is_old or path.as_posix() in LONG_FILES:
         return
     for number, line in enumerate(text.splitlines(), start=1):
         if len(line) > LONGEST_LINE:
@@ -125,7 +128,7 @@ def _mysql(path: Path, text: str) -> Iterator[str]:
             yield f"{path}:{_line(code, found.start())}: {words}: no control of the transaction"
         for line in _open_calls(code):
             yield f"{path}:{line}: begin_call comes right after undo_call's handler, end_call last"
-        for found in () if path.name in OWN_HANDLERS else _HANDLER.finditer(code):
+        for found in _HANDLER.finditer(code):
             line = _line(code, found.start())
             yield f"{path}:{line}: write the handler as {{{{on error: a statement; ...}}}}"
         for line in _hidden_locks(code):

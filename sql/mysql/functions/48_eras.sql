@@ -1,7 +1,8 @@
 -- name: find_log_identity
--- Which server this is, and when log_mark was made (seconds since 1970). MySQL keeps the first in its data directory, so a copy of
--- that has it too, and a replica has another one; the second is that of the CREATE TABLE. MariaDB knows a server only by the
--- server_id that replicas must not share, but answers the time of the file, so that a copy of files is told apart as well.
+-- Which server this is, and when log_mark was made (seconds since 1970). MySQL keeps the first in its data
+-- directory, so a copy of that has it too, and a replica has another one; the second is that of the CREATE TABLE.
+-- MariaDB knows a server only by the server_id that replicas must not share, but answers the time of the file, so
+-- that a copy of files is told apart as well.
 CREATE PROCEDURE find_log_identity(OUT server VARCHAR(200), OUT made BIGINT)
 READS SQL DATA
 BEGIN
@@ -21,14 +22,16 @@ CREATE PROCEDURE find_highest_id(OUT highest BIGINT)
 READS SQL DATA
 BEGIN
     SELECT GREATEST(s.settled_block * 256 + 255, COALESCE((SELECT MAX(p.block) * 256 + 255 FROM pending AS p), 0),
-                    COALESCE((SELECT MAX(e.id) FROM events AS e), 0), COALESCE((SELECT MAX(c.last_id) FROM chunks AS c), 0))
+                    COALESCE((SELECT MAX(e.id) FROM events AS e), 0),
+                    COALESCE((SELECT MAX(c.last_id) FROM chunks AS c), 0))
     INTO highest
     FROM sequencer AS s;
 END;
 
 -- name: raise_counters
--- After a restore: no id is given a second time, whatever became of the counters. A dump of the rows alone does not carry them, and
--- pending is empty as a rule. A row with a number of its own raises a counter, for good, and is gone before anyone sees it.
+-- After a restore: no id is given a second time, whatever became of the counters. A dump of the rows alone
+-- does not carry them, and pending is empty as a rule. A row with a number of its own raises a counter, for
+-- good, and is gone before anyone sees it.
 CREATE PROCEDURE raise_counters()
 BEGIN
     DECLARE highest, gone_topic, last_topic, given, lowest BIGINT;
@@ -56,8 +59,8 @@ BEGIN
 END;
 
 -- name: raise_other_counters
--- The same for numbers of rows that can be gone while others still tell of them: a subscription would go on where the one before it
--- stood, a block would have its failures.
+-- The same for numbers of rows that can be gone while others still tell of them: a subscription would go on where the
+-- one before it stood, a block would have its failures.
 CREATE PROCEDURE raise_other_counters()
 BEGIN
     DECLARE gone, last BIGINT;
@@ -81,16 +84,18 @@ BEGIN
     SELECT MAX(d.id) INTO gone FROM dropped_letters AS d;
     SELECT MAX(d.id) INTO last FROM dead_letters AS d;
     IF gone > COALESCE(last, 0) THEN
-        INSERT INTO dead_letters (subscription_id, partition_id, sequence, history, event_id, type, content_type, payload,
-                                  created_at, reason, id)
+        INSERT INTO dead_letters (
+            subscription_id, partition_id, sequence, history, event_id, type, content_type, payload, created_at, reason,
+            id)
         VALUES (0, 0, 0, 0, REPEAT(CHAR(0), 16), '', '', '', UTC_TIMESTAMP(6), '', gone);
         DELETE FROM dead_letters WHERE id = gone;
     END IF;
 END;
 
 -- name: find_doubtful
--- The first id, of a log that was loaded from a dump, that has to be compared with the index: the lowest that waits, or of a day
--- before the newest event. What a dump tears apart was in flight while it was made. oldest_at: nothing above it is older.
+-- The first id, of a log that was loaded from a dump, that has to be compared with the index: the lowest that
+-- waits, or of a day before the newest event. What a dump tears apart was in flight while it was made.
+-- oldest_at: nothing above it is older.
 CREATE PROCEDURE find_doubtful(boundary BIGINT, OUT first_id BIGINT, OUT oldest_at DATETIME(6))
 READS SQL DATA
 BEGIN
@@ -118,8 +123,8 @@ BEGIN
 END;
 
 -- name: open_era
--- Begins a new era after a restore, and with it a history. Where a dump was loaded, pending and the index of the log need not fit
--- each other, and are compared. A replica or a copy of the files is as whole as the server was.
+-- Begins a new era after a restore, and with it a history. Where a dump was loaded, pending and the index of the log
+-- need not fit each other, and are compared. A replica or a copy of the files is as whole as the server was.
 CREATE PROCEDURE open_era(server VARCHAR(200), made BIGINT, is_loaded BOOLEAN)
 BEGIN
     DECLARE boundary, first_id BIGINT;
@@ -139,8 +144,9 @@ BEGIN
 END;
 
 -- name: enter_era
--- Opens the next era if the log is no longer where it was. state is the sequencer's row: while it is as this session has left it,
--- nothing was restored under its feet, and the catalog, which is slow, is not asked. Answers whether a repair is under way.
+-- Opens the next era if the log is no longer where it was. state is the sequencer's row: while it is as this
+-- session has left it, nothing was restored under its feet, and the catalog, which is slow, is not asked.
+-- Answers whether a repair is under way.
 CREATE PROCEDURE enter_era(state VARCHAR(200), OUT is_repair BOOLEAN)
 BEGIN
     DECLARE server_now, server_then VARCHAR(200);
@@ -165,8 +171,8 @@ BEGIN
 END;
 
 -- name: find_needs_repair
--- Whether events of before the last restore may lack their sequence though nothing waits: the era is new, or nobody has noticed yet
--- that it has to begin.
+-- Whether events of before the last restore may lack their sequence though nothing waits: the era is new, or nobody
+-- has noticed yet that it has to begin.
 CREATE PROCEDURE find_needs_repair(OUT is_needed BOOLEAN)
 READS SQL DATA
 BEGIN

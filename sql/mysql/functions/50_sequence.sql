@@ -1,11 +1,11 @@
 -- name: claim_blocks
--- Puts what was published and committed into the session's table claimed: the late blocks and those above the floor, in order;
--- blocks of together at least wanted events, when there are so many; is_all says that nothing was left. One consistent read,
--- because it sees one moment: of a transaction it sees all blocks or none, and with a block everything that had been
--- committed when its transaction began. This is what makes the order of the log. Several statements, or a scan that passes by locked
--- rows, meet the second block of a transaction whose first they have passed. A block holds an event at least, so wanted blocks are
--- enough; what has none is a number that settle_block has taken. The caller holds the sequencer's row: what an earlier pass has
--- claimed is gone, and nobody else takes these.
+-- Puts what was published and committed into the session's table claimed: the late blocks and those above the floor, in
+-- order; blocks of together at least wanted events, when there are so many; is_all says that nothing was left. One
+-- consistent read, because it sees one moment: of a transaction it sees all blocks or none, and with a block everything
+-- that had been committed when its transaction began. This is what makes the order of the log. Several statements, or a
+-- scan that passes by locked rows, meet the second block of a transaction whose first they have passed. A block holds
+-- an event at least, so wanted blocks are enough; what has none is a number that settle_block has taken. The caller
+-- holds the sequencer's row: what an earlier pass has claimed is gone, and nobody else takes these.
 CREATE PROCEDURE claim_blocks(bottom BIGINT, wanted INT, OUT is_all BOOLEAN)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS claimed (
@@ -33,8 +33,8 @@ BEGIN
 END;
 
 -- name: cut_claimed
--- Leaves exactly wanted events in claimed, by taking less of the last block and nothing of what lies behind it. Answers the last
--- block of which everything was taken (0 for none), and whether something was left.
+-- Leaves exactly wanted events in claimed, by taking less of the last block and nothing of what lies behind it. Answers
+-- the last block of which everything was taken (0 for none), and whether something was left.
 CREATE PROCEDURE cut_claimed(wanted INT, OUT last_block BIGINT, OUT is_cut BOOLEAN)
 BEGIN
     DECLARE cut_block, all_before BIGINT;
@@ -55,8 +55,9 @@ BEGIN
 END;
 
 -- name: collect_batch
--- Puts the events of a pass into the session's table batch, in the order in which they get their sequences: first the delayed ones
--- that are due, by due time, then the claimed ones by id. Claimed ones that are not due yet go to delayed_events.
+-- Puts the events of a pass into the session's table batch, in the order in which they get their
+-- sequences: first the delayed ones that are due, by due time, then the claimed ones by id. Claimed ones
+-- that are not due yet go to delayed_events.
 CREATE PROCEDURE collect_batch(wanted INT, present DATETIME(6), after_due DATETIME(6), after_id BIGINT)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS batch (
@@ -98,21 +99,19 @@ BEGIN
 END;
 
 -- name: append_chunks
--- Numbers the batch per partition and appends it to the index of the log in chunks of at most 1,000. What was published to a topic
--- that is gone is counted instead. Answers how many events got a sequence, and the partitions that grew. The head of a partition,
--- here and in every subquery like it, is ordered by the whole key: by less, MySQL reads all chunks of the partition and sorts them.
+-- Numbers the batch per partition and appends it to the index of the log in chunks of at most 1,000. What was
+-- published to a topic that is gone is counted instead. Answers how many events got a sequence, and the partitions
+-- that grew. The head of a partition, here and in every subquery like it, is ordered by the whole key: by less, MySQL
+-- reads all chunks of the partition and sorts them.
 CREATE PROCEDURE append_chunks(present DATETIME(6), OUT sequenced BIGINT, OUT grown LONGTEXT)
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        SET SESSION group_concat_max_len = limit_before;
-        RESIGNAL;
-    END;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     -- Room for 65,536 partitions and for the ids of a chunk; chunks_whole refuses what was cut off all the same.
     SET SESSION group_concat_max_len = 4194304;
     CREATE TEMPORARY TABLE IF NOT EXISTS heads (
-        partition_id BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, next_sequence BIGINT NOT NULL, is_gone BOOLEAN NOT NULL
+        partition_id BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, next_sequence BIGINT NOT NULL,
+        is_gone BOOLEAN NOT NULL
     ) ENGINE = MEMORY;
     DELETE FROM heads;
     INSERT INTO heads (partition_id, event_count, next_sequence, is_gone)
@@ -151,8 +150,8 @@ BEGIN
 END;
 
 -- name: forget_claimed
--- Takes what was sequenced out of pending. The order of the joins and the index are forced: a scan of pending would wait for every
--- open publisher.
+-- Takes what was sequenced out of pending. The order of the joins and the index are forced: a scan of
+-- pending would wait for every open publisher.
 CREATE PROCEDURE forget_claimed()
 BEGIN
     DELETE p
@@ -170,14 +169,16 @@ BEGIN
 END;
 
 -- name: nothing_waits
--- Whether a pass would find nothing to number, told without a lock and without a transaction: no late block, none above the floor,
--- nothing delayed that is due. What a restore has left is not looked for: a pass now and then does. Raises PS018.
+-- Whether a pass would find nothing to number, told without a lock and without a transaction: no late
+-- block, none above the floor, nothing delayed that is due. What a restore has left is not looked for: a
+-- pass now and then does. Raises PS018.
 CREATE PROCEDURE nothing_waits()
 READS SQL DATA
 BEGIN
     CALL refuse_serializable('nothing_waits()');
     SELECT NOT EXISTS (SELECT * FROM late_blocks AS l)
-       AND NOT EXISTS (SELECT * FROM pending AS p FORCE INDEX (PRIMARY) WHERE p.block > s.floor_block AND p.event_count > 0)
+       AND NOT EXISTS (
+           SELECT * FROM pending AS p FORCE INDEX (PRIMARY) WHERE p.block > s.floor_block AND p.event_count > 0)
        AND NOT EXISTS (
            SELECT * FROM delayed_events AS d WHERE d.due >= s.delayed_due AND d.due <= UTC_TIMESTAMP(6)
               AND NOT (d.due = s.delayed_due AND d.id <= s.delayed_id)) AS nothing_waits
@@ -185,8 +186,8 @@ BEGIN
 END;
 
 -- name: note_pass
--- Counts a pass that brought something, and keeps what the last twenty brought, the newest first: "17:1,2 16:all ". A long list is
--- "all": with every pass the row is written to the binary log. The caller holds the sequencer's row.
+-- Counts a pass that brought something, and keeps what the last twenty brought, the newest first: "17:1,2 16:all ". A
+-- long list is "all": with every pass the row is written to the binary log. The caller holds the sequencer's row.
 CREATE PROCEDURE note_pass(sequenced BIGINT, grown LONGTEXT)
 BEGIN
     DECLARE named LONGTEXT DEFAULT REPLACE(TRIM(BOTH '[' FROM TRIM(BOTH ']' FROM grown)), ' ', '');
@@ -200,8 +201,8 @@ BEGIN
 END;
 
 -- name: grown_since
--- How many passes have brought events, and, unless that is what the caller says, which partitions the last of them. For consumers,
--- which nobody can wake: they look often, so this reads one row. Raises PS018.
+-- How many passes have brought events, and, unless that is what the caller says, which partitions the last of them. For
+-- consumers, which nobody can wake: they look often, so this reads one row. Raises PS018.
 CREATE PROCEDURE grown_since(after BIGINT)
 READS SQL DATA
 BEGIN
@@ -210,10 +211,10 @@ BEGIN
 END;
 
 -- name: sequence
--- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late commit
--- comes with the pass after it: each one looks for all that was late, because what began to publish after a late commit must not
--- come before it. After a restore, what that has left is repaired first. busy: somebody else is at it. more: call again at once.
--- Raises PS006, PS018.
+-- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late
+-- commit comes with the pass after it: each one looks for all that was late, because what began to publish after a late
+-- commit must not come before it. After a restore, what that has left is repaired first. busy: somebody else is at it.
+-- more: call again at once. Raises PS006, PS018.
 CREATE PROCEDURE `sequence`(max_events INT)
 pass: BEGIN
     DECLARE wanted INT DEFAULT LEAST(max_events, 50000);
@@ -223,11 +224,7 @@ pass: BEGIN
     DECLARE is_all, is_cut, busy, more, is_repair BOOLEAN DEFAULT FALSE;
     DECLARE grown LONGTEXT DEFAULT '[]';
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET busy = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
-    BEGIN
-        CALL undo_call();
-        RESIGNAL;
-    END;
+    {{on error: CALL undo_call()}}
     CALL begin_call('sequence()');
     CALL require_read_committed('sequence()');
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
@@ -276,15 +273,16 @@ pass: BEGIN
         last_pass = IF(sequenced > 0, present, last_pass),
         @penstock_state = IF(@penstock_state IS NULL, NULL, CONCAT_WS(' ', settled, due_done, id_done, last_pass));
     UPDATE sequencer
-    SET floor_block = bottom, settled_block = settled, delayed_due = due_done, delayed_id = id_done, passed_at = last_pass
+    SET floor_block = bottom, settled_block = settled, delayed_due = due_done, delayed_id = id_done,
+        passed_at = last_pass
     WHERE singleton;
     SELECT sequenced AS sequenced, more AS more, busy AS busy, grown AS grown;
     CALL end_call();
 END;
 
 -- name: find_unsequenced
--- How many committed events wait for their sequence (counted up to 10,000 blocks), and the lowest id of them; behind walls only
--- those of topics that the login may see (up to 10,000).
+-- How many committed events wait for their sequence (counted up to 10,000 blocks), and the lowest id of them; behind
+-- walls only those of topics that the login may see (up to 10,000).
 CREATE PROCEDURE find_unsequenced(OUT waiting BIGINT, OUT lowest BIGINT)
 READS SQL DATA
 BEGIN
@@ -314,7 +312,8 @@ BEGIN
 END;
 
 -- name: unsequenced
--- How many committed events wait for their sequence (counted up to 10,000 blocks) and for how long the oldest of them does.
+-- How many committed events wait for their sequence (counted up to 10,000 blocks) and
+-- for how long the oldest of them does.
 CREATE PROCEDURE unsequenced()
 READS SQL DATA
 BEGIN
