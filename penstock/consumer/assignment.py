@@ -38,6 +38,7 @@ class Holding(LeaseLoop):
         self,
         *given: Any,
         by_key: bool,
+        clock: Callable[[], float],
         commit_every_events: float,
         commit_every_seconds: float,
         on_assigned: Callable[[dict[TopicPartition, int]], Any] | None,
@@ -46,6 +47,7 @@ class Holding(LeaseLoop):
     ) -> None:
         super().__init__(*given, **options)
         self._by_key = by_key
+        self._clock = clock
         self._commit_events = commit_every_events
         self._commit_seconds = commit_every_seconds
         self._on_assigned = on_assigned
@@ -86,7 +88,7 @@ class Holding(LeaseLoop):
 
     def holds(self, lease: Lease) -> bool:
         """Whether the lease is held, by the local clock too."""
-        return self.still_held(lease)
+        return self.keeper.holds(lease)
 
     def in_hand_rows(self) -> int:
         """How many events are in memory: read, and not done."""

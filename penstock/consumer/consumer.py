@@ -31,6 +31,7 @@ from penstock.consumer.reading import Bounds
 from penstock.consumer.retrying import Failing
 from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, Tasks
 from penstock.errors import PenstockError, StaleLease
+from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import ConnectionLost
 
 if TYPE_CHECKING:
@@ -110,12 +111,18 @@ class Consumer(Failing):
         inline = concurrency == 1 and handler_seconds is None and not self._handling.is_async
         at_once = INLINE_COMMIT_SECONDS if inline and commit_every_events is None else math.inf
         rows = (0 if inline else PREFETCH_ROWS) if prefetch_rows is None else prefetch_rows
-        super().__init__(
+        keeper = keeper_for(
             url,
             subscription,
             consumer_id=consumer_id,
             weight=weight,
             topics=topics,
+            clock=clock,
+            coordination=coordination,
+            assign=assign,
+        )
+        super().__init__(
+            keeper,
             idle_seconds=idle_seconds,
             clock=clock,
             by_key=by_key,
@@ -127,8 +134,6 @@ class Consumer(Failing):
             wanted=event_filter(types, headers),
             by_batch=self._handling.by_batch,
             rng=rng,
-            coordination=coordination,
-            assign=assign,
         )
         self._batch_size = batch_size
         self._slice_seconds = commit_every_seconds
@@ -422,8 +427,8 @@ class Consumer(Failing):
             return Tasks(
                 self._handling,
                 concurrency,
-                url=self._url,
-                application_name=f"penstock {self._subscription}"[:63],
+                url=self.keeper.url,
+                application_name=self.application_name,
                 handler_seconds=self._handler_seconds,
                 **common,
             )

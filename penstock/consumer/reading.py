@@ -56,7 +56,7 @@ class Reading(Holding):
             self.keeper.poll,
             wanted=self._reads_wanted,
             took=self._took,
-            heard=self._heard,
+            heard=self.heard,
             wake=wake,
             idle_seconds=self._idle_seconds,
         )
@@ -79,7 +79,7 @@ class Reading(Holding):
             self._asked_all_at = now
         leases = self._unread()
         if not leases and self._ear is not None:
-            self._heard(self._ear.heard())
+            self.heard(self._ear.heard())
             leases = self._unread()
         if not leases:
             return
@@ -105,14 +105,14 @@ class Reading(Holding):
             if lease.partition_id in empty
         ]
 
-    def _heard(self, notices: Sequence[str]) -> None:
+    def heard(self, notices: Sequence[str]) -> None:
         for grown in notices:
             try:
                 for partition_id in grown.split(","):
                     self._read_out.pop(int(partition_id), None)
             except ValueError:  # "all", or what another login has said
                 self._read_out.clear()
-        super()._heard(notices)
+        super().heard(notices)
 
     def _reads_wanted(self) -> Wanted:
         assert self._room is not None

@@ -6,11 +6,9 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.database.backoff import doubled
 from penstock.records import Event
 from penstock.subscriptions.policies import SubscriptionPolicy
-
-#: A pause that doubles so often is longer than any policy allows.
-_MOST_DOUBLINGS = 40
 
 
 @dataclass(slots=True)
@@ -83,6 +81,5 @@ class Retries:
 
 def backoff(attempt: int, policy: SubscriptionPolicy, rng: random.Random) -> float:
     """Doubles from the first pause to the longest; ``jitter`` is the share that is drawn."""
-    doubled = policy.first_backoff_seconds * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
-    longest = min(policy.longest_backoff_seconds, doubled)
-    return longest * (1.0 - policy.jitter * rng.random())
+    first, longest = policy.first_backoff_seconds, policy.longest_backoff_seconds
+    return doubled(attempt, first, longest) * (1.0 - policy.jitter * rng.random())
