@@ -56,6 +56,7 @@ class Keeper(ABC):
         self._lock = threading.Lock()
         self._leases: dict[int, Lease] = {}
         self._valid_until = 0.0
+        self._turn = 0
         self._member: Membership | None = None
         #: Called when leases may have come or gone.
         self.wake: Callable[[], object] = lambda: None
@@ -86,6 +87,13 @@ class Keeper(ABC):
             if self._clock() >= self._valid_until:
                 return []
             return list(self._leases.values())
+
+    def active(self) -> list[Lease]:
+        """What is to be worked on, each time beginning with another one, so that none starves."""
+        active = [lease for lease in self.leases() if lease.state == "ACTIVE"]
+        self._turn += 1
+        start = self._turn % len(active) if active else 0
+        return active[start:] + active[:start]
 
     def holds(self, lease: Lease) -> bool:
         """Whether the lease is held now, by the local clock too."""

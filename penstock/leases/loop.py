@@ -49,6 +49,24 @@ class LoopStats:
     last_error: str = ""
     last_round: float = field(default_factory=time.monotonic)
 
+    def done(self, events: int) -> None:
+        """So many events were committed together."""
+        self.events += events
+        self.batches += events > 0
+
+    def failed(self, error: BaseException) -> None:
+        """Count a failure, and log it where it is an expected one."""
+        self.last_round = time.monotonic()
+        self.failures += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        if isinstance(error, PenstockError) or database.is_unavailable(error):
+            log.warning("%s", self.last_error)
+
+    def stale(self, error: StaleLease) -> None:
+        """The fence refused a commit."""
+        self.stale_commits += 1
+        self.failed(error)
+
 
 class LeaseLoop(ABC):
     """Holds leases of a subscription and works on them, round by round, until told to stop."""
@@ -57,7 +75,6 @@ class LeaseLoop(ABC):
         self.keeper = keeper
         self._idle_seconds = idle_seconds
         self._postponed: dict[int, tuple[int, float]] = {}
-        self._turn = 0
         self._stop: threading.Event | None = None
         self._outages = 0
         self._ear: work.Ear | None = None
@@ -82,7 +99,7 @@ class LeaseLoop(ABC):
                     if not _is_lost(error):
                         raise
                     self._outages += 1
-                    self.failed(error)
+                    self.stats.failed(error)
                     stop.wait(backoff(self._outages))
 
     @property
@@ -156,21 +173,13 @@ class LeaseLoop(ABC):
         """Leases to work on, each round beginning with another one, so that none is starved."""
         now = time.monotonic()
         waiting = {partition for partition, (_, until) in self._postponed.items() if until > now}
-        leases = [
-            lease
-            for lease in self.keeper.leases()
-            if lease.state == "ACTIVE" and lease.partition_id not in waiting
-        ]
-        self._turn += 1
-        start = self._turn % len(leases) if leases else 0
-        return leases[start:] + leases[:start]
+        return [lease for lease in self.keeper.active() if lease.partition_id not in waiting]
 
     def done(self, lease: Lease, position: int, events: int) -> None:
         """The position was committed, and so many events are done."""
         self.went_well(lease)
         self.keeper.moved(lease, position)
-        self.stats.events += events
-        self.stats.batches += events > 0
+        self.stats.done(events)
 
     def went_well(self, lease: Lease) -> None:
         """The next failure of the partition is a first one."""
@@ -193,17 +202,8 @@ class LeaseLoop(ABC):
 
     def stale(self, lease: Lease, error: StaleLease) -> None:
         """The fence refused: forget the lease."""
-        self.stats.stale_commits += 1
-        self.failed(error)
+        self.stats.stale(error)
         self.keeper.lost(lease)
-
-    def failed(self, error: BaseException) -> None:
-        """Count a failure, and log it where it is an expected one."""
-        self.stats.last_round = time.monotonic()
-        self.stats.failures += 1
-        self.stats.last_error = f"{type(error).__name__}: {error}"
-        if isinstance(error, PenstockError) or database.is_unavailable(error):
-            log.warning("%s", self.stats.last_error)
 
     def _work(self, stop: threading.Event) -> None:
         with self.open() as connection:

@@ -112,11 +112,15 @@ def number(value: Any, what: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The numbers that a setting or an option may be: of both, the bounds belong to them."""
+    """The numbers that a setting or an option may be; the bounds belong to them.
+
+    With ``is_above`` the lowest does not.
+    """
 
     lowest: float
     highest: float = math.inf
     is_whole: bool = False
+    is_above: bool = False
 
     def problem(self, value: object) -> str | None:
         """What has to be given instead; None when the value is good."""
@@ -126,9 +130,12 @@ class Range:
             and not isinstance(value, bool)
             and self.lowest <= value <= self.highest
             and value < math.inf
+            and not (self.is_above and value == self.lowest)
         ):
             return None
         what = "a whole number" if self.is_whole else "a number"
+        if self.is_above:
+            return f"use {what} above {self.lowest}, or leave it out for no limit"
         if self.highest == math.inf:
             return f"use {what} from {self.lowest} on"
         return f"use {what} from {self.lowest} to {self.highest}"

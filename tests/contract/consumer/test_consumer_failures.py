@@ -11,9 +11,8 @@ import pytest
 
 from penstock import database, publish_batch, subscriptions
 from penstock.consumer.async_consumer import AsyncConsumer
-from penstock.consumer.consumer import Consumer
 from penstock.consumer.in_flight import Unit
-from penstock.consumer.retrying import Failing
+from penstock.consumer.retrying import Retrier
 from penstock.records import Event, Message
 from penstock.subscriptions import dead_letters, policies, stream
 from tests.contract.databases import ContractDatabase
@@ -161,7 +160,7 @@ def _policy_changes_meanwhile(db: ContractDatabase) -> float:
     def handle(event: Event) -> None:
         if not failed.is_set():
             retry(own, first_backoff_seconds=3_600, longest=3_600, jitter=0)
-            consumer._looked_at = -math.inf  # the next heartbeat is due
+            consumer.retrier._looked_at = -math.inf  # the next heartbeat is due
             failed.set()
             raise ValueError("once")
 
@@ -169,8 +168,8 @@ def _policy_changes_meanwhile(db: ContractDatabase) -> float:
     with running(consumer):
         assert failed.wait(30)
         wait_until(lambda: consumer.has_postponed, "it waits")
-        (place,) = consumer._retries._failing
-        return consumer._retries._failing[place].due - 1_000
+        (failure,) = consumer.retrier.failures._failing.values()
+        return failure.due - 1_000
 
 
 def test_a_batch_runs_under_one_version_of_the_policy(db: ContractDatabase) -> None:
@@ -182,13 +181,13 @@ def test_a_policy_that_is_read_twice_is_noticed(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: what is in force when the handler fails counts."""
-    first, own = Failing.postpone_unit, db.connect()
+    first, own = Retrier.postpone_unit, db.connect()
 
-    def read_again(consumer: Consumer, unit: Unit, error: BaseException) -> None:
+    def read_again(retrier: Retrier, unit: Unit, error: BaseException) -> None:
         unit.policy = policies.subscription_policy(own, SUBSCRIPTION)
-        first(consumer, unit, error)
+        first(retrier, unit, error)
 
-    monkeypatch.setattr(Failing, "postpone_unit", read_again)
+    monkeypatch.setattr(Retrier, "postpone_unit", read_again)
     assert _policy_changes_meanwhile(db) == 3_600
 
 
