@@ -16,6 +16,7 @@ from penstock.consumer.retrying import Retrier
 from penstock.records import Event, Message
 from penstock.subscriptions import dead_letters, policies, stream
 from tests.contract.databases import ContractDatabase
+from tests.contract.kit import kill
 from tests.contract.poison_kit import Poisoned, letters_of, new_consumer
 from tests.kit.log import drain, topic, wait_until
 from tests.kit.stream import (
@@ -115,6 +116,34 @@ def test_a_redriven_letter_that_fails_is_dead_again(db: ContractDatabase) -> Non
         wait_until(lambda: not letters_of(own), "it is handled")
     found = database.execute(db.connect(), "SELECT number FROM effects ORDER BY number")
     assert [number for (number,) in found] == [1, 2]
+
+
+def test_a_letter_whose_handler_loses_its_connection_is_dead_again(db: ContractDatabase) -> None:
+    """In a thread with a connection of its own; it is no event behind the position."""
+    own = db.connect()
+    filled(own, events=1)
+    stream.configure_subscription(
+        own, SUBSCRIPTION, heartbeat_seconds=0.3, lease_seconds=180, release_seconds=60
+    )
+    retry(own, max_attempts=1)
+    calls: list[int] = []
+
+    def handle(event: Any) -> None:
+        calls.append(event.sequence)
+        if len(calls) == 1:
+            raise ValueError("first")
+        with event.transaction() as connection:
+            if len(calls) == 2:
+                kill(db, connection)
+                stored(connection)
+
+    with running(new_consumer(db, handler=handle, handler_seconds=60)):
+        wait_until(lambda: letters_of(own) == [(1, "dead", 1)], "it is given up")
+        dead_letters.redrive(own, SUBSCRIPTION)
+        wait_until(lambda: letters_of(own) == [(1, "dead", 2)], "it is dead again")
+        dead_letters.redrive(own, SUBSCRIPTION)
+        wait_until(lambda: not letters_of(own), "it is handled")
+    assert calls == [1, 1, 1]
 
 
 def test_async_transactions_finish_letters_and_events(db: ContractDatabase) -> None:
