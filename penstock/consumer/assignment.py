@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from penstock.consumer.in_flight import InHand, Unit, by_key, whole_partition
+from penstock.consumer.options import TopicPartition
 from penstock.records import Lease
 
 if TYPE_CHECKING:
@@ -23,13 +24,6 @@ log = logging.getLogger(__name__)
 
 #: Events of one key that are handed over together.
 KEY_RUN = 16
-
-
-class TopicPartition(NamedTuple):
-    """A partition, as on_assigned and on_revoked name it."""
-
-    topic: str
-    partition: int
 
 
 class Assignment:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.consumer.assignment import Assignment, TopicPartition
+from penstock.consumer.assignment import Assignment
 from penstock.consumer.committing import Committer
 from penstock.consumer.delivery import (
     Batch,
@@ -26,7 +26,7 @@ from penstock.consumer.delivery import (
 from penstock.consumer.executors import Executor, InlineExecutor, Outcome, ThreadExecutor
 from penstock.consumer.handler import Handling, handling
 from penstock.consumer.in_flight import InHand, Unit
-from penstock.consumer.options import ConsumerOptions, taking
+from penstock.consumer.options import ConsumerOptions, TopicPartition, taking
 from penstock.consumer.reading import Reader
 from penstock.consumer.retrying import Retrier
 from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor

@@ -12,15 +12,12 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 from penstock.errors import InvalidArgument
 from penstock.records import Event
 from penstock.topics import validation
 from penstock.topics.validation import Range
-
-if TYPE_CHECKING:
-    from penstock.consumer.assignment import TopicPartition
 
 P = ParamSpec("P")
 Self = TypeVar("Self")
@@ -28,6 +25,13 @@ Self = TypeVar("Self")
 Handler = Callable[[Any], Any]
 #: ``middleware(delivered, call_next)`` stands around each call of the handler.
 Middleware = Callable[[Any, Handler], Any]
+
+
+class TopicPartition(NamedTuple):
+    """A partition, as on_assigned and on_revoked name it."""
+
+    topic: str
+    partition: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 
 import penstock
-from penstock.consumer.assignment import Assignment, TopicPartition
+from penstock.consumer.assignment import Assignment
 from penstock.consumer.committing import Committer
 from penstock.consumer.delivery import Batch
 from penstock.consumer.executors import InlineExecutor
 from penstock.consumer.handler import handling
 from penstock.consumer.in_flight import InHand
-from penstock.consumer.options import ConsumerOptions
+from penstock.consumer.options import ConsumerOptions, TopicPartition
 from penstock.consumer.reading import Reader
 from penstock.consumer.retrying import Retrier
 from penstock.errors import BackwardCommit, InvalidArgument, StaleLease
