@@ -60,13 +60,11 @@ class Committer:
     def commit_due(self, connection: Connection, *, idle: bool) -> None:
         """One commit for all partitions whose slice of time or count is over."""
         now = self._clock()
-        due = [
-            each for each in self._assignment.all() if self._may_commit(each, now)
-            and (idle or self._is_due(each, now))
-        ]  # fmt: skip
+        begun = (each for each in self._assignment.all() if self._has_more(each, now))
+        due = [each for each in begun if idle or self._is_due(each, now)]
         self.commit(connection, due)
 
-    def _may_commit(self, each: InHand, now: float) -> bool:
+    def _has_more(self, each: InHand, now: float) -> bool:
         """Whether there is something to commit; what is under way in order may commit by itself."""
         if each.done <= each.committed or now < each.stands_until:
             return False
@@ -99,7 +97,7 @@ class Committer:
             return [Chosen(each, each.done, each.to_park(each.done)) for each in held]
 
     def _write(self, connection: Connection, chosen: Sequence[Chosen]) -> bool:
-        """One statement; False when it was refused for one of several, and nothing has changed."""
+        """One statement; False when it was refused for one of several: which, is to be seen."""
         try:
             if chosen and chosen[0].parking:
                 (alone,) = chosen
