@@ -1,4 +1,4 @@
-"""How a handler is called: what it is, what stands around it, which events it wants."""
+"""How a handler is called: what it is, and what stands around it."""
 
 from __future__ import annotations
 
