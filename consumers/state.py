@@ -10,6 +10,7 @@ from consumers.processes import ChildProcess
 from consumers.watch import Watch, of_this_process
 from consumers.workers import MeteredConsumer
 from penstock.consumer.supervisor import Supervisor
+from penstock.consumer.worker import ConsumerWorker
 
 
 class State(Protocol):
@@ -32,10 +33,10 @@ def figures_of(supervisor: Supervisor) -> Figures:
         found["worker_restarts", worker.name] = float(restarts)
         found["worker_up", worker.name] = 0.0 if error else 1.0
         own = worker.counters()
-        if isinstance(worker, MeteredConsumer):
+        if isinstance(worker, ConsumerWorker):
             own |= worker.gauges()
-            if worker.calls is not None:
-                found["handler_seconds", worker.name] = worker.calls.figure()
+        if isinstance(worker, MeteredConsumer):
+            found["handler_seconds", worker.name] = worker.calls.figure()
         found |= {(name, worker.name): value for name, value in own.items()}
     return found
 

@@ -112,25 +112,14 @@ class SweepWorker:
 
 
 class MeteredConsumer(ConsumerWorker):
-    """A consumer whose leases, heartbeats and calls of the handler are figures too."""
+    """A consumer whose calls of the handler are figures too."""
 
-    def __init__(self, name: str, make: Callable[[], LeaseLoop], calls: Histogram | None) -> None:
+    def __init__(self, name: str, make: Callable[[], LeaseLoop], calls: Histogram) -> None:
         super().__init__(name, make)
         self.calls = calls
 
-    def gauges(self) -> dict[str, float]:
-        """What it holds, and for how long the database has not heard of it."""
-        consumer, _ = self._state
-        if consumer is None:
-            return {}
-        keeper = consumer.keeper
-        return {
-            "held_leases": float(len(keeper.leases())),
-            "heartbeat_age_seconds": time.monotonic() - keeper.last_success,
-        }
 
-
-class RelayWorker(MeteredConsumer):
+class RelayWorker(ConsumerWorker):
     """A relay with a sink of its own for every start."""
 
     prefix = "relayed"
@@ -138,7 +127,7 @@ class RelayWorker(MeteredConsumer):
     def __init__(
         self, name: str, make: Callable[[Sink], Relay], open_sink: Callable[[], Sink]
     ) -> None:
-        super().__init__(name, lambda: make(self._sink), None)
+        super().__init__(name, lambda: make(self._sink))
         self._open_sink = open_sink
         self._sink: Sink
 

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 from ops.relay_block import DEFAULT_BACKOFF, Backoff, Begun, BlockResult, relay_once
 from ops.sinks.base import Sink
 from penstock import subscriptions
+from penstock.database.backoff import doubled
 from penstock.errors import LogBehind, PenstockError, StaleLease, TopicNotFound
+from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import LeaseLoop
 from penstock.log.restores import Seen, require_log
 from penstock.records import Lease
@@ -65,13 +67,8 @@ class Relay(LeaseLoop):
         idle_seconds: float = 0.5,
         backoff: Backoff = DEFAULT_BACKOFF,
     ) -> None:
-        super().__init__(
-            url,
-            subscription,
-            consumer_id=consumer_id,
-            weight=weight,
-            idle_seconds=idle_seconds,
-        )
+        keeper = keeper_for(url, subscription, consumer_id=consumer_id, weight=weight)
+        super().__init__(keeper, idle_seconds=idle_seconds)
         self.sink = sink
         self.dead_letters = 0
         self._backoff = backoff
@@ -121,7 +118,7 @@ class Relay(LeaseLoop):
         done = 0
         for lease in self.ready_leases():
             self.stats.last_round = time.monotonic()
-            if self.still_held(lease):
+            if self.keeper.holds(lease):
                 done += self._relay(connection, lease)
         return done
 
@@ -140,8 +137,8 @@ class Relay(LeaseLoop):
             # Before a block was open: there is nothing in the database to count it on.
             if isinstance(error, LogBehind):  # tell the log how far it was, so that all are stopped
                 self._compared.pop(lease.partition_id, None)
-            doubled = self._backoff.base_seconds * 2.0 ** min(self.attempts(lease), 20)
-            pause = min(self._backoff.max_seconds, doubled)
+            shortest, longest = self._backoff.base_seconds, self._backoff.max_seconds
+            pause = doubled(self.attempts(lease) + 1, shortest, longest)
             self._pause(lease, pause, f"{type(error).__name__}: {error}")
             return 0
         if result is None:

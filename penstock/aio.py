@@ -17,15 +17,15 @@ from functools import partial
 from typing import Any
 
 from penstock.database import dialects
-from penstock.database.async_connections import Door, door_of, run
+from penstock.database.async_connections import Door, door_of, run, run_on
 from penstock.database.steps import asked
 from penstock.publishing import rows as outgoing
 from penstock.publishing.columns import packed_for_driver
 from penstock.publishing.known_topics import KnownTopics, known_to_connection, remembered
 from penstock.publishing.steps import batch_steps, publish_steps, rows_of
 from penstock.records import Event, Lease, Message, Published
-from penstock.subscriptions.dead_letters import Redriven, finish_binds, parking_binds
-from penstock.subscriptions.stream import Membership, commit_binds
+from penstock.subscriptions.dead_letters import Redriven, finish_steps, parking_steps
+from penstock.subscriptions.stream import Membership, commit_steps
 from penstock.topics import validation
 
 
@@ -69,7 +69,7 @@ async def fetch(
     validation.topic(topic)
     validation.fetched(partition, from_sequence, max_events)
     binds = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
-    rows = await run(await door_of(connection), asked("fetch", topic=topic, **binds))
+    rows = await run_on(connection, asked("fetch", topic=topic, **binds))
     return Event.from_rows(topic, partition, rows[0][-1], rows) if rows else []
 
 
@@ -81,8 +81,7 @@ async def commit(
     after: Sequence[int] | None = None,
 ) -> None:
     """Move positions forward in the caller's transaction, as :func:`penstock.stream.commit`."""
-    binds = commit_binds(member, list(positions), after)
-    await run(await door_of(connection), asked("commit", **binds))
+    await run_on(connection, commit_steps(member, list(positions), after))
 
 
 async def commit_parking(
@@ -95,14 +94,12 @@ async def commit_parking(
     sequences: Iterable[int],
 ) -> None:
     """A commit in the caller's transaction, as :func:`penstock.dead_letters.commit_parking`."""
-    binds = parking_binds(member, lease, position, after, sequences)
-    await run(await door_of(connection), asked("commit_parking", **binds))
+    await run_on(connection, parking_steps(member, lease, position, after, sequences))
 
 
 async def finish_redriven(connection: Any, member: Membership, letter: Redriven) -> None:
     """Remove a redriven letter, as :func:`penstock.dead_letters.finish_redriven`."""
-    binds = finish_binds(member, letter)
-    await run(await door_of(connection), asked("finish_redriven", **binds))
+    await run_on(connection, finish_steps(member, letter))
 
 
 def _known(door: Door) -> KnownTopics:

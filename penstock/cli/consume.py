@@ -15,6 +15,7 @@ import typer
 from penstock.cli.events import as_line, until_interrupted
 from penstock.cli.output import Lines, say, show_line
 from penstock.errors import StaleLease
+from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import LeaseLoop
 from penstock.subscriptions import stream
 
@@ -38,10 +39,8 @@ class _Printer(LeaseLoop):
         commits: bool,
         max_events: int | None,
     ) -> None:
-        super().__init__(
-            None, subscription, consumer_id=consumer_id, weight=1, idle_seconds=_IDLE_SECONDS,
-            topics=topics,
-        )  # fmt: skip
+        keeper = keeper_for(None, subscription, consumer_id=consumer_id, topics=topics)
+        super().__init__(keeper, idle_seconds=_IDLE_SECONDS)
         self._as_json = as_json
         self._commits = commits
         self._max_events = max_events

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from penstock import database, subscriptions
 from penstock.consumer.consumer import Consumer
+from penstock.consumer.options import ConsumerOptions
 from penstock.consumer.worker import ConsumerWorker, Worker
 from penstock.database import config, migrate
 from penstock.errors import InvalidArgument, SubscriptionNotFound
@@ -32,7 +33,7 @@ class Declared:
     subscription: str
     topics: tuple[str, ...]
     start: str | int
-    options: dict[str, Any] = field(default_factory=dict)
+    options: ConsumerOptions
 
 
 class App:
@@ -63,10 +64,15 @@ class App:
                 f"the subscription {subscription!r} is declared twice",
                 hint="each has one handler; a second reader is a second subscription",
             )
-        declared = Declared(subscription, tuple(topics), start, options)
+        given = ConsumerOptions(**options)
 
         def declare(function: Function) -> Function:
-            declared.options["batch_handler" if batch else "handler"] = function
+            whole = (
+                replace(given, batch_handler=function)
+                if batch
+                else replace(given, handler=function)
+            )
+            declared = Declared(subscription, tuple(topics), start, whole)
             self._make("postgresql://nowhere/none", declared)  # a wrong option shows here
             self.consumers[subscription] = declared
             return function
@@ -102,4 +108,4 @@ class App:
 
     @staticmethod
     def _make(url: str, declared: Declared) -> Consumer:
-        return Consumer(url, declared.subscription, **declared.options)
+        return Consumer.of(url, declared.subscription, declared.options)

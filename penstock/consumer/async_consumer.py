@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from penstock.consumer.consumer import Consumer
-from penstock.consumer.handler import Handler
+from penstock.consumer.options import ConsumerOptions, taking
 from penstock.errors import InvalidArgument
 from penstock.leases.keeper import Keeper
 from penstock.leases.loop import LoopStats
@@ -26,18 +26,9 @@ T = TypeVar("T")
 class AsyncConsumer:
     """:class:`penstock.Consumer` for ``async def`` handlers; it takes the same options."""
 
-    def __init__(
-        self,
-        url: str | None,
-        subscription: str,
-        *,
-        handler: Handler | None = None,
-        batch_handler: Handler | None = None,
-        **options: Any,
-    ) -> None:
-        self._consumer = Consumer(
-            url, subscription, handler=handler, batch_handler=batch_handler, **options
-        )
+    @taking(ConsumerOptions)
+    def __init__(self, url: str | None, subscription: str, options: ConsumerOptions) -> None:
+        self._consumer = Consumer.of(url, subscription, options)
         if not self._consumer.is_async:
             raise InvalidArgument(
                 "the handler is not a coroutine function",

@@ -10,10 +10,12 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock import aio, database
-from penstock.database import sessions
+from penstock import database
+from penstock.database import sessions, steps
+from penstock.database.async_connections import run_on
 from penstock.errors import InvalidArgument, PenstockError, PositionsElsewhere, StaleLease
 from penstock.records import Event, Lease
 from penstock.subscriptions import dead_letters, stream
@@ -23,11 +25,17 @@ if TYPE_CHECKING:
 
     from penstock.consumer.in_flight import Unit
     from penstock.database import Connection
-    from penstock.subscriptions.stream import Membership
+    from penstock.database.steps import Steps
+    from penstock.leases.keeper import Keeper
 
 
 #: Where a transaction is: before the handler's block, in it, or behind it.
 _BEFORE, _WITHIN, _BEHIND = range(3)
+
+
+@dataclass(slots=True)
+class _At:
+    step: int = _BEFORE
 
 
 class HandlerFailed(PenstockError):
@@ -46,24 +54,10 @@ class HandlerRolledBack(PenstockError):
     """A handler committed the position and rolled its transaction back; the events come again."""
 
 
-class Holder(Protocol):
-    """The consumer, as what is delivered knows it."""
+class Connections(Protocol):
+    """Where a handler gets its connection: the executor that runs it."""
 
     @property
-    def member(self) -> Membership:
-        """Its membership."""
-
-    @property
-    def commits_in_database(self) -> bool:
-        """Whether a position can be committed with what a handler writes."""
-
-    @property
-    def commits_in_order(self) -> bool:
-        """Whether everything before a delivery is done when it is handed over."""
-
-    def holds(self, lease: Lease) -> bool:
-        """Whether the lease is held, by the local clock too."""
-
     def connection(self) -> Connection:
         """The connection on which the caller's thread may work."""
 
@@ -78,7 +72,9 @@ class Batch:
     For exactly-once effect it writes inside :meth:`transaction`.
     """
 
-    def __init__(self, unit: Unit, holder: Holder) -> None:
+    def __init__(
+        self, unit: Unit, keeper: Keeper, connections: Connections, *, in_order: bool
+    ) -> None:
         self.events = unit.events
         self.lease = unit.work.lease
         #: Whether the handler had a hand in the position: then the database is asked for it.
@@ -87,7 +83,9 @@ class Batch:
         #: attempt.
         self.disturbed = False
         self._unit = unit
-        self._holder = holder
+        self._keeper = keeper
+        self._connections = connections
+        self._in_order = in_order
         self._after = unit.after
         self._began = 0.0
         self._used: Any = None
@@ -106,12 +104,12 @@ class Batch:
     @property
     def subscription(self) -> str:
         """The name of the subscription."""
-        return self._holder.member.subscription
+        return self._keeper.subscription
 
     @property
     def in_order(self) -> bool:
         """Whether everything before these events is done."""
-        return self._holder.commits_in_order and self._unit.letter is None
+        return self._in_order and self._unit.letter is None
 
     @property
     def claimed(self) -> int:
@@ -143,31 +141,22 @@ class Batch:
 
     def commit_to(self, connection: Any, position: int) -> None:
         """Commit as far as an event of the batch."""
-        before, member = self._before_commit(), self._holder.member
-        letter, parked = self._unit.letter, self._parked(position)
-        if letter is not None:
-            dead_letters.finish_redriven(connection, member, letter)
-        elif parked:
-            dead_letters.commit_parking(
-                connection, member, self.lease, position, after=before, sequences=parked
-            )
-        else:
-            # The answer to an earlier COMMIT may have been lost, and some of these been done.
-            stream.commit(connection, member, [(self.lease, position)], after=[before])
-        self._after = position
+        steps.run(connection, self._commit_steps(position))
 
     async def commit_to_async(self, connection: Any, position: int) -> None:
         """The same on an asynchronous connection."""
-        before, member = self._before_commit(), self._holder.member
+        await run_on(connection, self._commit_steps(position))
+
+    def _commit_steps(self, position: int) -> Steps[None]:
+        before, member = self._before_commit(), self._keeper.member
         letter, parked = self._unit.letter, self._parked(position)
         if letter is not None:
-            await aio.finish_redriven(connection, member, letter)
+            yield from dead_letters.finish_steps(member, letter)
         elif parked:
-            await aio.commit_parking(
-                connection, member, self.lease, position, after=before, sequences=parked
-            )
+            yield from dead_letters.parking_steps(member, self.lease, position, before, parked)
         else:
-            await aio.commit(connection, member, [(self.lease, position)], after=[before])
+            # The answer to an earlier COMMIT may have been lost, and some of these been done.
+            yield from stream.commit_steps(member, [(self.lease, position)], [before])
         self._after = position
 
     def _parked(self, position: int) -> list[int]:
@@ -175,19 +164,19 @@ class Batch:
         return [each for each in self._unit.parked if self._after < each <= position]
 
     def _before_commit(self) -> int:
-        if not self._holder.commits_in_database:
+        if not self._keeper.in_database:
             raise PositionsElsewhere(
                 "the positions of this consumer are not in the database: coordination keeps them",
                 hint="use the inbox (penstock.inbox) for exactly-once effect, or return and have "
                 "the events committed for you",
             )
-        if not self._holder.commits_in_order and self._unit.letter is None:
+        if not self._in_order and self._unit.letter is None:
             raise InvalidArgument(
                 "with concurrency, an event may be done before an earlier one of its partition",
                 hint="a position cannot say that: use concurrency=1",
             )
         self.handed_over = True
-        if self._unit.abandoned or not self._holder.holds(self.lease):
+        if self._unit.abandoned or not self._keeper.holds(self.lease):
             raise StaleLease(
                 f"the lease of {self.lease.topic} partition {self.lease.partition} has ended"
             )
@@ -196,41 +185,41 @@ class Batch:
     @contextmanager
     def work_on(self, position: int) -> Iterator[Connection]:
         """The transaction of :meth:`transaction`, up to a position."""
-        before, self._began = self._after, time.monotonic()
-        self.disturbed, step = False, _BEFORE
-        try:
-            connection = self._used = self._holder.connection()
+        with self._trying() as at:
+            connection = self._used = self._connections.connection
             kind = sessions.of_connection(connection)
             with kind.transaction(connection):
                 self.commit_to(connection, position)
-                step = _WITHIN
+                at.step = _WITHIN
                 yield connection
-                step = _BEHIND
+                at.step = _BEHIND
                 if kind.is_broken(connection):
                     raise _swallowed()
-        except BaseException as error:
-            self._after = before
-            self.disturbed = _is_disturbed(step, error)
-            raise
 
     @asynccontextmanager
     async def work_on_async(self, position: int) -> AsyncIterator[Any]:
         """The same on the consumer's asynchronous connection."""
-        before, self._began = self._after, time.monotonic()
-        self.disturbed, step = False, _BEFORE
-        try:
-            async with self._holder.async_connection() as connection:
+        with self._trying() as at:
+            async with self._connections.async_connection() as connection:
                 kind = sessions.of_async_connection(connection)
                 async with connection.transaction():
                     await self.commit_to_async(connection, position)
-                    step = _WITHIN
+                    at.step = _WITHIN
                     yield connection
-                    step = _BEHIND
+                    at.step = _BEHIND
                     if kind.is_broken(connection):
                         raise _swallowed()
+
+    @contextmanager
+    def _trying(self) -> Iterator[_At]:
+        """What ends in an error has committed nothing; it may be nobody's fault."""
+        before, self._began = self._after, time.monotonic()
+        self.disturbed, at = False, _At()
+        try:
+            yield at
         except BaseException as error:
             self._after = before
-            self.disturbed = _is_disturbed(step, error)
+            self.disturbed = _is_disturbed(at.step, error)
             raise
 
     @property
@@ -242,7 +231,7 @@ class Batch:
         """Whether it is gone because the transaction went on for too long."""
         seconds = time.monotonic() - self._began if self._began else 0.0
         kind = sessions.of_connection(self._used)
-        return kind.outlived_lease(error, seconds, self._holder.member.lease_seconds)
+        return kind.outlived_lease(error, seconds, self._keeper.member.lease_seconds)
 
 
 class Delivery(Event):

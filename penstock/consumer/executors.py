@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.consumer.delivery import Batch, Delivery
+from penstock.consumer.delivery import Batch, Connections, Delivery
 from penstock.consumer.handler import Handling
 from penstock.consumer.in_flight import Unit
 from penstock.database import sessions
@@ -48,7 +48,7 @@ class Outcome:
         return self.batch.disturbed and not self.outlived
 
 
-class Hands(ABC):
+class Executor(ABC):
     """So many units at once."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Hands(ABC):
         handling: Handling,
         count: int,
         *,
-        deliver: Callable[[Unit], Batch],
+        deliver: Callable[[Unit, Connections], Batch],
         clock: Clock,
         slice_seconds: float,
         stopping: Callable[[], bool],
@@ -152,7 +152,7 @@ class Hands(ABC):
         self.wake.set()
 
     def _handle(self, unit: Unit) -> Outcome:
-        batch = self._deliver(unit)
+        batch = self._deliver(unit, self)
         call = self.handling.call
         try:
             if self.handling.by_batch:
@@ -171,7 +171,7 @@ class Hands(ABC):
         return Outcome(unit, batch)
 
 
-class Inline(Hands):
+class InlineExecutor(Executor):
     """The consumer's own thread."""
 
     _connection: Connection | None = None
@@ -189,7 +189,7 @@ class Inline(Hands):
         self._mailbox.put(self._handle(unit))
 
 
-class Threads(Hands):
+class ThreadExecutor(Executor):
     """Threads with connections of their own, opened when a handler first asks for one."""
 
     def __init__(self, *given: Any, connect: Callable[[], Connection], **options: Any) -> None:

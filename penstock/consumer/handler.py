@@ -1,19 +1,17 @@
-"""How a handler is called: what it is, what stands around it, which events it wants."""
+"""How a handler is called: what it is, and what stands around it."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.consumer import tracing
+from penstock.consumer.options import ConsumerOptions, Handler, Middleware
 from penstock.errors import InvalidArgument
-
-Handler = Callable[[Any], Any]
-#: ``middleware(delivered, call_next)`` stands around each call of the handler.
-Middleware = Callable[[Any, Handler], Any]
+from penstock.topics import validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +23,14 @@ class Handling:
     is_async: bool
 
 
-def handling(
-    subscription: str,
-    handler: Handler | None,
-    batch_handler: Handler | None,
-    middleware: Sequence[Middleware],
-) -> Handling:
+def handling(subscription: str, options: ConsumerOptions) -> Handling:
     """The handler of a consumer, or InvalidArgument that says what is wrong with it."""
-    if (handler is None) == (batch_handler is None):
+    by_batch = options.batch_handler is not None
+    if by_batch == (options.handler is not None):
         raise InvalidArgument("a consumer has exactly one of handler and batch_handler")
-    given = handler if handler is not None else batch_handler
+    given = options.batch_handler if by_batch else options.handler
     is_async = _is_async(given, "the handler")
-    if not isinstance(middleware, Sequence):
-        raise InvalidArgument(
-            f"middleware is a {type(middleware).__name__}", hint="give a list of functions"
-        )
-    around = list(middleware)
+    around = list(options.middleware)
     traced = tracing.around_handlers(subscription, is_async=is_async)
     if traced is not None:
         around.insert(0, traced)
@@ -54,7 +44,7 @@ def handling(
                 hint=f"write the middleware as `{kind} middleware(event, call_next)`",
             )
         call = functools.partial(_around, each, call)
-    return Handling(call, batch_handler is not None, is_async)
+    return Handling(call, by_batch, is_async)
 
 
 def _around(each: Middleware, call_next: Handler, delivered: Any) -> Any:
@@ -78,10 +68,7 @@ def _refusing_coroutines(handler: Handler) -> Handler:
 
 
 def _is_async(given: object, what: str) -> bool:
-    if not callable(given):
-        raise InvalidArgument(
-            f"{what} is a {type(given).__name__}", hint="give a function, def or async def"
-        )
+    validation.function(what, given, "give a function, def or async def")
     call: Any = given
     while isinstance(call, functools.partial):
         call = call.func

@@ -1,72 +1,182 @@
-"""Checks of a consumer's options, and the filter of events."""
+"""The options of a consumer: each is listed, typed and checked here, once.
+
+:class:`penstock.Consumer`, :class:`penstock.AsyncConsumer` and ``App.consumer`` take them as
+keywords.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+import functools
+import inspect
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 from penstock.errors import InvalidArgument
 from penstock.records import Event
 from penstock.topics import validation
+from penstock.topics.validation import Range
+
+P = ParamSpec("P")
+Self = TypeVar("Self")
+
+Handler = Callable[[Any], Any]
+#: ``middleware(delivered, call_next)`` stands around each call of the handler.
+Middleware = Callable[[Any, Handler], Any]
 
 
-def event_filter(
-    types: Collection[str] | None, headers: Mapping[str, Any] | None
-) -> Callable[[Event], bool] | None:
-    """Which events are handled: those of one of the types that have all these headers."""
-    if isinstance(types, str):
-        raise InvalidArgument("types is a text", hint="give a list of event types")
-    if types is not None and not types:
-        raise InvalidArgument("types is empty: nothing would be handled", hint="leave it out")
-    if headers is not None and not isinstance(headers, Mapping):
-        raise InvalidArgument(
-            f"headers is a {type(headers).__name__}", hint="give a dict of names and values"
-        )
-    if types is None and not headers:
-        return None
-    wanted_types = None if types is None else frozenset(types)
-    wanted_headers = dict(headers or {})
+class TopicPartition(NamedTuple):
+    """A partition, as on_assigned and on_revoked name it."""
 
-    def wanted(event: Event) -> bool:
-        if wanted_types is not None and event.type not in wanted_types:
-            return False
-        if not wanted_headers:
-            return True
-        found = event.headers
-        return all(name in found and found[name] == value for name, value in wanted_headers.items())
-
-    return wanted
+    topic: str
+    partition: int
 
 
-def at_least(name: str, value: Any, least: float) -> None:
-    """InvalidArgument when an option is no number or too low."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or value < least
-    ):
-        raise InvalidArgument(f"{name} cannot be {value!r}", hint=f"use a number from {least} on")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerOptions:
+    """How a consumer works; InvalidArgument for a value that it cannot have.
+
+    docs/consumers.md explains each with an example.
+    """
+
+    #: Called with each event; ``def`` or ``async def``.
+    handler: Handler | None = None
+    #: Called with each :class:`penstock.Batch` instead.
+    batch_handler: Handler | None = None
+    #: Its name among the consumers of the subscription; left out: host, process, a random part.
+    consumer_id: str | None = None
+    #: Its share of the partitions, against the weights of the others.
+    weight: float = 1.0
+    #: Only these topics of the subscription.
+    topics: Sequence[str] | None = None
+    #: How many events are read at once of a partition, and how many a batch has at most.
+    batch_size: int = 500
+    #: How long to wait before the next look for events, where nothing wakes it.
+    idle_seconds: float = 0.5
+    #: How many handlers run at once: of different keys, or of batches of different partitions.
+    concurrency: int = 1
+    #: Only events of these types, and with these headers; others are passed over.
+    types: Collection[str] | None = None
+    headers: Mapping[str, Any] | None = None
+    #: How much is read ahead, of all partitions together; 0: the loop reads between handlers.
+    prefetch_rows: int | None = None
+    prefetch_bytes: int = 64 * 1024 * 1024
+    #: A position is committed when so many events are done, or so much time has passed.
+    commit_every_events: int | None = None
+    commit_every_seconds: float = 1.0
+    #: How long one call of a handler may take.
+    handler_seconds: float | None = None
+    #: Stand around each call of the handler, the first one outermost.
+    middleware: Sequence[Middleware] = ()
+    #: Told which partitions came, with their positions; and which are about to go, or are lost.
+    on_assigned: Callable[[dict[TopicPartition, int]], Any] | None = None
+    on_revoked: Callable[[list[TopicPartition]], Any] | None = None
+    #: A monotonic clock in seconds, and what draws the pauses between attempts.
+    clock: Callable[[], float] = time.monotonic
+    rng: random.Random | None = None
+    #: The store that keeps leases and positions in place of the database, and how it shares out.
+    coordination: str | None = None
+    assign: str = "stealing"
+
+    def __post_init__(self) -> None:
+        for name, allowed in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name not in _MAY_BE_NONE:
+                allowed.require(name, value)
+        for name in ("on_assigned", "on_revoked"):
+            if getattr(self, name) is not None:
+                validation.function(name, getattr(self, name))
+        if not isinstance(self.middleware, Sequence):
+            raise InvalidArgument(
+                f"middleware is a {type(self.middleware).__name__}", hint="give a list of functions"
+            )
+        self._check_filter()
+
+    def _check_filter(self) -> None:
+        if isinstance(self.types, str):
+            raise InvalidArgument("types is a text", hint="give a list of event types")
+        if self.types is not None:
+            object.__setattr__(self, "types", frozenset(self.types))
+            if not self.types:
+                raise InvalidArgument(
+                    "types is empty: nothing would be handled", hint="leave it out"
+                )
+        if self.headers is not None and not isinstance(self.headers, Mapping):
+            raise InvalidArgument(
+                f"headers is a {type(self.headers).__name__}",
+                hint="give a dict of names and values",
+            )
+
+    def given(self) -> dict[str, Any]:
+        """Each option by its name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @property
+    def by_key(self) -> bool:
+        """Whether keys of one partition are worked on side by side."""
+        return self.concurrency > 1 and self.batch_handler is None
+
+    @property
+    def commit_events(self) -> float:
+        """After how many events a position is committed."""
+        return self.commit_every_events or self.batch_size
+
+    @property
+    def most_uncommitted(self) -> int:
+        """How many events of a partition that is handled in order are handed out for one commit."""
+        return max(int(self.commit_events), self.batch_size)
+
+    def wanted(self) -> Callable[[Event], bool] | None:
+        """Which events are handled: those of one of the types that have all these headers."""
+        types, headers = self.types, dict(self.headers or {})
+        if types is None and not headers:
+            return None
+
+        def wanted(event: Event) -> bool:
+            if types is not None and event.type not in types:
+                return False
+            if not headers:
+                return True
+            found = event.headers
+            return all(name in found and found[name] == value for name, value in headers.items())
+
+        return wanted
 
 
-def whole(name: str, value: Any, least: int) -> None:
-    """InvalidArgument when an option is no whole number or too low."""
-    if not validation.is_integer(value) or value < least:
-        raise InvalidArgument(
-            f"{name} cannot be {value!r}", hint=f"use a whole number from {least} on"
-        )
+_RANGES = {
+    "batch_size": Range(1, is_whole=True),
+    "concurrency": Range(1, is_whole=True),
+    "prefetch_bytes": Range(1, is_whole=True),
+    "prefetch_rows": Range(0, is_whole=True),
+    "idle_seconds": Range(0),
+    "commit_every_seconds": Range(0),
+    "commit_every_events": Range(0, is_above=True),
+    "handler_seconds": Range(0, is_above=True),
+}
+_MAY_BE_NONE = ("prefetch_rows", "commit_every_events", "handler_seconds")
 
 
-def callback(name: str, value: Any) -> None:
-    """InvalidArgument when an option is neither left out nor a function."""
-    if value is not None and not callable(value):
-        raise InvalidArgument(f"{name} is a {type(value).__name__}", hint="give a function")
+def taking(
+    options: Callable[P, ConsumerOptions],
+) -> Callable[
+    [Callable[[Self, str | None, str, ConsumerOptions], None]],
+    Callable[Concatenate[Self, str | None, str, P], None],
+]:
+    """An ``__init__`` that takes the options as keywords, for callers and for type checkers."""
 
+    def decorate(
+        init: Callable[[Self, str | None, str, ConsumerOptions], None],
+    ) -> Callable[Concatenate[Self, str | None, str, P], None]:
+        @functools.wraps(init)
+        def spread(self: Any, url: Any, subscription: Any, *args: Any, **given: Any) -> None:
+            init(self, url, subscription, options(*args, **given))
 
-def above_zero(name: str, value: float | None) -> None:
-    """The same for what may be left out and else must be positive."""
-    if value is not None:
-        at_least(name, value, 0)
-        if value == 0:
-            raise InvalidArgument(f"{name} cannot be 0", hint="leave it out for no limit")
+        own = list(inspect.signature(init).parameters.values())[:3]
+        named = list(inspect.signature(options).parameters.values())
+        taken: Any = spread
+        taken.__signature__ = inspect.Signature([*own, *named])
+        return cast("Callable[Concatenate[Self, str | None, str, P], None]", taken)
+
+    return decorate

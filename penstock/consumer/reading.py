@@ -6,35 +6,51 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.consumer.assignment import Holding
-from penstock.consumer.in_flight import InHand
 from penstock.database import sessions
 from penstock.database.wake import Wake
 from penstock.records import Event, Lease, payload_bytes
 
 if TYPE_CHECKING:
-    from penstock.database import Connection
+    from penstock.consumer.assignment import Assignment
+    from penstock.consumer.in_flight import InHand
+    from penstock.consumer.options import ConsumerOptions
+    from penstock.database import Connection, dialect
+    from penstock.leases.keeper import Keeper
+
 #: So far may be read beyond an event that is not done: it would all come again after a crash.
 MAX_AHEAD = 2_000
+#: Read so many of a partition while nobody knows how large its events are.
+PROBE_ROWS = 16
+#: A poll brings batches of so many partitions: each poll costs as much as some hundred events.
+BATCHES_AT_ONCE = 4
+#: While a partition has no room, others are looked at again after so long.
+FULL_PAUSE_SECONDS = 0.02
 
 
-class Reading(Holding):
-    """A loop that fills what it has in hand; with ``bounds.rows``, ahead of the work."""
+class Reader:
+    """Fills what is in hand; with ``ahead_rows``, ahead of the work, so many rows at most."""
 
     def __init__(
         self,
-        *given: Any,
-        bounds: Bounds,
-        wanted: Callable[[Event], bool] | None,
-        **options: Any,
+        assignment: Assignment,
+        keeper: Keeper,
+        options: ConsumerOptions,
+        *,
+        connect: Callable[[], Connection],
+        ahead_rows: int,
     ) -> None:
-        super().__init__(*given, **options)
-        self._bounds = bounds
-        self._wanted = wanted
-        self._room = Room(bounds) if bounds.rows else None
-        self._reader: Reader | None = None
+        self._assignment = assignment
+        self._keeper = keeper
+        self._connect = connect
+        self._clock = options.clock
+        self._by_key = options.by_key
+        self._idle_seconds = options.idle_seconds
+        self._bounds = Bounds(ahead_rows, options.prefetch_bytes, options.batch_size)
+        self._wanted = options.wanted()
+        self._room = Room(self._bounds) if ahead_rows else None
+        self._thread: ReadAhead | None = None
         #: What was read to its end, and has not grown since, as far as was heard.
         self._read_out: dict[int, InHand] = {}
         self._asked_all_at = -math.inf
@@ -44,113 +60,95 @@ class Reading(Holding):
         """Whether a thread of its own is to read."""
         return self._room is not None
 
-    def reader_may_go_on(self) -> None:
-        """Wakes the thread that reads ahead."""
-        if self._reader is not None:
-            self._reader.changed.set()
-
-    def start_reading(self, wake: Callable[[], None]) -> None:
+    def start(self, wake: Callable[[], None]) -> None:
         """Let a thread read; ``wake`` is called when it has brought something."""
-        self._reader = Reader(
-            lambda: self.open(),
-            self.keeper.poll,
+        self._thread = ReadAhead(
+            self._connect,
+            self._keeper.poll,
             wanted=self._reads_wanted,
             took=self._took,
-            heard=self._heard,
+            heard=self.heard,
             wake=wake,
             idle_seconds=self._idle_seconds,
         )
-        self._reader.start()
+        self._thread.start()
 
-    def stop_reading(self) -> None:
-        if self._reader is not None:
-            self._reader.stop()
-            self._reader = None
+    def stop(self) -> None:
+        """The thread ends, if there is one."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
 
-    def poll(self, connection: Connection) -> None:
+    def go_on(self) -> None:
+        """There is more room, or another partition: the thread looks again."""
+        if self._thread is not None:
+            self._thread.changed.set()
+
+    def read(self, connection: Connection, ear: dialect.Ear | None) -> None:
         """Where the loop itself reads: what has nothing left in hand."""
+        if self._thread is not None:
+            self._thread.require_well()
+            return
         now = self._clock()
-        if (
-            self._ear is None
-            or not self._ear.is_told
-            or now - self._asked_all_at >= self._idle_seconds
-        ):
+        if ear is None or not ear.is_told or now - self._asked_all_at >= self._idle_seconds:
             self._read_out.clear()
             self._asked_all_at = now
-        leases = self._unread()
-        if not leases and self._ear is not None:
-            self._heard(self._ear.heard())
-            leases = self._unread()
-        if not leases:
-            return
-        polled = self.keeper.poll(connection, leases, self._bounds.batch)
-        for lease, events in polled:
-            self._took(self._hand[lease.partition_id], events)
-        if sum(len(events) for _, events in polled) < self._bounds.batch:
-            self._read_out |= {each.partition_id: self._hand[each.partition_id] for each in leases}
+        unread = self._unread()
+        if not unread and ear is not None:
+            self.heard(ear.heard())
+            unread = self._unread()
+        if unread:
+            self._poll(connection, unread)
 
-    def _unread(self) -> list[Lease]:
-        """What has nothing left in hand and may have grown, with the position to read behind."""
-        most = self._bounds.batch if self._by_key else 1
-        empty = {
-            partition_id
-            for partition_id, each in self._hand.items()
-            if each.rows < most
-            and self._may_read_on(each)
-            and self._read_out.get(partition_id) is not each
-        }
-        return [
-            replace(lease, position=self._hand[lease.partition_id].read)
-            for lease in self.ready_leases()
-            if lease.partition_id in empty
-        ]
-
-    def _heard(self, notices: Sequence[str]) -> None:
+    def heard(self, notices: Sequence[str]) -> None:
+        """Partitions have grown, as the database says: also those that are held elsewhere."""
         for grown in notices:
             try:
                 for partition_id in grown.split(","):
                     self._read_out.pop(int(partition_id), None)
             except ValueError:  # "all", or what another login has said
                 self._read_out.clear()
-        super()._heard(notices)
+        self._keeper.heard(notices)
+
+    def _poll(self, connection: Connection, unread: list[tuple[InHand, Lease]]) -> None:
+        hands = {lease.partition_id: each for each, lease in unread}
+        leases = [lease for _, lease in unread]
+        polled = self._keeper.poll(connection, leases, self._bounds.batch)
+        for lease, events in polled:
+            self._took(hands[lease.partition_id], events)
+        if sum(len(events) for _, events in polled) < self._bounds.batch:
+            self._read_out |= hands
+
+    def _unread(self) -> list[tuple[InHand, Lease]]:
+        """What has nothing left in hand and may have grown, with the position to read behind."""
+        most = self._bounds.batch if self._by_key else 1
+        return [
+            (each, replace(lease, position=each.read))
+            for lease, each in self._assignment.ready()
+            if each.rows < most
+            and self._may_read_on(each)
+            and self._read_out.get(lease.partition_id) is not each
+        ]
 
     def _reads_wanted(self) -> Wanted:
+        """What the thread is to read next."""
         assert self._room is not None
-        active = {each.partition_id for each in self.ready_leases()}
-        with self._lock:
-            open_hands = [
-                each
-                for partition_id, each in self._hand.items()
-                if partition_id in active and self._may_read_on(each)
-            ]
+        ready = [each for _, each in self._assignment.ready()]
+        with self._assignment.lock:
+            held = len(self._assignment.all())
+            open_hands = [each for each in ready if not each.closed and self._may_read_on(each)]
             chosen, max_each = self._room.chunk(open_hands)
             chosen.sort(key=lambda each: each.rows)
             leases = [(each, replace(each.lease, position=each.read)) for each in chosen]
-            some_are_full = len(chosen) < len(self._hand)
-        return Wanted(leases, self._room.together(max_each), max_each, some_are_full)
+        return Wanted(leases, self._room.together(max_each), max_each, len(chosen) < held)
 
     def _may_read_on(self, each: InHand) -> bool:
         return not self._by_key or each.read - each.done < MAX_AHEAD
 
     def _took(self, each: InHand, events: list[Event]) -> None:
-        """Events were read; those of a lease that was lost meanwhile are dropped."""
         if self._room is not None:
             self._room.learn(events, payload_bytes(events)[1])
-        with self._lock:
-            if not each.closed:
-                self.stats.filtered += each.take(events, self._wanted)
-
-
-#: Read so many of a partition while nobody knows how large its events are.
-PROBE_ROWS = 16
-
-
-#: A poll brings batches of so many partitions: each poll costs as much as some hundred events.
-BATCHES_AT_ONCE = 4
-
-
-#: While a partition has no room, others are looked at again after so long.
-FULL_PAUSE_SECONDS = 0.02
+        self._assignment.take(each, events, self._wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ class Room:
 
 
 class Wanted(NamedTuple):
-    """What a reader is to poll."""
+    """What is to be polled."""
 
     leases: list[tuple[InHand, Lease]]
     max_events: int
@@ -218,7 +216,7 @@ class Wanted(NamedTuple):
     some_are_full: bool
 
 
-class Reader(threading.Thread):
+class ReadAhead(threading.Thread):
     """Polls ahead until it is stopped; what it raised stands in ``error``."""
 
     def __init__(
@@ -243,6 +241,11 @@ class Reader(threading.Thread):
         self._wake = wake
         self._idle_seconds = idle_seconds
         self._stopped = False
+
+    def require_well(self) -> None:
+        """Raise what has ended it."""
+        if self.error is not None:
+            raise self.error
 
     def stop(self) -> None:
         """End, and wait for it."""

@@ -11,22 +11,29 @@ import logging
 import math
 import random
 import sys
-from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from penstock.consumer.assignment import STANDS_SECONDS
+from penstock.consumer.committing import STANDS_SECONDS
 from penstock.consumer.delivery import HandlerTimedOut
 from penstock.consumer.in_flight import SUSPECT_GROUP, InHand, Unit
-from penstock.consumer.reading import MAX_AHEAD, Reading
-from penstock.consumer.retries import Retries
+from penstock.consumer.reading import MAX_AHEAD
+from penstock.database.backoff import doubled
 from penstock.errors import NotRedriven, PenstockError, StaleLease, TooManyParked
+from penstock.records import Event
 from penstock.subscriptions import dead_letters, policies, stream
 from penstock.subscriptions.policies import SubscriptionPolicy
 
 if TYPE_CHECKING:
+    from penstock.consumer.assignment import Assignment
+    from penstock.consumer.committing import Committer
+    from penstock.consumer.executors import Executor
+    from penstock.consumer.options import ConsumerOptions
+    from penstock.consumer.reading import Reader
     from penstock.database import Connection
+    from penstock.leases.keeper import Keeper
+    from penstock.leases.loop import LoopStats
 
 log = logging.getLogger(__name__)
 
@@ -38,42 +45,49 @@ TURN_SECONDS = 0.01
 DISTURBED_SECONDS = (0.1, 1.0)
 
 
-class Failing(Reading):
-    """A loop that knows what to do when events fail."""
+class Retrier:
+    """Knows what to do when events fail, and which may have ended an earlier consumer."""
 
     def __init__(
-        self, *given: Any, by_batch: bool, rng: random.Random | None, **options: Any
+        self,
+        *,
+        assignment: Assignment,
+        committer: Committer,
+        reader: Reader,
+        executor: Executor,
+        keeper: Keeper,
+        stats: LoopStats,
+        options: ConsumerOptions,
     ) -> None:
-        super().__init__(*given, **options)
-        self._by_batch = by_batch
-        self._retries = Retries(rng or random.Random())
-        self._policy: SubscriptionPolicy | None = None
+        self.failures = Failures(options.rng or random.Random())
+        #: What is in force for the subscription, as of the last look.
+        self.policy: SubscriptionPolicy | None = None
+        self._assignment = assignment
+        self._committer = committer
+        self._reader = reader
+        self._executor = executor
+        self._keeper = keeper
+        self._stats = stats
+        self._options = options
+        self._by_batch = options.batch_handler is not None
+        self._clock = options.clock
         self._looked_at = -math.inf
         self._to_report = ""
-
-    @property
-    def has_postponed(self) -> bool:
-        """Whether an event waits for its next attempt."""
-        return bool(self._retries)
-
-    @abstractmethod
-    def careful_under_way(self) -> bool:
-        """Whether something is being handled that may be what ended an earlier consumer."""
 
     def look_around(self, connection: Connection, new: Sequence[InHand]) -> None:
         """What is known of partitions that are new here; as often as a heartbeat, what changed.
 
         What is begun keeps the version of the policy that it was begun under.
         """
-        if new and self.keeper.in_database:
+        if new and self._keeper.in_database:
             self._look_at_new(connection, new)
         now = self._clock()
-        if self._policy is None or now - self._looked_at >= self.member.heartbeat_seconds:
-            self._policy = policies.subscription_policy(connection, self.member.subscription)
+        if self.policy is None or now - self._looked_at >= self._keeper.member.heartbeat_seconds:
+            self.policy = policies.subscription_policy(connection, self._keeper.member.subscription)
             self._looked_at = now
-            if not self.keeper.in_database:
+            if not self._keeper.in_database:
                 # To give an event up takes a lease in the database.
-                self._policy = replace(self._policy, max_attempts=sys.maxsize)
+                self.policy = replace(self.policy, max_attempts=sys.maxsize)
                 return
             self._look_for_redriven(connection)
             self._report(connection)
@@ -83,54 +97,55 @@ class Failing(Reading):
         if self._to_report:
             text, self._to_report = self._to_report, ""
             try:
-                stream.report_error(connection, self.member, text)
+                stream.report_error(connection, self._keeper.member, text)
             except PenstockError as error:
                 log.warning("the last error could not be reported: %s", error)
 
     def _look_at_new(self, connection: Connection, new: Sequence[InHand]) -> None:
         leases = [each.lease for each in new]
-        suspects = dead_letters.suspects(connection, self.member, leases)
-        parked = dead_letters.parked_keys(connection, self.member.subscription, leases)
+        suspects = dead_letters.suspects(connection, self._keeper.member, leases)
+        parked = dead_letters.parked_keys(connection, self._keeper.member.subscription, leases)
         # So many events may a consumer have handed out and not committed.
-        in_flight = MAX_AHEAD if self._by_key else self.most_uncommitted()
+        in_flight = MAX_AHEAD if self._options.by_key else self._options.most_uncommitted
         for each in new:
             lease = each.lease
-            self._retries.forget_record(lease.partition_id)
-            with self._lock:
+            self.failures.forget_record(lease.partition_id)
+            with self._assignment.lock:
                 each.park(parked.get(lease.partition_id, frozenset()))
             suspect = suspects.get(lease.partition_id)
             if suspect is not None:
                 each.careful_to = max(
                     lease.position + in_flight if suspect.died else 0, suspect.sequence or 0
                 )
-                each.alone_to = each.careful_to if self._by_key else _alone_to(suspect)
-        self.reader_may_go_on()
+                each.alone_to = each.careful_to if self._options.by_key else _alone_to(suspect)
+        self._reader.go_on()
 
     def prepared(self, connection: Connection, unit: Unit) -> bool:
         """Whether a unit that was begun may be handed out; else it is back, or given up."""
         each, event = unit.work, unit.events[0]
-        failing = self._retries.of(each.lease.partition_id, event.sequence)
+        failing = self.failures.of(each.lease.partition_id, event.sequence)
         if failing is None and event.sequence > each.careful_to:
             return True
         if failing is not None and (failing.due > self._clock() or len(unit.events) > 1):
-            with self._lock:  # it failed under an earlier lease
+            with self._assignment.lock:  # it failed under an earlier lease
                 each.alone.add(event.sequence)
             self._put_back(unit, failing.due)
             return False
         unit.careful = event.sequence <= each.careful_to
-        if unit.careful and self.careful_under_way():  # it would be counted for another one's death
+        # It would be counted for the death of another one.
+        if unit.careful and self._careful_under_way():
             self._put_back(unit, self._clock() + TURN_SECONDS)
             return False
         attempts = failing.attempts if failing is not None else 0
-        return not self.keeper.in_database or self._prepared_again(connection, unit, attempts)
+        return not self._keeper.in_database or self._prepared_again(connection, unit, attempts)
 
-    def most_uncommitted(self) -> int:
-        """How many events of a partition that is handled in order are handed out for one commit."""
-        return max(int(self._commit_events), self._bounds.batch)
+    def _careful_under_way(self) -> bool:
+        """Whether something is being handled that may be what ended an earlier consumer."""
+        return any(unit.careful for unit in self._executor.under_way)
 
     def keep_what_is_done(self, connection: Connection) -> None:
         """Should an event end the process, others are not to be counted that had been handled."""
-        self.commit_due(connection, idle=True)
+        self._committer.commit_due(connection, idle=True)
 
     def _prepared_again(self, connection: Connection, unit: Unit, attempts: int) -> bool:
         """The same for one that has failed, or that a consumer died of."""
@@ -154,10 +169,10 @@ class Failing(Reading):
                 return True
             self._give_up(connection, unit, attempts)
         except TooManyParked as error:
-            self.failed(error)
+            self._stats.failed(error)
             self._put_back(unit, now + STANDS_SECONDS)
         except StaleLease as error:
-            self.lease_lost(each, error)
+            self._committer.lease_lost(each, error)
         return False
 
     def _is_next(self, connection: Connection, each: InHand, sequence: int) -> bool:
@@ -165,41 +180,41 @@ class Failing(Reading):
         if each.done != sequence - 1:
             return False
         if each.committed < each.done:
-            self.commit(connection, [each])
+            self._committer.commit(connection, [each])
         return each.committed == sequence - 1
 
     def _begin_group(self, connection: Connection, unit: Unit) -> None:
         """Should they end this consumer, the next one hands each of them out alone."""
         sequence = unit.events[0].sequence
         dead_letters.begin_attempt(
-            connection, self.member, unit.work.lease, sequence, uncounted=dead_letters.GROUP
+            connection, self._keeper.member, unit.work.lease, sequence, uncounted=dead_letters.GROUP
         )
 
     def _count_attempt(self, connection: Connection, unit: Unit, attempts: int) -> int:
         """Answers how many attempts there were before this one."""
         lease, sequence = unit.work.lease, unit.events[0].sequence
-        failing = self._retries.of(lease.partition_id, sequence)
+        failing = self.failures.of(lease.partition_id, sequence)
         new = failing is None or not failing.on_record
         # Of an event that is on record that counts nothing.
         again = dead_letters.GROUP if failing is not None and failing.spared else 0
         counted = dead_letters.begin_attempt(
             connection,
-            self.member,
+            self._keeper.member,
             lease,
             sequence,
             uncounted=again or (attempts if new else 0),
             reason=failing.reason if failing is not None else "",
         )
-        self._retries.counted(lease.partition_id, sequence, counted - 1)
+        self.failures.counted(lease.partition_id, sequence, counted - 1)
         return counted - 1
 
     def _give_up(self, connection: Connection, unit: Unit, attempts: int) -> None:
         each, event = unit.work, unit.events[0]
-        failing = self._retries.of(each.lease.partition_id, event.sequence)
+        failing = self.failures.of(each.lease.partition_id, event.sequence)
         assert unit.policy is not None
         parked = dead_letters.give_up(
             connection,
-            self.member,
+            self._keeper.member,
             each.lease,
             event.sequence,
             (failing.reason if failing is not None else "")
@@ -207,13 +222,12 @@ class Failing(Reading):
             attempts=attempts,
             park=unit.policy.exhausted == "park_key",
         )
-        with self._lock:
-            each.end(unit, 1, self._clock())
+        self._assignment.end(unit, 1)
         each.handled -= 1
-        self.stands_at(each, event.sequence)
-        self._retries.succeeded(each.lease.partition_id, unit.events[:1])
-        self.stats.dead_letters += 1
-        self.reader_may_go_on()
+        self._committer.stands_at(each, event.sequence)
+        self.failures.succeeded(each.lease.partition_id, unit.events[:1])
+        self._stats.dead_letters += 1
+        self._reader.go_on()
         log.error(
             "given up after %s attempts: %s partition %s sequence %s",
             attempts,
@@ -225,23 +239,37 @@ class Failing(Reading):
             self._look_at_parked(connection, each)
 
     def _look_at_parked(self, connection: Connection, each: InHand) -> None:
-        found = dead_letters.parked_keys(connection, self.member.subscription, [each.lease])
-        with self._lock:
+        found = dead_letters.parked_keys(connection, self._keeper.member.subscription, [each.lease])
+        with self._assignment.lock:
             each.park(found.get(each.lease.partition_id, frozenset()))
 
     def _put_back(self, unit: Unit, until: float) -> None:
-        with self._lock:
-            unit.work.end(unit, 0, self._clock(), pause_until=until)
+        self._assignment.end(unit, 0, pause_until=until)
 
     def end(self, unit: Unit, pause_until: float | None = None) -> None:
         """What is done of a unit is done; the rest comes again."""
         each = unit.work
-        with self._lock:
-            each.end(unit, unit.done, self._clock(), pause_until=pause_until)
-        self._retries.succeeded(each.lease.partition_id, unit.events[: unit.done])
+        self._assignment.end(unit, unit.done, pause_until=pause_until)
+        self.failures.succeeded(each.lease.partition_id, unit.events[: unit.done])
         if each.done <= each.committed:
-            self.count_done(each)
-        self.reader_may_go_on()
+            self._committer.count_done(each)
+        self._reader.go_on()
+
+    def unit_done(self, connection: Connection, unit: Unit) -> int:
+        """It went well; answers how many events are done."""
+        self.end(unit)
+        with self._assignment.lock:
+            unit.work.widen(unit)
+        if unit.careful:  # what ends this process next is not to be counted for it as well
+            self.keep_what_is_done(connection)
+        return unit.done
+
+    def put_down(self, unit: Unit) -> None:
+        """What it has done is done, and the rest comes again; that was no attempt."""
+        if unit.letter is not None:
+            unit.work.end_letter()
+        else:
+            self.end(unit)
 
     def unit_disturbed(self, unit: Unit, error: BaseException) -> int:
         """The database kept the handler from its work: the events come again, uncounted."""
@@ -250,7 +278,7 @@ class Failing(Reading):
             unit.work.end_letter()
             return 0
         first = unit.events[min(unit.done, len(unit.events) - 1)]
-        self._retries.spare(unit.work.lease.partition_id, first.sequence)
+        self.failures.spare(unit.work.lease.partition_id, first.sequence)
         self.end(unit, pause_until=self._clock() + random.uniform(*DISTURBED_SECONDS))
         return unit.done
 
@@ -262,7 +290,7 @@ class Failing(Reading):
             self.end(unit)
         elif self._by_batch and left > 1:
             self._note_failure(unit, error, ", again with half as many")
-            with self._lock:
+            with self._assignment.lock:
                 unit.work.narrow(unit)
             self.end(unit)
             return unit.done + 1
@@ -274,18 +302,18 @@ class Failing(Reading):
         """The first event of it that is not done comes again after a pause, alone."""
         event, now = unit.events[unit.done], self._clock()
         assert unit.policy is not None
-        failing = self._retries.failed(
+        failing = self.failures.failed(
             unit.work.lease.partition_id, event.sequence, error, unit.policy, now
         )
         pause = failing.due - now
         self._note_failure(unit, error, f", attempt {failing.attempts}, again in {pause:.1f} s")
-        with self._lock:
+        with self._assignment.lock:
             unit.work.alone.add(event.sequence)
         self.end(unit, pause_until=failing.due)
 
     def _note_failure(self, unit: Unit, error: BaseException, what_follows: str) -> None:
-        self.failed(error)
-        self.stats.timeouts += isinstance(error, HandlerTimedOut)
+        self._stats.failed(error)
+        self._stats.timeouts += isinstance(error, HandlerTimedOut)
         event = unit.events[min(unit.done, len(unit.events) - 1)]
         place = f"{event.topic} partition {event.partition} sequence {event.sequence}"
         # Not what it says: that can be a part of the payload.
@@ -300,15 +328,16 @@ class Failing(Reading):
     # -- dead letters that come again -----------------------------------------------------------
 
     def _look_for_redriven(self, connection: Connection) -> None:
-        hands = {
-            partition_id: each
-            for partition_id, each in self._hand.items()
+        free = [
+            (lease, each)
+            for lease, each in self._assignment.ready()
             if not each.letters and not each.letter_under_way
-        }
-        leases = [lease for lease in self.ready_leases() if lease.partition_id in hands]
+        ]
+        hands = {lease.partition_id: each for lease, each in free}
+        leases = [lease for lease, _ in free]
         if not leases:
             return
-        for letter in dead_letters.poll_redriven(connection, self.member, leases):
+        for letter in dead_letters.poll_redriven(connection, self._keeper.member, leases):
             hands[letter.lease.partition_id].letters.append(letter)
 
     def letter_ended(
@@ -320,21 +349,95 @@ class Failing(Reading):
         each.end_letter()
         try:
             if error is None and not finished:
-                dead_letters.finish_redriven(connection, self.member, letter)
+                dead_letters.finish_redriven(connection, self._keeper.member, letter)
             elif error is not None:
                 self._note_failure(unit, error, ", a dead letter again")
                 reason = f"{type(error).__name__}: {error}"
-                dead_letters.fail_redriven(connection, self.member, letter, reason)
+                dead_letters.fail_redriven(connection, self._keeper.member, letter, reason)
             self._look_at_parked(connection, each)
         except NotRedriven as gone:  # finished before it raised, dropped, or taken by another one
             log.warning("%s", gone)
         except StaleLease as stale:
-            self.lease_lost(each, stale)
+            self._committer.lease_lost(each, stale)
             return 0
         if not each.letters:
             self._looked_at = -math.inf  # there may be more
-        self.stats.events += error is None
+        self._stats.events += error is None
         return 1
+
+
+@dataclass(slots=True)
+class Failure:
+    """An event that failed: how often in a row, when it is due again, and why it failed last."""
+
+    attempts: int = 0
+    due: float = 0.0
+    reason: str = ""
+    #: The database counts it too, for whoever holds the partition next.
+    on_record: bool = False
+    #: The attempt that is on record was none: the next one is counted in its place.
+    spared: bool = False
+
+
+class Failures:
+    """What has failed here, under the policy of the subscription, by partition and sequence."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._failing: dict[tuple[int, int], Failure] = {}
+
+    def __bool__(self) -> bool:
+        """Whether an event waits for its next attempt."""
+        return bool(self._failing)
+
+    def of(self, partition_id: int, sequence: int) -> Failure | None:
+        """What is known of an event, if it has failed."""
+        return self._failing.get((partition_id, sequence))
+
+    def failed(
+        self,
+        partition_id: int,
+        sequence: int,
+        error: BaseException,
+        policy: SubscriptionPolicy,
+        now: float,
+    ) -> Failure:
+        """Count an attempt that failed; an exhausted event is due at once, to be given up."""
+        found = self._failing.setdefault((partition_id, sequence), Failure())
+        found.attempts += 1
+        found.reason = f"{type(error).__name__}: {error}"
+        exhausted = found.attempts >= policy.max_attempts
+        found.due = now if exhausted else now + _pause(found.attempts, policy, self._rng)
+        return found
+
+    def counted(self, partition_id: int, sequence: int, attempts: int) -> None:
+        """The database has counted so many attempts before the one that begins."""
+        found = self._failing.setdefault((partition_id, sequence), Failure())
+        found.attempts, found.on_record, found.spared = attempts, True, False
+
+    def spare(self, partition_id: int, sequence: int) -> None:
+        """What was handed out came back by no fault of its own."""
+        found = self._failing.get((partition_id, sequence))
+        if found is not None:
+            found.spared = found.on_record
+
+    def forget_record(self, partition_id: int) -> None:
+        """The lease was lost: what was counted in the database may have been counted on."""
+        for (place, _), found in self._failing.items():
+            if place == partition_id:
+                found.on_record = False
+
+    def succeeded(self, partition_id: int, events: Iterable[Event]) -> None:
+        """Events that are done, or given up, have no attempts any more."""
+        if self._failing:
+            for event in events:
+                self._failing.pop((partition_id, event.sequence), None)
+
+
+def _pause(attempt: int, policy: SubscriptionPolicy, rng: random.Random) -> float:
+    """Doubles from the first pause to the longest; ``jitter`` is the share that is drawn."""
+    first, longest = policy.first_backoff_seconds, policy.longest_backoff_seconds
+    return doubled(attempt, first, longest) * (1.0 - policy.jitter * rng.random())
 
 
 def _alone_to(suspect: dead_letters.Suspect) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.consumer.worker import Worker
+from penstock.database.backoff import backoff
 from penstock.errors import PenstockError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Supervisor:
                 each.restarts += 1
                 healthy = each.turned - started > HEALTHY_AFTER_SECONDS
                 each.attempt = 1 if healthy else each.attempt + 1
-                pause = _pause(each.attempt)
+                pause = backoff(each.attempt, MAX_RESTART_SECONDS)
                 _report(each.worker.name, error, pause)
                 self._stop.wait(pause)
 
@@ -143,10 +143,6 @@ class Supervisor:
         if isinstance(error, UsageError) and ran_seconds < HEALTHY_AFTER_SECONDS:
             return True
         return self._clock() - self._begun < STARTED_AFTER_SECONDS
-
-
-def _pause(attempt: int) -> float:
-    return random.uniform(0.1, min(MAX_RESTART_SECONDS, 0.5 * 2.0 ** min(attempt, 10)))
 
 
 def _report(name: str, error: Exception, pause: float) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import database
 from penstock.consumer.delivery import Batch, Delivery, HandlerTimedOut
-from penstock.consumer.executors import Hands, Outcome, failed
+from penstock.consumer.executors import Executor, Outcome, failed
 from penstock.consumer.in_flight import Unit
 from penstock.errors import InvalidArgument
 
@@ -38,7 +38,7 @@ class _LoopWasBlocked(Exception):
         )
 
 
-class Tasks(Hands):
+class TaskExecutor(Executor):
     """Tasks of an event loop: the caller's, or one in a thread of its own."""
 
     def __init__(
@@ -195,7 +195,7 @@ class Tasks(Hands):
             del self._tasks[task]
 
     async def _handled(self, unit: Unit) -> None:
-        batch = self._deliver(unit)
+        batch = self._deliver(unit, self)
         try:
             await self._handle_async(unit, batch)
             outcome = Outcome(unit, batch)

@@ -107,6 +107,11 @@ async def run(door: Door, steps: Steps[T]) -> T:
         return result
 
 
+async def run_on(connection: Any, steps: Steps[T]) -> T:
+    """The same on a connection that was given."""
+    return await run(await door_of(connection), steps)
+
+
 async def _call(door: Door, name: str, binds: dict[str, Any]) -> Rows:
     statement = catalog.statement(_DIALECT, name, config.schema_name())
     with calls.typed_errors():

@@ -1,13 +1,22 @@
-"""How long to wait before the next attempt to connect."""
+"""How long to wait before the next attempt: the pauses of all that tries again."""
 
 from __future__ import annotations
 
 import random
 
-#: The longest pause between two attempts.
+#: The longest pause between two attempts to connect.
 MAX_RECONNECT_SECONDS = 10.0
+#: The shortest pause and the first longest one of what tries again until it succeeds.
+_SHORTEST_SECONDS, _FIRST_SECONDS = 0.1, 1.0
+#: A pause that doubles so often is longer than any setting allows.
+_MOST_DOUBLINGS = 40
 
 
-def backoff(failures: int) -> float:
+def doubled(failures: int, first: float, longest: float) -> float:
+    """The pause after so many failures in a row: the first one, doubled up to the longest."""
+    return min(longest, first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+
+
+def backoff(failures: int, longest: float = MAX_RECONNECT_SECONDS) -> float:
     """Seconds until the next attempt after so many failures in a row, with jitter."""
-    return random.uniform(0.1, min(MAX_RECONNECT_SECONDS, 0.5 * 2.0 ** min(failures, 10)))
+    return random.uniform(_SHORTEST_SECONDS, doubled(failures, _FIRST_SECONDS, longest))

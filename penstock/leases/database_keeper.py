@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import random
-import socket
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -41,17 +38,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The share of the lease time after which the keeper's own clock stops the work.
-LOCAL_SHARE = 0.9
 #: By how much check-ins that consumers ask for may exceed target_qps, where they are many.
 ASKED_SHARE = 0.2
 #: The pause after a heartbeat that found the consumer's row locked.
 LOCKED_SECONDS = 0.2
-
-
-def consumer_id() -> str:
-    """An id for a consumer that was not given one: host, process and a random part."""
-    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 class LeaseKeeper(Keeper):
@@ -75,9 +65,7 @@ class LeaseKeeper(Keeper):
         topics: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(consumer or consumer_id(), clock)
-        self._url = url
-        self._subscription = subscription
+        super().__init__(url, subscription, consumer, clock)
         self._weight = weight
         self._topics = topics
         self._known: dict[int, Lease] = {}
@@ -94,7 +82,7 @@ class LeaseKeeper(Keeper):
     def __enter__(self) -> LeaseKeeper:
         """Joins and checks in once, so that a wrong name or id fails here and not in a thread."""
         self._left = False
-        self._heart = heartbeat.enter(self, self._url)
+        self._heart = heartbeat.enter(self, self.url)
         try:
             self._at_office(lambda connection: self._check_in(connection, fresh=True))
         except BaseException:
@@ -140,6 +128,16 @@ class LeaseKeeper(Keeper):
             self._asked = True
         if self._heart is not None:
             self._heart.wake()
+
+    def heard(self, notices: Sequence[str]) -> None:
+        """Check in soon where something has grown that is not held here."""
+        if not notices:
+            return
+        held = {str(lease.partition_id) for lease in self.leases()}
+        for notice in notices:
+            # Any login may notify this channel: a payload that is no list of partitions is "all".
+            if not held.issuperset(notice.split(",")):
+                self.check_in_soon()
 
     def _soon(self, now: float) -> float:
         if self._pace > self.member.heartbeat_seconds:
@@ -222,8 +220,7 @@ class LeaseKeeper(Keeper):
                 self._check_in_at = now
                 self._forget_leases()
                 return
-            self._valid_until = max(self._valid_until, begun + member.lease_seconds * LOCAL_SHARE)
-            self.last_success = self._clock()
+            self._keep_alive(begun)
             self._pace = beat.pace_seconds
             self._owed_since = min(self._owed_since, now) if not beat.check_in_seconds else math.inf
             if self._failures:
@@ -281,9 +278,7 @@ class LeaseKeeper(Keeper):
         self._doubtful = False
 
     def _require(self, connection: Connection, known: Sequence[Lease]) -> None:
-        restores.require_leases(
-            connection, known, f'consumer "{self.consumer}"', self._subscription
-        )
+        restores.require_leases(connection, known, f'consumer "{self.consumer}"', self.subscription)
 
     def _went_back(self, before: dict[int, Lease], held: Sequence[Lease]) -> list[Lease]:
         """Those whose position is behind where it was known to stand, under the same lease.
@@ -329,7 +324,7 @@ class LeaseKeeper(Keeper):
             known = list(self._known.values())
             self._member = stream.join(
                 connection,
-                self._subscription,
+                self.subscription,
                 self.consumer,
                 self._weight,
                 topics=self._topics,
@@ -345,27 +340,10 @@ class LeaseKeeper(Keeper):
             for lease in back:  # the log holds all that was seen: it is read again from there
                 self._leases.pop(lease.partition_id, None)
                 self._known[lease.partition_id] = lease
-            self._leases = {lease.partition_id: self._newest(lease) for lease in held}
+            self._install({lease.partition_id: self._newest(lease) for lease in held}, begun)
             for lease in self._leases.values():
                 self._remember(lease)
-            self._valid_until = begun + self.member.lease_seconds * LOCAL_SHARE
-            self.last_success = self._clock()
             self._checked_in_at = self._beat_at = time.monotonic()
             self._owed_since = math.inf
             self._gone = False
         self.wake()
-
-    def _newest(self, lease: Lease) -> Lease:
-        """A commit may have passed while the check-in was under way: its position counts."""
-        known = self._leases.get(lease.partition_id)
-        if known is None or known.lease_epoch != lease.lease_epoch:
-            return lease
-        return replace(lease, position=max(known.position, lease.position))
-
-    def _forget_all(self) -> None:
-        with self._lock:
-            self._forget_leases()
-
-    def _forget_leases(self) -> None:
-        self._leases = {}
-        self._valid_until = 0.0

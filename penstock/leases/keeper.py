@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +19,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.database import Connection
+
+
+#: The share of the lease time after which the keeper's own clock stops the work.
+LOCAL_SHARE = 0.9
+
+
+def consumer_id() -> str:
+    """An id for a consumer that was not given one: host, process and a random part."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 class Keeper(ABC):
@@ -33,13 +45,18 @@ class Keeper(ABC):
     joins: int = 0
     last_success: float
 
-    def __init__(self, consumer: str, clock: Callable[[], float]) -> None:
-        self.consumer = consumer
+    def __init__(
+        self, url: str, subscription: str, consumer: str | None, clock: Callable[[], float]
+    ) -> None:
+        self.url = url
+        self.subscription = subscription
+        self.consumer = consumer or consumer_id()
         self.last_success = clock()
         self._clock = clock
         self._lock = threading.Lock()
         self._leases: dict[int, Lease] = {}
         self._valid_until = 0.0
+        self._turn = 0
         self._member: Membership | None = None
         #: Called when leases may have come or gone.
         self.wake: Callable[[], object] = lambda: None
@@ -71,6 +88,18 @@ class Keeper(ABC):
                 return []
             return list(self._leases.values())
 
+    def active(self) -> list[Lease]:
+        """What is to be worked on, each time beginning with another one, so that none starves."""
+        active = [lease for lease in self.leases() if lease.state == "ACTIVE"]
+        self._turn += 1
+        start = self._turn % len(active) if active else 0
+        return active[start:] + active[:start]
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether the lease is held now, by the local clock too."""
+        with self._lock:
+            return self._clock() < self._valid_until and self._is_present(lease)
+
     def knows(self, lease: Lease) -> bool:
         """Whether it has the lease in mind, also while that has ended by the local clock."""
         with self._lock:
@@ -89,6 +118,38 @@ class Keeper(ABC):
             if self._is_present(lease):
                 del self._leases[lease.partition_id]
         self.check_in_soon()
+
+    def heard(self, notices: Sequence[str]) -> None:  # noqa: B027 - it may be of no use
+        """Partitions have grown, as the database says: lists of their ids, or "all"."""
+
+    # Under the lock: a store's answer to a check-in, and the end of all that was held.
+
+    def _install(self, leases: dict[int, Lease], begun: float) -> None:
+        """These are held, by a check-in that was begun at this time of the local clock."""
+        self._leases = leases
+        self._valid_until = begun + self.member.lease_seconds * LOCAL_SHARE
+        self.last_success = self._clock()
+
+    def _keep_alive(self, begun: float) -> None:
+        """A heartbeat that was begun then was answered: what is held is so for longer."""
+        until = begun + self.member.lease_seconds * LOCAL_SHARE
+        self._valid_until = max(self._valid_until, until)
+        self.last_success = self._clock()
+
+    def _forget_leases(self) -> None:
+        self._leases = {}
+        self._valid_until = 0.0
+
+    def _newest(self, lease: Lease) -> Lease:
+        """A commit may have passed while the check-in was under way: its position counts."""
+        known = self._leases.get(lease.partition_id)
+        if known is None or known.lease_epoch != lease.lease_epoch:
+            return lease
+        return replace(lease, position=max(known.position, lease.position))
+
+    def _forget_all(self) -> None:
+        with self._lock:
+            self._forget_leases()
 
     def _is_present(self, lease: Lease) -> bool:
         held = self._leases.get(lease.partition_id)

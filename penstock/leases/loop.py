@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock import database
-from penstock.database import config, dialect as work, sessions
+from penstock.database import dialect as work, sessions
+from penstock.database.backoff import backoff
 from penstock.database.wake import Wake
 from penstock.errors import (
     CoordinationUnavailable,
     DatabaseUnavailable,
-    InvalidArgument,
     PenstockError,
     StaleLease,
 )
-from penstock.leases.coordination.registry_keeper import RegistryKeeper
-from penstock.leases.database_keeper import LeaseKeeper
 from penstock.leases.keeper import Keeper
 from penstock.records import Lease
-from penstock.topics import validation
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -53,64 +49,36 @@ class LoopStats:
     last_error: str = ""
     last_round: float = field(default_factory=time.monotonic)
 
+    def done(self, events: int) -> None:
+        """So many events were committed together."""
+        self.events += events
+        self.batches += events > 0
+
+    def failed(self, error: BaseException) -> None:
+        """Count a failure, and log it where it is an expected one."""
+        self.last_round = time.monotonic()
+        self.failures += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        if isinstance(error, PenstockError) or database.is_unavailable(error):
+            log.warning("%s", self.last_error)
+
+    def stale(self, error: StaleLease) -> None:
+        """The fence refused a commit."""
+        self.stale_commits += 1
+        self.failed(error)
+
 
 class LeaseLoop(ABC):
     """Holds leases of a subscription and works on them, round by round, until told to stop."""
 
-    def __init__(
-        self,
-        url: str | None,
-        subscription: str,
-        *,
-        consumer_id: str | None,
-        weight: float,
-        idle_seconds: float,
-        topics: Sequence[str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        coordination: str | None = None,
-        assign: str = "stealing",
-    ) -> None:
-        self._url = url or config.database_url()
-        self._subscription = subscription
+    def __init__(self, keeper: Keeper, *, idle_seconds: float) -> None:
+        self.keeper = keeper
         self._idle_seconds = idle_seconds
-        self._clock = clock
         self._postponed: dict[int, tuple[int, float]] = {}
-        self._turn = 0
         self._stop: threading.Event | None = None
         self._outages = 0
         self._ear: work.Ear | None = None
         self.stats = LoopStats()
-        if consumer_id is not None:
-            validation.name(consumer_id, "consumer")
-        if coordination is not None and not isinstance(coordination, str):
-            raise InvalidArgument(
-                f"coordination is a {type(coordination).__name__}", hint="give an address"
-            )
-        if coordination is None and assign != "stealing":
-            raise InvalidArgument(
-                f"assign is {assign!r}", hint="it goes with coordination: etcd://, redis://"
-            )
-        self.keeper: Keeper
-        if coordination is None:
-            self.keeper = LeaseKeeper(
-                self._url,
-                subscription,
-                consumer=consumer_id,
-                weight=weight,
-                topics=topics,
-                clock=clock,
-            )
-        else:
-            self.keeper = RegistryKeeper(
-                self._url,
-                subscription,
-                coordination,
-                assign=assign,
-                consumer=consumer_id,
-                weight=weight,
-                topics=topics,
-                clock=clock,
-            )
 
     def is_stopping(self) -> bool:
         """Whether nothing more is to be begun."""
@@ -131,12 +99,17 @@ class LeaseLoop(ABC):
                     if not _is_lost(error):
                         raise
                     self._outages += 1
-                    self.failed(error)
-                    stop.wait(random.uniform(0.1, min(10.0, 0.5 * 2.0 ** min(self._outages, 10))))
+                    self.stats.failed(error)
+                    stop.wait(backoff(self._outages))
+
+    @property
+    def application_name(self) -> str:
+        """What its connections are called in the database."""
+        return f"penstock {self.keeper.subscription}"[:63]
 
     def open(self) -> Connection:
         """A connection for the work; the keeper has one of its own."""
-        return database.connect(self._url, application_name=f"penstock {self._subscription}"[:63])
+        return database.connect(self.keeper.url, application_name=self.application_name)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -185,8 +158,12 @@ class LeaseLoop(ABC):
     def rest(self) -> None:
         """Nothing was done: until something was sequenced or the loop is woken."""
         assert self._ear is not None
-        self._heard(self._ear.wait(self.longest_rest(), self._wake))
+        self.heard(self._ear.wait(self.longest_rest(), self._wake))
         self._wake.clear()
+
+    def heard(self, notices: Sequence[str]) -> None:
+        """Partitions have grown, as the database says."""
+        self.keeper.heard(notices)
 
     def longest_rest(self) -> float:
         """How long nothing may be due."""
@@ -196,28 +173,13 @@ class LeaseLoop(ABC):
         """Leases to work on, each round beginning with another one, so that none is starved."""
         now = time.monotonic()
         waiting = {partition for partition, (_, until) in self._postponed.items() if until > now}
-        leases = [
-            lease
-            for lease in self.keeper.leases()
-            if lease.state == "ACTIVE" and lease.partition_id not in waiting
-        ]
-        self._turn += 1
-        start = self._turn % len(leases) if leases else 0
-        return leases[start:] + leases[:start]
-
-    def still_held(self, lease: Lease) -> bool:
-        """Whether the lease was not lost while another one was worked on."""
-        return any(
-            held.partition_id == lease.partition_id and held.lease_epoch == lease.lease_epoch
-            for held in self.keeper.leases()
-        )
+        return [lease for lease in self.keeper.active() if lease.partition_id not in waiting]
 
     def done(self, lease: Lease, position: int, events: int) -> None:
         """The position was committed, and so many events are done."""
         self.went_well(lease)
         self.keeper.moved(lease, position)
-        self.stats.events += events
-        self.stats.batches += events > 0
+        self.stats.done(events)
 
     def went_well(self, lease: Lease) -> None:
         """The next failure of the partition is a first one."""
@@ -240,17 +202,8 @@ class LeaseLoop(ABC):
 
     def stale(self, lease: Lease, error: StaleLease) -> None:
         """The fence refused: forget the lease."""
-        self.stats.stale_commits += 1
-        self.failed(error)
+        self.stats.stale(error)
         self.keeper.lost(lease)
-
-    def failed(self, error: BaseException) -> None:
-        """Count a failure, and log it where it is an expected one."""
-        self.stats.last_round = time.monotonic()
-        self.stats.failures += 1
-        self.stats.last_error = f"{type(error).__name__}: {error}"
-        if isinstance(error, PenstockError) or database.is_unavailable(error):
-            log.warning("%s", self.stats.last_error)
 
     def _work(self, stop: threading.Event) -> None:
         with self.open() as connection:
@@ -269,15 +222,6 @@ class LeaseLoop(ABC):
                     self.rest()
         finally:
             self._ear = None
-
-    def _heard(self, notices: Sequence[str]) -> None:
-        if not notices or not self.keeper.in_database:
-            return  # outside of it every partition is leased, also without events
-        held = {str(lease.partition_id) for lease in self.keeper.leases()}
-        for notice in notices:
-            # Any login may notify this channel: a payload that is no list of partitions is "all".
-            if not held.issuperset(notice.split(",")):
-                self.keeper.check_in_soon()
 
 
 def _is_lost(error: BaseException) -> bool:

@@ -48,7 +48,8 @@ from typing import Any
 from uuid import UUID
 
 from penstock import database
-from penstock.database import sessions
+from penstock.database import sessions, steps
+from penstock.database.steps import Steps, asked
 from penstock.errors import InvalidArgument
 from penstock.records import Event, Lease, as_headers, as_time, as_uuid
 from penstock.subscriptions.stream import Membership
@@ -210,16 +211,15 @@ def commit_parking(
     ``after`` is the position behind which the events were read.  The errors are those of
     :func:`penstock.stream.commit`, and TooManyParked.
     """
-    binds = parking_binds(member, lease, position, after, sequences)
-    database.call(connection, "commit_parking", **binds)
+    steps.run(connection, parking_steps(member, lease, position, after, sequences))
 
 
-def parking_binds(
+def parking_steps(
     member: Membership, lease: Lease, position: int, after: int, sequences: Iterable[int]
-) -> dict[str, Any]:
-    """What the statement of :func:`commit_parking` is given."""
+) -> Steps[None]:
+    """The steps of :func:`commit_parking`, for each kind of connection."""
     place = {"position": position, "after": after, "sequences": list(sequences)}
-    return {**_lease(member, lease), **place}
+    yield from asked("commit_parking", **_lease(member, lease), **place)
 
 
 def poll_redriven(
@@ -243,12 +243,13 @@ def finish_redriven(connection: Any, member: Membership, letter: Redriven) -> No
 
     NotRedriven, and roll back, when it waits no more.
     """
-    database.call(connection, "finish_redriven", **finish_binds(member, letter))
+    steps.run(connection, finish_steps(member, letter))
 
 
-def finish_binds(member: Membership, letter: Redriven) -> dict[str, Any]:
-    """What the statement of :func:`finish_redriven` is given."""
-    return {**_lease(member, letter.lease), "letter_ids": [letter.letter_id]}
+def finish_steps(member: Membership, letter: Redriven) -> Steps[None]:
+    """The steps of :func:`finish_redriven`, for each kind of connection."""
+    lease = _lease(member, letter.lease)
+    yield from asked("finish_redriven", **lease, letter_ids=[letter.letter_id])
 
 
 def fail_redriven(connection: Any, member: Membership, letter: Redriven, reason: str) -> None:

@@ -14,34 +14,26 @@ from typing import Any
 
 from penstock import database
 from penstock.errors import InvalidArgument
+from penstock.topics.validation import Range
 
 #: What a policy can be set for; the name of "global" is empty.
 SCOPES = ("global", "namespace", "topic", "subscription")
+_NO_NUMBER = Range(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a setting may be: a number or a whole number within bounds, or one of some words."""
+    """What a setting may be: a number of a range, or one of some words."""
 
     preset: float | str
-    lowest: float = 0
-    highest: float = 0
-    is_whole: bool = False
+    range: Range = _NO_NUMBER
     words: tuple[str, ...] = ()
 
     def problem(self, value: object) -> str | None:
         """What has to be given instead; None when the value is good."""
         if self.words:
             return None if value in self.words else f"use one of {', '.join(self.words)}"
-        kind = int if self.is_whole else int | float
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, kind)
-            or not self.lowest <= value <= self.highest
-        ):
-            what = "a whole number" if self.is_whole else "a number"
-            return f"use {what} from {self.lowest} to {self.highest}"
-        return None
+        return self.range.problem(value)
 
     def read(self, text: str) -> float | str:
         """A value out of what the database or a command line has as text."""
@@ -55,24 +47,24 @@ class Setting:
             value = float(text)
         except ValueError:
             return text
-        return int(value) if self.is_whole and value.is_integer() else value
+        return int(value) if self.range.is_whole and value.is_integer() else value
 
 
 #: Every setting by the kind of its policy; the database has the same in policy_settings.
 SETTINGS: dict[str, dict[str, Setting]] = {
     "heartbeat": {
-        "heartbeat_seconds": Setting(3, 0.001, 28_800),
-        "lease_seconds": Setting(10, 0.003, 86_399),
-        "release_seconds": Setting(10, 0.001, 86_399),
-        "target_qps": Setting(10, 0.1, 10_000),
+        "heartbeat_seconds": Setting(3, Range(0.001, 28_800)),
+        "lease_seconds": Setting(10, Range(0.003, 86_399)),
+        "release_seconds": Setting(10, Range(0.001, 86_399)),
+        "target_qps": Setting(10, Range(0.1, 10_000)),
     },
-    "lease": {"max_consumers": Setting(1024, 1, 100_000, is_whole=True)},
-    "metrics": {"refresh_seconds": Setting(1, 0.1, 3_600)},
+    "lease": {"max_consumers": Setting(1024, Range(1, 100_000, is_whole=True))},
+    "metrics": {"refresh_seconds": Setting(1, Range(0.1, 3_600))},
     "retry": {
-        "max_attempts": Setting(10, 1, 1_000, is_whole=True),
-        "first_backoff_seconds": Setting(0.1, 0, 86_400),
-        "longest_backoff_seconds": Setting(60, 0, 86_400),
-        "jitter": Setting(0.5, 0, 1),
+        "max_attempts": Setting(10, Range(1, 1_000, is_whole=True)),
+        "first_backoff_seconds": Setting(0.1, Range(0, 86_400)),
+        "longest_backoff_seconds": Setting(60, Range(0, 86_400)),
+        "jitter": Setting(0.5, Range(0, 1)),
         "exhausted": Setting("dead_letter", words=("dead_letter", "park_key")),
     },
 }

@@ -14,6 +14,8 @@ from operator import itemgetter
 from typing import Any
 
 from penstock import database
+from penstock.database import steps
+from penstock.database.steps import Steps, asked
 from penstock.errors import InvalidArgument
 from penstock.log import restores
 from penstock.records import Event, Lease
@@ -215,23 +217,24 @@ def commit(
     BackwardCommit or BeyondHighWatermark without any effect; roll back what the same transaction
     wrote.
     """
-    database.call(connection, "commit", **commit_binds(member, list(positions), after))
+    steps.run(connection, commit_steps(member, list(positions), after))
 
 
-def commit_binds(
+def commit_steps(
     member: Membership, wanted: Sequence[tuple[Lease, int]], after: Sequence[int] | None
-) -> dict[str, Any]:
-    """What the statement of :func:`commit` is given."""
+) -> Steps[None]:
+    """The steps of :func:`commit`, for each kind of connection."""
     for _, position in wanted:
         validation.position(position)
-    return {
-        "subscription": member.subscription,
-        "consumer": member.consumer,
-        "partition_ids": [lease.partition_id for lease, _ in wanted],
-        "lease_epochs": [lease.lease_epoch for lease, _ in wanted],
-        "positions": [position for _, position in wanted],
-        "after": None if after is None else list(after),
-    }
+    yield from asked(
+        "commit",
+        subscription=member.subscription,
+        consumer=member.consumer,
+        partition_ids=[lease.partition_id for lease, _ in wanted],
+        lease_epochs=[lease.lease_epoch for lease, _ in wanted],
+        positions=[position for _, position in wanted],
+        after=None if after is None else list(after),
+    )
 
 
 def release(connection: Any, member: Membership, leases: Sequence[Lease]) -> int:

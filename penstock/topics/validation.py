@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -107,6 +108,49 @@ def number(value: Any, what: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return value
     raise InvalidArgument(f"the {what} is {value!r}", hint="give a number that is finite")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that a setting or an option may be; the bounds belong to them.
+
+    With ``is_above`` the lowest does not.
+    """
+
+    lowest: float
+    highest: float = math.inf
+    is_whole: bool = False
+    is_above: bool = False
+
+    def problem(self, value: object) -> str | None:
+        """What has to be given instead; None when the value is good."""
+        kind = int if self.is_whole else int | float
+        if (
+            isinstance(value, kind)
+            and not isinstance(value, bool)
+            and self.lowest <= value <= self.highest
+            and value < math.inf
+            and not (self.is_above and value == self.lowest)
+        ):
+            return None
+        what = "a whole number" if self.is_whole else "a number"
+        if self.is_above:
+            return f"use {what} above {self.lowest}, or leave it out for no limit"
+        if self.highest == math.inf:
+            return f"use {what} from {self.lowest} on"
+        return f"use {what} from {self.lowest} to {self.highest}"
+
+    def require(self, name: str, value: object) -> None:
+        """InvalidArgument when the value of this name is none of them."""
+        problem = self.problem(value)
+        if problem:
+            raise InvalidArgument(f"{name} cannot be {value!r}", hint=problem)
+
+
+def function(what: str, value: object, hint: str = "give a function") -> None:
+    """InvalidArgument when a value cannot be called."""
+    if not callable(value):
+        raise InvalidArgument(f"{what} is a {type(value).__name__}", hint=hint)
 
 
 def fetched(partition: Any, from_sequence: Any, max_events: Any) -> None:

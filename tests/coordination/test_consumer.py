@@ -245,7 +245,7 @@ def test_the_local_clock_ends_a_lease(
 ) -> None:
     """Guard: LOCAL_SHARE of the lease time, by the monotonic clock."""
     if not is_guarded:
-        monkeypatch.setattr(registry_keeper, "LOCAL_SHARE", 100)
+        monkeypatch.setattr("penstock.leases.keeper.LOCAL_SHARE", 100)
     filled(connection, 1, 1)
     short_leases(connection, 3)
     now = 0.0

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import inspect
 import json
+import pkgutil
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import grimp
 import pytest
 
 import penstock
+from penstock.consumer.consumer import Consumer
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What a publisher has no use for.
@@ -64,3 +70,53 @@ def test_the_names_for_type_checkers_are_the_public_ones() -> None:
     imports = (each for each in typed.body if isinstance(each, ast.ImportFrom))
     names = {alias.asname for each in imports for alias in each.names}
     assert names == set(penstock.__all__)
+
+
+def _classes(package: str) -> Iterator[type]:
+    root = import_module(package)
+    for found in pkgutil.walk_packages(root.__path__, f"{package}."):
+        if not found.name.endswith("__main__"):
+            module = import_module(found.name)
+            own = (each for each in vars(module).values() if isinstance(each, type))
+            yield from (each for each in own if each.__module__ == module.__name__)
+
+
+def _has_state(found: type) -> bool:
+    """Whether the class itself says that its instances have a field, or gives them one."""
+    if getattr(found, "_is_protocol", False):
+        return False
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(found))).body
+    assert isinstance(tree, ast.ClassDef)
+    for each in tree.body:
+        if isinstance(each, ast.AnnAssign) and "ClassVar" not in ast.unparse(each.annotation):
+            return True
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__slots__":
+            return ast.unparse(each.value) != "()"
+    stored = (
+        each.value
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+    )
+    return any(isinstance(each, ast.Name) and each.id == "self" for each in stored)
+
+
+def _standing_on_many(ours: Iterable[type]) -> dict[str, list[str]]:
+    """Classes that stand on more than one of ours that has state, and which these are."""
+    with_state = {each for each in ours if _has_state(each)}
+    found = {
+        each.__name__: [above.__name__ for above in each.__mro__[1:] if above in with_state]
+        for each in ours
+    }
+    return {name: above for name, above in found.items() if len(above) > 1}
+
+
+def test_no_class_stands_on_two_that_have_state() -> None:
+    """What a method of an object works with is in its class, in one above, or has a name."""
+    ours = {each for name in ("penstock", "ops", "consumers") for each in _classes(name)}
+    assert len(ours) > 250
+    assert _standing_on_many(ours) == {}
+
+    class Planted(Consumer):
+        """One level too many: a third one would have to be read with it."""
+
+    assert _standing_on_many(ours | {Planted}) == {"Planted": ["Consumer", "LeaseLoop"]}

@@ -18,7 +18,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = Lease("a/b", 0, 7, 1, "ACTIVE", 0, 1)
 
 
-def _event(sequence: int, key: str | None = None, size: int = 1, kind: str = "") -> Event:
+def event(sequence: int, key: str | None = None, size: int = 1, kind: str = "") -> Event:
     return Event(
         "a/b", 0, sequence, uuid.UUID(int=sequence), key, kind, "", {}, b"x" * size, NOW, NOW, 1
     )
@@ -37,7 +37,7 @@ def _worked_off(seed: int) -> tuple[InHand, list[str]]:
         if step == "read" and read < 200:
             count = min(rng.randint(1, 20), 200 - read)
             keys = [rng.choice(["a", "b", "c", None]) for _ in range(count)]
-            each.take([_event(read + n + 1, key) for n, key in enumerate(keys)])
+            each.take([event(read + n + 1, key) for n, key in enumerate(keys)])
             read += count
         elif step == "begin" and (unit := each.begin(rng.randint(1, 4), now)) is not None:
             if unit.lane in {other.lane for other in running}:
@@ -81,9 +81,9 @@ def test_two_of_a_key_at_once_are_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(InHand, "_put", put)
     each = InHand(LEASE, lane_of=by_key)
-    each.take([_event(1, "a")])
+    each.take([event(1, "a")])
     first = each.begin(1, 0)
-    each.take([_event(2, "a")])
+    each.take([event(2, "a")])
     second = each.begin(1, 0)
     assert first is not None
     assert second is not None
@@ -93,7 +93,7 @@ def test_two_of_a_key_at_once_are_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_nobody_wants_is_passed() -> None:
     """Also in between, and when nothing else was read."""
     each = InHand(LEASE)
-    wanted = [_event(n, kind="x" if n % 3 else "y") for n in range(1, 8)]
+    wanted = [event(n, kind="x" if n % 3 else "y") for n in range(1, 8)]
     assert each.take(wanted, lambda event: event.type == "x") == 2
     assert each.done == 0
     unit = each.begin(2, 0)
@@ -109,7 +109,7 @@ def test_what_nobody_wants_is_passed() -> None:
 def test_after_a_failure_half_as_many_are_handed_out() -> None:
     """Until the one that fails is alone; then twice as many again."""
     each, sizes = InHand(LEASE), list[int]()
-    each.take([_event(n) for n in range(1, 41)])
+    each.take([event(n) for n in range(1, 41)])
     while (unit := each.begin(16, 0)) is not None:
         sizes.append(len(unit.events))
         if len(unit.events) > 1 and any(event.sequence == 11 for event in unit.events):
@@ -126,7 +126,7 @@ def test_suspects_go_out_in_groups_of_fifty_sequences() -> None:
     """However few of them are wanted: the next one counts so many from where a group began."""
     each, sizes = InHand(LEASE), list[tuple[int, int]]()
     each.alone_to, each.careful_to = 3, 120
-    each.take([_event(n) for n in range(1, 201)], lambda event: event.sequence % 2 == 1)
+    each.take([event(n) for n in range(1, 201)], lambda event: event.sequence % 2 == 1)
     while (unit := each.begin(500, 0)) is not None:
         sizes.append((unit.events[0].sequence, len(unit.events)))
         each.end(unit, len(unit.events), 0)
@@ -136,7 +136,7 @@ def test_suspects_go_out_in_groups_of_fifty_sequences() -> None:
 def test_a_pause_holds_its_lane_only() -> None:
     """And a lane that waits is not handed out before its time."""
     each = InHand(LEASE, lane_of=by_key)
-    each.take([_event(1, "a"), _event(2, "b"), _event(3, "a")])
+    each.take([event(1, "a"), event(2, "b"), event(3, "a")])
     first = each.begin(5, 0)
     assert first is not None
     each.end(first, 0, 0, pause_until=10)
@@ -151,7 +151,7 @@ def test_a_pause_holds_its_lane_only() -> None:
 def test_what_was_not_begun_can_be_dropped() -> None:
     """For a lease that is asked back."""
     each = InHand(LEASE)
-    each.take([_event(n) for n in range(1, 6)])
+    each.take([event(n) for n in range(1, 6)])
     unit = each.begin(2, 0)
     assert unit is not None
     each.drop_waiting()
@@ -171,7 +171,7 @@ def test_memory_is_shared_by_the_partitions_and_bounded() -> None:
             assert count <= room.together(count) <= 4 * count
             assert room.together(count) * size <= max(count * size, bounds.bytes / 4)
             for each in wanted:
-                events = [_event(each.read + n + 1, size=size) for n in range(count)]
+                events = [event(each.read + n + 1, size=size) for n in range(count)]
                 room.learn(events, size * count)
                 each.take(events)
             drained = rng.choice(hands[1:])  # the first one is never worked off
@@ -182,6 +182,6 @@ def test_memory_is_shared_by_the_partitions_and_bounded() -> None:
             assert all(each.read for each in hands)
         assert min(each.done for each in hands[1:]) > most
     room = Room(Bounds(rows=10, bytes=1_000, batch=10))
-    room.learn([_event(1, size=50_000)], 50_000)
+    room.learn([event(1, size=50_000)], 50_000)
     assert room.chunk([InHand(LEASE)])[1] == 1
     assert OVERHEAD_BYTES > 0

@@ -29,7 +29,6 @@ from penstock.errors import (
 from penstock.leases.coordination import LeaseRegistry, Snapshot, open_registry
 from penstock.leases.coordination.assigners import Assigner, Coordinated, Pinned, WorkStealing
 from penstock.leases.coordination.marks import SECONDS, copy_positions
-from penstock.leases.database_keeper import LOCAL_SHARE, consumer_id
 from penstock.leases.keeper import Keeper
 from penstock.log import fetch
 from penstock.records import Event, Lease
@@ -88,9 +87,7 @@ class RegistryKeeper(Keeper):
                 "topics goes with leases in the database only",
                 hint="leave it out, or make a subscription for these topics",
             )
-        super().__init__(consumer or consumer_id(), clock)
-        self._url = url
-        self._subscription = subscription
+        super().__init__(url, subscription, consumer, clock)
         self._coordination = coordination
         self._make_assigner = _assigner(assign, weight)
         #: Guards the assigner, also while the store is asked; ``_lock`` what the loop sees.
@@ -109,14 +106,14 @@ class RegistryKeeper(Keeper):
         """What is wrong shows here, before anything has changed in the store or the database."""
         self._ended.clear()
         self._refused, self._places = None, {}
-        with database.connect(self._url) as connection:
-            found = subscriptions.describe_subscription(connection, self._subscription)
+        with database.connect(self.url) as connection:
+            found = subscriptions.describe_subscription(connection, self.subscription)
             self._registry = open_registry(
-                self._coordination, self._subscription, lease_seconds=found.lease_seconds
+                self._coordination, self.subscription, lease_seconds=found.lease_seconds
             )
             try:
                 self._member = Membership(
-                    self._subscription,
+                    self.subscription,
                     self.consumer,
                     uuid.uuid4(),
                     found.heartbeat_seconds,
@@ -159,8 +156,8 @@ class RegistryKeeper(Keeper):
         try:
             self._assigner.may_go = list
             self._assigner.leave()
-            with database.connect(self._url) as connection:
-                copy_positions(connection, self._subscription, self._registry)
+            with database.connect(self.url) as connection:
+                copy_positions(connection, self.subscription, self._registry)
         except Exception as failure:
             log.warning("%s could not leave in order: %s", self.consumer, failure)
         self._registry.close()
@@ -253,32 +250,28 @@ class RegistryKeeper(Keeper):
                 (each, lease.lease_epoch) for each, lease in self._assigner.held.items()
             }
             with self._lock:
-                self._leases = {
+                leases = {
                     partition_id: self._lease(self._places[partition_id], held)
                     for partition_id, held in self._assigner.held.items()
                     if partition_id in self._places
                 }
-                self._valid_until = begun + self.member.lease_seconds * LOCAL_SHARE
-                self.last_success = self._clock()
+                self._install(leases, begun)
         self.wake()
 
     def _lease(self, place: Place, held: Holding) -> Lease:
-        """A commit may have passed since the claim: its position counts."""
         known = self._leases.get(held.partition_id)
         is_asked_back = (held.partition_id, held.lease_epoch) in self._asked_back
-        position = held.position
-        if known is not None and known.lease_epoch == held.lease_epoch:
-            position = max(position, known.position)
-        return Lease(
+        claimed = Lease(
             topic=place.topic,
             partition=place.partition,
             partition_id=held.partition_id,
             lease_epoch=held.lease_epoch,
             state="RELEASING" if is_asked_back else "ACTIVE",
-            position=position,
+            position=held.position,
             # A restore behind the claim shows at the next poll.
             history=known.history if known is not None else place.history,
         )
+        return self._newest(claimed)
 
     def _renew(self) -> None:
         """In a thread of its own, so that neither a handler nor the database delays a renewal."""
@@ -300,26 +293,21 @@ class RegistryKeeper(Keeper):
                 failures += 1
                 pause = min(backoff(failures), self.member.heartbeat_seconds)
 
-    def _forget_all(self) -> None:
-        with self._lock:
-            self._leases = {}
-            self._valid_until = 0.0
-
     # -- the database ---------------------------------------------------------------------------
 
     def _watch(self) -> None:
         connection: Connection | None = None
         while not self._ended.wait(LOOK_SECONDS):
             try:
-                connection = connection or database.connect(self._url)
+                connection = connection or database.connect(self.url)
                 self._look(connection)
                 # One of them is enough: a leader is elected by the store, however they share.
                 if self._registry.lead(self.consumer) is not None:
-                    copy_positions(connection, self._subscription, self._registry)
+                    copy_positions(connection, self.subscription, self._registry)
             except Exception as error:
                 if isinstance(error, PositionsElsewhere):
                     self._refused = error
-                log.warning("positions of %s were not copied: %s", self._subscription, error)
+                log.warning("positions of %s were not copied: %s", self.subscription, error)
                 if connection is not None:
                     connection.close()
                 connection = None
@@ -328,11 +316,11 @@ class RegistryKeeper(Keeper):
 
     def _require_free(self, connection: Connection) -> None:
         """Nobody works on it in the database, and no key of it waits there."""
-        members = subscriptions.members(connection, self._subscription)
+        members = subscriptions.members(connection, self.subscription)
         live = sorted(each.consumer for each in members if each.live)
         if live:
             raise PositionsElsewhere(
-                f"{', '.join(live)} keep leases of {self._subscription!r} in the database",
+                f"{', '.join(live)} keep leases of {self.subscription!r} in the database",
                 hint="stop them, then `penstock subscription move`; all consumers of a "
                 "subscription have one coordination",
             )
@@ -340,10 +328,10 @@ class RegistryKeeper(Keeper):
     def _look(self, connection: Connection) -> None:
         """What the subscription reads; PositionsElsewhere when it goes on without the store."""
         self._require_free(connection)
-        found = subscriptions.describe_subscription(connection, self._subscription)
-        places = places_of(connection, self._subscription, found.topics)
-        require_nothing_parked(connection, self._subscription, places)
-        _require_ahead(self._registry.snapshot(), places, self._subscription)
+        found = subscriptions.describe_subscription(connection, self.subscription)
+        places = places_of(connection, self.subscription, found.topics)
+        require_nothing_parked(connection, self.subscription, places)
+        _require_ahead(self._registry.snapshot(), places, self.subscription)
         if not places.keys() <= self._places.keys():
             self._registry.initialize(
                 {each: place.position for each, place in places.items()},

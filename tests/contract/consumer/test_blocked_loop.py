@@ -11,8 +11,8 @@ import pytest
 
 from penstock.consumer.async_consumer import AsyncConsumer
 from penstock.consumer.consumer import Consumer
-from penstock.consumer.executors import Hands
-from penstock.consumer.task_executor import Tasks
+from penstock.consumer.executors import Executor
+from penstock.consumer.task_executor import TaskExecutor
 from penstock.records import Event
 from penstock.subscriptions import dead_letters, stream
 from tests.contract.consumer.test_consumer_work import Gate
@@ -58,7 +58,7 @@ def _consumer(db: ContractDatabase, handler: Callable[[Event], Any]) -> Consumer
 
 
 def test_only_the_handler_that_blocks_is_given_up(db: ContractDatabase) -> None:
-    """Guard: Tasks.hanging. Others get another loop, and none of them has failed."""
+    """Guard: TaskExecutor.hanging. Others get another loop, and none of them has failed."""
     own, handler = _filled(db), Handler()
     consumer = _consumer(db, handler)
     with running(consumer):
@@ -73,7 +73,7 @@ def test_without_the_question_who_blocks_others_pay(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Mutant: whoever takes too long has failed, also who waits for the loop."""
-    monkeypatch.setattr(Tasks, "hanging", Hands.hanging)
+    monkeypatch.setattr(TaskExecutor, "hanging", Executor.hanging)
     _, handler = _filled(db), Handler()
     consumer = _consumer(db, handler)
     with running(consumer):

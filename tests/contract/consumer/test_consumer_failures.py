@@ -11,12 +11,12 @@ import pytest
 
 from penstock import database, publish_batch, subscriptions
 from penstock.consumer.async_consumer import AsyncConsumer
-from penstock.consumer.consumer import Consumer
 from penstock.consumer.in_flight import Unit
-from penstock.consumer.retrying import Failing
+from penstock.consumer.retrying import Retrier
 from penstock.records import Event, Message
 from penstock.subscriptions import dead_letters, policies, stream
 from tests.contract.databases import ContractDatabase
+from tests.contract.kit import kill
 from tests.contract.poison_kit import Poisoned, letters_of, new_consumer
 from tests.kit.log import drain, topic, wait_until
 from tests.kit.stream import (
@@ -118,6 +118,34 @@ def test_a_redriven_letter_that_fails_is_dead_again(db: ContractDatabase) -> Non
     assert [number for (number,) in found] == [1, 2]
 
 
+def test_a_letter_whose_handler_loses_its_connection_is_dead_again(db: ContractDatabase) -> None:
+    """In a thread with a connection of its own; it is no event behind the position."""
+    own = db.connect()
+    filled(own, events=1)
+    stream.configure_subscription(
+        own, SUBSCRIPTION, heartbeat_seconds=0.3, lease_seconds=180, release_seconds=60
+    )
+    retry(own, max_attempts=1)
+    calls: list[int] = []
+
+    def handle(event: Any) -> None:
+        calls.append(event.sequence)
+        if len(calls) == 1:
+            raise ValueError("first")
+        with event.transaction() as connection:
+            if len(calls) == 2:
+                kill(db, connection)
+                stored(connection)
+
+    with running(new_consumer(db, handler=handle, handler_seconds=60)):
+        wait_until(lambda: letters_of(own) == [(1, "dead", 1)], "it is given up")
+        dead_letters.redrive(own, SUBSCRIPTION)
+        wait_until(lambda: letters_of(own) == [(1, "dead", 2)], "it is dead again")
+        dead_letters.redrive(own, SUBSCRIPTION)
+        wait_until(lambda: not letters_of(own), "it is handled")
+    assert calls == [1, 1, 1]
+
+
 def test_async_transactions_finish_letters_and_events(db: ContractDatabase) -> None:
     """PostgreSQL has a driver for it; for the others there is a typed error."""
     own = db.connect()
@@ -161,7 +189,7 @@ def _policy_changes_meanwhile(db: ContractDatabase) -> float:
     def handle(event: Event) -> None:
         if not failed.is_set():
             retry(own, first_backoff_seconds=3_600, longest=3_600, jitter=0)
-            consumer._looked_at = -math.inf  # the next heartbeat is due
+            consumer.retrier._looked_at = -math.inf  # the next heartbeat is due
             failed.set()
             raise ValueError("once")
 
@@ -169,8 +197,8 @@ def _policy_changes_meanwhile(db: ContractDatabase) -> float:
     with running(consumer):
         assert failed.wait(30)
         wait_until(lambda: consumer.has_postponed, "it waits")
-        (place,) = consumer._retries._failing
-        return consumer._retries._failing[place].due - 1_000
+        (failure,) = consumer.retrier.failures._failing.values()
+        return failure.due - 1_000
 
 
 def test_a_batch_runs_under_one_version_of_the_policy(db: ContractDatabase) -> None:
@@ -182,13 +210,13 @@ def test_a_policy_that_is_read_twice_is_noticed(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: what is in force when the handler fails counts."""
-    first, own = Failing.postpone_unit, db.connect()
+    first, own = Retrier.postpone_unit, db.connect()
 
-    def read_again(consumer: Consumer, unit: Unit, error: BaseException) -> None:
+    def read_again(retrier: Retrier, unit: Unit, error: BaseException) -> None:
         unit.policy = policies.subscription_policy(own, SUBSCRIPTION)
-        first(consumer, unit, error)
+        first(retrier, unit, error)
 
-    monkeypatch.setattr(Failing, "postpone_unit", read_again)
+    monkeypatch.setattr(Retrier, "postpone_unit", read_again)
     assert _policy_changes_meanwhile(db) == 3_600
 
 

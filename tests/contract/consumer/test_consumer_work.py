@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from penstock import database, publish_batch, subscriptions
-from penstock.consumer.assignment import Holding, TopicPartition
+from penstock.consumer.assignment import Assignment
 from penstock.consumer.async_consumer import AsyncConsumer
+from penstock.consumer.committing import Committer
 from penstock.consumer.consumer import Batch, Consumer, HandlerFailed
 from penstock.consumer.in_flight import InHand
+from penstock.consumer.options import TopicPartition
 from penstock.errors import InvalidArgument, InvalidName
+from penstock.leases.keeper import Keeper
 from penstock.records import Event, Message
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
@@ -178,14 +181,15 @@ def test_announced_too_late_is_noticed(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: the lease is given back first."""
-    first = Holding.part_with
+    first = Committer.part_with
 
-    def too_late(consumer: Consumer, connection: Any, hands: list[InHand]) -> None:
+    def too_late(committer: Committer, connection: Any, hands: list[InHand]) -> None:
         if hands:
-            stream.release(connection, consumer.member, [each.lease for each in hands])
-        first(consumer, connection, hands)
+            leases = [each.lease for each in hands]
+            stream.release(connection, committer._keeper.member, leases)
+        first(committer, connection, hands)
 
-    monkeypatch.setattr(Holding, "part_with", too_late)
+    monkeypatch.setattr(Committer, "part_with", too_late)
     assert "a" not in _revoked_while_committing(db)["held"].values()
 
 
@@ -205,19 +209,19 @@ def _prefetched_then_taken_over(db: ContractDatabase) -> list[tuple[str, int]]:
     paused = _consumer(db, handler=handle, prefetch_rows=100, commit_every_seconds=0)
     with running(paused):
         assert gate.reached.wait(30)
-        wait_until(lambda: paused.in_hand_rows() == 5, "the others are read ahead")
+        wait_until(lambda: paused.assignment.rows() == 5, "the others are read ahead")
         end_lease(db, "a")
         successor = _consumer(db, handler=lambda e: seen.append(("b", e.sequence)), consumer_id="b")
         successor.run_until_idle()
         (lease,) = paused.keeper.leases()
         paused.keeper.lost(lease)
         gate.open()
-        wait_until(lambda: paused.in_hand_rows() == 0, "it has nothing in hand any more")
+        wait_until(lambda: paused.assignment.rows() == 0, "it has nothing in hand any more")
     return seen
 
 
 def test_what_was_read_ahead_is_dropped_with_the_lease(db: ContractDatabase) -> None:
-    """S13. Guard: forget() at the loss of a lease."""
+    """S13. Guard: Assignment.forget at the loss of a lease."""
     seen = _prefetched_then_taken_over(db)
     assert [each for each in seen if each[0] == "a"] == [("a", 1), ("a", 2)]
     assert [n for who, n in seen if who == "b"][-4:] == [3, 4, 5, 6]
@@ -227,9 +231,9 @@ def test_what_is_not_dropped_is_noticed(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: what was read under the lost lease is handled all the same."""
-    monkeypatch.setattr(Holding, "forget", lambda *_: None)
-    monkeypatch.setattr(Holding, "holds", lambda *_: True)
-    monkeypatch.setattr(Consumer, "ready_leases", lambda c: [e.lease for e in c._hand.values()])
+    monkeypatch.setattr(Assignment, "forget", lambda *_: None)
+    monkeypatch.setattr(Keeper, "holds", lambda *_: True)
+    monkeypatch.setattr(Assignment, "ready", lambda own: [(e.lease, e) for e in own.all()])
     assert ("a", 6) in _prefetched_then_taken_over(db)
 
 

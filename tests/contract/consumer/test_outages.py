@@ -10,6 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from penstock import subscriptions
+from penstock.consumer.assignment import Assignment
+from penstock.consumer.committing import Committer
 from penstock.consumer.consumer import Batch, Consumer
 from penstock.leases.database_keeper import LeaseKeeper
 from penstock.leases.keeper import Keeper
@@ -87,18 +89,20 @@ def _read_around_a_lost_connection(
 def test_what_a_handler_commits_behind_an_outage_is_not_handled_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: busy, and _look_at_late_commit; the next session holds the same lease."""
+    """Guards: Assignment.busy, Committer.look_at_late_commit; the next session has the lease."""
     read, handled = _handled_around_an_outage(db, monkeypatch)
     assert read == list(range(1, 11))
     assert handled == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
 
 
-@pytest.mark.parametrize("guard", ["_look_at_late_commit", "busy"])
+@pytest.mark.parametrize(
+    ("owner", "guard"), [(Committer, "look_at_late_commit"), (Assignment, "busy")]
+)
 def test_without_a_look_at_late_commits_they_are_handled_again(
-    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, guard: str
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, owner: type, guard: str
 ) -> None:
     """Mutants: what comes back of an earlier session says nothing; it is not waited for."""
-    monkeypatch.setattr(Consumer, guard, lambda *_: set())
+    monkeypatch.setattr(owner, guard, lambda *_: set())
     assert _handled_around_an_outage(db, monkeypatch)[1][1][0] == 1
 
 
@@ -148,7 +152,7 @@ def _handled_around_an_outage(
 def test_what_is_committed_while_the_lease_has_ended_here_is_not_handled_again(
     db: ContractDatabase,
 ) -> None:
-    """Guard: _look_at_late_commit asks whether the lease is held by the local clock or not."""
+    """Guard: look_at_late_commit asks whether the lease is held by the local clock or not."""
     assert _handled_around_a_silence(db) == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
 
 
@@ -156,7 +160,7 @@ def test_without_a_look_it_is_handled_again(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: what comes back under a lease that has ended says nothing."""
-    monkeypatch.setattr(Consumer, "_look_at_late_commit", lambda *_: None)
+    monkeypatch.setattr(Committer, "look_at_late_commit", lambda *_: None)
     assert _handled_around_a_silence(db)[1][0] == 1
 
 
@@ -181,7 +185,7 @@ def _handled_around_a_silence(db: ContractDatabase) -> list[list[int]]:
     )  # fmt: skip
     with running(consumer):
         wait_until(lambda: stored(watcher) == 5, "the first ones are handled")
-        wait_until(lambda: not consumer.hands.under_way, "its outcome has come")
+        wait_until(lambda: not consumer.executor.under_way, "its outcome has come")
         beat(own, consumer.keeper)
         more(own, events=5, start=6)
         wait_until(lambda: stored(watcher) == 10, "all are handled")
@@ -189,7 +193,7 @@ def _handled_around_a_silence(db: ContractDatabase) -> list[list[int]]:
 
 
 def test_what_a_handler_is_at_is_not_given_back(db: ContractDatabase) -> None:
-    """Guard: busy. The lease had ended by the local clock, came back, and is asked for."""
+    """Guard: Assignment.busy. The lease had ended by the local clock, came back, is asked for."""
     assert _holders_while_asked_for(db) == {0: "a"}
 
 
@@ -197,7 +201,7 @@ def test_without_that_it_is_given_back_under_the_handler(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: what was forgotten and is under way does not count."""
-    monkeypatch.setattr(Consumer, "busy", lambda _: set())
+    monkeypatch.setattr(Assignment, "busy", lambda _: set())
     assert _holders_while_asked_for(db) == {}
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import subscriptions
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.retrying import Failing
+from penstock.consumer.retrying import Retrier
 from penstock.records import Event
 from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase
@@ -92,7 +91,7 @@ def test_without_the_record_it_ends_them_all(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: nobody is careful behind a consumer that died."""
-    monkeypatch.setattr(Failing, "prepared", lambda *_: True)
+    monkeypatch.setattr(Retrier, "prepared", lambda *_: True)
     assert _ends_its_consumers(db) == (["a", "b", "c", "d", "e"], [])
 
 
@@ -104,7 +103,7 @@ def test_what_is_not_committed_is_counted_too(
     Each is alone here: what one death counts as a group is not given up behind the next.
     """
     monkeypatch.setattr("penstock.consumer.in_flight.SUSPECT_GROUP", 1)
-    monkeypatch.setattr(Failing, "keep_what_is_done", lambda *_: None)
+    monkeypatch.setattr(Retrier, "keep_what_is_done", lambda *_: None)
     assert len(_ends_its_consumers(db, 4)[1]) > 1
 
 
@@ -122,7 +121,7 @@ def test_what_was_counted_is_committed_before_others_go_on(
     more(own, partitions=1, events=1)
     slow_leases(own)
     if not guarded:
-        monkeypatch.setattr(Failing, "keep_what_is_done", lambda *_: None)
+        monkeypatch.setattr(Retrier, "keep_what_is_done", lambda *_: None)
 
     def handle(event: Event) -> None:
         if event.partition == 0 or stood:
@@ -169,7 +168,7 @@ def test_without_the_record_of_a_group_it_ends_them_all(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: whoever comes next hands out the same group."""
-    monkeypatch.setattr(Failing, "_begin_group", lambda *_: None)
+    monkeypatch.setattr(Retrier, "_begin_group", lambda *_: None)
     deaths, letters, _ = _ends_them_in_a_group(db, 53, 1)
     assert (deaths, letters) == (6, [])
 
@@ -269,7 +268,7 @@ def _handled_behind_a_death(db: ContractDatabase, together: int) -> int:
 
 
 def test_of_those_that_may_end_their_consumer_one_is_under_way(db: ContractDatabase) -> None:
-    """S16, L7. Guard: Consumer.careful_under_way; else all would be counted for one's death."""
+    """S16, L7. Guard: Retrier._careful_under_way; else all would be counted for one's death."""
     assert _handled_behind_a_death(db, 1) == 1
 
 
@@ -277,5 +276,5 @@ def test_without_their_turns_they_are_side_by_side(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: two that wait for each other meet."""
-    monkeypatch.setattr(Consumer, "careful_under_way", lambda _: False)
+    monkeypatch.setattr(Retrier, "_careful_under_way", lambda _: False)
     assert _handled_behind_a_death(db, 2) >= 2

@@ -15,7 +15,7 @@ from penstock import database
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.delivery import Batch
 from penstock.consumer.executors import Outcome
-from penstock.consumer.retries import Retries
+from penstock.consumer.retrying import Failures
 from penstock.errors import DatabaseUnavailable
 from penstock.subscriptions import dead_letters
 from tests.contract.databases import ContractDatabase
@@ -121,7 +121,7 @@ def _is_there(db: ContractDatabase, session: Any) -> bool:
 def test_an_attempt_that_is_on_record_is_taken_back(
     db: ContractDatabase, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guard: Retries.spare. What failed once is counted before it is handed out again."""
+    """Guard: Failures.spare. What failed once is counted before it is handed out again."""
     assert _handled(db, tenants, monkeypatch, fails_once=True) == (
         dict.fromkeys(range(1, EVENTS + 1), 1),
         [],
@@ -132,7 +132,7 @@ def test_without_the_guard_it_is_counted(
     db: ContractDatabase, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: each time that it is handed out counts."""
-    monkeypatch.setattr(Retries, "spare", lambda *_: None)
+    monkeypatch.setattr(Failures, "spare", lambda *_: None)
     assert _handled(db, tenants, monkeypatch, fails_once=True)[1] == [1]
 
 

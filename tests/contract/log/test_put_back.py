@@ -17,7 +17,7 @@ from ops import relay_block
 from ops.relay import Relay
 from ops.restore import reconcile, restore_status
 from ops.sinks.base import Block
-from penstock.consumer.assignment import Holding
+from penstock.consumer.committing import Committer
 from penstock.consumer.consumer import Consumer
 from penstock.errors import LogBehind
 from penstock.leases.database_keeper import LeaseKeeper
@@ -266,7 +266,7 @@ def _consumed(db: ContractDatabase, how: str) -> set[int]:
 def test_a_consumer_whose_log_went_back_and_grew_loses_nothing(
     db: ContractDatabase, how: str
 ) -> None:
-    """Guard: a position that went back is as a lease that was lost (Holding.stands_at)."""
+    """Guard: a position that went back is as a lease that was lost (Committer.stands_at)."""
     assert _consumed(db, how) == set(range(100, 110))
 
 
@@ -276,17 +276,17 @@ def test_without_the_guard_it_commits_what_it_has_not_read(
 ) -> None:
     """Mutant: where the database says it stands, it goes on with what it had read by then."""
 
-    def stands_at(holding: Any, each: Any, position: int) -> None:
+    def stands_at(committer: Any, each: Any, position: int) -> None:
         each.was_committed(position)
-        holding.keeper.moved(each.lease, position)
+        committer._keeper.moved(each.lease, position)
 
-    monkeypatch.setattr(Holding, "stands_at", stands_at)
+    monkeypatch.setattr(Committer, "stands_at", stands_at)
     monkeypatch.setattr(LeaseKeeper, "_went_back", lambda *_: [])
     assert _consumed(db, how) == set(range(105, 110))
 
 
 def test_a_check_in_that_answers_an_earlier_position_begins_there(db: ContractDatabase) -> None:
-    """Guard: LeaseKeeper takes the answer, and Holding.look_at_leases reads again from there.
+    """Guard: LeaseKeeper takes the answer, and Assignment.look_at_leases reads again from there.
 
     The log holds all that was seen: only commits were lost, as a crash may take them.
     """
@@ -296,13 +296,12 @@ def test_a_check_in_that_answers_an_earlier_position_begins_there(db: ContractDa
     consumer = Consumer(db.url, SUBSCRIPTION, handler=lambda event: None)
     snapshot = Snapshot(db)
     with consumer.keeper:
-        consumer.look_at_leases()
-        (each,) = consumer._hand.values()
-        stream.commit(own, consumer.member, [(each.lease, 10)])
-        consumer.stands_at(each, 10)
+        (each,) = consumer.assignment.look_at_leases()
+        stream.commit(own, consumer.keeper.member, [(each.lease, 10)])
+        consumer.committer.stands_at(each, 10)
         assert [lease.position for lease in consumer.keeper.leases()] == [10]
         snapshot.come_back()
         check_in(consumer.keeper)
         assert [lease.position for lease in consumer.keeper.leases()] == [0]
-        (again,) = consumer.look_at_leases()
+        (again,) = consumer.assignment.look_at_leases()
         assert (each.closed, again.read, restore_status(own)) == (True, 0, [])

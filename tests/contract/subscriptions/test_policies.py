@@ -126,7 +126,7 @@ def test_presets_and_bounds_are_those_of_the_program(db: ContractDatabase, own: 
     assert {(kind, name): limits for kind, name, *limits in rows} == {
         (kind, name): ["word", None, None]
         if each.words
-        else ["count" if each.is_whole else "number", each.lowest, each.highest]
+        else ["count" if each.range.is_whole else "number", each.range.lowest, each.range.highest]
         for kind, settings in SETTINGS.items()
         for name, each in settings.items()
     }

@@ -28,8 +28,8 @@ stop, left, most, base = threading.Event(), [count], [0], psutil.Process().memor
 def handle(batch):
     if left[0] == count:
         before = -1
-        while before != consumer.in_hand_rows():
-            before = consumer.in_hand_rows()
+        while before != consumer.assignment.rows():
+            before = consumer.assignment.rows()
             time.sleep(0.5)
         print(before)
     most[0] = max(most[0], psutil.Process().memory_info().rss)

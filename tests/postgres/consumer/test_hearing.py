@@ -97,7 +97,7 @@ def _grow(connection: Connection, partition: int) -> str:
 def test_what_was_read_to_its_end_is_asked_again_when_it_grew(
     connection: Connection, database_url: str
 ) -> None:
-    """Guard: Reading._read_out."""
+    """Guard: Reader._read_out."""
     ear = Ear()
     with _told(connection, database_url, ear) as consumer:
         assert consumer.rounds(connection, 3) == []
@@ -135,7 +135,8 @@ def test_a_batch_that_was_cut_off_is_asked_on(connection: Connection, database_u
     """Guard: only a poll that brought less than it asked for has read to the end."""
     ear = Ear()
     with _told(connection, database_url, ear) as consumer:
-        consumer._bounds = replace(consumer._bounds, batch=2)
+        reader = consumer.reader
+        reader._bounds = replace(reader._bounds, batch=2)
         ear.said += [_grow(connection, 0) for _ in range(3)]
         assert consumer.rounds(connection, 4) == [[0], [0]]
         assert consumer.came.count(b"next") == 3

@@ -1,0 +1,219 @@
+"""Committing: when positions are due, what is written in one statement, and what follows from it.
+
+A commit goes as far as ``done`` of each partition: behind it nothing is unfinished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.consumer.delivery import HandlerRolledBack
+from penstock.errors import BackwardCommit, PenstockError, StaleLease, TooManyParked
+from penstock.subscriptions import dead_letters
+
+if TYPE_CHECKING:
+    from penstock.consumer.assignment import Assignment
+    from penstock.consumer.executors import Outcome
+    from penstock.consumer.in_flight import InHand
+    from penstock.consumer.options import ConsumerOptions
+    from penstock.database import Connection
+    from penstock.leases.keeper import Keeper
+    from penstock.leases.loop import LoopStats
+    from penstock.records import Lease
+
+#: How long a partition stands still that would park more events than may be parked.
+STANDS_SECONDS = 10.0
+
+
+class Chosen(NamedTuple):
+    """How far a partition is to be committed, and what has to be parked with that."""
+
+    hand: InHand
+    position: int
+    parking: list[int]
+
+
+class Committer:
+    """Moves positions forward in the store, and gives partitions back committed.
+
+    ``every_seconds`` is the slice of time that shares a commit.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        keeper: Keeper,
+        stats: LoopStats,
+        options: ConsumerOptions,
+        *,
+        every_seconds: float,
+    ) -> None:
+        self.every_seconds = every_seconds
+        self._assignment = assignment
+        self._keeper = keeper
+        self._stats = stats
+        self._every_events = options.commit_events
+        self._by_key = options.by_key
+        self._clock = options.clock
+
+    def commit_due(self, connection: Connection, *, idle: bool) -> None:
+        """One commit for all partitions whose slice of time or count is over."""
+        now = self._clock()
+        begun = (each for each in self._assignment.all() if self._has_more(each, now))
+        due = [each for each in begun if idle or self._is_due(each, now)]
+        self.commit(connection, due)
+
+    def _has_more(self, each: InHand, now: float) -> bool:
+        """Whether there is something to commit; what is under way in order may commit by itself."""
+        if each.done <= each.committed or now < each.stands_until:
+            return False
+        if each.under_way > each.letter_under_way and not self._by_key:
+            return False
+        if each.first_done_at is None:
+            each.first_done_at = now
+        return True
+
+    def _is_due(self, each: InHand, now: float) -> bool:
+        assert each.first_done_at is not None
+        return each.handled >= self._every_events or now - each.first_done_at >= self.every_seconds
+
+    # -- a commit: what to write, writing it, and what follows -----------------------------------
+
+    def commit(self, connection: Connection, due: Sequence[InHand]) -> None:
+        """Commit what is done of partitions that are still held: together, or each alone."""
+        chosen = self._choose(due)
+        if len(chosen) > 1 and any(each.parking for each in chosen):
+            is_settled = False
+        else:
+            is_settled = self._write(connection, chosen)
+        if not is_settled:
+            for each in chosen:
+                self._write(connection, self._choose([each.hand]))
+
+    def _choose(self, due: Sequence[InHand]) -> list[Chosen]:
+        held = [each for each in due if self._keeper.holds(each.lease)]
+        with self._assignment.lock:  # a reader brings it forward meanwhile
+            return [Chosen(each, each.done, each.to_park(each.done)) for each in held]
+
+    def _write(self, connection: Connection, chosen: Sequence[Chosen]) -> bool:
+        """One statement; False when it was refused for one of several: which, is to be seen."""
+        try:
+            if chosen and chosen[0].parking:
+                (alone,) = chosen
+                self._write_parking(connection, alone)
+            elif chosen:
+                wanted = [(each.hand.lease, each.position) for each in chosen]
+                after = [each.hand.committed for each in chosen]
+                self._keeper.commit(connection, wanted, after)
+        except (TooManyParked, StaleLease, BackwardCommit) as error:
+            if len(chosen) > 1:  # the others are not to suffer
+                return False
+            self._refused(connection, chosen[0].hand, error)
+            return True
+        for each in chosen:
+            self.stands_at(each.hand, each.position)
+            self.count_done(each.hand)
+        return True
+
+    def _write_parking(self, connection: Connection, chosen: Chosen) -> None:
+        each, position, parking = chosen
+        dead_letters.commit_parking(
+            connection,
+            self._keeper.member,
+            each.lease,
+            position,
+            after=each.committed,
+            sequences=parking,
+        )
+
+    def _refused(self, connection: Connection, each: InHand, error: PenstockError) -> None:
+        """What follows for the one partition whose commit was refused."""
+        if isinstance(error, StaleLease):
+            self.lease_lost(each, error)
+            return
+        self._stats.failed(error)
+        if isinstance(error, TooManyParked):
+            each.stands_until = self._clock() + STANDS_SECONDS
+            return
+        try:  # the answer to an earlier COMMIT was lost
+            self.stands_at(each, self._keeper.position(connection, each.lease))
+        except StaleLease as stale:
+            self.lease_lost(each, stale)
+
+    # -- where a partition stands ---------------------------------------------------------------
+
+    def stands_at(self, each: InHand, position: int) -> None:
+        """The position in the store is known.
+
+        StaleLease when it went back: what was read lies behind events that are not done.
+        """
+        if position < each.committed:
+            raise StaleLease(
+                f"partition {each.lease.partition} of {each.lease.topic} stands at {position} and "
+                f"stood at {each.committed}",
+                hint="a restore or a crash took commits back: it is read again from there",
+            )
+        with self._assignment.lock:
+            each.was_committed(position)
+        self._keeper.moved(each.lease, position)
+
+    def count_done(self, each: InHand) -> None:
+        """What was handled is committed, and counts."""
+        self._stats.done(each.handled)
+        each.handled, each.first_done_at = 0, None
+
+    def compare(self, connection: Connection, outcome: Outcome) -> BaseException | None:
+        """The handler had a hand in the position: how far it stands, the store knows."""
+        unit, error = outcome.unit, outcome.error
+        stored = self._keeper.position(connection, unit.work.lease)
+        committed = sum(event.sequence <= stored for event in unit.events)
+        if stored >= outcome.batch.claimed:
+            unit.done = max(unit.done, committed)
+        else:
+            unit.done = committed
+            error = error or HandlerRolledBack("the handler gave the position back by a rollback")
+        self.stands_at(unit.work, stored)
+        return error
+
+    def look_at_late_commit(self, connection: Connection, outcome: Outcome) -> None:
+        """A handler has committed by itself under a lease that had ended here, and may be back."""
+        lease = outcome.unit.work.lease
+        if not outcome.batch.handed_over or not self._keeper.knows(lease):
+            return
+        try:
+            self._keeper.moved(lease, self._keeper.position(connection, lease))
+        except StaleLease as error:
+            self._stale(lease, error)
+
+    # -- leases that go -------------------------------------------------------------------------
+
+    def let_go(self, connection: Connection, asked: Sequence[Lease]) -> list[Lease]:
+        """Those of which nothing is under way any more; their last position is committed."""
+        hands = [self._assignment.of(lease) for lease in asked]
+        ready = [each for each in hands if each is not None and self._assignment.has_ended(each)]
+        self.part_with(connection, ready)
+        gone = {each.lease.partition_id for each in ready}
+        busy = self._assignment.busy()
+        return [
+            lease
+            for lease, each in zip(asked, hands, strict=True)
+            if lease.partition_id in gone or (each is None and lease.partition_id not in busy)
+        ]
+
+    def part_with(self, connection: Connection, hands: Sequence[InHand]) -> None:
+        """The application first: what it does there can still be committed."""
+        if hands:
+            self._assignment.tell_revoked(hands)
+            self.commit(connection, [each for each in hands if each.done > each.committed])
+            self._assignment.forget(hands)
+
+    def lease_lost(self, each: InHand, error: StaleLease) -> None:
+        """The fence refused: nothing of it counts any more."""
+        self._stale(each.lease, error)
+        self._assignment.forget([each])
+        self._assignment.tell_revoked([each])
+
+    def _stale(self, lease: Lease, error: StaleLease) -> None:
+        self._stats.stale(error)
+        self._keeper.lost(lease)
