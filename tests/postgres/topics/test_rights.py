@@ -114,6 +114,8 @@ prepare_bulk            . . o p .
 publish                 . . o p .
 publish_batch           . . o p .
 publish_bulk            . . o p .
+publish_json            . . o p .
+publish_text            . . o p .
 read_block              c . o . .
 reconcile               . . o . .
 record_copy             . . o . .
