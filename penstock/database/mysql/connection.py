@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
-from penstock.database import catalog, config
+from penstock.database import address, catalog, config
 from penstock.database.catalog import Statement
 from penstock.database.dialect import (
     CONNECT_TIMEOUT_SECONDS,
@@ -42,6 +42,7 @@ OWN_IDLE_SECONDS = 3
 
 _DRIVERS = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
 _DEFAULT_PORT = 3306
+_HIGHEST_PORT = 65_535
 _TEXT_OPTIONS = frozenset({"unix_socket", "ssl_ca", "ssl_cert", "ssl_key"})
 _SWITCHES = frozenset({"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"})
 
@@ -364,23 +365,26 @@ def _cursor(connection: Any) -> Any:
 
 def _options(url: str) -> dict[str, Any]:
     """The parts of the address as PyMySQL takes them."""
+    parts = address.read(url)
+    host, colon, port = parts.hosts.rpartition(":")
+    if not colon or parts.hosts.endswith("]"):
+        host, port = parts.hosts, ""
     try:
-        parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORT
         given = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+        number = int(port or _DEFAULT_PORT)
+        if not 0 < number <= _HIGHEST_PORT or "," in host:
+            raise ValueError("one host, one port")
     except ValueError:
         raise ConfigurationError(
-            "the address of the database cannot be read",
-            hint="write mysql://user:password@host:3306/name, and in user and password "
-            "%25 for %, %40 for @, %2F for /, %3A for :",
+            "the address of the database cannot be read", hint=address.HINT
         ) from None
     options: dict[str, Any] = {
-        "host": unquote(parts.hostname or "localhost"),
-        "port": port,
-        "user": unquote(parts.username or "") or None,
+        "host": unquote(host.strip("[]") or "localhost"),
+        "port": number,
+        "user": unquote(parts.user or "") or None,
         # PyMySQL would send text as Latin-1.
         "password": unquote(parts.password or "").encode(),
-        "database": unquote(parts.path.removeprefix("/")) or None,
+        "database": unquote(parts.database.removeprefix("/")) or None,
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
     }
     for name, value in given.items():
@@ -399,8 +403,8 @@ def _option(name: str, value: str) -> dict[str, Any]:
         return {name: int(value)}
     known = ", ".join(sorted({*_TEXT_OPTIONS, *_SWITCHES, "application_name", "connect_timeout"}))
     raise ConfigurationError(
-        f"the option {name[:40]!r} in the address of the database is not known",
-        hint=f"use {known}",
+        "an option in the address of the database is not known",
+        hint=f"after the ? write one of {known}",
     )
 
 
