@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import random
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -29,6 +30,7 @@ from penstock.consumer.in_flight import InHand, Unit
 from penstock.consumer.options import above_zero, at_least, callback, event_filter, whole
 from penstock.consumer.reading import Bounds
 from penstock.consumer.retrying import Failing
+from penstock.consumer.signals import stopped_by_signals
 from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, Tasks
 from penstock.errors import PenstockError, StaleLease
 from penstock.leases.loop import ConnectionLost
@@ -148,6 +150,14 @@ class Consumer(Failing):
     def async_connection(self) -> AbstractAsyncContextManager[Any]:
         """The same for a coroutine."""
         return self.hands.async_connection()
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Work until ``stop`` is set; the events in hand are finished and committed first.
+
+        Without one, SIGINT (Ctrl-C) and SIGTERM end it in the same way, in the main thread.
+        """
+        with stopped_by_signals(stop) as asked:
+            super().run(asked)
 
     def run_until_idle(self) -> int:
         """Work off what is there now; answers how many events were handled.
