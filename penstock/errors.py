@@ -268,6 +268,10 @@ class PermissionDenied(PenstockError):
     """The login has not the rights that the call needs."""
 
 
+class NotInRole(PermissionDenied):
+    """The login is in no role of Penstock's that may make the call, or the role is not there."""
+
+
 class NoDiskSpace(PenstockError):
     """The database server has no disk space left; the transaction has written nothing."""
 

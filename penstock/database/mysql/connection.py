@@ -55,7 +55,8 @@ _HINTS = {
     1045: "check the user and the password",
     1698: "check the user and the password",
     1049: "check the name of the database, or create it",
-    1044: "grant the user a right on the database",
+    1044: "grant the user a right on the database. If it is Penstock's own, as its owner run: "
+    "penstock rights install; then: penstock rights grant LOGIN publisher (or consumer, operator)",
     1040: "close connections or raise max_connections",
 }
 

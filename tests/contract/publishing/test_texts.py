@@ -194,7 +194,8 @@ def test_the_bytes_are_utf_8_whatever_the_session_speaks(
             if db.engine == "postgres":
                 database.execute(own, f"SET client_encoding = '{name}'")
             else:
-                own.set_character_set(name)
+                speaks: Any = own
+                speaks.set_character_set(name)
             call(own, function, f'"{text}"')
             own.commit()
     assert [event.payload.decode() for event in arrived(db)] == [f'"{t}"' for t in texts.values()]
