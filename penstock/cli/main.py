@@ -10,7 +10,14 @@ import sys
 from collections.abc import Sequence
 
 from penstock.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
-from penstock.errors import PenstockError, UsageError, driver_error, errno_of, sqlstate_of
+from penstock.errors import (
+    MissingExtra,
+    PenstockError,
+    UsageError,
+    driver_error,
+    errno_of,
+    sqlstate_of,
+)
 
 _OF_THE_COMMAND = frozenset({"typer", "rich", "click"})
 
@@ -27,7 +34,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in _OF_THE_COMMAND:
             raise
-        return _fail("the command needs typer and rich. run: pip install 'penstock[cli]'", 3)
+        return _fail(str(MissingExtra(error.name or "typer", "penstock[cli]")), EXIT_USAGE)
     try:
         return invoke(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:

@@ -28,6 +28,7 @@ from penstock.database.dialect import (
 from penstock.errors import (
     ConfigurationError,
     DatabaseTooOld,
+    MissingExtra,
     PenstockError,
     driver_error,
     errno_of,
@@ -83,9 +84,9 @@ class MySQL:
             text = _words(error)
             hint = _HINTS.get(errno_of(error) or 0, "")
             raise unavailable(url, RuntimeError(text), hint) from None
-        except RuntimeError as error:  # PyMySQL without the package `cryptography`
-            hint = "run: pip install 'penstock[mysql]'"
-            raise unavailable(url, error, hint) from None
+        except RuntimeError:
+            # What PyMySQL needs for the login of a user without TLS, and does not bring itself.
+            raise MissingExtra("cryptography", "pymysql[rsa]") from None
         try:
             require_server(connection.server_version)
             with connection.cursor() as cursor:
@@ -440,8 +441,5 @@ def _pymysql() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pymysql":
             raise
-        raise ConfigurationError(
-            "the MySQL driver PyMySQL is not installed",
-            hint="run: pip install 'penstock[mysql]'",
-        ) from None
+        raise MissingExtra("pymysql", "penstock[mysql]") from None
     return pymysql

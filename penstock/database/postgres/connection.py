@@ -19,6 +19,7 @@ from penstock.database.dialect import (
 from penstock.errors import (
     ConfigurationError,
     DatabaseTooOld,
+    MissingExtra,
     PenstockError,
     driver_error,
     sqlstate_of,
@@ -272,8 +273,5 @@ def _psycopg() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "psycopg":
             raise
-        raise ConfigurationError(
-            "the PostgreSQL driver psycopg is not installed",
-            hint="run: pip install 'penstock[postgres]'",
-        ) from None
+        raise MissingExtra("psycopg", "penstock[postgres]") from None
     return psycopg
