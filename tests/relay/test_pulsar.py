@@ -347,8 +347,8 @@ def test_a_missing_namespace_or_tenant_says_what_makes_it(
     broker: Broker, pulsar_sink: Make, topic: str
 ) -> None:
     """Guard: require_namespace; Pulsar answers 404 to the making of a topic, and no more."""
+    name = f"none-{topic.rpartition('-')[2]}"
     for create in (True, False):
-        name = f"none-{topic.rpartition('-')[2]}"
         sink = pulsar_sink(topic=f"persistent://public/{name}/{{topic}}", create=create)
         assert_misconfigured(sink, topic, 1, f"run: pulsar-admin namespaces create public/{name}")
         sink = pulsar_sink(topic=f"persistent://{name}/own/{{topic}}", create=create)
