@@ -28,8 +28,6 @@ _BY_MESSAGE = (
 )
 _BY_HINT = (
     (r",? or (?:SELECT )?penstock\.create_topic\(\.\.\.\)", ""),
-    (r"`(penstock [a-z -]+)`", r"\1"),
-    (r"\bcreate it: (?=penstock)", "Create it: "),
     (r"give one: partition=\.\.\.", "Give one: --partition."),
     (r"call penstock\.register_strategy\(.*\), or give a partition", "Give --partition."),
     (r"use seek to go back", "go back with penstock subscription seek"),

@@ -15,7 +15,7 @@ SAID: dict[str, tuple[list[str], str]] = {
     "namespace with topics": (["namespace", "delete", "shop", "--yes"], "give --with-topics"),
     "topic with readers": (["topic", "delete", "shop/a", "--yes"], "give --with-subscriptions"),
     "no namespace": (["topic", "create", "no/a"], "penstock namespace create PATH --parents"),
-    "no topic": (["publish", "shop/b", "x"], "Create it: penstock topic create"),
+    "no topic": (["publish", "shop/b", "x"], "penstock topic create"),
     "no subscription": (
         ["subscription", "describe", "no"],
         "penstock subscription create NAME --topic TOPIC",
