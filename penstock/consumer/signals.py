@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import queue
 import signal
@@ -10,9 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import asyncio
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -53,6 +55,8 @@ def stopped_by_signals(stop: threading.Event | None) -> Iterator[threading.Event
 @contextmanager
 def stopped_by_signals_on_loop(stop: asyncio.Event | None) -> Iterator[asyncio.Event]:
     """The same for a coroutine."""
+    import asyncio  # a consumer without an event loop does not load it
+
     if stop is not None:
         if not _is_async(stop):
             raise InvalidArgument(
