@@ -6,7 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from penstock.errors import ConfigurationError
 class Settings:
     """The daemon's settings; the dictionaries map a subscription to what serves it."""
 
-    url: str
+    url: str = field(repr=False)
     roles: tuple[str, ...]
     processes: int
     consumers: dict[str, str]

@@ -39,6 +39,15 @@ class ConfigurationError(UsageError):
     """An environment variable or an option is missing or cannot be understood."""
 
 
+class MissingExtra(ConfigurationError):
+    """A Python package is missing that an extra of Penstock brings."""
+
+    def __init__(self, package: str, install: str) -> None:
+        super().__init__(
+            f"the Python package {package} is not installed", hint=f"run: pip install '{install}'"
+        )
+
+
 class NamespaceNotFound(UsageError):
     """The namespace does not exist."""
 
@@ -266,6 +275,10 @@ class DatabaseUnavailable(PenstockError):
 
 class PermissionDenied(PenstockError):
     """The login has not the rights that the call needs."""
+
+
+class NotInRole(PermissionDenied):
+    """The login is in no role of Penstock's that may make the call, or the role is not there."""
 
 
 class NoDiskSpace(PenstockError):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -26,7 +30,7 @@ def test_every_block_runs(database_url: str, capsys: pytest.CaptureFixture[str])
         connection.execute("CREATE TABLE invoices (customer text)")
         topic(connection, 2, "shop/orders")
         stream.subscribe(connection, "billing", ["shop/orders"])
-        for block in blocks:
+        for block in (each for each in blocks if "__main__" not in each):
             messages = [penstock.Message("shop/orders", b"1", key=f"k{n}") for n in range(4)]
             penstock.publish_batch(connection, messages)
             drain(connection)
@@ -39,6 +43,27 @@ def test_every_block_runs(database_url: str, capsys: pytest.CaptureFixture[str])
                 ]
         assert connection.execute("SELECT count(*) FROM invoices").fetchone() == (4,)
     assert "shop/orders" in capsys.readouterr().out
+
+
+def test_the_main_program_runs_until_it_is_told_to_end(database_url: str) -> None:
+    """The block as a file of its own; SIGTERM ends it without a traceback."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (program,) = (each for each in blocks if "__main__" in each)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        topic(connection, 1, "shop/orders")
+        stream.subscribe(connection, "billing", ["shop/orders"])
+        penstock.publish(connection, "shop/orders", b"1")
+        drain(connection)
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", program],
+        env={**os.environ, "PENSTOCK_DATABASE_URL": database_url},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "shop/orders 1 b'1'\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "ended\n", "")
 
 
 def test_every_option_is_explained() -> None:

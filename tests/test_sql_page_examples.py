@@ -36,7 +36,7 @@ def test_the_page_has_an_example_for_each_client() -> None:
     assert len(BLOCKS) == 2
     verbs = [
         "create_topic",
-        "publish",
+        "publish_json",
         "sequence",
         "subscribe",
         "join",

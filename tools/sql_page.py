@@ -31,8 +31,8 @@ FAMILIES = {
     "namespace_exists create_topic rename_topic move_topic resize_topic delete_topic list_topics "
     "describe_topic topic_lookup",
     "rights": "grant_namespace revoke_namespace grants_of install_rights function_roles",
-    "publish": "publish publish_batch prepare_bulk publish_bulk partition_of turn_dedup "
-    "set_backpressure measure_pressure",
+    "publish": "publish publish_text publish_json publish_batch prepare_bulk publish_bulk "
+    "partition_of turn_dedup set_backpressure measure_pressure",
     "log": "sequence announce fetch high_watermarks unsequenced",
     "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats "
     "poll commit release leave held_leases position seek reset_subscription pause_subscription "

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from ops.sinks.base import Sink
 from ops.sinks.jsonl import JsonlSink
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, MissingExtra
 
 _FORMS = (
     "write jsonl:///directory or "
@@ -30,7 +30,12 @@ def open_sink(address: str, *, token: str | None = None) -> Sink:
         return JsonlSink(unquote(parts.path))
     if parts.scheme in {"pulsar", "pulsar+ssl"} and parts.netloc:
         return _pulsar(parts, token)
-    raise ConfigurationError(f"there is no sink {parts.scheme or address}", hint=_FORMS)
+    raise ConfigurationError(
+        f"there is no sink {parts.scheme}://"
+        if parts.scheme
+        else "the sink's address has no scheme",
+        hint=_FORMS,
+    )
 
 
 def configured_sink(address: str, environ: Mapping[str, str] | None = None) -> Sink:
@@ -43,15 +48,15 @@ def _pulsar(parts: SplitResult, token: str | None) -> Sink:
     try:
         from ops.sinks.pulsar import PulsarSink
     except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            "the Pulsar client is not installed", hint="run: pip install pulsar-client"
-        ) from error
+        if (error.name or "").partition(".")[0] not in {"pulsar", "_pulsar"}:
+            raise
+        raise MissingExtra("pulsar", "penstock[platform]") from error
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     admin = options.pop("admin", None)
     unknown = options.keys() - {"batching", "create"}
-    if admin is None or unknown or set(options.values()) - _FLAGS.keys():
-        wrong = ", ".join(sorted(unknown)) or "its options"
-        raise ConfigurationError(f"the Pulsar address cannot be read: {wrong}", hint=_FORMS)
+    wrong = _wrong(admin, sorted(unknown), sorted(set(options.values()) - _FLAGS.keys()))
+    if wrong or admin is None:
+        raise ConfigurationError(f"the Pulsar address {wrong}", hint=_FORMS)
     namespace = parts.path.strip("/") or "public/default"
     return PulsarSink(
         f"{parts.scheme}://{parts.netloc}",
@@ -61,3 +66,14 @@ def _pulsar(parts: SplitResult, token: str | None) -> Sink:
         create=_FLAGS[options.get("create", "false")],
         token=token,
     )
+
+
+def _wrong(admin: str | None, unknown: list[str], values: list[str]) -> str:
+    """What is wrong with the options of a Pulsar address; empty when nothing is."""
+    if admin is None:
+        return "names no admin interface: add admin= (in a shell, put the whole address in quotes)"
+    if urlsplit(admin).scheme not in {"http", "https"} or not urlsplit(admin).netloc:
+        return "has an admin= that is no http:// or https:// address"
+    if unknown:
+        return f"has options that are not known: {', '.join(unknown)}"
+    return "has an option that is neither true nor false" if values else ""

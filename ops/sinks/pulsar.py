@@ -93,6 +93,8 @@ class PulsarSink:
         """
         target = self.pulsar_topic(topic)
         found = self._admin.partitions(target)
+        if found is None:
+            self._admin.require_namespace(target)
         if found is None and self._create:
             self._admin.create(target, partitions)
             found = self._admin.partitions(target)

@@ -34,6 +34,18 @@ class PulsarAdmin:
         count = found["partitions"]
         return None if count is None else int(count)
 
+    def require_namespace(self, topic: str) -> None:
+        """SinkMisconfigured when there is no such tenant, or no such namespace in it."""
+        tenant, namespace = _path(topic).split("/")[1:3]
+        commands = f"pulsar-admin namespaces create {tenant}/{namespace}"
+        if self._get(f"namespaces/{tenant}/{namespace}", missing=None, forbidden={}) is not None:
+            return
+        what = f"namespace {tenant}/{namespace}"
+        if self._get(f"tenants/{tenant}", missing=None, forbidden={}) is None:
+            commands = f"pulsar-admin tenants create {tenant}; then: {commands}"
+            what = f"tenant {tenant}"
+        raise SinkMisconfigured(f"the Pulsar {what} does not exist", hint=f"run: {commands}")
+
     def create(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic and turn deduplication on for it."""
         self._send("PUT", f"{_path(topic)}/partitions", partitions)
@@ -76,7 +88,13 @@ class PulsarAdmin:
             if error.code in {_NOT_FOUND, 405, 412}:
                 return missing
             raise self._refused(path, error) from error
-        return json.loads(body) if body.strip() else missing
+        try:
+            return json.loads(body) if body.strip() else missing
+        except ValueError as error:
+            raise SinkMisconfigured(
+                "what answers at admin= is not Pulsar's admin interface",
+                hint="give the broker's webServicePort, 8080 by default: admin=http://host:8080",
+            ) from error
 
     def _send(self, method: str, path: str, value: Any) -> None:
         try:
@@ -104,7 +122,15 @@ class PulsarAdmin:
         text = f"Pulsar's admin interface answered {error.code} to {path}"
         if error.code in _FORBIDDEN:
             return SinkMisconfigured(
-                text, hint="give the relay's token the right to read topic policies"
+                text,
+                hint="give the relay's token (PENSTOCK_PULSAR_TOKEN) the right to read topic "
+                "policies",
+            )
+        if error.code == _NOT_FOUND:
+            return SinkMisconfigured(
+                text,
+                hint="see that admin= is the broker's webServicePort, and that tenant and "
+                "namespace are there: pulsar-admin namespaces list TENANT",
             )
         return SinkUnavailable(text)
 

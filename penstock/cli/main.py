@@ -10,7 +10,14 @@ import sys
 from collections.abc import Sequence
 
 from penstock.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import (
+    MissingExtra,
+    PenstockError,
+    UsageError,
+    driver_error,
+    errno_of,
+    sqlstate_of,
+)
 
 _OF_THE_COMMAND = frozenset({"typer", "rich", "click"})
 
@@ -27,20 +34,33 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in _OF_THE_COMMAND:
             raise
-        return _fail("the command needs typer and rich. run: pip install 'penstock[cli]'", 3)
+        return _fail(str(MissingExtra(error.name or "typer", "penstock[cli]")), EXIT_USAGE)
     try:
         return invoke(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:
-        return _fail(str(error), EXIT_USAGE)
+        return _fail(_told(error), EXIT_USAGE)
     except PenstockError as error:
-        return _fail(str(error), EXIT_FAILED)
+        return _fail(_told(error), EXIT_FAILED)
     except BrokenPipeError:  # `penstock fetch ... | head`
         sys.stderr.close()
         return EXIT_FAILED
     except Exception as error:
-        if not type(error).__module__.startswith("psycopg"):
+        if sqlstate_of(error) is None and errno_of(error) is None and not _is_psycopg(error):
             raise
-        return _fail(f"the database refused: {str(error).strip()}", EXIT_FAILED)
+        from penstock.database.denied import without_user
+
+        said = without_user(str(driver_error(error)).strip())
+        return _fail(f"the database refused: {said}", EXIT_FAILED)
+
+
+def _told(error: PenstockError) -> str:
+    from penstock.cli.hints import for_the_command
+
+    return str(for_the_command(error))
+
+
+def _is_psycopg(error: BaseException) -> bool:
+    return type(error).__module__.startswith("psycopg")
 
 
 def _fail(text: str, code: int) -> int:

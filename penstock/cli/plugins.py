@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, MissingExtra
 
 GROUP = "penstock.commands"
 
@@ -48,7 +48,7 @@ def _load(entry: EntryPoint) -> Any:
     try:
         found = entry.load()
     except ModuleNotFoundError as error:
-        return _placeholder(entry.name, needs(error.name or ""))
+        return _placeholder(entry.name, (error.name or "").partition(".")[0])
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False)
         found.command(name=entry.name)(function)
@@ -57,22 +57,24 @@ def _load(entry: EntryPoint) -> Any:
     return command
 
 
-def needs(module: str) -> str:
-    """What to install for a module that is missing."""
-    package = module.partition(".")[0]
-    if package in PLATFORM:
-        return "run it from a checkout of Penstock, where `make setup` installs the platform"
-    return f"the Python package {package} is missing; run: pip install 'penstock[platform]'"
+def needs(package: str) -> ConfigurationError:
+    """What to say of a command for which a package is missing."""
+    if package not in PLATFORM:
+        return MissingExtra(package, "penstock[platform]")
+    return ConfigurationError(
+        "the command belongs to the platform, which is not installed here",
+        hint="run it from a checkout of Penstock, where `make setup` installs the platform",
+    )
 
 
-def _placeholder(name: str, remedy: str) -> Any:
+def _placeholder(name: str, package: str) -> Any:
     found = typer.Typer(add_completion=False)
     settings = {"ignore_unknown_options": True, "allow_extra_args": True}
 
-    @found.command(name=name, help=f"Not installed: {remedy}.", context_settings=settings)
+    @found.command(
+        name=name, help=f"Not installed: {needs(package).hint}.", context_settings=settings
+    )
     def refuse() -> None:
-        raise ConfigurationError(
-            f"`penstock {name}` belongs to the platform, which is not installed here", hint=remedy
-        )
+        raise needs(package)
 
     return typer.main.get_command(found)

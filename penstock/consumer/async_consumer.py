@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.options import ConsumerOptions, taking
+from penstock.consumer.signals import stopped_by_signals_on_loop
 from penstock.errors import InvalidArgument
 from penstock.leases.keeper import Keeper
 from penstock.leases.loop import LoopStats
@@ -49,15 +50,16 @@ class AsyncConsumer:
         """Work until ``stop`` is set, or the task is cancelled.
 
         Either way the events in hand are finished and committed first; cancelled once more, it
-        waits for them no longer.
+        waits for them no longer.  Without ``stop``, SIGINT (Ctrl-C) and SIGTERM end it as well.
         """
-        ended = threading.Event()
-        stopping = asyncio.ensure_future((stop or asyncio.Event()).wait())
-        stopping.add_done_callback(lambda _: ended.set())
-        try:
-            await self._in_thread(lambda: self._consumer.run(ended), ended.set)
-        finally:
-            stopping.cancel()
+        with stopped_by_signals_on_loop(stop) as asked:
+            ended = threading.Event()
+            stopping = asyncio.ensure_future(asked.wait())
+            stopping.add_done_callback(lambda _: ended.set())
+            try:
+                await self._in_thread(lambda: self._consumer.run(ended), ended.set)
+            finally:
+                stopping.cancel()
 
     async def run_until_idle(self) -> int:
         """Work off what is there now, as :meth:`penstock.Consumer.run_until_idle`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from penstock.consumer.in_flight import InHand, Unit
 from penstock.consumer.options import ConsumerOptions, TopicPartition, taking
 from penstock.consumer.reading import Reader
 from penstock.consumer.retrying import Retrier
+from penstock.consumer.signals import stopped_by_signals
 from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
 from penstock.errors import PenstockError, StaleLease
 from penstock.leases.keeper import Keeper
@@ -117,6 +119,14 @@ class Consumer(LeaseLoop):
     def of(cls, url: str | None, subscription: str, options: ConsumerOptions) -> Consumer:
         """A consumer with options that were made before."""
         return cls(url, subscription, **options.given())
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Work until ``stop`` is set; the events in hand are finished and committed first.
+
+        Without one, SIGINT (Ctrl-C) and SIGTERM end it in the same way, in the main thread.
+        """
+        with stopped_by_signals(stop) as asked:
+            super().run(asked)
 
     def run_until_idle(self) -> int:
         """Work off what is there now; answers how many events were handled.

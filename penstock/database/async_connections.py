@@ -78,7 +78,10 @@ async def door_of(connection: Any) -> Door:
         connection = await connection.connection()
     if hasattr(connection, "sync_connection") and connection.sync_connection is not None:
         if connection.dialect.name != "postgresql":
-            raise InvalidArgument(f"penstock.aio knows no {connection.dialect.name} yet")
+            raise InvalidArgument(
+                f"penstock.aio knows no {connection.dialect.name} yet",
+                hint="give a synchronous connection to the function of the same name in penstock",
+            )
         return _Sqlalchemy(connection)
     if hasattr(connection, "pgconn") and inspect.iscoroutinefunction(connection.commit):
         return _Psycopg(connection)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.database import config, dialects, pace as reconnect, unwrap
+from penstock.database import config, denied, dialects, pace as reconnect, unwrap
 from penstock.database.dialect import Dialect, Row
 from penstock.database.postgres import connection as postgres
 from penstock.database.postgres.connection import libpq_url as libpq_url
@@ -137,7 +137,8 @@ def typed_errors(schema: str | None = None) -> Iterator[None]:
     except PenstockError:
         raise
     except Exception as error:
-        translated = from_database(error, schema or config.schema_name())
+        schema = schema or config.schema_name()
+        translated = from_database(error, schema) or denied.translated(error, schema)
         if translated is None:
             raise
         # The driver's error, not SQLAlchemy's: that one prints the parameters, payloads included.

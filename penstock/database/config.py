@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from urllib.parse import quote
 
+from penstock.database import address
 from penstock.errors import DEFAULT_SCHEMA, ConfigurationError
 
 URL_VARIABLE = "PENSTOCK_DATABASE_URL"
@@ -27,7 +28,6 @@ _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306}
 _HIGHEST_PORT = 65_535
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 _RESERVED_SCHEMAS = frozenset({"public", "information_schema"})
-_SECRET = re.compile(r"(?i)\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]*)")
 
 
 def is_configured(environ: Mapping[str, str] | None = None) -> bool:
@@ -66,20 +66,15 @@ def dialect_of_url(url: str) -> str:
     dialect = _DIALECTS.get(scheme.partition("+")[0].lower())
     if dialect is None:
         raise ConfigurationError(
-            f"the database type {scheme!r} is not known",
+            "the type of the database in the address is not known",
             hint="use postgresql://, mysql:// or mariadb://",
         )
     return dialect
 
 
 def redact(url: str) -> str:
-    """The same address without its password, fit for logs and messages."""
-    scheme, found, rest = url.partition("://")
-    if found and "@" in rest:
-        credentials, _, place = rest.rpartition("@")
-        user, has_password, _ = credentials.partition(":")
-        url = f"{scheme}://{user}{':***' if has_password else ''}@{place}"
-    return _SECRET.sub(r"\1***", url)
+    """Host, port and database of an address, which may be shown; any other text as it is."""
+    return address.shown(url)
 
 
 def schema_name(environ: Mapping[str, str] | None = None) -> str:

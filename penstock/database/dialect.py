@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from penstock.database import config
+from penstock.database import address, config
 from penstock.database.catalog import Statement
 from penstock.database.wake import Wake
 from penstock.errors import DatabaseUnavailable, PenstockError
@@ -61,18 +61,12 @@ class Dialect(Protocol):
 
 
 def unavailable(url: str, error: BaseException, hint: str) -> PenstockError:
-    """The server could not be reached, without the password."""
+    """The server could not be reached; of the address only where it is."""
+    text = address.without_secrets(url, str(error) or type(error).__name__)
     return DatabaseUnavailable(
-        f"cannot connect to {config.redact(url)}: {without_secrets(url, error)}",
+        f"cannot connect to {address.shown(url)}: {text}",
         hint=hint or f"start the server, or correct {config.URL_VARIABLE}",
     )
-
-
-def without_secrets(url: str, error: BaseException) -> str:
-    """The first line of what a driver says."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    return config.redact(text.replace(url, config.redact(url)))
 
 
 def tuples(rows: Iterable[Any]) -> list[Row]:

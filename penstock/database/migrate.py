@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.database import calls, catalog, config
+from penstock.database import calls, catalog, config, denied
 from penstock.database.mysql import migrate as mysql_migrate
 from penstock.database.postgres import migrate as postgres_migrate, scripts as migration_scripts
 from penstock.database.postgres.scripts import FUNCTIONS_VERSION
@@ -46,6 +46,7 @@ _INSUFFICIENT_PRIVILEGE = "42501"
 #: binary log is on.
 _ACCESS_DENIED = frozenset({1044, 1142, 1227, 1370, 1419})
 _NO_FUNCTIONS = 1419
+_CALL_REFUSED = "execute command denied"
 _BINARY_LOG_HINT = "; or first SET GLOBAL log_bin_trust_function_creators = 1"
 _PENDING = frozenset({"pending", "outdated"})
 
@@ -297,10 +298,15 @@ def _typed_errors(schema: str) -> Iterator[None]:
         raise
     except Exception as error:
         translated = from_database(error, schema)
-        denied = sqlstate_of(error) == _INSUFFICIENT_PRIVILEGE or errno_of(error) in _ACCESS_DENIED
-        if translated is None and denied:
+        is_denied = (
+            sqlstate_of(error) == _INSUFFICIENT_PRIVILEGE or errno_of(error) in _ACCESS_DENIED
+        )
+        if translated is None and _CALL_REFUSED in str(error):  # of MySQL: it was no CREATE
+            translated = denied.translated(error, schema)
+        if translated is None and is_denied:
             translated = PermissionDenied(
-                f"the login may not install or read the schema {schema}: {error}",
+                f"the login may not install or read the schema {schema}: "
+                f"{denied.without_user(str(error))}",
                 hint="use the login that owns the schema, or one with CREATE on the database"
                 + _BINARY_LOG_HINT * (errno_of(error) == _NO_FUNCTIONS),
             )

@@ -8,6 +8,10 @@ from typing import Any
 
 from penstock.errors import InvalidArgument
 
+#: Drivers that know nothing but coroutines, and methods that are coroutines where others are not.
+_ASYNCHRONOUS = frozenset({"asyncpg", "aiomysql", "asyncmy", "aiosqlite", "aiopg"})
+_AWAITED = ("commit", "execute", "exec_driver_sql")
+
 #: Classes of connections that need no unwrapping, by their full names: no driver is imported here.
 _PLAIN = {"psycopg.Connection", "pymysql.connections.Connection"}
 
@@ -39,11 +43,13 @@ def unwrapped(connection: Any) -> Any:
     """SQLAlchemy's Session becomes its Connection; what cannot work is refused by name."""
     if plain_driver(connection) is not None:
         return connection
+    if is_asynchronous(connection):
+        raise InvalidArgument(
+            f"{type(connection).__name__} is asynchronous, this call is not",
+            hint="use the function of the same name in penstock.aio with await, such as "
+            "`await penstock.aio.publish(connection, ...)`; or give a synchronous connection",
+        )
     if hasattr(connection, "exec_driver_sql") or hasattr(connection, "cursor"):
-        if inspect.iscoroutinefunction(getattr(connection, "commit", None)):
-            raise InvalidArgument(
-                f"{type(connection).__name__} is asynchronous", hint="use a synchronous connection"
-            )
         return connection
     if hasattr(connection, "get_bind") and callable(getattr(connection, "connection", None)):
         return unwrapped(connection.connection())
@@ -52,6 +58,21 @@ def unwrapped(connection: Any) -> Any:
         hint="give a connection of psycopg or PyMySQL, a SQLAlchemy Connection or Session, "
         "or another DB-API connection",
     )
+
+
+def is_asynchronous(connection: Any) -> bool:
+    """Whether a connection, session, engine or pool is to be awaited."""
+    return _asynchronous_class(connection.__class__)
+
+
+@cache
+def _asynchronous_class(kind: Any) -> bool:
+    # asyncpg's connection has no commit, and a pool of connections has none either.
+    if any(each.__module__.partition(".")[0] in _ASYNCHRONOUS for each in kind.__mro__):
+        return True
+    return any(
+        inspect.iscoroutinefunction(getattr(kind, name, None)) for name in _AWAITED
+    ) or kind.__name__ in {"AsyncEngine", "async_scoped_session"}
 
 
 def driver_connection(connection: Any) -> Any:

@@ -55,7 +55,7 @@ WRONG = {
     "no store": (
         ["--roles", "consumers", "--consumer", f"billing={HANDLERS}:record",
          "--coordination", "mysql://u:secret@h/d"],
-        "coordination is 'mysql://u:***@h/d'", "leave it out for the database",
+        "coordination is 'mysql://h/d'", "leave it out for the database",
     ),
     "memory of several": (
         ["--roles", "consumers", "--consumer", f"billing={HANDLERS}:record",

@@ -152,7 +152,7 @@ def test_check_prints_what_would_run_and_no_secret(
     out, err = capsys.readouterr()
     assert SECRET not in out + err
     assert err == ""
-    assert "# database: postgresql://me:***@db.example/app" in out
+    assert "# database: postgresql://db.example/app" in out
     assert 'profile: "cost"  # file' in out
     assert "sweep_seconds: 30.0  # profile cost" in out
     # It is a file itself.

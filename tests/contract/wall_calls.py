@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import subscriptions
 from penstock.subscriptions import stream
+from tests.contract.text_kit import FUNCTIONS, in_sql
 
 Call = Callable[[Any, str], object]
 
@@ -16,6 +17,9 @@ def member(subscription: str) -> stream.Membership:
     """Somebody who never joined."""
     return stream.Membership(subscription, "spy", uuid.UUID(int=1), 1, 3)
 
+
+#: Functions of a topic that only SQL calls.
+IN_SQL: dict[str, Call] = {name: in_sql(name) for name in FUNCTIONS}
 
 #: Each refuses a hidden subscription as it refuses one that is not there.
 STEERING: dict[str, Call] = {

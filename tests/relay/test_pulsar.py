@@ -343,6 +343,21 @@ def test_preflight_compares_the_partitions(pulsar_sink: Make, topic: str) -> Non
     assert_misconfigured(pulsar_sink(create=False), "bank/none", 4, "create-partitioned-topic -p 4")
 
 
+def test_a_missing_namespace_or_tenant_says_what_makes_it(
+    broker: Broker, pulsar_sink: Make, topic: str
+) -> None:
+    """Guard: require_namespace; Pulsar answers 404 to the making of a topic, and no more."""
+    name = f"none-{topic.rpartition('-')[2]}"
+    for create in (True, False):
+        sink = pulsar_sink(topic=f"persistent://public/{name}/{{topic}}", create=create)
+        assert_misconfigured(sink, topic, 1, f"run: pulsar-admin namespaces create public/{name}")
+        sink = pulsar_sink(topic=f"persistent://{name}/own/{{topic}}", create=create)
+        made = f"pulsar-admin tenants create {name}; then: pulsar-admin namespaces create {name}/"
+        assert_misconfigured(sink, topic, 1, made)
+    broker.admin("PUT", f"namespaces/public/{name}")
+    pulsar_sink(topic=f"persistent://public/{name}/{{topic}}").preflight(topic, 1)
+
+
 def assert_misconfigured(sink: PulsarSink, topic: str, partitions: int, says: str) -> None:
     """The preflight refuses, and says what to do."""
     with pytest.raises(SinkMisconfigured) as refused:

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
-from penstock.database import catalog, config
+from penstock.database import address, catalog, config
 from penstock.database.catalog import Statement
 from penstock.database.dialect import (
     CONNECT_TIMEOUT_SECONDS,
@@ -28,6 +28,7 @@ from penstock.database.dialect import (
 from penstock.errors import (
     ConfigurationError,
     DatabaseTooOld,
+    MissingExtra,
     PenstockError,
     driver_error,
     errno_of,
@@ -42,6 +43,7 @@ OWN_IDLE_SECONDS = 3
 
 _DRIVERS = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
 _DEFAULT_PORT = 3306
+_HIGHEST_PORT = 65_535
 _TEXT_OPTIONS = frozenset({"unix_socket", "ssl_ca", "ssl_cert", "ssl_key"})
 _SWITCHES = frozenset({"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"})
 
@@ -54,7 +56,8 @@ _HINTS = {
     1045: "check the user and the password",
     1698: "check the user and the password",
     1049: "check the name of the database, or create it",
-    1044: "grant the user a right on the database",
+    1044: "grant the user a right on the database. If it is Penstock's own, as its owner run: "
+    "penstock rights install; then: penstock rights grant LOGIN publisher (or consumer, operator)",
     1040: "close connections or raise max_connections",
 }
 
@@ -81,9 +84,9 @@ class MySQL:
             text = _words(error)
             hint = _HINTS.get(errno_of(error) or 0, "")
             raise unavailable(url, RuntimeError(text), hint) from None
-        except RuntimeError as error:  # PyMySQL without the package `cryptography`
-            hint = "run: pip install 'penstock[mysql]'"
-            raise unavailable(url, error, hint) from None
+        except RuntimeError:
+            # What PyMySQL needs for the login of a user without TLS, and does not bring itself.
+            raise MissingExtra("cryptography", "pymysql[rsa]") from None
         try:
             require_server(connection.server_version)
             with connection.cursor() as cursor:
@@ -364,23 +367,26 @@ def _cursor(connection: Any) -> Any:
 
 def _options(url: str) -> dict[str, Any]:
     """The parts of the address as PyMySQL takes them."""
+    parts = address.read(url)
+    host, colon, port = parts.hosts.rpartition(":")
+    if not colon or parts.hosts.endswith("]"):
+        host, port = parts.hosts, ""
     try:
-        parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORT
         given = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+        number = int(port or _DEFAULT_PORT)
+        if not 0 < number <= _HIGHEST_PORT or "," in host:
+            raise ValueError("one host, one port")
     except ValueError:
         raise ConfigurationError(
-            "the address of the database cannot be read",
-            hint="write mysql://user:password@host:3306/name, and in user and password "
-            "%25 for %, %40 for @, %2F for /, %3A for :",
+            "the address of the database cannot be read", hint=address.HINT
         ) from None
     options: dict[str, Any] = {
-        "host": unquote(parts.hostname or "localhost"),
-        "port": port,
-        "user": unquote(parts.username or "") or None,
+        "host": unquote(host.strip("[]") or "localhost"),
+        "port": number,
+        "user": unquote(parts.user or "") or None,
         # PyMySQL would send text as Latin-1.
         "password": unquote(parts.password or "").encode(),
-        "database": unquote(parts.path.removeprefix("/")) or None,
+        "database": unquote(parts.database.removeprefix("/")) or None,
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
     }
     for name, value in given.items():
@@ -399,8 +405,8 @@ def _option(name: str, value: str) -> dict[str, Any]:
         return {name: int(value)}
     known = ", ".join(sorted({*_TEXT_OPTIONS, *_SWITCHES, "application_name", "connect_timeout"}))
     raise ConfigurationError(
-        f"the option {name[:40]!r} in the address of the database is not known",
-        hint=f"use {known}",
+        "an option in the address of the database is not known",
+        hint=f"after the ? write one of {known}",
     )
 
 
@@ -435,8 +441,5 @@ def _pymysql() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pymysql":
             raise
-        raise ConfigurationError(
-            "the MySQL driver PyMySQL is not installed",
-            hint="run: pip install 'penstock[mysql]'",
-        ) from None
+        raise MissingExtra("pymysql", "penstock[mysql]") from None
     return pymysql

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.database import calls, config
 from penstock.database.mysql.connection import in_transaction, is_mariadb
-from penstock.errors import InvalidArgument, errno_of
+from penstock.errors import InvalidArgument, NotInRole, errno_of
 
 #: On a database, a table, a column, a procedure; of a right of the whole server; to be a grantor.
 DENIED = frozenset({1044, 1142, 1143, 1227, 1370, 1410, 1698})
@@ -138,7 +138,7 @@ class MySQLRoles:
 
     def is_denied(self, error: BaseException) -> bool:
         """Whether the login may not do what it tried."""
-        return errno_of(error) in DENIED
+        return isinstance(error, NotInRole) or errno_of(error) in DENIED
 
     def quoted(self, identifier: str) -> str:
         """A name as it stands in a statement."""

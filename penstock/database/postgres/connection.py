@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
-from penstock.database import catalog, config
+from penstock.database import address, catalog, config
 from penstock.database.catalog import Statement
 from penstock.database.dialect import (
     CONNECT_TIMEOUT_SECONDS,
@@ -15,11 +15,11 @@ from penstock.database.dialect import (
     on_sqlalchemy,
     tuples,
     unavailable,
-    without_secrets,
 )
 from penstock.errors import (
     ConfigurationError,
     DatabaseTooOld,
+    MissingExtra,
     PenstockError,
     driver_error,
     sqlstate_of,
@@ -63,11 +63,7 @@ class Postgres:
             raise _unavailable(url, error) from None
         except psycopg.ProgrammingError:
             # libpq's words are not passed on: they quote what it could not read, passwords too.
-            raise ConfigurationError(
-                "the address of the database cannot be read",
-                hint="write postgresql://user:password@host:5432/name, and in user and password "
-                "%25 for %, %20 for a space, %40 for @, %2F for /",
-            ) from None
+            raise _unreadable() from None
         try:
             require_server(connection.info.server_version)
             answered = connection.execute(_WHO_ANSWERS, prepare=False)
@@ -154,6 +150,8 @@ async def connect_async(url: str, *, application_name: str, statement_timeout_ms
             connection = await connect(url, autocommit=True, **options)
     except psycopg.OperationalError as error:
         raise _unavailable(url, error) from None
+    except psycopg.ProgrammingError:
+        raise _unreadable() from None
     try:
         answered = await connection.execute(_WHO_ANSWERS, prepare=False)
         _look_for_pooler(connection, await answered.fetchone())
@@ -173,6 +171,8 @@ def libpq_url(url: str) -> str:
             hint="use a postgresql:// address",
         )
     scheme, found, rest = url.partition("://")
+    if found:
+        address.read(url)  # libpq would look for a host that is the end of a password, and say so
     return f"{scheme.partition('+')[0].lower()}://{rest}" if found else url
 
 
@@ -223,9 +223,12 @@ def _without_options(options: dict[str, Any], error: BaseException) -> dict[str,
     return {name: value for name, value in options.items() if name != "options"}
 
 
+def _unreadable() -> ConfigurationError:
+    return ConfigurationError("the address of the database cannot be read", hint=address.HINT)
+
+
 def _unavailable(url: str, error: BaseException) -> PenstockError:
-    text = without_secrets(url, error)
-    hint = next((hint for sign, hint in _HINTS if sign in text), "")
+    hint = next((hint for sign, hint in _HINTS if sign in str(error)), "")
     return unavailable(url, error, hint)
 
 
@@ -270,8 +273,5 @@ def _psycopg() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "psycopg":
             raise
-        raise ConfigurationError(
-            "the PostgreSQL driver psycopg is not installed",
-            hint="run: pip install 'penstock[postgres]'",
-        ) from None
+        raise MissingExtra("psycopg", "penstock[postgres]") from None
     return psycopg

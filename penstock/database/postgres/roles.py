@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.database import calls, config
-from penstock.errors import InvalidArgument, sqlstate_of
+from penstock.errors import InvalidArgument, NotInRole, sqlstate_of
 
 _DENIED = "42501"
 _ROLES = """
@@ -71,7 +71,7 @@ class PostgresRoles:
 
     def is_denied(self, error: BaseException) -> bool:
         """Whether the login may not do what it tried."""
-        return sqlstate_of(error) == _DENIED
+        return isinstance(error, NotInRole) or sqlstate_of(error) == _DENIED
 
     def quoted(self, identifier: str) -> str:
         """A name as it stands in a statement."""

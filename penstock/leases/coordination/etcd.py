@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.database.config import redact
-from penstock.errors import ConfigurationError, CoordinationUnavailable
+from penstock.errors import ConfigurationError, CoordinationUnavailable, MissingExtra
 from penstock.leases.coordination.registry import (
     DIGITS,
     Assignment,
@@ -328,9 +328,7 @@ def _client(url: str) -> Etcd3Client:
     try:
         from etcd3gw.client import Etcd3Client
     except ImportError as error:
-        raise ConfigurationError(
-            "the package etcd3gw is not installed", hint="pip install penstock[etcd]"
-        ) from error
+        raise MissingExtra("etcd3gw", "penstock[etcd]") from error
     parts = urlsplit(url)
     protocol = _PROTOCOLS.get(parts.scheme)
     if protocol is None or not parts.hostname:

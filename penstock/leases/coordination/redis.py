@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.database.config import redact
-from penstock.errors import ConfigurationError, CoordinationUnavailable
+from penstock.errors import ConfigurationError, CoordinationUnavailable, MissingExtra
 from penstock.leases.coordination.registry import (
     DIGITS,
     Assignment,
@@ -286,9 +286,7 @@ def _client(url: str) -> Redis:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ImportError as error:
-        raise ConfigurationError(
-            "the package redis is not installed", hint="pip install penstock[redis]"
-        ) from error
+        raise MissingExtra("redis", "penstock[redis]") from error
     try:
         # A step that was repeated unseen would meet its own traces: the caller repeats it.
         return redis.Redis.from_url(

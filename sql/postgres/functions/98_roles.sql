@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION function_roles() RETURNS TABLE (function text, roles 
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT f.name, array_agg(g.role ORDER BY g.role)
     FROM (VALUES
-        ('publisher', 'publish publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces
+        ('publisher', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces
             namespace_exists list_topics current_history applied_migrations setting'),
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit
             release leave
@@ -29,7 +29,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices
             slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
-        ('operator', 'publish publish_batch prepare_bulk publish_bulk topic_lookup create_namespace
+        ('operator', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup create_namespace
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
             sequence announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join

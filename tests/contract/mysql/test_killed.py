@@ -37,6 +37,7 @@ _BATCH = json.dumps(
 )
 CALLS = {
     "publish": published("x", "key"),
+    "publish_json": published("1", "key").replace("publish(", "publish_json("),
     "publish_batch": f"CALL penstock.publish_batch('{_BATCH}', TRUE)",
     "create_topic": "CALL penstock.create_topic('tests/new', 2, 'crc32')",
     "delete_topic": f"CALL penstock.delete_topic('{STREAM}', TRUE)",

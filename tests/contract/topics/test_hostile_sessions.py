@@ -30,6 +30,7 @@ from penstock.records import Lease
 from penstock.subscriptions import dead_letters, stream
 from tests.contract.databases import MySQLDatabase
 from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tenants_of
+from tests.contract.text_kit import FUNCTIONS, call
 from tools import sql_lint
 
 #: What a session may put where a number of an earlier call is expected.
@@ -79,11 +80,13 @@ def _seen(mysql_db: MySQLDatabase) -> set[str]:
 
 def _publish_turned(own: Any, value: str) -> None:
     """One event and a batch, by a session that says which turn it is."""
-    for call in (
+    for sent in (
         f"CALL penstock.publish('{WIDE}', 'x', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0)",
+        f"CALL penstock.publish_text('{WIDE}', 'x'{', NULL' * 8}, 0)",
+        f"CALL penstock.publish_json('{WIDE}', '1'{', NULL' * 8}, 0)",
         f"""CALL penstock.publish_batch('[{{"topic": "{WIDE}", "payload": "eA=="}}]', FALSE)""",
     ):
-        for statement in (f"SET @penstock_turn = {value}", "START TRANSACTION", call, "COMMIT"):
+        for statement in (f"SET @penstock_turn = {value}", "START TRANSACTION", sent, "COMMIT"):
             database.execute(own, statement)
 
 
@@ -296,6 +299,9 @@ def test_a_setting_that_reaches_into_a_procedure_is_refused(
                 database.call(own, "topic_lookup", topic=topic)
             with pytest.raises(InvalidArgument, match=SETTINGS[setting]):
                 penstock.publish_batch(own, [penstock.Message(topic, b"x")])
+            for function in FUNCTIONS:
+                with pytest.raises(InvalidArgument, match=SETTINGS[setting]):
+                    call(own, function, "1", topic)
 
 
 #: A JSON array whose second line is an object: with MULTILINE, ^ is also in front of that.
@@ -306,9 +312,9 @@ def _headers_accepted(own: Any, headers: str, flags: str) -> bool:
     """Whether a session with these flags may publish an event with these headers."""
     assert _set(own, f"default_regex_flags = '{flags}'")
     database.execute(own, "START TRANSACTION")
-    call = f"CALL penstock.publish('{OURS}', 'x', NULL, NULL, NULL, %(h)s, NULL, 0, NULL, NULL, 0)"
+    sent = f"CALL penstock.publish('{OURS}', 'x', NULL, NULL, NULL, %(h)s, NULL, 0, NULL, NULL, 0)"
     try:
-        database.execute(own, call, {"h": headers})
+        database.execute(own, sent, {"h": headers})
     except InvalidArgument:
         return False
     finally:

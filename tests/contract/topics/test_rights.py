@@ -82,7 +82,7 @@ def _callable(own: Any, names: dict[str, str]) -> set[str]:
         try:
             database.execute(own, f"{statement} penstock.`{name}`()")
         except Exception as error:
-            if errno_of(error) == DENIED_CALL:
+            if errno_of(error.__cause__ or error) == DENIED_CALL:
                 continue
         found.add(name)
     return found
@@ -123,7 +123,8 @@ def test_every_role_by_every_table(mysql_db: MySQLDatabase, mysql_tenants: Tenan
             ):
                 with pytest.raises(Exception, match="denied") as refused:
                     database.execute(own, statement)
-                assert errno_of(refused.value) == DENIED_TABLE, statement
+                denied = refused.value.__cause__ or refused.value
+                assert errno_of(denied) == DENIED_TABLE, statement
         for statement in (
             "CREATE TABLE penstock.mine (a INT)",
             "CREATE TEMPORARY TABLE penstock.namespace_grants (a INT)",

@@ -36,7 +36,7 @@ from tests.contract.tenants import (
     tenants_of,
     three_topics,
 )
-from tests.contract.wall_calls import LISTS, STEERING, Call, member
+from tests.contract.wall_calls import IN_SQL, LISTS, STEERING, Call, member
 from tests.contract.wall_guards import MUTANTS, READ_KEEPS
 
 
@@ -93,6 +93,7 @@ _BLOCK = {"partition_id": 1, "lease_epoch": 1}
 BY_TOPIC: dict[str, Call] = {
     "publish": lambda own, topic: penstock.publish(own, topic, b"x"),
     "publish in SQL": _topic("publish", payload=b"x", strict=False, **_EVENT),
+    **IN_SQL,
     "publish_batch": lambda own, topic: penstock.publish_batch(
         own, [penstock.Message(OPEN, b"x"), penstock.Message(topic, b"x")]
     ),

@@ -34,6 +34,8 @@ OFF = "options=-c%20synchronous_commit%3Doff"
 #: Functions that change something and leave it to the caller how durable that is, and why they may.
 LEFT_TO_THE_CALLER = {
     "publish": "the application's own transaction: its events are as durable as what they tell of",
+    "publish_text": "as publish",
+    "publish_json": "as publish",
     "publish_batch": "as publish",
     "publish_bulk": "as publish",
     "prepare_bulk": "a temporary table",

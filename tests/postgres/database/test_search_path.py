@@ -13,6 +13,7 @@ import penstock
 from penstock import log
 from penstock.errors import PenstockError
 from penstock.subscriptions import stream
+from tests.contract.text_kit import call
 from tests.kit.tenants import OURS, THEIRS, Connection, Tenants, bulk, tenant, three_topics
 
 
@@ -66,6 +67,12 @@ CREATE FUNCTION evil.same(bigint, bigint) RETURNS boolean
     LANGUAGE sql AS $$ SELECT evil.note() > 0 $$;
 CREATE OPERATOR evil.= (FUNCTION = evil.same, LEFTARG = text, RIGHTARG = text);
 CREATE OPERATOR evil.= (FUNCTION = evil.same, LEFTARG = bigint, RIGHTARG = bigint);
+CREATE FUNCTION evil.convert_to(text, name) RETURNS bytea
+    LANGUAGE sql AS $$ SELECT evil.note(); SELECT 'evil'::bytea $$;
+CREATE FUNCTION evil.publish(
+    text, bytea, text, text, text, jsonb, uuid, integer, timestamptz, text, boolean,
+    OUT event_id uuid, OUT duplicate boolean)
+    LANGUAGE sql AS $$ SELECT evil.note(); SELECT gen_random_uuid(), false $$;
 CREATE TABLE evil.topics (LIKE pg_class);
 CREATE TEMPORARY TABLE topics (id bigint, address text, restricted boolean);
 CREATE TEMPORARY TABLE namespace_grants (namespace_id bigint, login text, verb text);
@@ -87,6 +94,8 @@ def _attack(tenants: Tenants, login: str) -> int:
         calls: tuple[Callable[[], object], ...] = (
             lambda: penstock.publish(own, OURS, b"1", key="k"),
             lambda: bulk(own, OURS),
+            lambda: call(own, "publish_text", "1", OURS),
+            lambda: call(own, "publish_json", "1", OURS),
             lambda: penstock.fetch(own, OURS, 0, 1),
             lambda: penstock.fetch(own, THEIRS, 0, 1),
             lambda: stream.subscribe(own, "mine", [OURS]),
@@ -96,9 +105,9 @@ def _attack(tenants: Tenants, login: str) -> int:
             lambda: penstock.rename_topic(own, "ours/new", "newer"),
             lambda: penstock.delete_topic(own, "ours/newer"),
         )
-        for call in calls:
+        for each in calls:
             with contextlib.suppress(PenstockError, psycopg.Error):
-                call()
+                each()
         row = own.execute("SELECT last_value, is_called FROM evil.called").fetchone()
     assert row is not None
     return int(row[0]) if row[1] else 0
@@ -108,7 +117,7 @@ def test_nothing_of_the_callers_own_schema_is_called(tenants: Tenants, us: str, 
     """Guard: every function keeps its own search path, pg_temp last."""
     assert _attack(tenants, us) == 0
     log.sequence(tenants.owner)
-    assert len(penstock.fetch(tenants.owner, OURS, 0, 1)) == 3
+    assert len(penstock.fetch(tenants.owner, OURS, 0, 1)) == 5
 
 
 def test_without_its_own_search_path_the_callers_functions_run_as_the_owner(
@@ -116,4 +125,17 @@ def test_without_its_own_search_path_the_callers_functions_run_as_the_owner(
 ) -> None:
     """Mutant: fetch looks where its caller says."""
     tenants.owner.execute("ALTER FUNCTION penstock.fetch RESET search_path")
+    assert _attack(tenants, us) > 0
+
+
+@pytest.mark.parametrize("function", ["publish_text", "publish_json"])
+def test_without_their_own_search_path_texts_are_the_callers(
+    tenants: Tenants, us: str, they: str, function: str
+) -> None:
+    """Mutants of the two."""
+    arguments = tenants.owner.execute(
+        "SELECT %s::regproc::regprocedure::text", [f"penstock.{function}"]
+    ).fetchone()
+    assert arguments is not None
+    tenants.owner.execute(f"ALTER FUNCTION {arguments[0]} RESET search_path".encode())
     assert _attack(tenants, us) > 0

@@ -76,7 +76,7 @@ def test_the_example_calls_what_a_consumer_needs() -> None:
     called = re.findall(r"penstock\.(\w+)\(", example())
     verbs = [
         "create_topic",
-        "publish",
+        "publish_json",
         "sequence",
         "subscribe",
         "join",

@@ -1,0 +1,51 @@
+"""What to do, in the words of the command: its options, not SQL and not Python."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.errors import PenstockError
+
+#: By what the error says; MySQL's and MariaDB's errors bring no hint of their own.
+_BY_MESSAGE = (
+    (
+        r'^the namespace ".*" holds ',
+        "Delete them first, or give --with-topics: their events are lost.",
+    ),
+    (
+        r'^subscription ".*" reads the topic',
+        "Remove it first, or give --with-subscriptions: it reads on without the topic.",
+    ),
+    (
+        r"^it is the last right in ",
+        "Give the right to another login first, or give --unrestrict.",
+    ),
+    (r"^there is no subscription ", "Create it: penstock subscription create NAME --topic TOPIC."),
+    (
+        r"^there is no namespace ",
+        "Create it: penstock namespace create PATH --parents, or penstock topic create with -p.",
+    ),
+)
+_BY_HINT = (
+    (r",? or (?:SELECT )?penstock\.create_topic\(\.\.\.\)", ""),
+    (r"give one: partition=\.\.\.", "Give one: --partition."),
+    (r"call penstock\.register_strategy\(.*\), or give a partition", "Give --partition."),
+    (r"use seek to go back", "go back with penstock subscription seek"),
+    (
+        r"\bSubscribe it to the topic first\.",
+        "penstock subscription create NAME --topic TOPIC adds it.",
+    ),
+    (r"\bSubscribe first\.", "Create it: penstock subscription create NAME --topic TOPIC."),
+)
+
+
+def for_the_command(error: PenstockError) -> PenstockError:
+    """The same error, whose hint can be followed at a terminal."""
+    hint = error.hint
+    for pattern, said in _BY_MESSAGE:
+        if re.search(pattern, error.message):
+            hint = said
+    for pattern, said in _BY_HINT:
+        hint = re.sub(pattern, said, hint)
+    error.hint = hint
+    return error

@@ -1,0 +1,21 @@
+"""What docs and examples teach as SQL is what a stranger may copy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_no_page_teaches_to_publish_a_bytea_literal() -> None:
+    """A backslash in '...'::bytea is an escape: publish_text and publish_json are there for it."""
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
+    assert len(pages) > 10
+    found = [
+        f"{page.name}: {line}"
+        for page in pages
+        for line in page.read_text("utf-8").splitlines()
+        if re.search(r"publish\w*\([^`]*'::bytea", line)
+    ]
+    assert not found

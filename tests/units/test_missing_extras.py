@@ -1,0 +1,73 @@
+"""Every Python package that is missing is told in the same words, with the same exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from ops.sinks.address import open_sink
+from penstock import database
+from penstock.cli import main
+from penstock.database import config
+from penstock.errors import MissingExtra
+from penstock.leases.coordination import etcd, redis
+
+EXTRAS: dict[str, tuple[Callable[[], object], str]] = {
+    "psycopg": (lambda: database.connect("postgresql://h/x"), "penstock[postgres]"),
+    "pymysql": (lambda: database.connect("mysql://h/x"), "penstock[mysql]"),
+    "redis": (lambda: redis._client("redis://h"), "penstock[redis]"),
+    "etcd3gw": (lambda: etcd._client("etcd://h"), "penstock[etcd]"),
+    "pulsar": (
+        lambda: open_sink("pulsar://h:1/public/default?admin=http://h:1"),
+        "penstock[platform]",
+    ),
+}
+
+
+def _without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """As if it were not installed: importing it, or a module that needs it, fails."""
+    needs_it = {"pulsar": ["ops.sinks.pulsar", "ops.sinks.pulsar_channel"]}
+    for name in list(sys.modules):
+        if name == package or name.startswith(f"{package}.") or name in needs_it.get(package, ()):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [_Hidden(package), *sys.meta_path])
+
+
+class _Hidden:
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] == self._package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_a_missing_package_is_a_typed_error(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    _without(monkeypatch, package)
+    call, install = EXTRAS[package]
+    with pytest.raises(MissingExtra) as caught:
+        call()
+    said = f"the Python package {package} is not installed. run: pip install '{install}'"
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("package", "url"),
+    [("psycopg", "postgresql://h/x"), ("pymysql", "mysql://h/x"), ("typer", "postgresql://h/x")],
+)
+def test_the_command_exits_alike(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str, url: str
+) -> None:
+    _without(monkeypatch, package)
+    if package == "typer":
+        for name in [name for name in sys.modules if name.startswith("penstock.cli.")]:
+            if name not in {"penstock.cli.main", "penstock.cli.exit_codes"}:
+                monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv(config.URL_VARIABLE, url)
+    assert main.run(["topic", "list"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"penstock: the Python package {package} is not installed. run: pip ")
+    assert said.count("\n") == 1

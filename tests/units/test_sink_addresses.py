@@ -1,0 +1,73 @@
+"""A sink's address that cannot be used says what to write."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ops.sinks.address import open_sink
+from ops.sinks.base import SinkMisconfigured
+from ops.sinks.pulsar_admin import PulsarAdmin
+from penstock.errors import ConfigurationError
+
+PULSAR = "pulsar://host:6650/public/default"
+WRONG = {
+    PULSAR: "names no admin interface: add admin=",
+    f"{PULSAR}?create=true": "put the whole address in quotes",
+    f"{PULSAR}?admin=host:8080": "no http:// or https:// address",
+    f"{PULSAR}?admin=http://": "no http:// or https:// address",
+    f"{PULSAR}?admin=http://host:8080&creat=true": "not known: creat",
+    f"{PULSAR}?admin=http://host:8080&create=yes": "neither true nor false",
+    "pigeon://host": "there is no sink pigeon",
+    "host:s3cret@x": "there is no sink host",
+    "s3cret": "has no scheme",
+}
+
+
+@pytest.mark.parametrize("address", WRONG)
+def test_what_is_wrong_is_said_with_the_forms(address: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_sink(address)
+    assert WRONG[address] in str(caught.value)
+    assert "?admin=http://host:8080" in (caught.value.hint or "")
+    assert "s3cret" not in str(caught.value)
+
+
+class _Answer(http.server.BaseHTTPRequestHandler):
+    """Some other web server: a page for everything, 404 for what is put."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>hello</html>")
+
+    def do_PUT(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """The address of a web server that is no Pulsar."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_admin_interface_that_is_none_is_said(elsewhere: str) -> None:
+    admin = PulsarAdmin(elsewhere)
+    with pytest.raises(SinkMisconfigured, match="not Pulsar's admin interface") as caught:
+        admin.partitions("persistent://public/default/x")
+    assert "webServicePort" in (caught.value.hint or "")
+    with pytest.raises(SinkMisconfigured, match="answered 404") as caught:
+        admin.create("persistent://public/default/x", 1)
+    assert "pulsar-admin namespaces list" in (caught.value.hint or "")
