@@ -28,8 +28,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "sql.md"
 #: The public functions by verb family, in the order of their use.
 FAMILIES = {
     "names": "create_namespace rename_namespace move_namespace delete_namespace list_namespaces "
-    "namespace_exists create_topic rename_topic move_topic resize_topic delete_topic list_topics "
-    "describe_topic topic_lookup",
+    "namespace_exists create_topic ensure_topic rename_topic move_topic resize_topic delete_topic "
+    "list_topics describe_topic topic_lookup",
     "rights": "grant_namespace revoke_namespace grants_of install_rights function_roles",
     "publish": "publish publish_batch prepare_bulk publish_bulk partition_of turn_dedup "
     "set_backpressure measure_pressure",

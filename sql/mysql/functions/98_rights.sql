@@ -40,7 +40,7 @@ BEGIN
             applied_migrations note_slice_rates missing_slices sparse_slices settle_blocks mergeable_partitions'
         UNION ALL SELECT 'operator', '
             publish publish_batch prepare_bulk publish_bulk topic_lookup create_namespace rename_namespace move_namespace
-            delete_namespace list_namespaces namespace_exists create_topic rename_topic move_topic resize_topic delete_topic
+            delete_namespace list_namespaces namespace_exists create_topic ensure_topic rename_topic move_topic resize_topic delete_topic
             list_topics describe_topic grant_namespace revoke_namespace grants_of sequence announce fetch high_watermarks
             unsequenced subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure

@@ -28,7 +28,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices
             slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
         ('operator', 'publish publish_batch prepare_bulk publish_bulk topic_lookup create_namespace
-            rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic
+            rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic ensure_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
             sequence announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join
             check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag take_overs

@@ -62,6 +62,7 @@ describe_topic          c . o . r
 drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
+ensure_topic            . . o . .
 fail_redriven           c . o . .
 fetch                   c . o . .
 finish_redriven         c . o . .
