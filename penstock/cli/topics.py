@@ -23,6 +23,7 @@ Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
 @app.command()
 def create(
     topic: Topic,
+    *,
     partitions: Annotated[int, typer.Option("--partitions", "-n")] = 1,
     strategy: Annotated[
         str, typer.Option(help="crc32, round_robin, explicit or client:NAME")
