@@ -43,7 +43,8 @@ FAMILIES = {
     "assignment_of mark_low_water",
     "relay": "open_block read_block relay_failure dead_letter sweep",
     "failures": "suspects begin_attempt give_up parked_keys commit_parking poll_redriven "
-    "finish_redriven fail_redriven redrive dead_letters_of dead_letter_of drop_dead_letters",
+    "finish_redriven fail_redriven redrive dead_letters_of dead_letter_of dead_letter_counts "
+    "drop_dead_letters",
     "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
     "clean keep_events carry_positions condemn_slices condemned_can_go droppable_slices "
     "slice_detaching slice_dropped merge_chunks swap_chunks",

@@ -100,7 +100,7 @@ def fetch(
     with database.connect() as connection:
         ranges = {each.partition: each for each in describe_topic(connection, topic).partitions}
         chosen = sorted(ranges) if partition is None else [partition]
-        first = {number: from_sequence or 1 for number in chosen}
+        first = dict.fromkeys(chosen, from_sequence or 1)
         if from_sequence is None:
             first |= {each: ranges[each].low_sequence for each in chosen if each in ranges}
             gone = sum(first[each] > 1 for each in chosen)

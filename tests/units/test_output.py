@@ -52,7 +52,11 @@ def test_what_does_not_fit_is_written_field_by_field(
 def test_a_long_value_is_folded_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """In both forms: a table of few columns, and field by field."""
     digits = "".join(str(number % 10) for number in range(300))
-    for row in ({"id": 1, "payload": digits}, {**_values(1), "payload": digits}):
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "payload": digits},
+        {**_values(1), "payload": digits},
+    ]
+    for row in rows:
         lines = _shown(monkeypatch, [row], 60)
         assert max(map(len, lines)) <= 60
         last_words = [line.split()[-1] for line in lines if line.strip()]
@@ -60,7 +64,10 @@ def test_a_long_value_is_folded_and_whole(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_fits_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"partition": 0, "sequence": 17, "key": "ann"}, {"partition": 1, "key": None}]
+    rows: list[dict[str, Any]] = [
+        {"partition": 0, "sequence": 17, "key": "ann"},
+        {"partition": 1, "key": None},
+    ]
     assert [line.split() for line in _shown(monkeypatch, rows, 40)] == [
         ["partition", "sequence", "key"], ["0", "17", "ann"], ["1", "-", "-"],
     ]  # fmt: skip

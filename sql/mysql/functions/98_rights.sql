@@ -26,14 +26,14 @@ BEGIN
             dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics'
+            subscription_statistics dead_letter_counts'
         UNION ALL SELECT 'reader', '
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag take_overs
             rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of unsequenced log_status
             sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of low_sequences policy_of
             policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics'
+            subscription_statistics dead_letter_counts'
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped merge_chunks swap_chunks current_history
@@ -56,7 +56,7 @@ BEGIN
             dead_letter_of drop_dead_letters
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics'
+            subscription_statistics dead_letter_counts'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

@@ -53,6 +53,7 @@ create_namespace        . . o . .
 create_topic            . . o . .
 current_history         c i o p r
 dead_letter             c . o . .
+dead_letter_counts      c . o . r
 dead_letter_of          c . o . .
 dead_letters_of         c . o . .
 delete_namespace        . . o . .
