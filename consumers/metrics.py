@@ -68,6 +68,12 @@ METRICS: dict[str, About] = {
     ),
     "sequencer_lag_events": About("gauge", "", "Committed events that wait for their sequence"),
     "sequencer_lag_seconds": About("gauge", "", "For how long the first of them has waited"),
+    "sequencer_last_pass_seconds": About(
+        "gauge", "", "Since the sequencer last found work; absent behind walls"
+    ),
+    "dead_letters": About(
+        "gauge", "subscription", "Events that were given up and wait for somebody, up to 10,000"
+    ),
 }
 
 #: (name, value of the label) -> figure; of a histogram, its counts and at the end its sum.

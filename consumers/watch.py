@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from consumers import waiting
 from consumers.metrics import Figures
 from penstock import database, log, subscriptions
 from penstock.database import pace as reconnect
@@ -22,8 +23,8 @@ STATEMENT_TIMEOUT_MS = 2_000
 #: How long a request waits for another one that asks the database already.
 PATIENCE_SECONDS = 3.0
 #: More subscriptions than this are one figure together, under this name.
-MOST_SUBSCRIPTIONS = 1_000
-THE_OTHERS = "(others)"
+MOST_SUBSCRIPTIONS = waiting.MOST_SUBSCRIPTIONS
+THE_OTHERS = waiting.THE_OTHERS
 
 
 class Watch:
@@ -126,7 +127,10 @@ class Watch:
             found["lag_seconds", name] = float(max(each.lag_seconds for each in lags))
             held = [each for each in lags if each.holder is not None]
             found["leased_partitions", name] = float(len(held))
-        self._figures = found
+        self._figures = found | waiting.figures(connection, status, self._served_or_all())
+
+    def _served_or_all(self) -> list[str] | None:
+        return None if self._everything else self._served
 
     def _by_subscription(self, connection: Any) -> dict[str, list[subscriptions.Lag]]:
         if self._everything:

@@ -28,8 +28,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "sql.md"
 #: The public functions by verb family, in the order of their use.
 FAMILIES = {
     "names": "create_namespace rename_namespace move_namespace delete_namespace list_namespaces "
-    "namespace_exists create_topic rename_topic move_topic resize_topic delete_topic list_topics "
-    "describe_topic topic_lookup",
+    "namespace_exists create_topic ensure_topic rename_topic move_topic resize_topic delete_topic "
+    "list_topics describe_topic topic_lookup",
     "rights": "grant_namespace revoke_namespace grants_of install_rights function_roles",
     "publish": "publish publish_text publish_json publish_batch prepare_bulk publish_bulk "
     "partition_of turn_dedup set_backpressure measure_pressure",
@@ -43,7 +43,8 @@ FAMILIES = {
     "assignment_of mark_low_water",
     "relay": "open_block read_block relay_failure dead_letter sweep",
     "dead_letters": "suspects begin_attempt give_up parked_keys commit_parking poll_redriven "
-    "finish_redriven fail_redriven redrive dead_letters_of dead_letter_of drop_dead_letters",
+    "finish_redriven fail_redriven redrive dead_letters_of dead_letter_of dead_letter_counts "
+    "drop_dead_letters",
     "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
     "clean keep_events carry_positions condemn_slices condemned_can_go droppable_slices "
     "slice_detaching slice_dropped merge_chunks swap_chunks",

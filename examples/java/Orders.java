@@ -31,8 +31,8 @@ public class Orders {
         connection.setAutoCommit(false);
         try {
             String id = one(connection, "INSERT INTO orders (customer) VALUES (?) RETURNING id", customer);
-            one(connection, "SELECT event_id FROM penstock.publish(?, ?, key => ?, type => ?)",
-                    TOPIC, id.getBytes(StandardCharsets.UTF_8), customer, "order-placed");
+            one(connection, "SELECT event_id FROM penstock.publish(?, ?, key => ?, type => ?, content_type => ?)",
+                    TOPIC, id.getBytes(StandardCharsets.UTF_8), customer, "order-placed", "application/json");
             connection.commit();
         } finally {
             connection.rollback(); // after a commit: nothing

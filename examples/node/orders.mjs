@@ -30,7 +30,7 @@ async function place(customer) {
   await inTransaction(async () => {
     const [{ id }] = await query("INSERT INTO orders (customer) VALUES ($1) RETURNING id", customer);
     await query(
-      "SELECT penstock.publish($1, $2, key => $3, type => 'order-placed')",
+      "SELECT penstock.publish($1, $2, key => $3, type => 'order-placed', content_type => 'application/json')",
       TOPIC, Buffer.from(id), customer,
     );
   });

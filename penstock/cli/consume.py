@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock import database, subscriptions
 from penstock.cli.events import as_line, until_interrupted
 from penstock.cli.output import Lines, say, show_line
 from penstock.errors import StaleLease
@@ -115,13 +117,28 @@ def consume(
         commits=commit,
         max_events=max_events,
     )
+    told = _say_if_paused(subscription)
     with until_interrupted(), _asked_by_signals(printer.stop):
         if until_idle:
             printer.run_until_idle()
+            if not told and not printer.stats.events:
+                _say_if_paused(subscription)
         else:
             printer.run(printer.stop)
     if not commit and printer.stats.events:
         say("nothing was committed: the same events come again (--commit moves the position)")
+
+
+def _say_if_paused(subscription: str) -> bool:
+    """Or nobody would know why nothing comes; whether there was something to say."""
+    with database.connect() as connection:
+        found = subscriptions.describe_subscription(connection, subscription)
+    if found.paused_at is None:
+        return False
+    reason = f" ({found.paused_reason!r})" if found.paused_reason else ""
+    resume = shlex.join(["penstock", "subscription", "resume", subscription])
+    say(f"subscription {subscription} is paused{reason}: it hands out nothing until `{resume}`")
+    return True
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import signal
@@ -29,8 +30,11 @@ from penstock.cli.output import (
 from penstock.cli.topics import Topic
 from penstock.errors import InvalidArgument
 from penstock.records import Event, Message
+from penstock.topics.names import describe_topic
 
 _NEWEST = 10
+#: How many events `fetch` reads of a partition at a time.
+_PAGE = 100
 
 
 def publish(
@@ -82,16 +86,43 @@ def publish(
 
 def fetch(
     topic: Topic,
-    partition: Annotated[int, typer.Option("--partition")] = 0,
-    from_sequence: Annotated[int, typer.Option("--from", help="The first sequence.")] = 1,
-    max_events: Annotated[int, typer.Option("--max", min=1)] = 20,
+    partition: Annotated[
+        int | None, typer.Option("--partition", help="Only this one; all of them without.")
+    ] = None,
+    from_sequence: Annotated[
+        int | None,
+        typer.Option("--from", help="The first sequence, else the first that is there."),
+    ] = None,
+    max_events: Annotated[int, typer.Option("--max", min=1, help="Of all partitions.")] = 20,
     output: Output = Format.table,
 ) -> None:
-    """Read events of one partition by sequence, up to its high watermark."""
+    """Read events by sequence, up to the high watermark; of several partitions the oldest first."""
+    with database.connect() as connection:
+        ranges = {each.partition: each for each in describe_topic(connection, topic).partitions}
+        chosen = sorted(ranges) if partition is None else [partition]
+        first = dict.fromkeys(chosen, from_sequence or 1)
+        if from_sequence is None:
+            first |= {each: ranges[each].low_sequence for each in chosen if each in ranges}
+            gone = sum(first[each] > 1 for each in chosen)
+            if gone:
+                say(f"the database no longer holds the first events of {gone} of these partitions")
+        elif from_sequence < 1:
+            raise InvalidArgument(f"no sequence is {from_sequence}", hint="the first one is 1")
+        read = [_fetched(connection, topic, each, first[each], max_events) for each in chosen]
+        merged = heapq.merge(*read, key=lambda event: (event.sequenced_at, event.partition))
+        show(islice(merged, max_events), output)
+
+
+def _fetched(
+    connection: Any, topic: str, partition: int, first: int, max_events: int
+) -> Iterator[Event]:
+    """Page by page: of many partitions only the first page is in memory."""
     from penstock import log
 
-    with database.connect() as connection:
-        show(log.fetch(connection, topic, partition, from_sequence, max_events), output)
+    page = min(max_events, _PAGE)
+    while events := log.fetch(connection, topic, partition, first, page):
+        yield from events
+        first = events[-1].sequence + 1
 
 
 def tail(

@@ -13,13 +13,16 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from penstock.records import EVENT_FIELDS, Event
 
-_WIDE = 10_000
+#: Blanks between two columns, and how narrow one may become before each field gets a line.
+_GAP = 2
+_NARROWEST = 6
 
 
 class Format(enum.StrEnum):
@@ -91,19 +94,49 @@ def _field(name: str, value: Any) -> tuple[str, Any]:
 
 
 def _show_table(rows: list[dict[str, Any]]) -> None:
+    """Columns where they fit, folded where they have to be; else field by field."""
+    if not rows:
+        say("nothing")
+        return
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_as_text(row.get(name))) for name in names))
+    cells = [[_as_text(row.get(name)) for name in names] for row in rows]
+    titles = [name.replace("_", " ") for name in names]
+    widths = [max(map(_width, column)) for column in zip(titles, *cells, strict=True)]
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=_WIDE)
-    if rows:
-        console.print(table)
-    else:
-        say("nothing")
+        # Nobody's lines are too long: a row is one.
+        console = Console(file=sys.stdout, highlight=False, width=sum(widths) + _GAP * len(widths))
+    least = [min(width, _NARROWEST) for width in widths]
+    if sum(least) + _GAP * (len(least) - 1) <= console.width:
+        console.print(_table(titles, cells, least))
+        return
+    for number, row in enumerate(cells):
+        if number:
+            console.print()
+        console.print(_fields(titles, row))
+
+
+def _table(titles: list[str], cells: list[list[str]], least: list[int]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title, width in zip(titles, least, strict=True):
+        table.add_column(title, overflow="fold", min_width=width)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _fields(titles: list[str], row: list[str]) -> Table:
+    """One row, a line for each field."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(overflow="fold", style="bold")
+    table.add_column(overflow="fold")
+    for title, text in zip(titles, row, strict=True):
+        table.add_row(title, Text(text))
+    return table
+
+
+def _width(text: str) -> int:
+    return max(map(cell_len, text.splitlines()), default=0)
 
 
 def _as_text(value: Any) -> str:
@@ -113,7 +146,13 @@ def _as_text(value: Any) -> str:
         return value.isoformat(sep=" ", timespec="milliseconds")
     if isinstance(value, dict | list | tuple):
         return json.dumps(value, default=_as_json, ensure_ascii=False)
-    return str(value)
+    return "".join(map(_harmless, str(value)))
+
+
+def _harmless(character: str) -> str:
+    """What somebody has published must not drive the terminal."""
+    is_plain = character.isprintable() or character == "\n"
+    return character if is_plain else repr(character)[1:-1]
 
 
 def _as_json(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ from penstock.cli import (
 )
 from penstock.cli.consume import consume
 from penstock.cli.doctor import doctor
+from penstock.cli.embedded import found_where_none_is_configured
 from penstock.cli.plugins import WithPlatform
 from penstock.cli.status import status
 from penstock.cli.worker import worker
@@ -29,7 +31,7 @@ from penstock.database import config
 _HELP = """Events in the database that you already have.
 
 The database is PENSTOCK_DATABASE_URL, or else DB_TYPE, DB_HOST, DB_PORT, DB_NAME, DB_USER and
-DB_PASSWORD.
+DB_PASSWORD; in a checkout without these the embedded one, when it runs.
 Exit codes: 0 done, 1 the answer is no, 2 wrong call, 3 database or machine.
 """
 
@@ -80,10 +82,17 @@ def options(
         os.environ[config.SCHEMA_VARIABLE] = config.validate_schema(schema)
 
 
+def _asks_nothing(arguments: list[str]) -> bool:
+    """Whether it is a question about the command itself."""
+    return not arguments or not {"--help", "--version"}.isdisjoint(arguments)
+
+
 def invoke(arguments: Sequence[str]) -> int:
     """Run the command with these arguments; answers the exit code."""
+    given = list(arguments)
     try:
-        root(list(arguments), prog_name="penstock")
+        with nullcontext() if _asks_nothing(given) else found_where_none_is_configured():
+            root(given, prog_name="penstock")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return 0

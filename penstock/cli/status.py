@@ -9,6 +9,10 @@ import typer
 from penstock import database, subscriptions
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
 from penstock.database import config, migrate
+from penstock.doctor.findings import behind, duration
+from penstock.errors import PermissionDenied
+from penstock.log.sequencer_state import SequencerState, Sequencing, sequencer_state
+from penstock.subscriptions import dead_letters
 from penstock.topics import names
 
 
@@ -27,19 +31,49 @@ def status(
             found["topics"] = _rows(names.list_topics(connection))
         else:
             subscriptions.describe_subscription(connection, subscription)  # or it is not there
+        sequencer = sequencer_state(connection)
         found |= {
+            "sequencer": as_dict(sequencer),
             "subscriptions": _rows(subscriptions.lag(connection, subscription)),
             "consumers": _rows(subscriptions.members(connection, subscription)),
             "statistics": _rows(subscriptions.statistics(connection, subscription)),
         }
+        try:
+            found["dead_letters"] = _rows(dead_letters.counts(connection, subscription))
+        except PermissionDenied:  # the roles are of an older version
+            say("dead letters are not told to this login. run: penstock rights install")
     if output is Format.json:
         show_json(found)
         return
     say(f"schema {found['schema']}: {', '.join(pending) or 'up to date'}")
-    for title in ("topics", "subscriptions", "consumers", "statistics"):
+    say(_of_sequencer(sequencer))
+    for title in ("topics", "subscriptions", "consumers", "statistics", "dead_letters"):
         if title in found:
-            say(f"\n{title}:")
+            say(f"\n{title.replace('_', ' ')}:")
             show(found[title], output)
+
+
+def _of_sequencer(found: SequencerState) -> str:
+    """In words, with what to do: what has no sequence is in no lag."""
+    last = found.last_pass_seconds
+    passed = "" if last is None else f" (its last pass that found work: {duration(last)} ago)"
+    if not found.waiting_events:
+        return f"sequencer: nothing waits{passed}"
+    waits = (
+        f"sequencer: {found.waiting_events} committed events wait for their sequence, the oldest "
+        f"for {duration(found.waiting_seconds)}"
+    )
+    holder = (
+        "" if found.holder is None else f"{found.holder} for {duration(found.held_seconds or 0)}"
+    )
+    if found.state is Sequencing.HELD:
+        return f"{waits}; the sequencer is held by {holder}. run: penstock doctor"
+    if found.state is Sequencing.NOBODY:
+        maybe = f", or locks are held by {holder}" if holder else ""
+        return (
+            f"{waits}, and nobody sequences{maybe}{passed}. run: {behind('', is_idle=True).command}"
+        )
+    return f"{waits}; {found.state}{passed}"
 
 
 def _rows(records: list[Any]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ app = typer.Typer(
 DATABASE = "database"
 _START = "earliest, latest, the first sequence to read, or a time with its zone"
 To = Annotated[str, typer.Option("--to", help=_START)]
+Yes = Annotated[bool, typer.Option("--yes", help="Its positions are lost for good.")]
 
 
 @app.command()
@@ -64,8 +65,10 @@ def seek(
     topic: Annotated[str, typer.Argument(help="namespace/path/topic")],
     to: To,
     partition: Annotated[int | None, typer.Option(help="Only this one, else all.")] = None,
+    yes: Yes = False,
 ) -> None:
     """Read a topic on from somewhere else; present holders lose their leases."""
+    _require_yes(yes, "seek")
     with own_transaction() as connection:
         if partition is None:
             moved = stream.reset(connection, subscription, to, topic=topic)
@@ -80,7 +83,7 @@ def seek(
 def reset(
     subscription: str,
     to: To,
-    yes: Annotated[bool, typer.Option("--yes", help="Its positions are lost for good.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Read everything on from somewhere else: all partitions of all topics, or none."""
     _require_yes(yes, "reset")
@@ -98,7 +101,11 @@ def pause(
     """Hand out no lease until it is resumed; consumers finish what they have in hand."""
     with own_transaction() as connection:
         changed = subscriptions.pause(connection, subscription, reason)
-    say(f"subscription {subscription}: {'paused' if changed else 'was paused already'}")
+    if changed:
+        say(f"subscription {subscription}: paused")
+    else:
+        said = f"; the reason is now: {reason}" if reason else ""
+        say(f"subscription {subscription}: was paused already{said}")
 
 
 @app.command()
@@ -141,7 +148,7 @@ def move(
 @app.command()
 def delete(
     subscription: str,
-    yes: Annotated[bool, typer.Option("--yes", help="Its positions are lost for good.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Remove a subscription; it holds back no event any more."""
     _require_yes(yes, "delete")

@@ -23,6 +23,7 @@ Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
 @app.command()
 def create(
     topic: Topic,
+    *,
     partitions: Annotated[int, typer.Option("--partitions", "-n")] = 1,
     strategy: Annotated[
         str, typer.Option(help="crc32, round_robin, explicit or client:NAME")
@@ -30,14 +31,29 @@ def create(
     create_namespaces: Annotated[
         bool, typer.Option("--create-namespaces", "-p", help="Create missing namespaces too.")
     ] = False,
+    if_not_exists: Annotated[
+        bool,
+        typer.Option(
+            "--if-not-exists",
+            help="Leave one that is there as it is; it may have more partitions, not fewer.",
+        ),
+    ] = False,
     output: Output = Format.table,
 ) -> None:
     """Create a topic."""
     with own_transaction() as connection:
         names.create_topic(
-            connection, topic, partitions, strategy=strategy, create_namespaces=create_namespaces
+            connection,
+            topic,
+            partitions,
+            strategy=strategy,
+            create_namespaces=create_namespaces,
+            if_not_exists=if_not_exists,
         )
-    text = f"created topic {topic} with {partitions} partition{'s' if partitions > 1 else ''}"
+        if if_not_exists:
+            partitions = len(names.describe_topic(connection, topic).partitions)
+    did = f"topic {topic} is there" if if_not_exists else f"created topic {topic}"
+    text = f"{did} with {partitions} partition{'s' if partitions > 1 else ''}"
     done(text, output, topic=topic, partitions=partitions, strategy=strategy)
 
 

@@ -305,8 +305,9 @@ class Retrier:
         failing = self.failures.failed(
             unit.work.lease.partition_id, event.sequence, error, unit.policy, now
         )
-        pause = failing.due - now
-        self._note_failure(unit, error, f", attempt {failing.attempts}, again in {pause:.1f} s")
+        last = failing.attempts >= unit.policy.max_attempts
+        what_follows = "the last: it is given up" if last else f"again in {failing.due - now:.1f} s"
+        self._note_failure(unit, error, f", attempt {failing.attempts}, {what_follows}")
         with self._assignment.lock:
             unit.work.alone.add(event.sequence)
         self.end(unit, pause_until=failing.due)

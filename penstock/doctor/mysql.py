@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,13 @@ from penstock import database
 from penstock.database import call
 from penstock.database.mysql.connection import is_mariadb
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, warning
+from penstock.doctor.letters import examine_letters
 from penstock.doctor.mysql_settings import Client, examine_settings
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated, errno_of
 from penstock.log import LogStatus, status as log_status
+from penstock.log.sequencer_state import longest_locks
 
 #: Events get their ids in blocks: an event that is published alone uses one up.
 IDS_IN_A_BLOCK = 256
@@ -58,6 +60,8 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         found += _sequencer(patient, status)
         found += _storage(patient)
         found += examine_restores(connection)
+        with suppress(NotMigrated):  # the functions of an older version
+            found += examine_letters(connection)
         return found + schema
 
 
@@ -152,7 +156,12 @@ def _sequencer(patient: _Patient, status: LogStatus) -> Iterator[Finding]:
         f"{status.unsequenced_events} events or more wait for their sequence, the oldest for "
         f"{duration(status.unsequenced_age_seconds)}"
     )
-    yield behind(waits, is_idle=(status.last_pass_age_seconds or 0) > limit)
+    is_idle = (status.last_pass_age_seconds or 0) > limit
+    holder = longest_locks(patient.connection) if is_idle else None
+    if holder is not None and holder[1] > limit:
+        # The server does not tell which rows a session has locked.
+        waits += f"; {holder[0]} has held locks for {duration(holder[1])}, maybe the sequencer's"
+    yield behind(waits, is_idle=is_idle)
 
 
 def _storage(patient: _Patient) -> Iterator[Finding]:

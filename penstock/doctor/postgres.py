@@ -13,6 +13,7 @@ from penstock.database import call, config
 from penstock.database.dialect import CONNECT_TIMEOUT_SECONDS
 from penstock.database.postgres.connection import libpq_url
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, shell, warning
+from penstock.doctor.letters import examine_letters
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
@@ -59,6 +60,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
             for check in (_snapshots, _sequencer, _storage, _slices, _notices):
                 found += check(patient)
             found += examine_restores(connection)
+            found += examine_letters(connection)
         return found + schema
 
 

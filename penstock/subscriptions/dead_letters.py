@@ -110,6 +110,22 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetterCounts:
+    """The dead letters of a subscription by state, and the age of the oldest in seconds."""
+
+    subscription: str
+    dead: int
+    parked: int
+    redriven: int
+    oldest_seconds: float
+
+    @property
+    def left(self) -> int:
+        """Those that somebody has to look at."""
+        return self.dead + self.parked
+
+
+@dataclass(frozen=True, slots=True)
 class WholeLetter:
     """A dead letter with what it carries."""
 
@@ -320,6 +336,12 @@ def dead_letter(connection: Any, subscription: str, letter_id: int) -> WholeLett
         return None
     *row, headers, payload = rows[0]
     return WholeLetter(_letter(row), as_headers(headers), bytes(payload))
+
+
+def counts(connection: Any, subscription: str | None = None) -> list[DeadLetterCounts]:
+    """How many there are, of one subscription or of each; 10,000 means that many or more."""
+    rows = database.call(connection, "dead_letter_counts", subscription=subscription)
+    return [DeadLetterCounts(*row) for row in rows]
 
 
 def _letter(row: Sequence[Any]) -> DeadLetter:

@@ -95,9 +95,10 @@ def describe_subscription(connection: Any, subscription: str) -> Subscription:
 
 
 def pause(connection: Any, subscription: str, reason: str = "") -> bool:
-    """Hand out no lease from now on; answers False when it was paused already.
+    """Hand out no lease from now on; returns False when it was paused already.
 
-    Polls give nothing.  What is in hand may be committed until the lease is given back.
+    Then a reason replaces the earlier one.  Polls give nothing.  What is in hand may be committed
+    until the lease is given back.
     """
     validation.name(subscription, "subscription")
     rows = database.call(connection, "pause_subscription", subscription=subscription, reason=reason)

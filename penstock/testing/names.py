@@ -114,6 +114,34 @@ def create_topic(tx: Transaction, topic: str, partitions: int, strategy: str) ->
 
 
 @statement
+def ensure_topic(
+    tx: Transaction, topic: str, partitions: int, strategy: str, create_namespaces: bool
+) -> list[Row]:
+    """Creates a topic unless it is there; returns its id."""
+    validation.topic(topic)
+    validation.partition_count(partitions)
+    strategies.require_valid(strategy)
+    parent = topic.rpartition("/")[0]
+    steps = parent.split("/") if create_namespaces else []
+    for path in ("/".join(steps[:depth]) for depth in range(1, len(steps) + 1)):
+        tx.lock(("namespace", path))
+        if tx.get("namespaces", path) is None:
+            tx.put("namespaces", path, tx.store.clock.now())
+    _require_namespace(tx, parent)
+    tx.lock(("topic", topic))
+    own = tx.get("topics", topic)
+    if own is None:
+        return create_topic(tx, topic, partitions, strategy)
+    if own.strategy != strategy:
+        text = f'the topic "{topic[:200]}" is there with the strategy "{own.strategy}"'
+        raise refused(AlreadyExists, text)
+    if own.partitions < partitions:
+        text = f'the topic "{topic[:200]}" is there with {own.partitions} partitions'
+        raise refused(AlreadyExists, f"{text}, fewer than {partitions}")
+    return one(own.topic_id)
+
+
+@statement
 def rename_topic(tx: Transaction, topic: str, new_name: str) -> list[Row]:
     """Gives a topic another name; answers its new address."""
     validation.single_name(new_name, "topic")

@@ -53,8 +53,12 @@ def create_topic(
     *,
     strategy: str = "crc32",
     create_namespaces: bool = False,
+    if_not_exists: bool = False,
 ) -> int:
     """Create a topic in an existing namespace, or with ``create_namespaces`` in a new one.
+
+    With ``if_not_exists`` a topic that is there already is left as it is.  Then it has to have the
+    same strategy and at least as many partitions (it may have grown), else AlreadyExists.
 
     ``strategy`` says how an event that names no partition gets one: ``crc32`` of its key,
     ``round_robin``, ``explicit`` (it has to name one), or ``client:NAME`` for a function that
@@ -63,9 +67,12 @@ def create_topic(
     validation.topic(topic)
     validation.partition_count(partitions)
     strategies.require_valid(strategy)
+    binds = {"topic": topic, "partitions": partitions, "strategy": strategy}
+    if if_not_exists:
+        binds["create_namespaces"] = create_namespaces
+        return int(_one(connection, "ensure_topic", **binds))
     if create_namespaces:
         _create_missing(connection, topic.rpartition("/")[0])
-    binds = {"topic": topic, "partitions": partitions, "strategy": strategy}
     return int(_one(connection, "create_topic", **binds))
 
 

@@ -36,3 +36,14 @@ ORDER BY age_seconds DESC, x.trx_mysql_thread_id
 -- The prepared transactions, by what is needed to end one.
 -- reads only
 XA RECOVER
+
+-- name: doctor_locks
+-- The session that has held locks for longest in its transaction. Which rows it has locked, not every server tells.
+-- reads only
+SELECT x.trx_mysql_thread_id AS pid, p.USER AS login, p.HOST AS host,
+       TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(NOW(), @@session.time_zone, 'SYSTEM')) AS held_seconds
+FROM information_schema.INNODB_TRX AS x
+LEFT JOIN information_schema.PROCESSLIST AS p ON p.ID = x.trx_mysql_thread_id
+WHERE x.trx_mysql_thread_id <> CONNECTION_ID() AND x.trx_rows_locked > 0
+ORDER BY x.trx_started, x.trx_mysql_thread_id
+LIMIT 1

@@ -28,6 +28,10 @@ CALL penstock.list_namespaces()
 -- Creates a topic with its partitions; answers its id.
 CALL penstock.create_topic(%(topic)s, %(partitions)s, %(strategy)s)
 
+-- name: ensure_topic
+-- Creates a topic unless it is there; returns its id.
+CALL penstock.ensure_topic(%(topic)s, %(partitions)s, %(strategy)s, %(create_namespaces)s)
+
 -- name: rename_topic
 -- Gives a topic another name; answers its new address.
 CALL penstock.rename_topic(%(topic)s, %(new_name)s)

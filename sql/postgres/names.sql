@@ -26,6 +26,10 @@ SELECT path, created_at FROM penstock.list_namespaces()
 -- Creates a topic with its partitions; answers its id.
 SELECT penstock.create_topic(%(topic)s, %(partitions)s::integer, %(strategy)s)
 
+-- name: ensure_topic
+-- Creates a topic unless it is there; returns its id.
+SELECT penstock.ensure_topic(%(topic)s, %(partitions)s::integer, %(strategy)s, %(create_namespaces)s)
+
 -- name: rename_topic
 -- Gives a topic another name; answers its new address.
 SELECT penstock.rename_topic(%(topic)s, %(new_name)s)

@@ -14,8 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from consumers import watch as module
 from consumers.metrics import METRICS, Figures, Histogram, add_up, exposition, only_counters
 from consumers.watch import THE_OTHERS, Watch
+from penstock.errors import PermissionDenied
+from penstock.log import sequence
 from penstock.publishing.publish import publish
-from penstock.subscriptions import stream
+from penstock.subscriptions import dead_letters, stream
 from penstock.topics import names
 from tests.consumers.conftest import TOPIC, Connection, StartDaemon
 from tests.consumers.process import until
@@ -95,6 +97,39 @@ def test_a_scrape_a_second_is_not_a_question_a_second(log: Connection, database_
     assert watch.figures()["sequencer_lag_events", ""] == 1
     now[0] += 0.2
     assert watch.figures()["sequencer_lag_events", ""] == 2
+    watch.close()
+
+
+def test_dead_letters_are_a_figure(
+    log: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all subscriptions, of those that are served, and absent where the login may not ask."""
+    publish(log, TOPIC, b"x", partition=0)
+    sequence(log)
+    member = stream.join(log, "billing", "a")
+    leases = {each.partition: each for each in stream.check_in(log, member)}
+    dead_letters.give_up(log, member, leases[0], 1, "no", attempts=3)
+    for served, everything, expected in (
+        ([], True, {"billing": 1.0, "export": 0.0}),
+        (["export"], False, {"export": 0.0}),
+    ):
+        watch = Watch(database_url, served, everything=everything)
+        figures = watch.figures()
+        found = {label: value for (name, label), value in figures.items() if name == "dead_letters"}
+        assert found == expected
+        last_pass = figures["sequencer_last_pass_seconds", ""]
+        assert isinstance(last_pass, float)
+        assert 0 <= last_pass < 60
+        watch.close()
+
+    def refuse(*_: object) -> list[object]:
+        raise PermissionDenied("not for this login")
+
+    monkeypatch.setattr("consumers.waiting.dead_letters.counts", refuse)
+    watch = Watch(database_url, [], everything=True)
+    figures = watch.figures()
+    assert figures["database_up", ""] == 1
+    assert not [label for name, label in figures if name == "dead_letters"]
     watch.close()
 
 

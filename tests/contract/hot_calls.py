@@ -15,7 +15,7 @@ from typing import Any
 from penstock import database, log
 from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
-from penstock.subscriptions import stream
+from penstock.subscriptions import dead_letters, stream
 from tests.contract.reads import counted
 from tests.contract.seeded import TOPICS, Seeded
 from tests.kit.log import TOPIC
@@ -159,6 +159,13 @@ def _status(own: Any, past: Seeded) -> object:
     return log.status(own)
 
 
+@_may_read(25_000, "dead_letters_id")
+def _dead_letter_counts(own: Any, past: Seeded) -> object:
+    found = dead_letters.counts(own)
+    assert sum(each.left for each in found) == 10_000
+    return found
+
+
 #: In this order: what was published is sequenced next.
 CALLS = {
     "publish": _publish,
@@ -179,4 +186,5 @@ CALLS = {
     "commit": _commit,
     "position": _position,
     "status": _status,
+    "dead_letter_counts": _dead_letter_counts,
 }

@@ -32,6 +32,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "test_refusals_are_typed": RETENTION,
         "test_a_gap_in_the_index_is_told": SQL,
     },
+    "test_ensure_topic": {"test_without_the_guards_anything_will_do": MUTANT},
     "test_names": {"test_another_hash_is_noticed": MUTANT},
     "test_late_commits": {"test_without_it_the_late_commit_is_lost": MUTANT},
     "test_subscribe": {

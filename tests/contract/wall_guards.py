@@ -107,8 +107,8 @@ MUTANTS: dict[str, tuple[dict[str, tuple[str, str, str]], Callable[[Any], object
     ),
     "created": (
         {
-            "postgres": ("create_topic", "is_restricted(parent)", "false"),
-            "mysql": ("create_topic", "strategy, is_restricted)", "strategy, FALSE)"),
+            "postgres": ("make_topic", "is_restricted(parent)", "false"),
+            "mysql": ("make_topic", "strategy, is_restricted)", "strategy, FALSE)"),
         },
         lambda own: penstock.fetch(own, "theirs/later", 0, 1),
     ),

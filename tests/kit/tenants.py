@@ -87,7 +87,8 @@ OURS, THEIRS, OPEN = "ours/orders", "theirs/orders", "open/orders"
 
 #: What a tenant gets that keeps house in its own namespace: the operator role would pass all walls.
 OPERATE = """
-create_namespace rename_namespace move_namespace delete_namespace create_topic rename_topic
+create_namespace rename_namespace move_namespace delete_namespace create_topic ensure_topic
+rename_topic
 move_topic resize_topic delete_topic set_retention grant_namespace revoke_namespace grants_of seal
 clean sequence_gaps copies_of log_epochs_of record_copy
 """

@@ -178,9 +178,9 @@ def test_subscriptions(run: Run, connection: Connection) -> None:
     assert {(row["subscription"], row["position"], row["lag_events"]) for row in rows} == {
         ("billing", 0, 2)
     }
-    assert run("subscription", "seek", "billing", TOPIC, "--to", "latest").code == 0
+    assert run("subscription", "seek", "billing", TOPIC, "--to", "latest", "--yes").code == 0
     assert stream.position(connection, "billing", TOPIC) == {0: 2, 1: 2}
-    moved = run("subscription", "seek", "billing", TOPIC, "--to", "2", "--partition", "1")
+    moved = run("subscription", "seek", "billing", TOPIC, "--to", "2", "--partition", "1", "--yes")
     assert moved.err == "subscription billing, partition 1: reads on after 1\n"
     assert stream.position(connection, "billing", TOPIC) == {0: 2, 1: 1}
     assert run("subscription", "delete", "billing").code == 2
@@ -193,7 +193,7 @@ def test_subscriptions(run: Run, connection: Connection) -> None:
     [
         ["describe", "nobody"],
         ["delete", "nobody", "--yes"],
-        ["seek", "nobody", TOPIC, "--to", "latest"],
+        ["seek", "nobody", TOPIC, "--to", "latest", "--yes"],
         ["create", "billing", "--topic", "bank/nothing"],
         ["create", "billing", "--topic", TOPIC, "--start", "yesterday"],
         ["create", "", "--topic", TOPIC],

@@ -17,6 +17,36 @@ BEGIN
     SELECT topic_id * 65536 + s.n, topic_id, s.n FROM numbers AS s WHERE s.n >= first_number AND s.n < new_count;
 END;
 
+-- name: make_topic
+-- Makes a topic and its partitions in a namespace; NULL when its name is taken. The caller has checked everything, and
+-- waited for whoever was making a topic of this name. Puts another number into LAST_INSERT_ID().
+CREATE PROCEDURE make_topic(parent BIGINT, topic LONGTEXT, partitions INT, strategy VARCHAR(255), OUT created BIGINT)
+BEGIN
+    DECLARE parent_path, own_name LONGTEXT;
+    DECLARE is_restricted BOOLEAN;
+    SET created = NULL;
+    CALL split_path(topic, parent_path, own_name);
+    CALL find_restricted(parent, is_restricted);
+    INSERT IGNORE INTO topics (namespace_id, name, address, partitions, strategy, restricted)
+    VALUES (parent, own_name, topic, partitions, strategy, is_restricted);
+    IF ROW_COUNT() > 0 THEN
+        SET created = LAST_INSERT_ID();
+        -- No address has an empty name in its path, so no topic of before is known as this.
+        UPDATE topics AS t SET t.known_as = CONCAT(topic, '//', created) WHERE t.id = created;
+        CALL add_partitions(created, 0, partitions);
+    END IF;
+END;
+
+-- name: require_strategy
+-- Checks the partition strategy of a topic: crc32, round_robin, explicit, or client:NAME; raises PS006.
+CREATE PROCEDURE require_strategy(strategy VARCHAR(255))
+NO SQL
+BEGIN
+    IF strategy IS NULL OR strategy NOT REGEXP '^(crc32|round_robin|explicit|client:[A-Za-z0-9_.-]{1,100})$' THEN
+        CALL refuse('PS006', CONCAT('there is no partition strategy "', COALESCE(LEFT(strategy, 80), 'NULL'), '"'));
+    END IF;
+END;
+
 -- name: create_topic
 -- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition
 -- gets one. Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
@@ -24,30 +54,97 @@ CREATE PROCEDURE create_topic(topic LONGTEXT, partitions INT, strategy VARCHAR(2
 BEGIN
     DECLARE parent_path, own_name LONGTEXT;
     DECLARE parent, created BIGINT;
-    DECLARE is_restricted BOOLEAN;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     {{on error: CALL undo_call()}}
     CALL begin_call('create_topic()');
     CALL require_address(topic);
     CALL require_partition_count(partitions);
-    IF strategy IS NULL OR strategy NOT REGEXP '^(crc32|round_robin|explicit|client:[A-Za-z0-9_.-]{1,100})$' THEN
-        CALL refuse('PS006', CONCAT('there is no partition strategy "', COALESCE(LEFT(strategy, 80), 'NULL'), '"'));
-    END IF;
+    CALL require_strategy(strategy);
     CALL lock_names('create_topic()', FALSE);
     CALL split_path(topic, parent_path, own_name);
     CALL find_namespace(parent_path, 'operate', parent);
-    CALL find_restricted(parent, is_restricted);
-    INSERT IGNORE INTO topics (namespace_id, name, address, partitions, strategy, restricted)
-    VALUES (parent, own_name, topic, partitions, strategy, is_restricted);
-    IF ROW_COUNT() = 0 THEN
+    CALL make_topic(parent, topic, partitions, strategy, created);
+    IF created IS NULL THEN
         CALL refuse('PS007', CONCAT('there is already a topic "', LEFT(topic, 80), '"'));
     END IF;
-    SET created = LAST_INSERT_ID();
-    -- No address has an empty name in its path, so no topic of before is known as this.
-    UPDATE topics AS t SET t.known_as = CONCAT(topic, '//', created) WHERE t.id = created;
-    CALL add_partitions(created, 0, partitions);
     DO LAST_INSERT_ID(id_before);
     SELECT created AS topic_id;
+    CALL end_call();
+END;
+
+-- name: ensure_namespaces
+-- Makes the namespaces of a path that are not there, from the top; raises PS001. The caller has locked the names. Puts
+-- another number into LAST_INSERT_ID().
+CREATE PROCEDURE ensure_namespaces(path LONGTEXT)
+BEGIN
+    DECLARE own_path, parent_path, own_name LONGTEXT;
+    DECLARE parent, found BIGINT;
+    DECLARE depth INT DEFAULT 0;
+    REPEAT
+        SET depth = depth + 1, parent = 0;
+        SET own_path = SUBSTRING_INDEX(path, '/', depth);
+        SELECT COUNT(n.id) INTO found FROM namespaces AS n WHERE n.path_hash = UNHEX(SHA2(own_path, 256));
+        IF found = 0 THEN
+            CALL split_path(own_path, parent_path, own_name);
+            IF depth > 1 THEN
+                CALL find_namespace(parent_path, 'operate', parent);
+            END IF;
+            INSERT IGNORE INTO namespaces (parent_id, name, path) VALUES (parent, own_name, own_path);
+        END IF;
+    UNTIL CHAR_LENGTH(own_path) = CHAR_LENGTH(path) END REPEAT;
+END;
+
+-- name: find_own_topic
+-- What a topic has that somebody has made, maybe a moment ago; NULL when there is none.
+CREATE PROCEDURE find_own_topic(
+    topic LONGTEXT, OUT topic_id BIGINT, OUT topic_partitions INT, OUT topic_strategy VARCHAR(255)
+)
+BEGIN
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SET topic_id = NULL, topic_partitions = NULL, topic_strategy = NULL;
+    SELECT t.id, t.partitions, t.strategy INTO topic_id, topic_partitions, topic_strategy
+    FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(topic, 256));
+END;
+
+-- name: ensure_topic
+-- Creates a topic unless it is there, with create_namespaces also the namespaces above it; returns the topic's id. One
+-- that is there has to have this strategy and at least so many partitions: it may have grown. Raises PS001, PS003,
+-- PS005, PS006, PS007, PS018, PS030 to PS034.
+CREATE PROCEDURE ensure_topic(topic LONGTEXT, partitions INT, strategy VARCHAR(255), create_namespaces BOOLEAN)
+BEGIN
+    DECLARE parent_path, own_name LONGTEXT;
+    DECLARE parent, own BIGINT;
+    DECLARE own_partitions INT;
+    DECLARE own_strategy VARCHAR(255);
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    {{on error: DO LAST_INSERT_ID(id_before); CALL undo_call()}}
+    CALL begin_call('ensure_topic()');
+    CALL require_address(topic);
+    CALL require_partition_count(partitions);
+    CALL require_strategy(strategy);
+    CALL lock_names('ensure_topic()', FALSE);
+    CALL split_path(topic, parent_path, own_name);
+    IF create_namespaces THEN
+        CALL ensure_namespaces(parent_path);
+    END IF;
+    CALL find_namespace(parent_path, 'operate', parent);
+    CALL find_own_topic(topic, own, own_partitions, own_strategy);
+    IF own IS NULL THEN
+        CALL make_topic(parent, topic, partitions, strategy, own);
+        IF own IS NULL THEN
+            -- Somebody else has made it meanwhile.
+            CALL find_own_topic(topic, own, own_partitions, own_strategy);
+        END IF;
+    END IF;
+    IF CAST(own_strategy AS BINARY) <> CAST(strategy AS BINARY) THEN
+        CALL refuse('PS007', CONCAT('the topic "', LEFT(topic, 50), '" is there with the strategy "',
+                                    LEFT(own_strategy, 30), '"'));
+    ELSEIF own_partitions < partitions THEN
+        CALL refuse('PS007', CONCAT('the topic "', LEFT(topic, 50), '" is there with ', own_partitions,
+                                    ' partitions, fewer than ', partitions));
+    END IF;
+    DO LAST_INSERT_ID(id_before);
+    SELECT own AS topic_id;
     CALL end_call();
 END;
 

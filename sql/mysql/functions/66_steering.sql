@@ -1,7 +1,8 @@
 -- name: pause_subscription
 -- From now on no lease of the subscription is handed out and polls give nothing; check-ins ask for what is held, and
--- what is in hand may be committed until the lease is given back. Who paused first, when and why stays until it is
--- resumed. Answers whether it ran. Raises PS006, PS013.
+-- what is in hand may be committed until the lease is given back. Since when it is paused stays until it is resumed; a
+-- reason that is given later takes the place of the first, with who gave it. Returns whether it ran. Raises PS006,
+-- PS013.
 CREATE PROCEDURE pause_subscription(subscription LONGTEXT, reason LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -14,8 +15,8 @@ BEGIN
     CALL lock_subscription(subscription, owner_id);
     CALL find_paused(owner_id, paused);
     UPDATE subscriptions AS s
-    SET s.paused_at = UTC_TIMESTAMP(6), s.paused_by = USER(), s.paused_reason = reason
-    WHERE s.id = owner_id AND s.paused_at IS NULL;
+    SET s.paused_at = COALESCE(s.paused_at, UTC_TIMESTAMP(6)), s.paused_by = USER(), s.paused_reason = reason
+    WHERE s.id = owner_id AND (s.paused_at IS NULL OR CHAR_LENGTH(reason) > 0);
     SELECT NOT paused AS paused;
     CALL end_call();
 END;

@@ -22,13 +22,13 @@ BEGIN
             mark_low_water suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven
             fail_redriven redrive dead_letter_of reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics'
+            subscription_statistics dead_letter_counts'
         UNION ALL SELECT 'reader', '
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag
             take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of unsequenced
             log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of
             low_sequences policy_of policy_history list_policies list_subscriptions describe_subscription
-            subscription_consumers unleased_cursors leased_cursors subscription_statistics'
+            subscription_consumers unleased_cursors leased_cursors subscription_statistics dead_letter_counts'
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
             ensure_slices slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped
@@ -36,8 +36,8 @@ BEGIN
             settle_blocks mergeable_partitions'
         UNION ALL SELECT 'operator', '
             publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup create_namespace
-            rename_namespace
-            move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic move_topic
+            rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic
+            ensure_topic rename_topic move_topic
             resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of sequence
             announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join check_in
             heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag take_overs
@@ -53,7 +53,7 @@ BEGIN
             mark_low_water suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven
             fail_redriven redrive dead_letter_of drop_dead_letters reset_subscription pause_subscription
             resume_subscription report_error list_subscriptions describe_subscription subscription_consumers
-            unleased_cursors leased_cursors subscription_statistics'
+            unleased_cursors leased_cursors subscription_statistics dead_letter_counts'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

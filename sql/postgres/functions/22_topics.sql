@@ -22,6 +22,39 @@ BEGIN
 END
 $$;
 
+-- name: require_address
+-- Checks the address of a topic; raises PS003 and PS030 to PS034.
+CREATE OR REPLACE FUNCTION require_address(topic text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM require_path(topic, 'topic', 4000);
+    IF strpos(topic, '/') = 0 THEN
+        PERFORM refuse('PS003', format('the topic "%s" has no namespace', left(topic, 200)), 'Write namespace/topic.');
+    END IF;
+END
+$$;
+
+-- name: make_topic
+-- Makes a topic and its partitions in a namespace; NULL when its name is taken. The caller has checked everything, and
+-- waited for whoever was making a topic of this name.
+CREATE OR REPLACE FUNCTION make_topic(parent bigint, topic text, partitions integer, strategy text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    created bigint;
+BEGIN
+    INSERT INTO topics (namespace_id, name, address, partitions, strategy, restricted)
+    VALUES (parent, name_of(topic), make_topic.topic, make_topic.partitions, make_topic.strategy, is_restricted(parent))
+    ON CONFLICT DO NOTHING
+    RETURNING id INTO created;
+    IF created IS NOT NULL THEN
+        -- No address has an empty name in its path, so no topic of before is known as this.
+        UPDATE topics AS t SET known_as = t.address || '//' || t.id WHERE t.id = created;
+        PERFORM add_partitions(created, 0, partitions);
+    END IF;
+    RETURN created;
+END
+$$;
+
 -- name: create_topic
 -- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition
 -- gets one. Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
@@ -29,7 +62,6 @@ CREATE OR REPLACE FUNCTION create_topic(topic text, partitions integer DEFAULT 1
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-    parent bigint;
     created bigint;
 BEGIN
     PERFORM commit_durably();
@@ -37,19 +69,75 @@ BEGIN
     PERFORM require_partition_count(partitions);
     PERFORM require_strategy(strategy);
     PERFORM lock_names('create_topic()', false);
-    parent := (require_namespace(parent_of(topic), 'operate')).id;
-    INSERT INTO topics (namespace_id, name, address, partitions, strategy, restricted)
-    VALUES (parent, name_of(topic), create_topic.topic, create_topic.partitions, create_topic.strategy,
-            is_restricted(parent))
-    ON CONFLICT DO NOTHING
-    RETURNING id INTO created;
+    created := make_topic((require_namespace(parent_of(topic), 'operate')).id, topic, partitions, strategy);
     IF created IS NULL THEN
         PERFORM refuse_taken('topic', topic);
     END IF;
-    -- No address has an empty name in its path, so no topic of before is known as this.
-    UPDATE topics AS t SET known_as = t.address || '//' || t.id WHERE t.id = created;
-    PERFORM add_partitions(created, 0, partitions);
     RETURN created;
+END
+$$;
+
+-- name: ensure_namespaces
+-- Makes the namespaces of a path that are not there, from the top; raises PS001. The caller has locked the names.
+CREATE OR REPLACE FUNCTION ensure_namespaces(path text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    names text[] := string_to_array(path, '/');
+    own_path text;
+    parent bigint := 0;
+BEGIN
+    FOR depth IN 1 .. cardinality(names) LOOP
+        own_path := array_to_string(names[1:depth], '/');
+        CONTINUE WHEN EXISTS (SELECT FROM namespaces AS n WHERE n.path = own_path);
+        IF depth > 1 THEN
+            parent := (require_namespace(parent_of(own_path), 'operate')).id;
+        END IF;
+        INSERT INTO namespaces (parent_id, name, path) VALUES (parent, names[depth], own_path) ON CONFLICT DO NOTHING;
+    END LOOP;
+END
+$$;
+
+-- name: ensure_topic
+-- Creates a topic unless it is there, with create_namespaces also the namespaces above it; returns the topic's id. One
+-- that is there has to have this strategy and at least so many partitions: it may have grown. Raises PS001, PS003,
+-- PS005, PS006, PS007, PS018, PS030 to PS034.
+CREATE OR REPLACE FUNCTION ensure_topic(
+    topic text, partitions integer DEFAULT 1, strategy text DEFAULT 'crc32', create_namespaces boolean DEFAULT false
+) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    parent bigint;
+    created bigint;
+    own topics%ROWTYPE;
+BEGIN
+    PERFORM commit_durably();
+    PERFORM require_address(topic);
+    PERFORM require_partition_count(partitions);
+    PERFORM require_strategy(strategy);
+    PERFORM lock_names('ensure_topic()', false);
+    IF create_namespaces THEN
+        PERFORM ensure_namespaces(parent_of(topic));
+    END IF;
+    parent := (require_namespace(parent_of(topic), 'operate')).id;
+    SELECT t.* INTO own FROM topics AS t WHERE t.address = ensure_topic.topic;
+    IF NOT FOUND THEN
+        created := make_topic(parent, topic, partitions, strategy);
+        IF created IS NOT NULL THEN
+            RETURN created;
+        END IF;
+        -- Somebody else has made it meanwhile.
+        SELECT t.* INTO STRICT own FROM topics AS t WHERE t.address = ensure_topic.topic;
+    END IF;
+    IF own.strategy <> ensure_topic.strategy THEN
+        PERFORM refuse('PS007', format('the topic "%s" is there with the strategy "%s"',
+                                       left(topic, 200), own.strategy),
+                       'Ask for that one, or choose another name.');
+    ELSIF own.partitions < ensure_topic.partitions THEN
+        PERFORM refuse('PS007', format('the topic "%s" is there with %s partitions, fewer than %s', left(topic, 200),
+                                       own.partitions, ensure_topic.partitions),
+                       'Ask for fewer, or resize_topic() gives it more.');
+    END IF;
+    RETURN own.id;
 END
 $$;
 

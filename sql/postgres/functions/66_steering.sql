@@ -1,7 +1,8 @@
 -- name: pause_subscription
 -- From now on no lease of the subscription is handed out and polls give nothing; check-ins ask for what is held, and
--- what is in hand may be committed until the lease is given back. Who paused first, when and why stays until it is
--- resumed. Answers whether it ran. Raises PS006, PS013.
+-- what is in hand may be committed until the lease is given back. Since when it is paused stays until it is resumed; a
+-- reason that is given later takes the place of the first, with who gave it. Returns whether it ran. Raises PS006,
+-- PS013.
 CREATE OR REPLACE FUNCTION pause_subscription(subscription text, reason text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -14,7 +15,12 @@ BEGIN
     UPDATE subscriptions AS s
     SET paused_at = clock_timestamp(), paused_by = session_user, paused_reason = pause_subscription.reason
     WHERE s.id = owner_id AND s.paused_at IS NULL;
-    RETURN FOUND;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    UPDATE subscriptions AS s SET paused_by = session_user, paused_reason = pause_subscription.reason
+    WHERE s.id = owner_id AND s.paused_at IS NOT NULL AND pause_subscription.reason <> '';
+    RETURN false;
 END
 $$;
 

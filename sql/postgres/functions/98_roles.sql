@@ -6,8 +6,8 @@ CREATE OR REPLACE FUNCTION function_roles() RETURNS TABLE (function text, roles 
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT f.name, array_agg(g.role ORDER BY g.role)
     FROM (VALUES
-        ('publisher', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces
-            namespace_exists list_topics current_history applied_migrations setting'),
+        ('publisher', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
+            list_namespaces namespace_exists list_topics current_history applied_migrations setting'),
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit
             release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
@@ -19,18 +19,19 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             redrive dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics'),
+            subscription_statistics dead_letter_counts'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             histories_of policy_of policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics'),
+            subscription_statistics dead_letter_counts'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices
             slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
-        ('operator', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup create_namespace
-            rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic rename_topic
+        ('operator', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
+            create_namespace rename_namespace move_namespace delete_namespace list_namespaces namespace_exists
+            create_topic ensure_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
             sequence announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join
             check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag
@@ -48,7 +49,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             redrive dead_letter_of drop_dead_letters
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics')
+            subscription_statistics dead_letter_counts')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name

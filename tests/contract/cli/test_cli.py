@@ -58,7 +58,7 @@ def test_from_a_namespace_to_a_subscription(run: Run) -> None:
         for row in run("fetch", "bank/transfers", "--partition", str(partition), "-o", "json").rows
     ]
     assert sorted(row["key"] for row in found) == ["a", "b", "c"]
-    run("subscription", "seek", "ledger", "bank/transfers", "--to", "latest")
+    run("subscription", "seek", "ledger", "bank/transfers", "--to", "latest", "--yes")
     cursors = run("subscription", "describe", "ledger", "-o", "json").json["cursors"]
     assert {each["lag_events"] for each in cursors} == {0}
     run("subscription", "delete", "ledger", "--yes")
@@ -109,9 +109,9 @@ def test_a_subscription_is_described_moved_and_paused(db: ContractDatabase, run:
     assert "ledger" in run("subscription", "list").out
     moved = run("subscription", "reset", "ledger", "--to", "latest", "--yes").err
     assert "bank/b partition 1: reads on after 3" in moved
-    run("subscription", "seek", "ledger", "bank/a", "--to", "2")
+    run("subscription", "seek", "ledger", "bank/a", "--to", "2", "--yes")
     run("subscription", "seek", "ledger", "bank/a", "--to", "2000-01-01T00:00:00Z",
-        "--partition", "1")  # fmt: skip
+        "--partition", "1", "--yes")  # fmt: skip
     found = run("subscription", "describe", "ledger", "-o", "json").json
     assert [each["position"] for each in found["cursors"]] == [1, 0, 3, 3]
     assert "max consumers: 1024" in run("subscription", "describe", "ledger").err

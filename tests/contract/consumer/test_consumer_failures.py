@@ -238,3 +238,18 @@ def test_the_last_error_is_told_without_what_it_says(db: ContractDatabase) -> No
 def _told(connection: Any) -> list[str]:
     found = subscriptions.members(connection, SUBSCRIPTION)
     return [member.last_error or "" for member in found]
+
+
+def test_the_last_attempt_announces_no_other(
+    db: ContractDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guard: the words of an exhausted event; it said "again in 0.0 s", and then "given up"."""
+    own = db.connect()
+    filled(own, events=1)
+    retry(own, max_attempts=2)
+    with running(new_consumer(db, handler=Poisoned(1).by_event)):
+        wait_until(lambda: letters_of(own) == [(1, "dead", 2)], "it is given up")
+    said = [record.getMessage() for record in caplog.records if "handler failed" in record.msg]
+    first, last = (text.partition(", ")[2] for text in said)
+    assert first.startswith("attempt 1, again in ")
+    assert last == "attempt 2, the last: it is given up"

@@ -34,7 +34,7 @@ VERBS = (
     "publish", "publish_batch", "sequence", "fetch", "high_watermarks", "poll", "commit",
     "heartbeat", "heartbeats", "check_in", "release", "leave", "position", "open_block",
     "read_block", "relay_failure", "log_status", "unsequenced", "refuse_under_pressure",
-    "measure_pressure",
+    "measure_pressure", "dead_letter_counts",
 )  # fmt: skip
 #: A pass comes to them after a restore only.
 RARE = {"open_era", "repair_pass"}

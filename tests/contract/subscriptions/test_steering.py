@@ -307,8 +307,11 @@ def test_paused_nothing_is_handed_out(db: ContractDatabase) -> None:
     assert found.paused_by
     assert found.paused_at is not None
     assert abs(found.paused_at - datetime.now(UTC)) < timedelta(hours=1)
-    assert not subscriptions.pause(own, SUBSCRIPTION, "again")
+    assert not subscriptions.pause(own, SUBSCRIPTION)
     assert subscriptions.describe_subscription(own, SUBSCRIPTION) == found
+    assert not subscriptions.pause(own, SUBSCRIPTION, "again")
+    described = subscriptions.describe_subscription(own, SUBSCRIPTION)
+    assert described == replace(found, paused_reason="again")
     assert subscriptions.resume(own, SUBSCRIPTION)
     assert not subscriptions.resume(own, SUBSCRIPTION)
     (lease,) = stream.check_in(own, member)

@@ -31,6 +31,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "subscription_lag": {"subscription": None},
     "subscription_consumers": {"subscription": None},
     "subscription_statistics": {"subscription": None},
+    "dead_letter_counts": {"subscription": None},
     "unleased_cursors": {"subscription": None},
     "leased_cursors": {"subscription": None},
     "describe_topic": {"topic": OPEN},

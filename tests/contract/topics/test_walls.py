@@ -127,6 +127,7 @@ BY_TOPIC: dict[str, Call] = {
 BY_NAMESPACE: dict[str, Call] = {
     "create_namespace": lambda own, path: penstock.create_namespace(own, f"{path}/x"),
     "create_topic": lambda own, path: penstock.create_topic(own, f"{path}/x"),
+    "ensure_topic": lambda own, path: penstock.create_topic(own, f"{path}/x", if_not_exists=True),
     "rename_namespace": lambda own, path: penstock.rename_namespace(own, path, "x"),
     "move_namespace": lambda own, path: penstock.move_namespace(own, path, ""),
     "move under it": lambda own, path: penstock.move_namespace(own, "open", path),

@@ -149,6 +149,7 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(
 def test_a_missing_database_is_one_line(
     run: Run, monkeypatch: pytest.MonkeyPatch, url: str, code: int, said: str
 ) -> None:
+    monkeypatch.setenv("PENSTOCK_EMBEDDED_DIRECTORY", "/nowhere")  # not that of this checkout
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", url)
     for part in ("DB_TYPE", "DB_HOST", "DB_PORT", "DB_NAME", "DB_USER", "DB_PASSWORD"):
         monkeypatch.delenv(part, raising=False)

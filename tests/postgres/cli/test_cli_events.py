@@ -161,6 +161,17 @@ def test_fetch_answers_a_range_of_one_partition(
     assert (nothing.code, nothing.json) == (0, [])
 
 
+def test_fetch_says_what_is_gone(shell: Shell, topic: str, connection: Connection) -> None:
+    """Without a sequence it begins at what is there, and says so; with one it is an error."""
+    publish(connection, "a", "b", "c")
+    connection.execute("UPDATE penstock.partitions SET low_sequence = 3 WHERE number = 0")
+    for options in ((), ("--partition", "0")):
+        done = shell.run("fetch", topic, *options, "--output", "json")
+        assert [event["payload"] for event in done.json] == ["c"]
+        assert "no longer holds the first events of 1 of these partitions" in done.err
+    assert shell.run("fetch", topic, "--from", "1").code == 3
+
+
 def test_tail_answers_the_newest_events(shell: Shell, topic: str, connection: Connection) -> None:
     publish(connection, *map(str, range(12)))
     publish(connection, "x", partition=1)

@@ -128,6 +128,7 @@ CALLS: dict[str, Callable[[Connection], object]] = {
     "reconcile": lambda own: reconcile(own, "a test"),
     "report_positions": lambda own: report_position(own, part(own), 9, history=1, source="x"),
     "create_topic": lambda own: topic(own, name="tests/other"),
+    "ensure_topic": lambda own: names.create_topic(own, "tests/new", if_not_exists=True),
     "delete_topic": lambda own: names.delete_topic(own, TOPIC, with_subscriptions=True),
     "subscribe": lambda own: stream.subscribe(own, "other", [TOPIC]),
     "pause_subscription": lambda own: subscriptions.pause(own, READER),

@@ -53,6 +53,7 @@ create_namespace        . . o . .
 create_topic            . . o . .
 current_history         c i o p r
 dead_letter             c . o . .
+dead_letter_counts      c . o . r
 dead_letter_of          c . o . .
 dead_letters_of         c . o . .
 delete_namespace        . . o . .
@@ -62,6 +63,7 @@ describe_topic          c . o . r
 drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
+ensure_topic            . . o . .
 fail_redriven           c . o . .
 fetch                   c . o . .
 finish_redriven         c . o . .

@@ -1,0 +1,81 @@
+"""The embedded database of a checkout, for who has configured no other one.
+
+``make dev`` and ``python -m resources.embedded start`` start it below the ``.penstock`` of it.
+Only its files are read here: the package that starts it is not part of the wheel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from penstock.cli.output import say
+from penstock.database import config
+
+#: Names another directory than ``.penstock/postgres``.
+DIRECTORY_VARIABLE = "PENSTOCK_EMBEDDED_DIRECTORY"
+_DIRECTORY = Path(".penstock") / "postgres"
+_DATABASE = "penstock"
+_START = "python -m resources.embedded start"
+_LINE_OF_PORT = 3
+
+
+@contextmanager
+def found_where_none_is_configured() -> Iterator[None]:
+    """For the time of a command; whatever is configured counts, and is never replaced."""
+    directory = None if config.is_configured() else _directory()
+    if directory is None:
+        yield
+        return
+    url = _url(directory)
+    if url is None:
+        say(f"the embedded database in {directory} is not running. run: {_START}")
+        yield
+        return
+    say(f"no database is configured: this is the embedded one, {config.redact(url)} ({directory})")
+    # The environment, so that sub-commands, their threads and processes all see it.
+    os.environ[config.URL_VARIABLE] = url
+    try:
+        yield
+    finally:
+        del os.environ[config.URL_VARIABLE]
+
+
+def _directory() -> Path | None:
+    """Of the folder that we are in, or one above it; only one's own, for anybody can make one."""
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    here = Path.cwd()
+    candidates = [Path(named)] if named else [each / _DIRECTORY for each in (here, *here.parents)]
+    for each in candidates:
+        try:
+            if (each / "password").is_file() and each.stat().st_uid == os.geteuid():
+                return each
+        except OSError:
+            continue
+    return None
+
+
+def _url(directory: Path) -> str | None:
+    """Its address while it runs."""
+    try:
+        lines = (directory / "data" / "postmaster.pid").read_text().splitlines()
+        pid, port = abs(int(lines[0])), int(lines[_LINE_OF_PORT])
+        password = (directory / "password").read_text().strip()
+    except (OSError, ValueError, IndexError):
+        return None
+    if not _is_alive(pid):
+        return None
+    return f"postgresql://postgres:{quote(password, safe='')}@127.0.0.1:{port}/{_DATABASE}"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

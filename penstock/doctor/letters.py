@@ -1,0 +1,48 @@
+"""Events that were given up: they wait for somebody who looks at them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.database import call
+from penstock.doctor.findings import Finding, duration, shell, warning
+
+#: So many of a subscription are counted.
+_MOST_COUNTED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Letters:
+    """A row of dead_letter_counts()."""
+
+    subscription: str
+    dead: int
+    parked: int
+    redriven: int
+    oldest_seconds: float
+
+    @property
+    def left(self) -> int:
+        return self.dead + self.parked
+
+
+def examine_letters(connection: Any) -> list[Finding]:
+    """At most one finding: the subscription with the most of them."""
+    rows = call(connection, "dead_letter_counts", subscription=None)
+    found = [each for each in (_Letters(*row) for row in rows) if each.left]
+    if not found:
+        return []
+    most = max(found, key=lambda each: each.left)
+    others = f" ({len(found) - 1} more subscriptions like it)" if len(found) > 1 else ""
+    many = f"{most.left}{' or more' if most.left >= _MOST_COUNTED else ''}"
+    parked = f", {most.parked} of them parked" if most.parked else ""
+    return [
+        warning(
+            "dead_letters",
+            f"subscription {most.subscription!r} has {many} dead letters{parked}, the oldest for "
+            f"{duration(most.oldest_seconds)}{others}: nobody gets these events",
+            shell("penstock", "dead-letter", "list", most.subscription)
+            + "  # then: penstock dead-letter redrive, or drop",
+        )
+    ]

@@ -1,0 +1,107 @@
+"""Whether committed events get their sequences: what waits, the last pass, who holds it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from penstock import database
+from penstock.errors import PermissionDenied, errno_of
+from penstock.log.sequences import status
+
+#: An idle sequencer looks at least this often whether something has come.
+NEXT_PASS_SECONDS = 1.0
+#: A pass that is older than this is not that of a sequencer which is at work.
+FRESH_SECONDS = 2.0
+#: MySQL and MariaDB: what a login without the right PROCESS is told.
+_DENIED = frozenset({1227, 1142, 1045})
+
+
+class Sequencing(StrEnum):
+    """What the sequencer does."""
+
+    IDLE = "nothing waits"
+    AT_WORK = "at work"
+    NOBODY = "nobody sequences"
+    HELD = "held by a session"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerState:
+    """What waits for its sequence and why; ages in seconds.
+
+    ``last_pass_seconds`` is None for who is not told.  ``holder`` is the session that holds the
+    sequencer; on MySQL and MariaDB, which do not tell, the one that has held locks for longest.
+    """
+
+    waiting_events: int
+    waiting_seconds: float
+    last_pass_seconds: float | None
+    state: Sequencing
+    holder: str | None = None
+    held_seconds: float | None = None
+
+
+def sequencer_state(connection: Any) -> SequencerState:
+    """Looks twice when events wait and no pass was made of late: one may be about to be.
+
+    Needs a connection that commits by itself.
+    """
+    found = _look(connection)
+    if found.state is Sequencing.NOBODY:
+        time.sleep(NEXT_PASS_SECONDS + 0.1)
+        found = _look(connection)
+    if found.state is Sequencing.NOBODY:
+        return _with_holder(connection, found)
+    return found
+
+
+def _look(connection: Any) -> SequencerState:
+    now = status(connection)
+    last = now.last_pass_age_seconds
+    if not now.unsequenced_events:
+        state = Sequencing.IDLE
+    elif last is None:
+        state = Sequencing.UNKNOWN
+    else:
+        state = Sequencing.AT_WORK if last <= FRESH_SECONDS else Sequencing.NOBODY
+    return SequencerState(now.unsequenced_events, float(now.unsequenced_age_seconds), last, state)
+
+
+def _with_holder(connection: Any, found: SequencerState) -> SequencerState:
+    """Asked of the server only now: there is nothing to find while passes are made."""
+    if database.dialect_of(connection) == "mysql":
+        return _with_locks(connection, found)
+    try:
+        row = database.call(connection, "doctor_sequencer")[0]
+    except PermissionDenied:
+        return found
+    *_, pid, login, application, held = row
+    if pid is None or held <= FRESH_SECONDS:
+        return found
+    holder = f"session {pid} of {login} (application {application or 'unnamed'!r})"
+    return replace(found, state=Sequencing.HELD, holder=holder, held_seconds=held)
+
+
+def _with_locks(connection: Any, found: SequencerState) -> SequencerState:
+    holder = longest_locks(connection)
+    if holder is None or holder[1] <= FRESH_SECONDS:
+        return found
+    return replace(found, holder=holder[0], held_seconds=holder[1])
+
+
+def longest_locks(connection: Any) -> tuple[str, float] | None:
+    """MySQL and MariaDB: the session that has held locks for longest, and for how long."""
+    try:
+        rows = database.call(connection, "doctor_locks")
+    except Exception as problem:
+        if errno_of(problem) not in _DENIED:
+            raise
+        return None
+    if not rows:
+        return None
+    pid, login, host, held = rows[0]
+    return f"session {pid} of {login} (from {host})", float(held)
