@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from penstock import database, subscriptions
@@ -33,6 +33,11 @@ class Declared:
     topics: tuple[str, ...]
     start: str | int
     options: dict[str, Any] = field(default_factory=dict)
+
+    def around(self, change: Callable[[Any], Any]) -> Declared:
+        """The same with another handler."""
+        (kind,) = self.options.keys() & {"handler", "batch_handler"}
+        return replace(self, options=self.options | {kind: change(self.options[kind])})
 
 
 class App:
@@ -73,17 +78,24 @@ class App:
 
         return declare
 
-    def workers(self) -> list[Worker]:
-        """A worker for each consumer; nothing is connected yet."""
+    def workers(self, around: Callable[[str, Function], Function] | None = None) -> list[Worker]:
+        """A worker for each consumer; nothing is connected yet.
+
+        ``around`` is given the name of each worker and its handler, and returns what is called
+        instead of it.
+        """
         if not self.consumers:
             raise InvalidArgument(
                 "the application declares no consumer", hint="write one below @app.consumer(...)"
             )
         url = self.url or config.database_url()
-        return [
-            ConsumerWorker(f"consumer:{name}", functools.partial(self._make, url, declared))
-            for name, declared in self.consumers.items()
-        ]
+        found: list[Worker] = []
+        for subscription, declared in self.consumers.items():
+            name = f"consumer:{subscription}"
+            if around is not None:
+                declared = declared.around(functools.partial(around, name))
+            found.append(ConsumerWorker(name, functools.partial(self._make, url, declared)))
+        return found
 
     def prepare(self) -> None:
         """Make the subscriptions that are missing; refuse what cannot work."""

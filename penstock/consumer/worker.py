@@ -79,6 +79,17 @@ class ConsumerWorker:
         }
         return {name: value + before.get(name, 0.0) for name, value in now.items()}
 
+    def gauges(self) -> dict[str, float]:
+        """What it holds, and for how long the database has not heard of it."""
+        consumer, _ = self._state
+        if consumer is None:
+            return {}
+        keeper = consumer.keeper
+        return {
+            "held_leases": float(len(keeper.leases())),
+            "heartbeat_age_seconds": time.monotonic() - keeper.last_success,
+        }
+
     def _follow(self, consumer: LeaseLoop) -> LeaseLoop:
         self._state = (consumer, self.counters())
         return consumer
