@@ -27,7 +27,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in _OF_THE_COMMAND:
             raise
-        return _fail("the command needs typer and rich. run: pip install 'penstock[cli]'", 3)
+        return _fail("the command needs typer and rich. run: pip install typer rich", 3)
     try:
         return invoke(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:

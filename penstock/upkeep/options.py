@@ -23,7 +23,7 @@ from penstock.errors import ConfigurationError
 
 Value = Any
 
-_OPTION = "penstock option"
+_OPTION = "option"
 
 #: What Kubernetes sets in every pod beside a service of the name penstock-daemon.
 _SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?")

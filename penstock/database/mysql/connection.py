@@ -82,7 +82,7 @@ class MySQL:
             hint = _HINTS.get(errno_of(error) or 0, "")
             raise unavailable(url, RuntimeError(text), hint) from None
         except RuntimeError as error:  # PyMySQL without the package `cryptography`
-            hint = "run: pip install 'penstock[mysql]'"
+            hint = "run: pip install cryptography"
             raise unavailable(url, error, hint) from None
         try:
             require_server(connection.server_version)
@@ -437,6 +437,6 @@ def _pymysql() -> Any:
             raise
         raise ConfigurationError(
             "the MySQL driver PyMySQL is not installed",
-            hint="run: pip install 'penstock[mysql]'",
+            hint="run: pip install pymysql",
         ) from None
     return pymysql

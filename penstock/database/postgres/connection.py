@@ -272,6 +272,6 @@ def _psycopg() -> Any:
             raise
         raise ConfigurationError(
             "the PostgreSQL driver psycopg is not installed",
-            hint="run: pip install 'penstock[postgres]'",
+            hint="run: pip install 'psycopg[binary]'",
         ) from None
     return psycopg

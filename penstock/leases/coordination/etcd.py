@@ -329,7 +329,7 @@ def _client(url: str) -> Etcd3Client:
         from etcd3gw.client import Etcd3Client
     except ImportError as error:
         raise ConfigurationError(
-            "the package etcd3gw is not installed", hint="pip install penstock[etcd]"
+            "the package etcd3gw is not installed", hint="run: pip install etcd3gw"
         ) from error
     parts = urlsplit(url)
     protocol = _PROTOCOLS.get(parts.scheme)

@@ -287,7 +287,7 @@ def _client(url: str) -> Redis:
         from redis.retry import Retry
     except ImportError as error:
         raise ConfigurationError(
-            "the package redis is not installed", hint="pip install penstock[redis]"
+            "the package redis is not installed", hint="run: pip install redis"
         ) from error
     try:
         # A step that was repeated unseen would meet its own traces: the caller repeats it.
