@@ -38,7 +38,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return EXIT_FAILED
     except Exception as error:
-        if not type(error).__module__.startswith("psycopg"):
+        if not type(error).__module__.startswith(("psycopg", "pymysql")):
             raise
         return _fail(f"the database refused: {str(error).strip()}", EXIT_FAILED)
 

@@ -23,6 +23,8 @@ STATEMENT_TIMEOUT_MS = 2_000
 PATIENCE_SECONDS = 3.0
 #: Events of a transaction that was long open are old when they appear: the next pass takes them.
 LOOK_AGAIN_SECONDS = 0.5
+#: What lies between the two looks.
+pause = time.sleep
 #: More subscriptions than this are one figure together, under this name.
 MOST_SUBSCRIPTIONS = 1_000
 THE_OTHERS = "(others)"
@@ -107,7 +109,7 @@ class Watch:
         if float(database.call(connection, "unsequenced")[0][1]) <= limit:
             return ""
         if not self._stalled:
-            time.sleep(LOOK_AGAIN_SECONDS)
+            pause(LOOK_AGAIN_SECONDS)
         found = log.status(connection)
         age, last_pass = found.unsequenced_age_seconds, found.last_pass_age_seconds
         if age <= limit or (last_pass is not None and last_pass <= limit):

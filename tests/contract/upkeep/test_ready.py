@@ -88,7 +88,7 @@ def _look_at_an_event_that_is_old_when_it_appears(
     put(own, "1")
     time.sleep(0.4)
     with monkeypatch.context() as patch:
-        patch.setattr(module.time, "sleep", lambda _: drain(own))
+        patch.setattr(module, "pause", lambda _: drain(own))
         found = look()
     watch.close()
     return found

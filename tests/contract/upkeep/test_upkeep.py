@@ -14,10 +14,10 @@ from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.consumers.process import Daemon, until
 from tests.contract.databases import ContractDatabase
-from tests.contract.stream_kit import end_lease, member_with_lease
+from tests.contract.stream_kit import end_lease
 from tests.contract.upkeep.conftest import Start
 from tests.kit.log import put, texts, topic
-from tests.kit.stream import filled, holders
+from tests.kit.stream import filled, holders, member_with_lease
 
 TOPIC = "tests/log"
 SEQUENCED = "penstock_sequenced_events_total"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 
 import penstock
@@ -227,6 +228,22 @@ def test_a_command_whose_platform_is_missing_is_one_line_of_help(
         said = " ".join((result.out + result.err).split())
         assert remedy in said
         assert result.code == (0 if "--help" in arguments else 2)
+
+
+@pytest.mark.parametrize("error", [psycopg.OperationalError("gone"), pymysql.OperationalError(1)])
+def test_what_a_driver_says_is_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The database ended a session under a command, say."""
+
+    def broken() -> None:
+        """Fail."""
+        raise error
+
+    register(monkeypatch, Entry("broken", broken))
+    result = run("broken")
+    assert (result.code, result.err.count("\n")) == (3, 1)
+    assert "the database refused" in result.err
 
 
 def test_the_page_of_commands_says_what_each_command_says() -> None:
