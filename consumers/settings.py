@@ -6,7 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ _NAMED: dict[str, str] = {}
 class Settings(UpkeepSettings):
     """The daemon's settings; the dictionaries map a subscription to what serves it."""
 
-    url: str
+    url: str = field(repr=False)
     profile: str = option(
         "word",
         "balanced",

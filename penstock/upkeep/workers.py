@@ -39,7 +39,7 @@ PASS_EVERY_SECONDS = 5.0
 class SequencerWorker:
     """Numbers committed events: at once while there are any, else ever more rarely."""
 
-    url: str
+    url: str = field(repr=False)
     max_events: int = PASS_EVENTS
     name: str = "sequencer"
     turned: float = field(default_factory=time.monotonic)
@@ -109,7 +109,7 @@ class SequencerWorker:
 class SweepWorker:
     """Collects consumers that died, also of subscriptions that nobody checks in to any more."""
 
-    url: str
+    url: str = field(repr=False)
     every_seconds: float = 5.0
     name: str = "sweep"
     turned: float = field(default_factory=time.monotonic)
