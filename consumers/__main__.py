@@ -20,7 +20,7 @@ def main() -> None:
     except PenstockError as error:
         _refuse(str(error))
     except Exception as error:
-        if not type(error).__module__.startswith("psycopg"):
+        if not type(error).__module__.startswith(("psycopg", "pymysql")):
             raise
         _refuse(f"the database refused: {str(error).strip().splitlines()[0]}")
 

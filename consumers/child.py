@@ -11,10 +11,11 @@ from typing import Any
 from consumers import daemon
 from consumers.processes import Line
 from consumers.settings import Settings
-from consumers.state import figures_of
 from penstock.consumer.process import drain_on_signals, log_to_stderr
 from penstock.consumer.supervisor import Supervisor
 from penstock.errors import PenstockError, UsageError
+from penstock.upkeep import service
+from penstock.upkeep.state import Calls, figures_of
 
 
 def main() -> int:
@@ -40,18 +41,22 @@ def main() -> int:
 
 
 def _run(settings: Settings, number: int, line: Line) -> bool:
-    daemon.set_pace(settings, settings.processes + 1)
-    workers = daemon.build_workers(settings, number)
+    service.set_pace(settings.reconnects_per_second / (settings.processes + 1))
+    calls = Calls()
+    workers = daemon.build_workers(settings, calls, number)
     supervisor = Supervisor(workers, stuck_after_seconds=settings.stuck_seconds)
     # A second one aborts the daemon, which then kills this process.
     drain_on_signals(supervisor, again=supervisor.stop)
-    threading.Thread(target=_listen, args=(line, supervisor), name="line", daemon=True).start()
+    asked = threading.Thread(
+        target=_listen, args=(line, supervisor, calls), name="line", daemon=True
+    )
+    asked.start()
     supervisor.start()
     line.send({"started": True})
-    return daemon.wait_and_drain(supervisor, settings)
+    return service.wait_and_drain(supervisor, settings.drain_seconds, daemon.MORE_DRAIN_SECONDS)
 
 
-def _listen(line: Line, supervisor: Supervisor) -> None:
+def _listen(line: Line, supervisor: Supervisor, calls: Calls) -> None:
     """Answer questions; the word to drain and the end of the daemon are the same here."""
     try:
         while True:
@@ -59,9 +64,8 @@ def _listen(line: Line, supervisor: Supervisor) -> None:
             if "drain" in message:
                 supervisor.stop()
             else:
-                figures = [
-                    [name, label, value] for (name, label), value in figures_of(supervisor).items()
-                ]
+                found = figures_of(supervisor, calls)
+                figures = [[name, label, value] for (name, label), value in found.items()]
                 line.send({"stuck": supervisor.stuck(), "figures": figures})
     except (EOFError, OSError):
         supervisor.stop()

@@ -1,34 +1,29 @@
 """The daemon: consumers, sequencer, relays and sweep, in one process or in several.
 
-The first SIGTERM or SIGINT drains: no new work, what is in hand is finished and committed, leases
-are given back.  A second one aborts.  Exit codes: 0 drained, 1 not drained in time or aborted, 2
-refused to start, or ended by a worker that cannot go on.
+It is the service of penstock.upkeep with more workers; signals and exit codes are those of it.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
-import os
 
-from consumers.http import HealthServer
-from consumers.metrics import Histogram
 from consumers.processes import ChildProcess
 from consumers.settings import Settings, load_handler
-from consumers.state import ManyProcesses, OneProcess
-from consumers.watch import Watch
-from consumers.workers import MeteredConsumer, RelayWorker, SequencerWorker, SweepWorker
+from consumers.state import ManyProcesses
+from consumers.workers import RelayWorker
 from ops.relay import Relay
 from ops.sinks.address import configured_sink
 from penstock import database, subscriptions
 from penstock.consumer import process
 from penstock.consumer.consumer import Consumer
-from penstock.consumer.supervisor import STARTED_AFTER_SECONDS, Supervisor
-from penstock.consumer.worker import Worker
-from penstock.database import migrate, pace as reconnect
+from penstock.consumer.supervisor import Supervisor
+from penstock.consumer.worker import ConsumerWorker, Worker
+from penstock.database import migrate
 from penstock.errors import SubscriptionNotFound
-
-logger = logging.getLogger("penstock.daemon")
+from penstock.upkeep import service
+from penstock.upkeep.state import Calls, OneProcess
+from penstock.upkeep.watch import Watch
+from penstock.upkeep.workers import SequencerWorker, SweepWorker
 
 #: What draining may take beyond its limit, for processes that have to be killed.
 MORE_DRAIN_SECONDS = 5.0
@@ -38,52 +33,37 @@ def run(settings: Settings) -> int:
     """Run until a signal says stop; answers the exit code."""
     is_one = settings.processes == 1
     children = [ChildProcess(n, settings) for n in range(1, settings.processes + 1) if not is_one]
-    workers: list[Worker] = [*children] if children else build_workers(settings)
+    calls = Calls()
+    workers: list[Worker] = [*children] if children else build_workers(settings, calls)
     require_sinks(settings)
     with database.connect(settings.url) as connection:
         migrate.require_usable(connection)
         _require_subscriptions(connection, settings)
     supervisor = Supervisor(workers, stuck_after_seconds=settings.stuck_seconds)
-    watch = Watch(settings.url, settings.subscriptions(), everything="sweep" in settings.roles)
-    state = OneProcess(supervisor, watch)
+    watch = Watch(
+        settings.url,
+        settings.subscriptions(),
+        everything="sweep" in settings.roles,
+        waiting_seconds=settings.waiting_seconds if "sequencer" in settings.roles else None,
+    )
+    state = OneProcess(supervisor, watch, calls)
     if children:
         state = ManyProcesses(supervisor, watch, children)
-    server = HealthServer(settings.http_host, settings.http_port, state)
-    process.drain_on_signals(supervisor, again=functools.partial(_abort, children))
-    set_pace(settings, len(children) + 1)
-    server.start()
-    supervisor.start()
-    logger.info("started", extra={"http_port": server.port, "pid": os.getpid()})
     try:
-        drained = wait_and_drain(supervisor, settings)
+        code = service.serve(
+            supervisor,
+            state,
+            settings,
+            pace=settings.reconnects_per_second / (len(children) + 1),
+            abort=functools.partial(_abort, children),
+            more_seconds=MORE_DRAIN_SECONDS if children else 0.0,
+        )
     finally:
-        server.stop()
         watch.close()
-    drained = drained and not any(each.undrained for each in children)
-    return process.EXIT_DRAINED if drained else process.EXIT_NOT_DRAINED
+    return process.EXIT_NOT_DRAINED if any(each.undrained for each in children) else code
 
 
-def wait_and_drain(supervisor: Supervisor, settings: Settings) -> bool:
-    """Until somebody says stop or a worker ends all, and then until everything in hand is done."""
-    supervisor.wait()
-    logger.info("draining")
-    more = MORE_DRAIN_SECONDS if settings.processes > 1 else 0.0
-    pace = reconnect.present()
-    if pace is not None:
-        pace.end()
-    drained = supervisor.drain(settings.drain_seconds + more)
-    if not drained:
-        logger.error("not drained within %s s", settings.drain_seconds)
-    return drained
-
-
-def set_pace(settings: Settings, processes: int) -> None:
-    """Share the daemon's attempts to connect again among so many processes."""
-    each = settings.reconnects_per_second / processes
-    reconnect.limit(reconnect.Pace(each, grace_seconds=STARTED_AFTER_SECONDS))
-
-
-def build_workers(settings: Settings, number: int = 1) -> list[Worker]:
+def build_workers(settings: Settings, calls: Calls, number: int = 1) -> list[Worker]:
     """The workers of one process; nothing is connected or started yet.
 
     Consumers and relays run in each, and share out the partitions; the first has the rest.
@@ -94,7 +74,7 @@ def build_workers(settings: Settings, number: int = 1) -> list[Worker]:
     if "sweep" in settings.roles and number == 1:
         workers.append(SweepWorker(settings.url, settings.sweep_seconds))
     workers += _relays(settings, number)
-    workers += _consumers(settings, number)
+    workers += _consumers(settings, calls, number)
     return workers
 
 
@@ -138,7 +118,7 @@ def _relays(settings: Settings, number: int) -> list[Worker]:
     ]
 
 
-def _consumers(settings: Settings, number: int) -> list[Worker]:
+def _consumers(settings: Settings, calls: Calls, number: int) -> list[Worker]:
     make = functools.partial(
         Consumer,
         consumer_id=_consumer_id(settings, number),
@@ -156,11 +136,11 @@ def _consumers(settings: Settings, number: int) -> list[Worker]:
         ("batch_handler", settings.batch_consumers),
     ):
         for name, address in given.items():
-            calls = Histogram()
-            handler = {kind: calls.timed(load_handler(address))}
+            worker = f"consumer:{name}"
+            handler = {kind: calls.timed(worker, load_handler(address))}
             one = functools.partial(make, settings.url, name, **handler)
             one()  # refuses what is no handler, before anything is started
-            workers.append(MeteredConsumer(f"consumer:{name}", one, calls))
+            workers.append(ConsumerWorker(worker, one))
     return workers
 
 

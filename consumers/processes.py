@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from consumers.metrics import Figures, add_up, only_counters
 from consumers.settings import Settings
 from penstock.errors import PenstockError, UsageError
+from penstock.upkeep.metrics import Figures, add_up, only_counters
 
 ASK_SECONDS = 2.0
 #: How often the thread of a process looks whether it is to drain.

@@ -6,42 +6,57 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from consumers.options import Effective, flag
 from penstock.database import config
 from penstock.errors import ConfigurationError
+from penstock.upkeep.options import Effective, option, options_of
+from penstock.upkeep.settings import UpkeepSettings
+
+#: What a daemon can do.
+ROLES = ("sequencer", "sweep", "relay", "consumers")
+
+_NAMED: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(UpkeepSettings):
     """The daemon's settings; the dictionaries map a subscription to what serves it."""
 
     url: str = field(repr=False)
-    roles: tuple[str, ...]
-    processes: int
-    consumers: dict[str, str]
-    batch_consumers: dict[str, str]
-    relays: dict[str, str]
-    consumer_id: str | None
-    coordination: str | None
-    assign: str
-    weight: float
-    batch_size: int
-    concurrency: int
-    handler_seconds: float | None
-    idle_seconds: float
-    sequencer_events: int
-    sweep_seconds: float
-    reconnects_per_second: float
-    http_host: str
-    http_port: int
-    drain_seconds: float
-    stuck_seconds: float
-    log_level: str
-    log_format: str
+    profile: str = option(
+        "word",
+        "balanced",
+        "what the options below are for",
+        words=("balanced", "latency", "throughput", "cost"),
+    )
+    roles: tuple[str, ...] = option(
+        "words", ("sequencer", "sweep"), "what the daemon does", words=ROLES
+    )
+    processes: int = option("whole", 1, "how many processes share the consumers and relays", 1, 64)
+    consumers: dict[str, str] = option(
+        "pairs", _NAMED, "SUBSCRIPTION=module:function, called with an event"
+    )
+    batch_consumers: dict[str, str] = option(
+        "pairs", _NAMED, "the same, for functions that take a batch"
+    )
+    relays: dict[str, str] = option("pairs", _NAMED, "SUBSCRIPTION=SINK, e.g. jsonl:folder")
+    consumer_id: str | None = option("text", None, "default: host, process, random")
+    coordination: str | None = option(
+        "text", None, "where consumers' leases live: etcd://, redis://; default: the database"
+    )
+    assign: str = option("text", "stealing", "with coordination: stealing or coordinated")
+    weight: float = option(
+        "number", 1.0, "the share of the partitions, against others'", 0.001, 1000
+    )
+    batch_size: int = option("whole", 500, "events of a poll", 1, 100_000)
+    concurrency: int = option("whole", 1, "handlers at a time; each key in order", 1, 1000)
+    handler_seconds: float | None = option(
+        "number", None, "a handler that takes longer failed", 0.001, 86_400
+    )
+    idle_seconds: float = option("number", 0.5, "the longest rest of a consumer", 0.01, 60)
 
     def subscriptions(self) -> list[str]:
         """What is read; a subscription that is given twice is there twice."""
@@ -60,9 +75,7 @@ class Settings:
 
 def settings_of(chosen: Effective) -> Settings:
     """Checked as far as can be without the database."""
-    names = {each.name for each in fields(Settings)}
-    given = {name: value for name, value in chosen.values.items() if name in names}
-    settings = Settings(url=config.database_url(), **given)
+    settings = Settings(url=config.database_url(), **chosen.values)
     _require_work(settings)
     for address in (settings.consumers | settings.batch_consumers).values():
         load_handler(address)
@@ -87,13 +100,14 @@ def _redacted(value: Any) -> Any:
 
 def _require_work(settings: Settings) -> None:
     """Options without their role, and roles without their options, are mistakes."""
-    for role, given, option in (
-        ("relay", settings.relays, flag("relays")),
-        ("consumers", settings.consumers | settings.batch_consumers, flag("consumers")),
+    options = options_of(Settings)
+    for role, name, given in (
+        ("relay", "relays", settings.relays),
+        ("consumers", "consumers", settings.consumers | settings.batch_consumers),
     ):
         if (role in settings.roles) != bool(given):
             raise ConfigurationError(
-                f"the role {role} goes together with the option {option}",
+                f"the role {role} goes together with the option {options[name].flag(name)}",
                 hint=f"give both, or leave both out (roles: {', '.join(settings.roles)})",
             )
     given_names = settings.subscriptions()

@@ -17,10 +17,10 @@ from dagster_project.common import (
     topic_options,
 )
 from dagster_project.naming import SEQUENCE, topic_key
-from ops.sequence import sequence
 from penstock import log, subscriptions
 from penstock.records import PartitionRange
 from penstock.topics import names
+from penstock.upkeep.sequencing import sequence
 from resources.database import DatabaseResource
 
 

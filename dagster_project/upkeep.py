@@ -12,8 +12,8 @@ from dagster_project.naming import HEALTH, POLICIES, SEQUENCE, SWEEP
 from ops.health import health
 from ops.policy import Drift, apply, drift, retention_in_force
 from ops.policy_file import load
-from ops.sweep import sweep
 from penstock.doctor import Finding, Severity
+from penstock.upkeep.sweeping import sweep
 from resources.database import DatabaseResource
 
 _DRIFT_COLUMNS = ("of", "setting", "the file says", "the database has", "set by")

@@ -1,4 +1,4 @@
-"""The verbs on the command line: ``penstock relay``, ``sequence``, ``sweep``, ``clean``, ...
+"""The verbs on the command line: ``penstock relay``, ``seal``, ``archive``, ``clean``, ...
 
 Each calls the one function of its name in this package.  They are registered by the entry-point
 group ``penstock.commands`` in pyproject.toml.
@@ -59,28 +59,6 @@ def relay(
     show([result], output)
     if not result.drained:
         raise typer.Exit(EXIT_NO)
-
-
-def sequence(
-    max_events: Annotated[int, typer.Option(min=1, max=1_000_000, help="In one pass.")] = 10_000,
-    max_passes: Annotated[int, typer.Option(min=1)] = 1_000,
-    output: Output = Format.table,
-) -> None:
-    """Give committed events their sequences; the daemon does it all the time."""
-    from ops.sequence import sequence as verb
-
-    show([verb(config.database_url(), max_events=max_events, max_passes=max_passes)], output)
-
-
-def sweep(
-    max_rows: Annotated[int, typer.Option(min=1, help="Subscriptions to look at.")] = 1_000,
-    output: Output = Format.table,
-) -> None:
-    """Free the leases of consumers that died."""
-    from ops.sweep import sweep as verb
-
-    with database.connect(application_name="penstock sweep") as connection:
-        show([verb(connection, max_rows)], output)
 
 
 def seal(
@@ -146,42 +124,6 @@ def clean(
     show(rows, output)
     for each in dropped:
         say(f"{each.slice}: {each.state}{f' ({each.detail})' if each.detail else ''}")
-
-
-restore = typer.Typer(
-    help="See what a restore of the database lost, and go on after it.", no_args_is_help=True
-)
-
-
-@restore.command("status")
-def restore_status(output: Output = Format.table) -> None:
-    """Show what lies beyond the log; exit code 1 when something does."""
-    from ops.restore import histories, restore_status as verb
-
-    with database.connect(application_name="penstock restore") as connection:
-        found = verb(connection)
-        newest = histories(connection)[-1]
-    show(found, output)
-    say(f"history {newest.history} since {newest.opened_at:%Y-%m-%d %H:%M:%S%z}: {newest.reason}")
-    if found:
-        raise typer.Exit(EXIT_NO)
-
-
-@restore.command("reconcile")
-def restore_reconcile(
-    reason: Annotated[str, typer.Argument(help="What was restored, and to when; it is recorded.")],
-    yes: Annotated[bool, typer.Option("--yes", help="It opens a new history for good.")] = False,
-) -> None:
-    """Open the next history: everybody learns anew where to go on, and what stopped goes on."""
-    from ops.restore import reconcile as verb
-
-    if not yes:
-        raise ConfigurationError(
-            "reconcile takes every lease from its holder and cannot be undone",
-            hint="look at `penstock restore status`, and say --yes if commits were lost",
-        )
-    with database.connect(application_name="penstock restore") as connection:
-        say(f"history {verb(connection, reason)} has begun")
 
 
 def _target(text: str) -> Target:

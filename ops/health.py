@@ -7,7 +7,6 @@ from typing import Any
 
 from ops.policy import HAND, NONE, Drift, drift
 from ops.policy_file import Policies
-from ops.restore import restore_status
 from ops.seal import missing_copies
 from penstock import log, subscriptions
 from penstock.database import call
@@ -15,6 +14,7 @@ from penstock.doctor.findings import Finding, Severity, error, warning
 from penstock.doctor.schema import examine_schema
 from penstock.errors import TopicNotFound
 from penstock.log import LogStatus
+from penstock.log.histories import restore_status
 from penstock.subscriptions import Lag
 from penstock.subscriptions.dead_letters import dead_letters
 from penstock.topics import names

@@ -40,11 +40,12 @@ class ConfigurationError(UsageError):
 
 
 class MissingExtra(ConfigurationError):
-    """A Python package is missing that an extra of Penstock brings."""
+    """A Python package is missing; the hint names packages that an index has."""
 
     def __init__(self, package: str, install: str) -> None:
+        names = " ".join(f"'{each}'" for each in install.split())
         super().__init__(
-            f"the Python package {package} is not installed", hint=f"run: pip install '{install}'"
+            f"the Python package {package} is not installed", hint=f"run: pip install {names}"
         )
 
 

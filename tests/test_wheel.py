@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
+import urllib.request
 import venv
 import zipfile
 from pathlib import Path
 
 import psycopg
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.consumers.process import until
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -96,3 +101,97 @@ def test_an_application_migrates_and_publishes_with_the_wheel_alone(
     with psycopg.connect(empty_database_url) as connection:
         rows = connection.execute("SELECT event_id::text, key FROM penstock.events").fetchall()
     assert rows == [(event_id, "o-1")]
+
+
+class Upkeep:
+    """``penstock upkeep`` of the clean environment, and what its log and its pages say."""
+
+    def __init__(self, command: Path, environment: dict[str, str], folder: Path) -> None:
+        self.output = folder / "upkeep.log"
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [str(command), "upkeep"], env=environment, cwd=folder, stdout=output, stderr=output
+            )
+
+    def port(self) -> int | None:
+        """The port that its log names, once it does."""
+        assert self.process.poll() is None, self.output.read_text()
+        found = re.search(r'"http_port": (\d+)', self.output.read_text())
+        return int(found[1]) if found else None
+
+    def page(self, path: str) -> str:
+        """One of its pages, which has to be there."""
+        address = f"http://127.0.0.1:{self.port()}{path}"
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            return str(answer.read().decode())
+
+
+def test_a_small_installation_needs_nothing_but_the_wheel(
+    clean_python: Path, empty_database_url: str, tmp_path: Path
+) -> None:
+    """Publish, let the upkeep sequence it, consume; /readyz and /metrics; a doctor that is content.
+
+    Before the upkeep runs, what the doctor tells to run is a command of the wheel.
+    """
+    command = clean_python.parent / "penstock"
+    environment = {"PENSTOCK_DATABASE_URL": empty_database_url, "PATH": str(clean_python.parent)}
+
+    def penstock(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [str(command), *arguments], env=environment, cwd=tmp_path, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    penstock("migrate")
+    penstock("namespace", "create", "shop")
+    penstock("topic", "create", "shop/orders")
+    penstock("subscription", "create", "billing", "--topic", "shop/orders")
+    penstock("publish", "shop/orders", "first")
+    found = penstock("doctor", "--waiting-age", "0", code=1)
+    (told,) = [line for line in found.splitlines() if "error: sequencer:" in line]
+    assert told.endswith("run: penstock sequence  # once; all the time: penstock upkeep")
+    upkeep = Upkeep(command, environment, tmp_path)
+    try:
+        until(upkeep.port, "the upkeep names its port")
+        until(lambda: "first" in penstock("fetch", "shop/orders", "--partition", "0"), "an event")
+        lines = penstock("consume", "billing", "--commit", "--until-idle")
+        assert "first" in lines
+        assert upkeep.page("/readyz") == "ok\n"
+        assert upkeep.page("/livez") == "ok\n"
+        families = {each.name: each for each in text_string_to_metric_families(
+            upkeep.page("/metrics")
+        )}  # fmt: skip
+        (sequenced,) = families["penstock_sequenced_events"].samples
+        assert (sequenced.labels, sequenced.value) == ({"worker": "sequencer"}, 1)
+        assert {"penstock_database_up", "penstock_lag_events"} <= families.keys()
+        penstock("publish", "shop/orders", "second")
+        penstock("sequence")
+        penstock("sweep")
+        # The tests' server does not sync: that is all it finds.
+        assert "sequence" not in penstock("doctor", code=1)
+    finally:
+        upkeep.process.terminate()
+        assert upkeep.process.wait(30) == 0
+
+
+def test_the_help_lists_what_can_be_run(clean_python: Path, tmp_path: Path) -> None:
+    """The commands of a checkout are one line that says how to get them."""
+    command = str(clean_python.parent / "penstock")
+    page = run(command, "--help", cwd=tmp_path)
+    assert "Not installed" not in page
+    flat = " ".join(page.split())
+    assert "after `make setup`: archive, backfill, clean, daemon, policy, relay, seal." in flat
+    listed = set(re.findall(r"^│ ([a-z][a-z-]+)  ", page, re.MULTILINE))
+    assert {"migrate", "publish", "worker", "upkeep", "sequence", "sweep", "restore"} <= listed
+    assert listed.isdisjoint({"archive", "daemon", "relay"})
+    for name in ("upkeep", "sequence", "sweep", "restore"):
+        run(command, name, "--help", cwd=tmp_path)
+    refused = subprocess.run(
+        [command, "daemon"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert refused.returncode == 2
+    assert "run it in a checkout of Penstock, where `make setup` installs the platform" in (
+        refused.stderr
+    )

@@ -10,23 +10,8 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.cli import (
-    dead_letters,
-    events,
-    inbox,
-    migrations,
-    namespaces,
-    rights,
-    subscriptions,
-    topics,
-)
-from penstock.cli.consume import consume
-from penstock.cli.doctor import doctor
+from penstock.cli.commands import Commands
 from penstock.cli.embedded import found_where_none_is_configured
-from penstock.cli.plugins import WithPlatform
-from penstock.cli.status import status
-from penstock.cli.worker import worker
-from penstock.database import config
 
 _HELP = """Events in the database that you already have.
 
@@ -36,26 +21,12 @@ Exit codes: 0 done, 1 the answer is no, 2 wrong call, 3 database or machine.
 """
 
 root = typer.Typer(
-    cls=WithPlatform,
+    cls=Commands,
     help=_HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-root.command("migrate")(migrations.migrate)
-root.add_typer(namespaces.app, name="namespace")
-root.add_typer(topics.app, name="topic")
-root.add_typer(subscriptions.app, name="subscription")
-root.add_typer(dead_letters.app, name="dead-letter")
-root.add_typer(inbox.app, name="inbox")
-root.add_typer(rights.app, name="rights")
-root.command("publish")(events.publish)
-root.command("fetch")(events.fetch)
-root.command("tail")(events.tail)
-root.command("consume")(consume)
-root.command("status")(status)
-root.command("doctor")(doctor)
-root.command("worker")(worker)
 
 
 def _say_version(wanted: bool) -> None:
@@ -68,7 +39,7 @@ def _say_version(wanted: bool) -> None:
 def options(
     schema: Annotated[
         str | None,
-        typer.Option(help=f"The schema that holds Penstock, else {config.SCHEMA_VARIABLE}."),
+        typer.Option(help="The schema that holds Penstock, else PENSTOCK_SCHEMA."),
     ] = None,
     version: Annotated[
         bool,
@@ -78,6 +49,8 @@ def options(
     ] = False,
 ) -> None:
     if schema is not None:
+        from penstock.database import config
+
         # The environment, so that sub-commands, their threads and processes all see it.
         os.environ[config.SCHEMA_VARIABLE] = config.validate_schema(schema)
 

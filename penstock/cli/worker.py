@@ -7,53 +7,54 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.flags import takes
 from penstock.consumer import process
 from penstock.consumer.app import App
 from penstock.consumer.supervisor import Supervisor
-from penstock.errors import ConfigurationError
+from penstock.database import config
+from penstock.errors import ConfigurationError, PortTaken, UsageError
+from penstock.upkeep.options import options_of
+from penstock.upkeep.settings import ServiceSettings, worker_settings
 
 logger = logging.getLogger("penstock.worker")
 
-_LEVELS = ("debug", "info", "warning", "error")
 
-
+@takes(options_of(ServiceSettings))
 def worker(
-    application: Annotated[str, typer.Argument(help="module:app, a penstock.App")],
-    drain_seconds: Annotated[
-        float, typer.Option(min=0, help="how long SIGTERM waits for the work in hand")
-    ] = 30.0,
-    log_level: Annotated[str, typer.Option(help=", ".join(_LEVELS))] = "info",
+    application: Annotated[str, typer.Argument(help="module:app, a penstock.App")], **given: Any
 ) -> None:
     """Run the consumers of an application until SIGTERM.
 
     The first SIGTERM or SIGINT drains, a second one aborts. Exit codes: 0 drained, 1 not drained in
-    time or aborted, 2 refused to start, or ended by a consumer that cannot go on.
+    time or aborted, 2 refused to start, or ended by a consumer that cannot go on. Each option is an
+    environment variable too: --http-port is PENSTOCK_WORKER_HTTP_PORT.
     """
-    if log_level not in _LEVELS:
-        raise ConfigurationError(
-            f"unknown log level {log_level!r}", hint=f"use {', '.join(_LEVELS)}"
-        )
-    process.log_to_stderr(log_level)
-    app = load(application)
-    supervisor = Supervisor(app.workers())
+    from penstock.upkeep import service
+    from penstock.upkeep.state import Calls, OneProcess
+    from penstock.upkeep.watch import Watch
+
+    settings = worker_settings(given, os.environ)
+    process.log_to_stderr(settings.log_level, settings.log_format)
+    app, calls = load(application), Calls()
+    workers = app.workers(calls.timed)
+    supervisor = Supervisor(workers, stuck_after_seconds=settings.stuck_seconds)
+    watch = Watch(app.url or config.database_url(), list(app.consumers), everything=False)
     app.prepare()
-    process.drain_on_signals(supervisor)
-    supervisor.start()
-    logger.info("started", extra={"pid": os.getpid(), "consumers": sorted(app.consumers)})
-    supervisor.wait()
-    logger.info("draining")
+    state = OneProcess(supervisor, watch, calls)
     try:
-        drained = supervisor.drain(drain_seconds)
+        code = service.serve(supervisor, state, settings, consumers=sorted(app.consumers))
+    except (UsageError, PortTaken):
+        raise
     except Exception as error:  # it ended all
         logger.error("a consumer cannot go on: %s", error)
         raise typer.Exit(process.EXIT_REFUSED) from error
-    if not drained:
-        logger.error("not drained within %s s", drain_seconds)
-    raise typer.Exit(process.EXIT_DRAINED if drained else process.EXIT_NOT_DRAINED)
+    finally:
+        watch.close()
+    raise typer.Exit(code)
 
 
 def load(address: str) -> App:

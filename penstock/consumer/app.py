@@ -35,6 +35,12 @@ class Declared:
     start: str | int
     options: ConsumerOptions
 
+    def around(self, change: Callable[[Any], Any]) -> Declared:
+        """The same with another handler."""
+        kind = "handler" if self.options.batch_handler is None else "batch_handler"
+        changed = {kind: change(getattr(self.options, kind))}
+        return replace(self, options=replace(self.options, **changed))
+
 
 class App:
     """Consumers by subscription; ``url`` is the database, by default the environment's."""
@@ -79,17 +85,24 @@ class App:
 
         return declare
 
-    def workers(self) -> list[Worker]:
-        """A worker for each consumer; nothing is connected yet."""
+    def workers(self, around: Callable[[str, Function], Function] | None = None) -> list[Worker]:
+        """A worker for each consumer; nothing is connected yet.
+
+        ``around`` is given the name of each worker and its handler, and returns what is called
+        instead of it.
+        """
         if not self.consumers:
             raise InvalidArgument(
                 "the application declares no consumer", hint="write one below @app.consumer(...)"
             )
         url = self.url or config.database_url()
-        return [
-            ConsumerWorker(f"consumer:{name}", functools.partial(self._make, url, declared))
-            for name, declared in self.consumers.items()
-        ]
+        found: list[Worker] = []
+        for subscription, declared in self.consumers.items():
+            name = f"consumer:{subscription}"
+            if around is not None:
+                declared = declared.around(functools.partial(around, name))
+            found.append(ConsumerWorker(name, functools.partial(self._make, url, declared)))
+        return found
 
     def prepare(self) -> None:
         """Make the subscriptions that are missing; refuse what cannot work."""

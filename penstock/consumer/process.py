@@ -35,10 +35,29 @@ def drain_on_signals(supervisor: Supervisor, again: Callable[[], None] = abort) 
     signal.signal(signal.SIGINT, stop)
 
 
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def extra_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What was given to a record as ``extra``."""
+    return {name: value for name, value in vars(record).items() if name not in _OWN}
+
+
+class TextLines(logging.Formatter):
+    """One line of text, with what was given as ``extra`` and with ``fields``."""
+
+    def __init__(self, **fields: Any) -> None:
+        told = "".join(f" {name}={value}" for name, value in fields.items())
+        super().__init__(f"%(asctime)s %(levelname)s{told} %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The message, and behind it ``name=value`` of each extra."""
+        told = "".join(f" {name}={value}" for name, value in extra_of(record).items())
+        return f"{super().formatMessage(record)}{told}"
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a line; ``fields`` are in each."""
-
-    _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
     def __init__(self, **fields: Any) -> None:
         super().__init__()
@@ -52,8 +71,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "event": record.getMessage(),
         }
-        line |= self._fields
-        line |= {name: value for name, value in vars(record).items() if name not in self._OWN}
+        line |= self._fields | extra_of(record)
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -62,7 +80,5 @@ class JsonLines(logging.Formatter):
 def log_to_stderr(level: str, form: str = "json", **fields: Any) -> None:
     """On the standard error output as JSON lines or as text; ``fields`` say which process it is."""
     handler = logging.StreamHandler(sys.stderr)
-    told = "".join(f" {name}={value}" for name, value in fields.items())
-    text = logging.Formatter(f"%(asctime)s %(levelname)s{told} %(name)s: %(message)s")
-    handler.setFormatter(JsonLines(**fields) if form == "json" else text)
+    handler.setFormatter(JsonLines(**fields) if form == "json" else TextLines(**fields))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

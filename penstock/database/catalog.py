@@ -163,7 +163,9 @@ def _folder(dialect: str) -> Traversable:
     for root in (files("penstock") / "sql", Path(__file__).parents[2] / "sql"):
         if (root / dialect).is_dir():
             return root / dialect
-    raise PenstockError(f"the SQL files of {dialect} are not installed", hint="reinstall penstock")
+    raise PenstockError(
+        f"the SQL files of {dialect} are not installed", hint="install the wheel of Penstock again"
+    )
 
 
 def _sql_files(folder: Traversable) -> list[Traversable]:

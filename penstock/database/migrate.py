@@ -216,7 +216,7 @@ class _Runner:
             raise SchemaTooNew(
                 f"the functions in the database are of Penstock {functions.program}, "
                 f"this program is {migration_scripts.program()}",
-                hint="upgrade this program: pip install --upgrade penstock",
+                hint="upgrade this program: install the wheel of a newer Penstock",
             )
 
 
@@ -268,7 +268,7 @@ def _release(version: str) -> tuple[int, ...]:
 def _too_new(newest: int, known: int) -> SchemaTooNew:
     return SchemaTooNew(
         f"the schema is at migration {newest:04d}, this program knows {known:04d}",
-        hint="upgrade this program: pip install --upgrade penstock",
+        hint="upgrade this program: install the wheel of a newer Penstock",
     )
 
 

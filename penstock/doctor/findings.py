@@ -49,7 +49,7 @@ def behind(waits: str, *, is_idle: bool) -> Finding:
         return error(
             "sequencer",
             f"{waits}, and nobody sequences",
-            "penstock sequence  # once; all the time: penstock daemon --roles sequencer,sweep",
+            "penstock sequence  # once; all the time: penstock upkeep",
         )
     return warning(
         "unsequenced",

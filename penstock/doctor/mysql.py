@@ -178,5 +178,5 @@ def _storage(patient: _Patient) -> Iterator[Finding]:
         yield error(
             "storage",
             f"the table {parent} is ready for only {left}{reach}",
-            "penstock sequence  # makes partitions ahead, as penstock daemon does all the time",
+            "penstock sequence  # makes partitions ahead, as penstock upkeep does all the time",
         )

@@ -172,6 +172,8 @@ class Heart:
                     for keeper in list(self.keepers):
                         keeper.compare(connection)
                 wait = self._beat_once(connection)
+                if failures:
+                    log.info("heartbeats reach the database again")
                 failures = 0
             except Exception as error:
                 log.warning("heartbeat failed: %s", error)

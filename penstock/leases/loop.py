@@ -217,6 +217,8 @@ class LeaseLoop(ABC):
         try:
             while not stop.is_set():
                 done = self.turn(connection)
+                if self._outages:
+                    log.info("%s works again", self.keeper.consumer)
                 self._outages = 0
                 if not done:
                     self.rest()

@@ -12,10 +12,10 @@ from ops import archive
 from ops.archive import archive_epochs
 from ops.archive_table import Committed, committed_epochs, open_table
 from ops.backfill import backfill
-from ops.restore import restore_status
 from ops.seal import log_epochs
 from ops.targets import Target
 from penstock.errors import EpochError, LogBehind, RetentionRefused
+from penstock.log.histories import restore_status
 from tests.archive.logs import TOPIC, Log, create_topic
 from tests.relay.test_put_back import Restored
 from tests.support import PostgresServer

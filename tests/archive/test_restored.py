@@ -10,9 +10,9 @@ import pytest
 from ops import archive, backfill
 from ops.archive import archive_epochs, read_archive, require_archived
 from ops.archive_table import committed_epochs, open_table
-from ops.restore import reconcile, restore_status
 from ops.targets import Target
 from penstock.errors import EpochError, LogBehind
+from penstock.log.histories import reconcile, restore_status
 from penstock.topics import names
 from tests.archive.logs import TOPIC, Log, create_topic
 from tests.support import PostgresServer

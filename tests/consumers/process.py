@@ -37,14 +37,20 @@ def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T
         time.sleep(0.02)
 
 
+#: How the programs are started: the daemon of a checkout, and a command of the wheel.
+DAEMON = ("-m", "consumers")
+PENSTOCK = ("-c", "from penstock.cli.main import app; app()")
+
+
 @dataclass
 class Daemon:
-    """``python -m consumers`` with these arguments."""
+    """``python -m consumers`` with these arguments, or another program."""
 
     url: str
     folder: Path
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = DAEMON
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +70,7 @@ class Daemon:
             environment["PENSTOCK_DATABASE_URL"] = self.url
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "consumers", *self.arguments],
+                [sys.executable, *self.program, *self.arguments],
                 cwd=ROOT,
                 env=environment | dict(self.environment),
                 stdout=output,

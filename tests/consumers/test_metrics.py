@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from consumers import watch as module
-from consumers.metrics import METRICS, Figures, Histogram, add_up, exposition, only_counters
-from consumers.watch import THE_OTHERS, Watch
 from penstock.errors import PermissionDenied
 from penstock.log import sequence
 from penstock.publishing.publish import publish
 from penstock.subscriptions import dead_letters, stream
 from penstock.topics import names
+from penstock.upkeep import watch as module
+from penstock.upkeep.metrics import METRICS, Figures, Histogram, add_up, exposition, only_counters
+from penstock.upkeep.watch import THE_OTHERS, Watch
 from tests.consumers.conftest import TOPIC, Connection, StartDaemon
 from tests.consumers.process import until
 from tests.consumers.test_daemon import RECORD, publish_many

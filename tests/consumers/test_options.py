@@ -5,16 +5,22 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from consumers import __main__ as command
-from consumers.options import FILE, OPTIONS, PREFIX, PROFILES, Value, effective
+from consumers.options import FILE, OPTIONS, PREFIX, PROFILES, effective
 from consumers.settings import Settings
+from penstock.cli.flags import takes
 from penstock.errors import ConfigurationError
 from penstock.subscriptions import policies
+from penstock.upkeep.options import Value, chosen, from_environment, from_flags, option, options_of
+from penstock.upkeep.settings import ServiceSettings, UpkeepSettings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECRET = "hunter2"
@@ -193,6 +199,50 @@ def test_every_option_is_in_the_docs_with_its_default() -> None:
     assert {name: rows[name].strip() for name in OPTIONS} == {
         name: _told(option.default) for name, option in OPTIONS.items()
     }
+
+
+def test_every_option_of_the_wheels_programs_is_in_the_docs_with_its_default() -> None:
+    text = (DOCS / "cli.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(--[\w-]+)` \| ([^|]*) \| [^|]* \| (\w+) \|$", text, re.MULTILINE)
+    of_both = options_of(ServiceSettings)
+    assert {(flag, default, of) for flag, default, of in rows} == {
+        (each.flag(name), _told(each.default), "both" if name in of_both else "upkeep")
+        for name, each in options_of(UpkeepSettings).items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithOneMore(UpkeepSettings):
+    """What somebody writes who adds an option."""
+
+    extra_seconds: float = option("number", 2.5, "one more", 1, 9)
+    things: dict[str, str] = option("pairs", {}, "some more")
+
+
+def test_an_option_is_written_once() -> None:
+    """The field is all: its flag, its variable, its default and its bounds come from it."""
+    options = options_of(WithOneMore)
+    assert list(options)[:3] == ["extra_seconds", "things", "sequencer_events"]
+
+    @takes(options)
+    def command(**given: Value) -> None:
+        """A command."""
+
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    flags = {each.name: each for each in typer.main.get_command(app).params}
+    assert flags.keys() - {"help"} == options.keys()
+    thing: Any = flags["things"]
+    assert (thing.opts, thing.metavar, thing.help) == (["--thing"], "PAIRS", "some more")
+    given = {
+        "flag": from_flags(options, {"extra_seconds": None, "things": ["a=b"]}),
+        "environment": from_environment(options, "X_", {"X_EXTRA_SECONDS": "3", "X_THINGS": "c=d"}),
+    }
+    made = WithOneMore(**chosen(options, given).values)
+    assert (made.extra_seconds, made.things, made.http_port) == (3.0, {"a": "b"}, 0)
+    assert WithOneMore().things is not WithOneMore().things
+    with pytest.raises(ConfigurationError, match=r"X_EXTRA_SECONDS is '10'\. use a number from 1"):
+        from_environment(options, "X_", {"X_EXTRA_SECONDS": "10"})
 
 
 def _told(default: Value) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,10 @@ from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
 from tests import servers
 from tests.consumers.conftest import StartDaemon
-from tests.consumers.process import Daemon, until
+from tests.consumers.process import PENSTOCK, Daemon, until
 from tests.faults.proxy import HOST, Proxies
 from tests.support import FAST_SETTINGS, missing
-from tools.servers import FAST, MARIADB, MySQLServer
+from tools.servers import FAST, MARIADB, MYSQL, Distribution, MySQLServer
 
 TOPIC = "shop/orders"
 PARTITIONS = 4
@@ -56,32 +57,39 @@ def postgres(folder: Path) -> Iterator[Victim]:
     with EmbeddedPostgres(folder, settings=FAST_SETTINGS) as server:
 
         def kill() -> None:
-            assert server.pid is not None
-            os.kill(server.pid, signal.SIGKILL)
+            pid = server.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the server")
 
         yield Victim(lambda: server.url("app"), lambda: server.port, kill, server.start)
 
 
 @contextmanager
-def mariadb(folder: Path) -> Iterator[Victim]:
-    """One out of Debian packages."""
+def mysql_family(distribution: Distribution, folder: Path) -> Iterator[Victim]:
+    """MySQL or MariaDB."""
     # A commit is with the kernel before it is answered: the server's death loses nothing.
     settings = {**FAST, "innodb_flush_log_at_trx_commit": "2"}
-    server = MySQLServer(folder, MARIADB, settings=settings)
+    server = MySQLServer(folder, distribution, settings=settings)
     try:
         server.start()
     except PenstockError as error:
-        missing("MariaDB", error)
+        missing(distribution.title, error)
     try:
         yield Victim(lambda: server.url("app"), lambda: server.port, server.kill, server.start)
     finally:
         server.stop()
 
 
-ENGINES = {"postgres": postgres, "mariadb": mariadb}
+ENGINES: dict[str, Callable[[Path], AbstractContextManager[Victim]]] = {
+    "postgres": postgres,
+    "mysql": functools.partial(mysql_family, MYSQL),
+    "mariadb": functools.partial(mysql_family, MARIADB),
+}
+LONG = [pytest.param(each, marks=pytest.mark.long) for each in ("mysql", "mariadb")]
 
 
-@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.long)])
+@pytest.fixture(params=["postgres", *LONG])
 def victim(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Victim]:
     """A server with a topic that some subscriptions read."""
     if request.param not in servers.chosen():
@@ -160,6 +168,42 @@ def test_a_database_that_is_killed_and_comes_back(victim: Victim, daemons: Start
         for each in (paced, hasty):
             each.terminate()
         assert (paced.exit_code(), hasty.exit_code()) == (0, 0)
+
+
+def test_the_upkeep_goes_on_when_the_database_is_back(victim: Victim, tmp_path: Path) -> None:
+    """It says so in its log, and its pages say how it is meanwhile."""
+    with Proxies() as proxies:
+        way = proxies.open(lambda: (HOST, victim.port() or NOBODY))
+        program = Daemon(
+            way.url(victim.url()), tmp_path / "upkeep", ("--sweep-seconds", "0.2"),
+            program=(*PENSTOCK, "upkeep"),
+        )  # fmt: skip
+        try:
+            program.wait_started()
+            publish(victim, 0, 40)
+            until(lambda: unsequenced(victim) == 0, "the first events")
+            until(lambda: program.age() > STARTED_AFTER_SECONDS, "the end of the start")
+            victim.kill()
+            until(lambda: program.get("/readyz")[0] == 503, "it is not ready")
+            assert program.get("/livez")[0] == 200
+            assert "penstock_database_up 0.0" in program.get("/metrics")[1]
+            victim.start()
+            publish(victim, 40, 40)
+            until(lambda: unsequenced(victim) == 0, "the events after the outage")
+            until(lambda: program.get("/readyz") == (200, "ok\n"), "it is ready again")
+            said = {line["event"] for line in program.events()}
+            assert "sequencer is connected again" in said
+            assert "the database can be worked with again" in said
+            program.terminate()
+            assert program.exit_code() == 0
+        finally:
+            program.kill()
+
+
+def unsequenced(victim: Victim) -> int:
+    """How many events wait."""
+    with database.connect(victim.url()) as connection:
+        return int(database.call(connection, "unsequenced")[0][0])
 
 
 @pytest.mark.long

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from consumers.workers import BUSY_PAUSE, SequencerWorker
 from penstock import database
 from penstock.publishing.publish import publish
+from penstock.upkeep.workers import BUSY_PAUSE, SequencerWorker
 from tests.consumers.conftest import TOPIC, Connection
 
 LONGEST = 0.05

@@ -17,7 +17,7 @@ from penstock.cli.main import run
 from penstock.cli.worker import load
 from penstock.errors import ConfigurationError, InvalidArgument
 from tests.consumers.conftest import Connection
-from tests.consumers.process import ROOT, until
+from tests.consumers.process import PENSTOCK, ROOT, Daemon, until
 from tests.kit.log import drain, topic
 
 _APPLICATION = """
@@ -87,6 +87,48 @@ def test_it_consumes_and_drains(start: Start, tmp_path: Path, connection: Connec
     assert worker.wait(30) == 0
     assert connection.execute("SELECT count(*) FROM penstock.consumers").fetchone() == (0,)
     assert '"draining"' in (tmp_path / "output").read_text()
+
+
+def test_its_pages(tmp_path: Path, database_url: str, connection: Connection, start: Start) -> None:
+    """/livez, /readyz and /metrics, on the port that its log names; options are variables too."""
+    environment = {"PYTHONPATH": str(tmp_path), "PENSTOCK_WORKER_LOG_FORMAT": "json"}
+    program = Daemon(
+        database_url, tmp_path / "worker", ("application:app",), environment, (*PENSTOCK, "worker")
+    )
+    try:
+        program.wait_started()
+        until(
+            lambda: program.metric("penstock_consumed_events_total", "consumer:billing") == 3,
+            "the count of what was handled",
+        )
+        calls = program.metric("penstock_handler_seconds_count", "consumer:billing")
+        batches = program.metric("penstock_handler_seconds_count", "consumer:mailing")
+        assert (calls, batches >= 1) == (3, True)
+        page = program.get("/metrics")[1]
+        assert 'penstock_lag_events{subscription="billing"} ' in page
+        assert 'penstock_held_leases{worker="consumer:mailing"} ' in page
+        assert program.get("/livez") == (200, "ok\n")
+        assert program.get("/readyz") == (200, "ok\n")
+        (tmp_path / "gate").touch()
+        penstock.publish(connection, "shop/orders", b"4")
+        drain(connection)
+        until(lambda: len(_lines(tmp_path / "journal")) == 4, "a handler is at work")
+        program.terminate()
+        until(lambda: program.get("/readyz")[0] == 503, "it is not ready while it drains")
+        assert program.get("/readyz")[1] == "not ready: draining\n"
+        (tmp_path / "gate").unlink()
+        assert program.exit_code() == 0
+    finally:
+        program.kill()
+
+
+def test_a_wrong_option_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PENSTOCK_WORKER_HTTPPORT", "80")
+    assert run(["worker", "application:app"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the nearest is PENSTOCK_WORKER_HTTP_PORT" in line
 
 
 def test_a_second_signal_aborts(start: Start, tmp_path: Path) -> None:

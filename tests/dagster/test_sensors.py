@@ -7,9 +7,9 @@ import pytest
 
 from dagster_project.naming import epoch_name, epochs_name
 from dagster_project.sensors import Attempt, _ranges
-from ops.sequence import sequence
 from penstock.database import call
 from penstock.subscriptions import stream
+from penstock.upkeep.sequencing import sequence
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
 from tests.dagster.test_load import DOWN, SLUG
 from tests.kit.log import part

@@ -13,9 +13,9 @@ import pytest
 from psycopg import sql
 
 import penstock
-from ops.restore import report_position
 from penstock.database import migrate
 from penstock.doctor import Limits, Severity, doctor
+from penstock.log.restores import report_position
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import ROOT, TOPIC, Connection, Run, begin, only
 from tests.kit.log import backend_pid, part, wait_until_blocked

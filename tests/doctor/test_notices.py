@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 import penstock
-from ops.sequence import sequence_round
 from penstock import database, subscriptions
 from penstock.database import migrate
 from penstock.doctor import doctor
+from penstock.upkeep.sequencing import sequence_round
 from resources.embedded import EmbeddedPostgres
 from tests.doctor.kit import TOPIC, begin, only
 from tests.guards import without_guard
@@ -69,7 +69,7 @@ def test_the_log_goes_on(full: tuple[str, psycopg.Connection]) -> None:
 def test_the_log_goes_on_when_it_fills_behind_the_look(
     full: tuple[str, psycopg.Connection],
 ) -> None:
-    """Guard: ops.sequence._announced. Without announce()'s look a pass cannot commit."""
+    """Guard: upkeep.sequencing._announced. Without announce()'s look a pass cannot commit."""
     with psycopg.connect(full[0], autocommit=True) as connection:
         kept = connection.execute("SELECT pg_get_functiondef('penstock.announce'::regproc)")
         whole = kept.fetchone()

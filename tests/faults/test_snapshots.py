@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.restore import histories
+from penstock.log.histories import histories
 from tests import servers
 from tests.faults.mixed import Mixed
 from tests.faults.snapshots import volume

@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ops.sequence import sequence_round
 from penstock import database
 from penstock.consumer.consumer import Batch, Consumer
 from penstock.consumer.worker import ConsumerWorker
 from penstock.errors import PenstockError
 from penstock.publishing.publish import publish
 from penstock.records import Event
+from penstock.upkeep.sequencing import sequence_round
 from tests.faults.crowd import crowd_on
 from tests.faults.history import Recorder
 from tests.faults.hooks import Failpoints, Recorded, label_of

@@ -47,7 +47,7 @@ def relayed(folder: Path, count: int) -> bool:
 
 def test_every_verb_is_registered() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    verbs = {"archive", "backfill", "clean", "daemon", "relay", "seal", "sequence", "sweep"}
+    verbs = {"archive", "backfill", "clean", "daemon", "relay", "seal"}
     assert verbs <= project["entry-points"]["penstock.commands"].keys()
 
 

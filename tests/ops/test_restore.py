@@ -9,8 +9,8 @@ import psycopg
 
 from ops.health import health
 from ops.policy_file import Policies
-from ops.restore import report_position
 from penstock.cli.exit_codes import EXIT_NO
+from penstock.log.restores import report_position
 from tests.kit.log import part
 from tests.ops.conftest import TOPIC, Run
 

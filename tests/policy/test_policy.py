@@ -14,11 +14,11 @@ from ops.health import health
 from ops.policy import NO_TOPIC, Drift
 from ops.policy_file import Policies
 from ops.seal import seal
-from ops.sequence import sequence
 from penstock import subscriptions
 from penstock.database import call
 from penstock.doctor import Finding, Severity
 from penstock.subscriptions import policies as in_force, stream
+from penstock.upkeep.sequencing import sequence
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import psycopg
 
-from ops.sequence import sequence_round
 from penstock.subscriptions import stream
 from penstock.topics import names
+from penstock.upkeep.sequencing import sequence_round
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBSCRIPTION = "to-the-sink"

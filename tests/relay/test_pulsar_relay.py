@@ -11,9 +11,9 @@ import pytest
 
 from ops.relay import Relay
 from ops.relay_block import Backoff
-from ops.restore import reconcile
 from ops.sinks.base import SinkMisconfigured
 from ops.sinks.pulsar import PulsarSink
+from penstock.log.histories import reconcile
 from penstock.subscriptions import stream
 from tests.relay.chaos import PARTITIONS, SUBSCRIPTION, Chaos, Difference, Stuck, chaos, compare
 from tests.relay.conftest import Broker

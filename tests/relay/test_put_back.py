@@ -13,9 +13,9 @@ from psycopg import sql
 
 from ops.relay import Relay
 from ops.relay_block import Backoff
-from ops.restore import restore_status
 from ops.sinks.jsonl import JsonlSink
 from penstock import database
+from penstock.log.histories import restore_status
 from penstock.subscriptions import stream
 from tests.doctor.pooler import Pooler
 from tests.kit.log import drain, known_as, topic, wait_until

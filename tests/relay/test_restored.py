@@ -16,12 +16,12 @@ import pytest
 
 from ops.relay import Relay, RelayResult
 from ops.relay_block import Backoff
-from ops.restore import reconcile, restore_status
 from ops.sinks.base import Sink
 from ops.sinks.jsonl import JsonlSink
 from ops.sinks.pulsar import PulsarSink
 from penstock import log
 from penstock.errors import LogBehind
+from penstock.log.histories import reconcile, restore_status
 from penstock.subscriptions import stream
 from tests.kit.log import drain, put, topic
 from tests.kit.storage import many

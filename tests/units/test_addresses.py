@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from consumers.settings import Settings
-from consumers.workers import SequencerWorker, SweepWorker
 from penstock import database
 from penstock.cli import main
 from penstock.database import address, config
 from penstock.errors import ConfigurationError, DatabaseUnavailable, PenstockError
+from penstock.upkeep.workers import SequencerWorker, SweepWorker
 
 SECRET = "s3cret"
 SCHEMES = ("postgresql", "postgres", "postgresql+psycopg", "mysql", "mariadb", "mysql+pymysql")

@@ -15,13 +15,13 @@ from penstock.errors import MissingExtra
 from penstock.leases.coordination import etcd, redis
 
 EXTRAS: dict[str, tuple[Callable[[], object], str]] = {
-    "psycopg": (lambda: database.connect("postgresql://h/x"), "penstock[postgres]"),
-    "pymysql": (lambda: database.connect("mysql://h/x"), "penstock[mysql]"),
-    "redis": (lambda: redis._client("redis://h"), "penstock[redis]"),
-    "etcd3gw": (lambda: etcd._client("etcd://h"), "penstock[etcd]"),
+    "psycopg": (lambda: database.connect("postgresql://h/x"), "psycopg[binary]"),
+    "pymysql": (lambda: database.connect("mysql://h/x"), "pymysql"),
+    "redis": (lambda: redis._client("redis://h"), "redis"),
+    "etcd3gw": (lambda: etcd._client("etcd://h"), "etcd3gw"),
     "pulsar": (
         lambda: open_sink("pulsar://h:1/public/default?admin=http://h:1"),
-        "penstock[platform]",
+        "pulsar-client",
     ),
 }
 

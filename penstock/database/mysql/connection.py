@@ -441,5 +441,5 @@ def _pymysql() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pymysql":
             raise
-        raise MissingExtra("pymysql", "penstock[mysql]") from None
+        raise MissingExtra("pymysql", "pymysql") from None
     return pymysql

@@ -111,6 +111,6 @@ check_pressure: BEGIN
     END IF;
     SELECT MAX(m.measured_at) INTO last_measure FROM pressure_measured AS m;
     IF NOT COALESCE(last_measure > UTC_TIMESTAMP(6) - INTERVAL 5 SECOND, FALSE) THEN
-        CALL refuse('PS022', 'nobody gives events their sequences: start the sequencer');
+        CALL refuse('PS022', 'nobody gives events their sequences: start penstock upkeep');
     END IF;
 END;

@@ -94,7 +94,7 @@ BEGIN
         SELECT FROM pressure_measured AS m WHERE m.measured_at > clock_timestamp() - interval '5 seconds'
     ) AND EXISTS (SELECT FROM waiting_events(1)) THEN
         PERFORM refuse('PS022', format('topic "%s": nobody gives events their sequences', limited[1]),
-                       'Start the sequencer: penstock daemon, or penstock sequence. Nothing was published.');
+                       'Start the sequencer: penstock upkeep, or once: penstock sequence. Nothing was published.');
     END IF;
 END
 $$;

@@ -15,12 +15,12 @@ import pytest
 
 from ops import relay_block
 from ops.relay import Relay
-from ops.restore import reconcile, restore_status
 from ops.sinks.base import Block
 from penstock.consumer.committing import Committer
 from penstock.consumer.consumer import Consumer
 from penstock.errors import LogBehind
 from penstock.leases.database_keeper import LeaseKeeper
+from penstock.log.histories import reconcile, restore_status
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.ops.test_relay import FAST, Scripted

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import penstock
-from ops.restore import reconcile, report_position, restore_status
 from penstock import log
 from penstock.errors import LogBehind, PenstockError, SubscriptionNotFound, TopicNotFound
-from penstock.log.restores import Seen, require_log
+from penstock.log.histories import reconcile, restore_status
+from penstock.log.restores import Seen, report_position, require_log
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without

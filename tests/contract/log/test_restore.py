@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 import pytest
 
-from ops.restore import histories, reconcile, report_position, restore_status
 from penstock import database, log, subscriptions
 from penstock.cli import exit_codes, main
 from penstock.errors import InvalidArgument, LogBehind, StaleLease, TopicNotFound
 from penstock.leases.database_keeper import LeaseKeeper
 from penstock.leases.heartbeat import Heart
-from penstock.log.restores import Seen, require_log
+from penstock.log.histories import histories, reconcile, restore_status
+from penstock.log.restores import Seen, report_position, require_log
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import kill, open_transaction, sql

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from ops.restore import histories, reconcile, report_position, restore_status
 from penstock import database, log
 from penstock.database.migrate import migrate
 from penstock.errors import LogBehind, PenstockError
+from penstock.log.histories import histories, reconcile, restore_status
+from penstock.log.restores import report_position
 from penstock.publishing import known_topics
 from penstock.publishing.publish import publish_batch
 from penstock.records import Lease, Message

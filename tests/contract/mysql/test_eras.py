@@ -13,8 +13,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from ops.restore import histories, reconcile
 from penstock import database, log
+from penstock.log.histories import histories, reconcile
 from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
 from penstock.subscriptions import stream

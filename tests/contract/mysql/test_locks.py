@@ -9,10 +9,10 @@ from typing import Any
 import pymysql
 import pytest
 
-from ops.sequence import sequence_round
 from penstock import Message, database, log
 from penstock.publishing.publish import publish_batch
 from penstock.topics import names
+from penstock.upkeep.sequencing import sequence_round
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import open_transaction, sql
 from tests.kit.log import TOPIC, put, texts, topic
@@ -103,7 +103,7 @@ def _deadlocked(db: MySQLDatabase, run: Callable[[Any], Any]) -> Future[Any]:
 
 
 def test_a_deadlock_ends_a_pass_and_no_sequencer(mysql_db: MySQLDatabase) -> None:
-    """F5, F12. Guard: ops.sequence.unless_locked; the next pass does what this one had to leave."""
+    """F5, F12. Guard: upkeep.sequencing.unless_locked; the next pass does what this one had to."""
     assert _deadlocked(mysql_db, sequence_round).result().busy
     own = mysql_db.connect()
     assert sequence_round(own).events == 2

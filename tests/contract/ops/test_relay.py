@@ -14,7 +14,6 @@ from ops.relay import Relay
 from ops.relay_block import Backoff, relay_once
 from ops.sinks.base import Block, EventRefused, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
-from ops.sweep import sweep
 from penstock import database
 from penstock.errors import BelowLowSequence, StaleLease
 from penstock.log.restores import Seen
@@ -22,6 +21,7 @@ from penstock.records import Lease
 from penstock.subscriptions import stream
 from penstock.subscriptions.dead_letters import dead_letters
 from penstock.subscriptions.stream import Membership
+from penstock.upkeep.sweeping import sweep
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
 from tests.contract.stream_kit import Guard, end_lease, without

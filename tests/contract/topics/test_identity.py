@@ -14,12 +14,12 @@ import pytest
 
 from ops.relay import Relay
 from ops.relay_block import Backoff
-from ops.restore import histories, reconcile, restore_status
 from ops.sinks.base import Block
 from ops.sinks.jsonl import JsonlSink
 from penstock.errors import TopicNotFound
 from penstock.leases.database_keeper import LeaseKeeper
 from penstock.log import tail
+from penstock.log.histories import histories, reconcile, restore_status
 from penstock.subscriptions import stream
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 
 import penstock
-from penstock.cli import plugins
+from penstock.cli import commands
 from penstock.database import catalog, migrate
 from tests import command
 from tests.command import Result
@@ -175,6 +177,7 @@ class Entry:
 
     def __init__(self, name: str, found: Any) -> None:
         self.name = name
+        self.module = f"ops.{name}"
         self._found = found
 
     def load(self) -> Any:
@@ -184,7 +187,8 @@ class Entry:
 
 
 def register(patch: pytest.MonkeyPatch, *entries: Entry) -> None:
-    patch.setattr(plugins, "entry_points", lambda group: entries)
+    """Only these are registered, for a command that is made now."""
+    patch.setattr(commands, "entry_points", lambda group: entries)
 
 
 def test_a_command_of_the_platform_runs(
@@ -192,35 +196,89 @@ def test_a_command_of_the_platform_runs(
 ) -> None:
     seen: list[str] = []
 
-    def relay(topic: str) -> None:
-        """Relay a topic."""
+    def mirror(topic: str) -> None:
+        """Mirror a topic."""
         seen.append(topic)
 
-    register(monkeypatch, Entry("relay", relay))
-    assert "Relay a topic." in run("--help").out
-    assert run("relay", "bank/accounts").code == 0
+    register(monkeypatch, Entry("mirror", mirror))
+    assert "Mirror a topic." in run("--help").out
+    assert run("mirror", "bank/accounts").code == 0
     assert seen == ["bank/accounts"]
 
 
 @pytest.mark.parametrize(
-    ("module", "remedy"),
-    [("ops.relay", "checkout of Penstock"), ("pyspark", "pip install 'penstock[platform]'")],
+    ("name", "module", "remedy"),
+    [
+        ("relay", "ops", "checkout of Penstock"),
+        ("more", "ops.more", "checkout of Penstock"),
+        ("more", "pyspark", "run `make setup` in the checkout"),
+    ],
 )
-def test_a_command_whose_platform_is_missing_stays_visible(
-    run: Run, monkeypatch: pytest.MonkeyPatch, module: str, remedy: str
+def test_a_command_whose_platform_is_missing_is_one_line_of_help(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, module: str, remedy: str
 ) -> None:
-    register(monkeypatch, Entry("relay", ModuleNotFoundError("no", name=module)))
-    assert "relay" in run("--help").out
+    """A call of it says what to do."""
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    register(monkeypatch, Entry(name, ModuleNotFoundError("no", name=module)))
+    shown = run("--help").out
+    assert shown.count(name) == 1
+    assert f"In a checkout of Penstock, after `make setup`: {name}." in " ".join(shown.split())
+    assert "Not installed" not in shown
     for arguments in ([], ["bank/accounts", "--sink", "file"], ["--help"]):
-        result = run("relay", *arguments)
+        result = run(name, *arguments)
         said = " ".join((result.out + result.err).split())
-        assert remedy.split()[0] in said
+        assert remedy in said
         assert result.code == (0 if "--help" in arguments else 2)
 
 
+@pytest.mark.parametrize("error", [psycopg.OperationalError("gone"), pymysql.OperationalError(1)])
+def test_what_a_driver_says_is_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The database ended a session under a command, say."""
+
+    def broken() -> None:
+        """Fail."""
+        raise error
+
+    register(monkeypatch, Entry("broken", broken))
+    result = run("broken")
+    assert (result.code, result.err.count("\n")) == (3, 1)
+    assert "the database refused" in result.err
+
+
+def test_the_page_of_commands_says_what_each_command_says() -> None:
+    """It loads none of them, so it has their first sentences written down."""
+    for name, (_, about) in commands.OWN.items():
+        assert first_paragraph(commands.load(name)) == about
+    entries = {each.name: each for each in importlib.metadata.entry_points(group=commands.GROUP)}
+    for name, about in commands.OF_THE_PLATFORM.items():
+        assert first_paragraph(commands._load(entries[name])) == about
+
+
+def first_paragraph(command: Any) -> str:
+    return " ".join(str(command.help).split("\n\n")[0].split())
+
+
+def test_the_page_of_commands_loads_none_of_them() -> None:
+    program = (
+        "import sys; from penstock.cli.main import run; run(['--help']); "
+        "print([m for m in sys.modules if m.startswith(('penstock.', 'ops', 'consumers'))],"
+        " file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+    loaded = set(ast.literal_eval(done.stderr.strip()))
+    of_the_page = {"main", "exit_codes", "root", "commands"}
+    assert loaded == {
+        "penstock.errors", "penstock.cli", *(f"penstock.cli.{each}" for each in of_the_page)
+    }  # fmt: skip
+
+
 def test_the_entry_points_of_this_project_load_or_say_what_is_missing() -> None:
-    for entry in importlib.metadata.entry_points(group=plugins.GROUP):
-        assert plugins._load(entry) is not None
+    for entry in importlib.metadata.entry_points(group=commands.GROUP):
+        assert commands._load(entry) is not None
 
 
 def test_importing_penstock_needs_only_the_standard_library() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 
-from ops.sequence import sequence_round
 from penstock import database, log
 from penstock.consumer.consumer import Consumer
 from penstock.database import sessions
@@ -18,6 +17,7 @@ from penstock.leases.database_keeper import LeaseKeeper
 from penstock.publishing.publish import publish
 from penstock.records import Event, Lease
 from penstock.subscriptions import stream
+from penstock.upkeep.sequencing import sequence_round
 from tests.guards import without_guard
 from tests.kit.log import put, topic
 from tests.kit.stream import SUBSCRIPTION

@@ -17,10 +17,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.restore import reconcile, report_position
 from penstock import database, log, subscriptions
 from penstock.database.migrate import migrate
 from penstock.errors import PenstockError
+from penstock.log.histories import reconcile
+from penstock.log.restores import report_position
 from penstock.subscriptions import stream
 from penstock.topics import names
 from resources.embedded import EmbeddedPostgres

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from ops.clean import drop_slices
-from ops.restore import histories, reconcile
 from penstock import database, log
 from penstock.errors import LogBehind
+from penstock.log.histories import histories, reconcile
 from penstock.subscriptions import stream
 from penstock.subscriptions.stream import Membership
 from penstock.topics import names

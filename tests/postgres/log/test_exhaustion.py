@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from ops.clean import drop_slices
-from ops.restore import histories, reconcile
 from ops.storage import SliceState
 from penstock import log
 from penstock.database.migrate import migrate
 from penstock.errors import PenstockError
+from penstock.log.histories import histories, reconcile
 from resources.embedded import EmbeddedPostgres
 from resources.system_user import as_server_user
 from tests.guards import without_guard

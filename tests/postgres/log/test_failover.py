@@ -16,10 +16,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.restore import histories
 from penstock import log
 from penstock.database.migrate import migrate
 from penstock.errors import LogBehind, PenstockError
+from penstock.log.histories import histories
 from penstock.subscriptions import stream
 from resources.embedded import EmbeddedPostgres
 from resources.system_user import give_to_server_user

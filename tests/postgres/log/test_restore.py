@@ -16,10 +16,11 @@ import psycopg
 import pytest
 
 from ops.clean import drop_slices
-from ops.restore import histories, reconcile, report_position, restore_status
 from penstock import log
 from penstock.database.migrate import migrate
 from penstock.errors import InvalidArgument, LogBehind, PenstockError, StaleLease
+from penstock.log.histories import histories, reconcile, restore_status
+from penstock.log.restores import report_position
 from penstock.records import Lease
 from penstock.subscriptions import stream
 from penstock.subscriptions.stream import Membership

@@ -1,4 +1,4 @@
-"""One connection for what the daemon says of the database: whether it answers, and lags."""
+"""One connection for what the pages say of the database: whether it answers, and lags."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from consumers import waiting
-from consumers.metrics import Figures
 from penstock import database, log, subscriptions
 from penstock.database import pace as reconnect
+from penstock.upkeep import waiting
+from penstock.upkeep.metrics import Figures
 
-logger = logging.getLogger("penstock.daemon")
+logger = logging.getLogger(__name__)
 
 #: How old an answer may be: probes and scrapes of several systems cost one question.
 FRESH_SECONDS = 1.0
@@ -22,16 +22,20 @@ MEASURE_SECONDS = 5.0
 STATEMENT_TIMEOUT_MS = 2_000
 #: How long a request waits for another one that asks the database already.
 PATIENCE_SECONDS = 3.0
+#: Events of a transaction that was long open are old when they appear: the next pass takes them.
+LOOK_AGAIN_SECONDS = 0.5
+#: What lies between the two looks.
+pause = time.sleep
 #: More subscriptions than this are one figure together, under this name.
 MOST_SUBSCRIPTIONS = waiting.MOST_SUBSCRIPTIONS
 THE_OTHERS = waiting.THE_OTHERS
 
 
 class Watch:
-    """Asks the database when somebody asks the daemon, and not otherwise.
+    """Asks the database when somebody asks for a page, and not otherwise.
 
-    ``served`` are the subscriptions that the daemon reads; with ``everything``, its lags are those
-    of all subscriptions.
+    ``served`` are the subscriptions that the program reads; with ``everything``, its lags are those
+    of all subscriptions.  With ``waiting_seconds`` it also looks whether somebody sequences.
     """
 
     def __init__(
@@ -40,8 +44,10 @@ class Watch:
         served: list[str],
         *,
         everything: bool,
+        waiting_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.waiting_seconds = waiting_seconds
         self._url = url
         self._served = served
         self._everything = everything
@@ -49,20 +55,17 @@ class Watch:
         self._lock = threading.Lock()
         self._connection: database.Connection | None = None
         self._asked_at = self._measured_at = float("-inf")
-        self._problem = ""
+        self._problem = self._stalled = ""
         self._figures: Figures = {}
 
     def problem(self) -> str:
         """Why the database cannot be worked with now, or ''."""
-        if not self._lock.acquire(timeout=PATIENCE_SECONDS):
-            return "the database does not answer"
-        try:
-            if self._clock() - self._asked_at > FRESH_SECONDS:
-                self._problem = self._ask(lambda each: database.execute(each, "SELECT 1"))
-                self._asked_at = self._clock()
-            return self._problem
-        finally:
-            self._lock.release()
+        return self._looked()[0]
+
+    def not_ready(self) -> str:
+        """The same, and that events wait which nobody sequences."""
+        problem, stalled = self._looked()
+        return problem or stalled
 
     def figures(self) -> Figures:
         """Lags and what the database counts; only that it is down, when it is."""
@@ -82,6 +85,38 @@ class Watch:
         with self._lock:
             self._drop()
 
+    def _looked(self) -> tuple[str, str]:
+        """What is wrong with the database, and with its sequencer."""
+        if not self._lock.acquire(timeout=PATIENCE_SECONDS):
+            return "the database does not answer", ""
+        try:
+            if self._clock() - self._asked_at > FRESH_SECONDS:
+                before, self._problem = self._problem, self._ask(self._look)
+                self._asked_at = self._clock()
+                if before and not self._problem:
+                    logger.info("the database can be worked with again")
+            return self._problem, self._stalled
+        finally:
+            self._lock.release()
+
+    def _look(self, connection: Any) -> None:
+        if self.waiting_seconds is None:
+            database.execute(connection, "SELECT 1")
+        else:
+            self._stalled = self._waiting(connection, self.waiting_seconds)
+
+    def _waiting(self, connection: Any, limit: float) -> str:
+        """That events wait for longer than this without a pass of anybody."""
+        if float(database.call(connection, "unsequenced")[0][1]) <= limit:
+            return ""
+        if not self._stalled:
+            pause(LOOK_AGAIN_SECONDS)
+        found = log.status(connection)
+        age, last_pass = found.unsequenced_age_seconds, found.last_pass_age_seconds
+        if age <= limit or (last_pass is not None and last_pass <= limit):
+            return ""
+        return f"events have waited for {age:.0f} s for their sequence, and no pass was made"
+
     def _ask(self, question: Callable[[Any], Any]) -> str:
         """What is wrong, or ''; a connection that went stale is not yet a database that is down."""
         if self._connection is not None and not self._asked(question):
@@ -93,7 +128,7 @@ class Watch:
             if self._connection is None:
                 self._connection = database.connect(
                     self._url,
-                    application_name="penstock daemon",
+                    application_name="penstock watch",
                     statement_timeout_ms=STATEMENT_TIMEOUT_MS,
                 )
             question(self._connection)

@@ -13,17 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.database import call
-from penstock.log.restores import Report, report_position
-
-__all__ = [
-    "Beyond",
-    "History",
-    "Report",
-    "histories",
-    "reconcile",
-    "report_position",
-    "restore_status",
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,11 @@ class Sequenced:
 
 
 def sequence_round(
-    connection: database.Connection, *, max_events: int = PASS_EVENTS, max_passes: int = 100
+    connection: database.Connection,
+    *,
+    max_events: int = PASS_EVENTS,
+    max_passes: int = 100,
+    after_pass: Callable[[], object] = lambda: None,
 ) -> Sequenced:
     """Passes until nothing is left, at most ``max_passes``; each wakes consumers.
 
@@ -42,6 +46,7 @@ def sequence_round(
     events = passes = 0
     while passes < max_passes:
         result = unless_locked("a pass", lambda: _announced(connection, max_events), _ENDED)
+        after_pass()
         if result.busy:
             return Sequenced(events, passes, busy=True)
         events += result.sequenced

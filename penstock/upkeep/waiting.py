@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from consumers.metrics import Figures
 from penstock.errors import NotMigrated, PermissionDenied
 from penstock.log import LogStatus
 from penstock.subscriptions import dead_letters
+from penstock.upkeep.metrics import Figures
 
 #: More subscriptions than this are one figure together, under this name.
 MOST_SUBSCRIPTIONS = 1_000

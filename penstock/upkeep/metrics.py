@@ -1,25 +1,18 @@
-"""Every metric of the daemon, and the figures of its processes put together."""
+"""Every metric of a long-running program, and the figures of several processes put together."""
 
 from __future__ import annotations
 
 import bisect
 import inspect
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE_LATEST
-from prometheus_client.registry import Collector
-
+#: Prometheus's text format; rendered here, so that the wheel needs no library for it.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "penstock_"
 #: Upper bounds in seconds of the buckets of a handler's time.
 BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0)
@@ -43,7 +36,7 @@ METRICS: dict[str, About] = {
     "consumed_events": About("counter", "worker", "Events that handlers have done"),
     "consumed_batches": About("counter", "worker", "Batches that handlers have done"),
     "consumed_failures": About("counter", "worker", "Handlers that failed, and refused commits"),
-    "stale_commits": About("counter", "worker", "Commits of this daemon that the fence refused"),
+    "stale_commits": About("counter", "worker", "Commits of this program that the fence refused"),
     "relayed_events": About("counter", "worker", "Events that a sink has taken"),
     "relayed_batches": About("counter", "worker", "Blocks that a sink has taken"),
     "relayed_failures": About("counter", "worker", "Attempts that a sink refused, or lost"),
@@ -56,7 +49,7 @@ METRICS: dict[str, About] = {
     "worker_up": About("gauge", "worker", "1 while the worker has no unanswered failure", min),
     "database_reconnects": About("counter", "", "Connections that were opened after the start"),
     "database_connect_failures": About("counter", "", "Attempts to connect that failed"),
-    "database_up": About("gauge", "", "1 while the database answers the daemon", min),
+    "database_up": About("gauge", "", "1 while the database answers this program", min),
     "lag_events": About("gauge", "subscription", "Events that wait for the subscription"),
     "lag_seconds": About("gauge", "subscription", "For how long the first of them has waited"),
     "leased_partitions": About("gauge", "subscription", "Partitions that some consumer holds"),
@@ -149,47 +142,35 @@ def _together(about: About, values: list[Any]) -> float | list[float]:
 
 def exposition(figures: Figures) -> bytes:
     """The figures as Prometheus reads them."""
-    registry = CollectorRegistry()
-    registry.register(_Figures(figures))
-    return generate_latest(registry)
+    lines: list[str] = []
+    for name, about in METRICS.items():
+        samples = {label: value for (each, label), value in figures.items() if each == name}
+        if samples:
+            lines += _family(name, about, samples)
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
-class _Figures(Collector):
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
-
-    def collect(self) -> Iterator[Metric]:
-        for name, about in METRICS.items():
-            samples = {
-                label: value for (each, label), value in self._figures.items() if each == name
-            }
-            if samples:
-                yield _family(name, about, samples)
-
-
-def _family(name: str, about: About, samples: dict[str, Any]) -> Metric:
-    labels = [about.label] if about.label else []
-    kinds: dict[str, Any] = {
-        "counter": CounterMetricFamily,
-        "gauge": GaugeMetricFamily,
-        "histogram": HistogramMetricFamily,
-    }
-    family: Metric = kinds[about.kind](f"{PREFIX}{name}", about.help, labels=labels)
-    for label, value in sorted(samples.items()):
-        given = [label] if labels else []
+def _family(name: str, about: About, samples: dict[str, Any]) -> Iterator[str]:
+    full = f"{PREFIX}{name}{'_total' if about.kind == 'counter' else ''}"
+    yield f"# HELP {full} {about.help}"
+    yield f"# TYPE {full} {about.kind}"
+    for value_of_label, value in sorted(samples.items()):
+        label = f'{about.label}="{_escaped(value_of_label)}"' if about.label else ""
         if about.kind == "histogram":
-            family.add_metric(given, _buckets(value), sum_value=value[-1])  # type: ignore[attr-defined]
+            for bound, count in _buckets(value):
+                yield f'{full}_bucket{{le="{bound}",{label}}} {float(count)!r}'
+            yield f"{full}_count{{{label}}} {float(sum(value[:-1]))!r}"
+            yield f"{full}_sum{{{label}}} {float(value[-1])!r}"
         else:
-            family.add_metric(given, value)  # type: ignore[attr-defined]
-    return family
+            yield f"{full}{f'{{{label}}}' if label else ''} {float(value)!r}"
+
+
+def _escaped(label: str) -> str:
+    """The value of a label, which may be any text."""
+    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def _buckets(figure: list[float]) -> list[tuple[str, float]]:
     """Each bucket counts what the ones below it count too."""
     bounds = [*(str(each) for each in BUCKETS), "+Inf"]
-    so_far = 0.0
-    found = []
-    for bound, count in zip(bounds, figure[:-1], strict=True):
-        so_far += count
-        found.append((bound, so_far))
-    return found
+    return list(zip(bounds, itertools.accumulate(figure[:-1]), strict=True))

@@ -1,4 +1,4 @@
-"""/livez, /readyz and /metrics of the daemon."""
+"""/livez, /readyz and /metrics of a long-running program."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from consumers.metrics import CONTENT_TYPE_LATEST, exposition
-from consumers.state import State
 from penstock.errors import ConfigurationError, PortTaken
+from penstock.upkeep.metrics import CONTENT_TYPE, exposition
+from penstock.upkeep.state import State
 
 
 class HealthServer:
@@ -19,7 +19,7 @@ class HealthServer:
         answers = {
             "/livez": lambda: _verdict(state.not_live()),
             "/readyz": lambda: _verdict(state.not_ready(), "not ready: "),
-            "/metrics": lambda: (200, CONTENT_TYPE_LATEST, exposition(state.figures())),
+            "/metrics": lambda: (200, CONTENT_TYPE, exposition(state.figures())),
         }
         try:
             self._server = ThreadingHTTPServer((host, port), _handler(answers))

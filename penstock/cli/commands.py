@@ -1,0 +1,214 @@
+"""The sub-commands: those of the wheel, and those that a checkout adds.
+
+What ``penstock --help`` says of them is written here, so that the page loads none of them; a test
+compares it with what each says itself.  The platform's commands live with what they command
+(``ops``, ``consumers``) and are registered by the entry-point group ``penstock.commands``.  Where
+the platform is not installed, the page names them in one line, and a call says what is missing.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from penstock.errors import ConfigurationError
+
+GROUP = "penstock.commands"
+
+#: The packages that are run from a checkout, and are not in the wheel.
+PLATFORM = frozenset({"ops", "consumers", "resources", "dagster_project"})
+
+#: Where each command of the wheel is, and what it does.
+OWN = {
+    "migrate": ("migrations:migrate", "Install the schema, or bring it up to date."),
+    "namespace": (
+        "namespaces:app",
+        "Create, rename, move, delete and list namespaces.",
+    ),
+    "topic": (
+        "topics:app",
+        "Create, rename, move, resize, delete, list and describe topics.",
+    ),
+    "subscription": (
+        "subscriptions:app",
+        "Create, list, describe, move, pause and delete subscriptions.",
+    ),
+    "dead-letter": (
+        "dead_letters:app",
+        "Events that a subscription has given up: look at them, hand them out again, drop them.",
+    ),
+    "inbox": (
+        "inbox:app",
+        "The table by which an application's own database knows what was handled.",
+    ),
+    "rights": (
+        "rights:app",
+        "Say who may do what, and where.",
+    ),
+    "publish": (
+        "events:publish",
+        "Publish one event, in a transaction of its own; writes its event id.",
+    ),
+    "fetch": (
+        "events:fetch",
+        "Read events by sequence, up to the high watermark;"
+        " of several partitions the oldest first.",
+    ),
+    "tail": (
+        "events:tail",
+        "Write a topic's events, a line for each, partition by partition; keeps no position.",
+    ),
+    "consume": (
+        "consume:consume",
+        "Join a subscription and write the events of the partitions that it is handed.",
+    ),
+    "status": (
+        "status:status",
+        "Show the state of the schema, the topics, the subscriptions and their consumers.",
+    ),
+    "doctor": (
+        "doctor:doctor",
+        (
+            "Say what is wrong, a line for each with the command that mends it."
+            " Exit code 1: a finding."
+        ),
+    ),
+    "worker": (
+        "worker:worker",
+        "Run the consumers of an application until SIGTERM.",
+    ),
+    "upkeep": (
+        "upkeep:upkeep",
+        "Sequence events, keep storage ahead and sweep until SIGTERM: each installation needs one.",
+    ),
+    "sequence": (
+        "upkeep:sequence",
+        "Give committed events their sequences, once; `penstock upkeep` does it all the time.",
+    ),
+    "sweep": (
+        "upkeep:sweep",
+        "Free the leases of consumers that died, once.",
+    ),
+    "restore": (
+        "restore:app",
+        "See what a restore of the database lost, and go on after it.",
+    ),
+}
+
+#: What the commands of a checkout do.
+OF_THE_PLATFORM = {
+    "archive": "Bring the sealed log epochs of a topic to a target with Spark,"
+    " and verify them there.",
+    "backfill": "Make every missing copy of a topic on a target again.",
+    "clean": "Remove what retention allows to remove, and say what holds the rest.",
+    "daemon": "Run consumers, the sequencer, relays and the sweep until SIGTERM.",
+    "policy": "How subscriptions beat, lease, measure and retry, and what is kept.",
+    "relay": "Send a subscription to a sink: what is there, or --forever."
+    " Exit code 1: not all was sent.",
+    "seal": "Cut the end of a topic's partitions into log epochs.",
+}
+
+
+class Commands(TyperGroup):
+    """The root command: its own sub-commands and those of the platform."""
+
+    _for_help = False
+    _registered: list[EntryPoint] | None = None
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Own commands first, then those of the platform that can be run here."""
+        return [*OWN, *(each.name for each in self._more() if _is_here(each))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """An own command, else one of the platform, loaded now."""
+        about = OWN[cmd_name][1] if cmd_name in OWN else OF_THE_PLATFORM.get(cmd_name)
+        if self._for_help and about:
+            return TyperCommand(name=cmd_name, help=about)
+        if cmd_name in OWN:
+            return load(cmd_name)
+        return next((_load(each) for each in self._more() if each.name == cmd_name), None)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The page of all commands; it loads none that is named here."""
+        missing = [each.name for each in self._more() if not _is_here(each)]
+        if missing:
+            self.epilog = f"In a checkout of Penstock, after `make setup`: {', '.join(missing)}."
+        self._for_help = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._for_help = False
+
+    def _more(self) -> list[EntryPoint]:
+        """What is registered; looking through all that is installed takes a while."""
+        if self._registered is None:
+            found = {each.name: each for each in entry_points(group=GROUP)}
+            self._registered = [found[name] for name in sorted(found.keys() - OWN)]
+        return self._registered
+
+
+@cache
+def load(name: str) -> Any:
+    """A command of the wheel."""
+    module, _, attribute = OWN[name][0].partition(":")
+    return _command(name, getattr(import_module(f"penstock.cli.{module}"), attribute))
+
+
+def _command(name: str, found: Any) -> Any:
+    """The command that a Typer application is, or a function becomes."""
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False)
+        found.command(name=name)(function)
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+def _is_here(entry: EntryPoint) -> bool:
+    """Whether a registered command can be run; one that is known by name is not loaded for it."""
+    if entry.name in OF_THE_PLATFORM:
+        return find_spec(entry.module.partition(".")[0]) is not None
+    return not getattr(_load(entry), "is_missing", False)
+
+
+@lru_cache(maxsize=64)
+def _load(entry: EntryPoint) -> Any:
+    """A Typer application, or a function that becomes one command."""
+    try:
+        return _command(entry.name, entry.load())
+    except ModuleNotFoundError as error:
+        return _placeholder(entry.name, (error.name or "").partition(".")[0])
+
+
+def needs(package: str) -> ConfigurationError:
+    """What to say of a command for which a package is missing."""
+    if package not in PLATFORM:
+        return ConfigurationError(
+            f"the Python package {package} is not installed",
+            hint="run `make setup` in the checkout",
+        )
+    return ConfigurationError(
+        "the command belongs to the platform, which is not installed here",
+        hint="run it in a checkout of Penstock, where `make setup` installs the platform",
+    )
+
+
+def _placeholder(name: str, package: str) -> Any:
+    found = typer.Typer(add_completion=False)
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+    @found.command(
+        name=name, help=f"Not installed: {needs(package).hint}.", context_settings=settings
+    )
+    def refuse() -> None:
+        raise needs(package)
+
+    command = typer.main.get_command(found)
+    command.is_missing = True  # type: ignore[attr-defined]
+    return command

@@ -1,0 +1,87 @@
+"""What the pages say of the workers of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from penstock.consumer.supervisor import Supervisor
+from penstock.consumer.worker import ConsumerWorker
+from penstock.upkeep.metrics import Figures, Histogram
+from penstock.upkeep.watch import Watch, of_this_process
+from penstock.upkeep.workers import SequencerWorker
+
+
+class State(Protocol):
+    """One program, as its pages ask for it."""
+
+    def not_live(self) -> str:
+        """Why it has to be started again, or ''."""
+
+    def not_ready(self) -> str:
+        """Why it cannot work now, or ''."""
+
+    def figures(self) -> Figures:
+        """Every metric."""
+
+
+class Calls:
+    """How long the handlers of each worker took."""
+
+    def __init__(self) -> None:
+        self._histograms: dict[str, Histogram] = {}
+
+    def timed(self, worker: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, measured as one of this worker."""
+        return self._histograms.setdefault(worker, Histogram()).timed(function)
+
+    def figures(self) -> Figures:
+        """A histogram for each worker."""
+        return {("handler_seconds", name): each.figure() for name, each in self._histograms.items()}
+
+
+def figures_of(supervisor: Supervisor, calls: Calls) -> Figures:
+    """What the workers of this process have done."""
+    found = of_this_process() | calls.figures()
+    for worker, restarts, error in supervisor.states():
+        found["worker_restarts", worker.name] = float(restarts)
+        found["worker_up", worker.name] = 0.0 if error else 1.0
+        own = worker.counters()
+        if isinstance(worker, ConsumerWorker):
+            own |= worker.gauges()
+        found |= {(name, worker.name): value for name, value in own.items()}
+    return found
+
+
+class OneProcess:
+    """The workers run here."""
+
+    def __init__(self, supervisor: Supervisor, watch: Watch, calls: Calls) -> None:
+        self._supervisor = supervisor
+        self._watch = watch
+        self._calls = calls
+
+    def not_live(self) -> str:
+        """Workers whose loop has not gone round for too long."""
+        stuck = self._supervisor.stuck()
+        return f"stuck: {', '.join(stuck)}" if stuck else ""
+
+    def not_ready(self) -> str:
+        """While it drains, while the database is away, and while nobody sequences."""
+        if self._supervisor.draining:
+            return "draining"
+        return self._watch.not_ready() or self._silent_sequencer()
+
+    def figures(self) -> Figures:
+        """Of the workers, and of the database."""
+        return figures_of(self._supervisor, self._calls) | self._watch.figures()
+
+    def _silent_sequencer(self) -> str:
+        """A sequencer of this process that makes no pass, whether events wait or not."""
+        limit = self._watch.waiting_seconds
+        for worker, _, _ in self._supervisor.states():
+            if limit is not None and isinstance(worker, SequencerWorker):
+                silent = worker.silent_seconds()
+                if silent > limit:
+                    return f"the sequencer has made no pass for {silent:.0f} s"
+        return ""

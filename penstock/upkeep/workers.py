@@ -1,0 +1,144 @@
+"""The workers of the upkeep: each is a loop that runs until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from penstock import database, log
+from penstock.upkeep.sequencing import (
+    PASS_EVENTS,
+    Sequenced,
+    keep_up,
+    sequence_round,
+    unless_locked,
+)
+from penstock.upkeep.sweeping import sweep
+
+logger = logging.getLogger(__name__)
+
+#: An idle sequencer looks again after this long, doubling up to the setting sequencer_idle_seconds.
+BUSY_PAUSE = 0.002
+#: While there are events it looks again after this share of the time of a pass: what comes
+#: meanwhile shares the next one, and publishers and consumers have the processor too.
+BUSY_SHARE = 0.5
+UPKEEP_EVERY_SECONDS = 60.0
+#: How often what waits is measured for back pressure; a measure counts for five seconds.
+MEASURE_EVERY_SECONDS = 1.0
+PASSES_BETWEEN_MEASURES = 10
+#: A pass is made this often, whatever a look at the log says: only a pass notices a restore.
+PASS_EVERY_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class SequencerWorker:
+    """Numbers committed events: at once while there are any, else ever more rarely."""
+
+    url: str = field(repr=False)
+    max_events: int = PASS_EVENTS
+    name: str = "sequencer"
+    turned: float = field(default_factory=time.monotonic)
+    events: int = 0
+    passes: int = 0
+    runs: int = 0
+    #: When a pass last came to its end, its own or that of another sequencer beside it.
+    passed: float = field(default_factory=time.monotonic)
+    #: How long it rests at most before the next one.
+    longest: float = BUSY_PAUSE
+
+    def run(self, stop: threading.Event) -> None:
+        """Sequence until told to stop."""
+        with _connected(self) as connection:
+            idle_pause = BUSY_PAUSE
+            upkeep_due = measure_due = pass_due = 0.0
+            while not stop.is_set():
+                self.turned = time.monotonic()
+                if self.turned >= upkeep_due:
+                    self.longest = keep_up(connection).idle_seconds
+                    upkeep_due = self.turned + UPKEEP_EVERY_SECONDS
+                if self.turned < pass_due and log.nothing_waits(connection):
+                    done = Sequenced(0, 0, busy=False)
+                    self._note_pass()
+                else:
+                    pass_due = self.turned + PASS_EVERY_SECONDS
+                    done = sequence_round(
+                        connection,
+                        max_events=self.max_events,
+                        max_passes=PASSES_BETWEEN_MEASURES,
+                        after_pass=self._note_pass,
+                    )
+                if self.turned >= measure_due:
+                    unless_locked(
+                        "measuring what waits",
+                        lambda: bool(database.call(connection, "measure_pressure")),
+                        otherwise=False,
+                    )
+                    measure_due = self.turned + MEASURE_EVERY_SECONDS
+                self.events += done.events
+                self.passes += done.passes
+                took = time.monotonic() - self.turned
+                if done.events:
+                    idle_pause = BUSY_PAUSE
+                    stop.wait(min(BUSY_PAUSE, BUSY_SHARE * took))
+                else:
+                    idle_pause = min(idle_pause * 2, self.longest)
+                    stop.wait(idle_pause)
+
+    def last_turn(self) -> float:
+        """When the loop last went round."""
+        return self.turned
+
+    def counters(self) -> dict[str, float]:
+        """Events and passes."""
+        return {"sequenced_events": self.events, "sequencer_passes": self.passes}
+
+    def silent_seconds(self) -> float:
+        """For how long a pass has been due and none has come to its end."""
+        return time.monotonic() - self.passed - self.longest
+
+    def _note_pass(self) -> None:
+        self.passed = time.monotonic()
+
+
+@dataclass(slots=True)
+class SweepWorker:
+    """Collects consumers that died, also of subscriptions that nobody checks in to any more."""
+
+    url: str = field(repr=False)
+    every_seconds: float = 5.0
+    name: str = "sweep"
+    turned: float = field(default_factory=time.monotonic)
+    expired: int = 0
+    runs: int = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until told to stop."""
+        with _connected(self) as connection:
+            while not stop.is_set():
+                self.turned = time.monotonic()
+                self.expired += sweep(connection).expired_consumers
+                stop.wait(self.every_seconds * random.uniform(0.8, 1.2))
+
+    def last_turn(self) -> float:
+        """When the loop last went round."""
+        return self.turned
+
+    def counters(self) -> dict[str, float]:
+        """Consumers that were collected."""
+        return {"swept_consumers": self.expired}
+
+
+@contextmanager
+def _connected(worker: SequencerWorker | SweepWorker) -> Iterator[database.Connection]:
+    """A connection for one run; a later run is one after a failure, and says that it works."""
+    name = f"penstock {worker.name}"
+    with database.connect(worker.url, application_name=name) as connection:
+        if worker.runs:
+            logger.info("%s is connected again", worker.name)
+        worker.runs += 1
+        yield connection

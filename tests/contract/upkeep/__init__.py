@@ -1,0 +1,3 @@
+"""The log: sequences, fetching, restores, on every engine."""
+
+from __future__ import annotations
