@@ -13,7 +13,7 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
       AND e.tx < pg_snapshot_xmax(fresh_events.target)
       AND pg_visible_in_snapshot(e.tx, fresh_events.target)
       AND e.id + 0 > fresh_events.last_id
-      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id, e.due_at))
+      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.xmin, e.partition_id, e.id, e.due_at))
     UNION ALL
     SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
@@ -22,7 +22,21 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
             FROM pg_snapshot_xip(fresh_events.base) AS x (tx)
             WHERE pg_visible_in_snapshot(x.tx, fresh_events.target)))
       AND e.id + 0 > fresh_events.last_id
-      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id, e.due_at))
+      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.xmin, e.partition_id, e.id, e.due_at))
+$$;
+
+-- name: has_lower_ids
+-- Whether a tick has an event with an id up to after_id although it was published later: from a counter of ids that was set back.
+CREATE OR REPLACE FUNCTION has_lower_ids(base pg_snapshot, target pg_snapshot, last_horizon xid8, after_id bigint) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+    SELECT EXISTS (
+        SELECT FROM events AS e
+        WHERE e.tx >= LEAST(pg_snapshot_xmax(has_lower_ids.base), has_lower_ids.last_horizon)
+          AND e.tx < pg_snapshot_xmax(has_lower_ids.target)
+          AND (e.tx >= pg_snapshot_xmax(has_lower_ids.base) OR e.tx = has_lower_ids.last_horizon)
+          AND e.id + 0 <= has_lower_ids.after_id
+          AND pg_visible_in_snapshot(e.tx, has_lower_ids.target) AND is_own_number(e.tx, e.xmin))
 $$;
 
 -- name: first_id_of
@@ -82,7 +96,7 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
     WHERE e.id > near_events.last_id AND e.id <= near_events.last_id + 10 * near_events.max_events::bigint
       AND near_events.last_id > 0
       AND pg_visible_in_snapshot(e.tx, near_events.target) AND NOT pg_visible_in_snapshot(e.tx, near_events.base)
-      AND (e.id > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id, e.due_at))
+      AND (e.id > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.xmin, e.partition_id, e.id, e.due_at))
     ORDER BY e.id
     LIMIT near_events.max_events
 $$;
@@ -220,10 +234,12 @@ SET plan_cache_mode = force_generic_plan AS $$
 $$;
 
 -- name: append_few
--- One pass over a tick of few events, for a fraction of what append_chunks costs: walks the primary key between two ids, of which
--- the tick has none outside. done is false, and nothing has happened, where something is delayed, due or of a deleted topic.
+-- One pass over a tick of few events, for a fraction of what append_chunks costs: walks the primary key between two ids. done is
+-- false, and nothing has happened, where something is delayed, due or of a deleted topic, or the tick has events outside of the
+-- two, because the counter of ids was set back. last_horizon is the number of the tick before, whose transaction is looked at too.
 CREATE OR REPLACE FUNCTION append_few(
-    base pg_snapshot, target pg_snapshot, after_id bigint, newest_id bigint, due bigint, due_id bigint, now_due bigint,
+    base pg_snapshot, target pg_snapshot, last_horizon xid8, after_id bigint, newest_id bigint,
+    due bigint, due_id bigint, now_due bigint,
     OUT done boolean, OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT grown bigint[]
 )
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT
@@ -240,6 +256,13 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
                 SELECT FROM delayed AS d
                 WHERE d.due >= append_few.due AND d.due <= append_few.now_due
                   AND (d.due, d.id) > (append_few.due, append_few.due_id)
+            ) AND count(*) <= 1000 AND NOT EXISTS (
+                SELECT FROM events AS e
+                WHERE e.tx >= LEAST(pg_snapshot_xmax(append_few.base), append_few.last_horizon)
+                  AND e.tx < pg_snapshot_xmax(append_few.target)
+                  AND (e.tx >= pg_snapshot_xmax(append_few.base) OR e.tx = append_few.last_horizon)
+                  AND NOT (e.id + 0 > append_few.after_id AND e.id + 0 <= append_few.newest_id)
+                  AND pg_visible_in_snapshot(e.tx, append_few.target) AND is_own_number(e.tx, e.xmin)
             ) AND append_few.after_id >= (SELECT a.boundary_id FROM current_era() AS a) AS done
         FROM fresh AS f
     ), appended AS (
@@ -277,6 +300,8 @@ DECLARE
     issued bigint;
     settled_id bigint;
     newest bigint;
+    last_horizon xid8;
+    has_late boolean;
     begun boolean;
     is_done boolean := false;
     now_due bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
@@ -308,19 +333,29 @@ BEGIN
     begun := tick.complete;
     settled_id := tick.highest_id;
     IF begun THEN
+        last_horizon := tick.horizon;
         tick := next_tick(tick, issued);
-        -- Behind the target: of what it holds, nothing has a higher id.
-        SELECT s.last_value INTO newest FROM events_id AS s;
+        -- Behind the target: of what it holds, nothing has a higher id, unless somebody has set the sequence back. Of what is new,
+        -- append_few sees that; with late ones it walks to the end.
+        SELECT s.last_value, EXISTS (
+            SELECT FROM pg_snapshot_xip(tick.base) AS x (tx)
+            WHERE pg_visible_in_snapshot(x.tx, tick.target) AND x.tx <> last_horizon)
+        INTO newest, has_late
+        FROM events_id AS s;
         -- Below 0 somebody has set the sequence back.
         IF tick.last_id > 0 AND newest - tick.last_id BETWEEN 0 AND LEAST(max_events, 1000) - 1 THEN
             SELECT f.*, GREATEST(tick.due, now_due) AS due, false AS due_left,
                    CASE WHEN now_due < tick.due THEN tick.due_id ELSE 9223372036854775807 END AS due_id
             INTO pass
-            FROM append_few(tick.base, tick.target, tick.last_id, newest, tick.due, tick.due_id, now_due) AS f;
+            FROM append_few(tick.base, tick.target, last_horizon, tick.last_id,
+                            CASE WHEN has_late THEN 9223372036854775807 ELSE newest END,
+                            tick.due, tick.due_id, now_due) AS f;
             is_done := pass.done;
         END IF;
-        IF newest - tick.last_id <= max_events THEN
-            tick.last_id := 0;  -- The walk along the primary key pays over a backlog only.
+        -- The walk along the primary key pays over a backlog only.
+        IF newest - tick.last_id <= max_events
+            OR tick.last_id > 0 AND has_lower_ids(tick.base, tick.target, last_horizon, tick.last_id) THEN
+            tick.last_id := 0;
         END IF;
     END IF;
     IF NOT is_done THEN
@@ -366,14 +401,16 @@ $$;
 -- name: is_quiet
 -- Whether nothing can have come since the last tick, told without a lock: no id was handed out, when it was taken no transaction
 -- was open but the sequencer's own (the list of a snapshot ends below the last transaction that has ended, so its end counts
--- too), and nothing that was delayed is due.
+-- too), nothing that was delayed is due, and no event has come although no id was handed out: from a counter that was set back.
 CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boolean
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
     SELECT t.complete AND NOT t.repair AND t.highest_id = is_quiet.issued
        AND nothing_open(t)
        AND NOT EXISTS (
            SELECT FROM delayed AS d
            WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
+       AND NOT EXISTS (SELECT FROM events AS e WHERE e.tx >= pg_snapshot_xmax(t.target) AND is_own_number(e.tx, e.xmin))
        AND NOT is_other_era(t)
     FROM (SELECT * FROM ticks AS n ORDER BY n.id DESC LIMIT 1) AS t
 $$;
@@ -411,55 +448,5 @@ BEGIN
     IF pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify(current_schema() || '_log', CASE WHEN octet_length(names) <= 4000 THEN names ELSE 'all' END);
     END IF;
-END
-$$;
-
--- name: waiting_events
--- The committed events that wait for their sequence, at most so many: those of the next ticks, and what a repair has not come to.
-CREATE OR REPLACE FUNCTION waiting_events(max_events bigint) RETURNS TABLE (id bigint, partition_id bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-BEGIN
-    RETURN QUERY
-    WITH tick AS (
-        SELECT * FROM ticks AS t ORDER BY t.id DESC LIMIT 1
-    )
-    SELECT f.id, f.partition_id
-    FROM tick AS t
-    CROSS JOIN LATERAL fresh_events(
-        CASE WHEN t.repair THEN (current_era()).base WHEN t.complete THEN t.target ELSE t.base END,
-        pg_current_snapshot(),
-        CASE WHEN t.complete OR t.repair THEN 0 ELSE t.last_id END) AS f
-    UNION ALL
-    SELECT r.id, r.partition_id
-    FROM tick AS t
-    CROSS JOIN LATERAL repair_events(t) AS r
-    WHERE t.repair AND NOT t.complete
-    LIMIT waiting_events.max_events;
-END
-$$;
-
--- name: unsequenced
--- How many committed events wait for their sequence (counted up to 10,000) and for how long the oldest of them does; behind walls
--- only those of topics that the login may see.
-CREATE OR REPLACE FUNCTION unsequenced(OUT events bigint, OUT oldest_age_seconds double precision)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-BEGIN
-    IF sees_all() THEN
-        SELECT count(*), COALESCE(max(extract(epoch FROM clock_timestamp() - e.created_at)), 0)
-        INTO unsequenced.events, oldest_age_seconds
-        FROM waiting_events(10000) AS w JOIN events AS e ON e.id = w.id;
-        RETURN;
-    END IF;
-    WITH seen AS MATERIALIZED (
-        SELECT t.id FROM topics AS t WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
-    ), waiting AS MATERIALIZED (
-        SELECT w.id
-        FROM waiting_events(9223372036854775807) AS w
-        WHERE w.partition_id >> 16 IN (SELECT s.id FROM seen AS s)
-        LIMIT 10000
-    )
-    SELECT count(*), COALESCE(max(extract(epoch FROM clock_timestamp() - e.created_at)), 0)
-    INTO unsequenced.events, oldest_age_seconds
-    FROM waiting AS w JOIN events AS e ON e.id = w.id;
 END
 $$;
