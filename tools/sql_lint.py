@@ -18,13 +18,6 @@ FOLDER = ROOT / "sql"
 LONGEST_LINE = 120
 #: Migrations that were applied before there was a limit: up to this number, by dialect.
 LONG_MIGRATIONS = {"postgres": 24, "mysql": 18}
-#: Files that are still to be wrapped.
-LONG_FILES = frozenset(
-    {
-        "sql/postgres/functions/48_eras.sql",
-        "sql/postgres/functions/50_sequence.sql",
-    }
-)
 
 #: What is not written, and why.
 NOT_PORTABLE = {
@@ -110,7 +103,7 @@ def _long_lines(path: Path, text: str) -> Iterator[str]:
     is_old = (
         path.parent.name == "migrations" and int(path.name[:4]) <= LONG_MIGRATIONS[path.parts[1]]
     )
-    if is_old or path.as_posix() in LONG_FILES:
+    if is_old:
         return
     for number, line in enumerate(text.splitlines(), start=1):
         if len(line) > LONGEST_LINE:

@@ -57,8 +57,10 @@ OWN = {
     ),
     "fetch": (
         "events:fetch",
-        "Read events by sequence, up to the high watermark;"
-        " of several partitions the oldest first.",
+        (
+            "Read events by sequence, up to the high watermark;"
+            " of several partitions the oldest first."
+        ),
     ),
     "tail": (
         "events:tail",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 import typer
 
 import penstock
 from penstock.cli.commands import Commands
-from penstock.cli.embedded import found_where_none_is_configured
 
 _HELP = """Events in the database that you already have.
 
@@ -60,11 +59,17 @@ def _asks_nothing(arguments: list[str]) -> bool:
     return not arguments or not {"--help", "--version"}.isdisjoint(arguments)
 
 
+def _embedded() -> AbstractContextManager[None]:
+    from penstock.cli.embedded import found_where_none_is_configured
+
+    return found_where_none_is_configured()
+
+
 def invoke(arguments: Sequence[str]) -> int:
     """Run the command with these arguments; answers the exit code."""
     given = list(arguments)
     try:
-        with nullcontext() if _asks_nothing(given) else found_where_none_is_configured():
+        with nullcontext() if _asks_nothing(given) else _embedded():
             root(given, prog_name="penstock")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

@@ -26,8 +26,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: is_over
--- Whether an event that is not in the index of the log needs no sequence any more: its topic is deleted, or retention has taken
--- that part of the index away.
+-- Whether an event that is not in the index of the log needs no sequence any more: its topic is deleted, or retention
+-- has taken that part of the index away.
 CREATE OR REPLACE FUNCTION is_over(partition_id bigint, id bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM deleted_topics AS d WHERE d.topic_id = is_over.partition_id >> 16)
@@ -40,22 +40,46 @@ LANGUAGE sql STABLE AS $$
         WHERE f.first_sequence > 1 AND is_over.id <= f.last_id)
 $$;
 
+-- name: full_number
+-- The whole number of a transaction that has written a row, of which the row carries the lower half.
+CREATE OR REPLACE FUNCTION full_number(written xid) RETURNS xid8
+LANGUAGE sql STABLE AS $$
+    SELECT GREATEST(p.present - mod(mod(p.present, 4294967296) - written::text::bigint + 4294967296, 4294967296),
+                    0)::text::xid8
+    FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS present) AS p
+$$;
+
+-- name: is_own_number
+-- Whether an event that a restore did not bring has this number: then the transaction itself, or a later one
+-- within it, has written its row (written is its xmin). A restore has written its rows before any
+-- transaction that it is asked of began.
+CREATE OR REPLACE FUNCTION is_own_number(tx xid8, written xid) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT full_number(written) >= tx
+$$;
+
 -- name: straddles
--- Whether an event with an id from before the era is one of the few that a transaction wrote which was open when the era
--- began. An older event whose number, of another cluster, only looks like it has its place already.
-CREATE OR REPLACE FUNCTION straddles(tx xid8, partition_id bigint, id bigint, due_at timestamptz) RETURNS boolean
+-- Whether an event with an id from before the era waits for its sequence: a transaction wrote it that was
+-- open when the era began, or it took an id since that a rolled-back publish had left free, from a counter
+-- that was set back. An older event whose number, of another cluster, only looks like it was written by that
+-- cluster's restore, or has its place already.
+CREATE OR REPLACE FUNCTION straddles(
+    tx xid8, written xid, partition_id bigint, id bigint, due_at timestamptz
+) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     present eras%ROWTYPE := current_era();
 BEGIN
-    RETURN tx < present.settled AND NOT pg_visible_in_snapshot(tx, present.base) AND NOT is_placed(partition_id, id, due_at);
+    RETURN NOT pg_visible_in_snapshot(tx, present.base)
+        AND (tx < present.settled OR is_own_number(tx, written))
+        AND NOT is_placed(partition_id, id, due_at);
 END
 $$;
 
 -- name: newest_transaction
--- A transaction number above every one that was given before this call: a block with an exception handler takes one of its
--- own as soon as it writes, and the row that it writes carries the lower half. xmax of a snapshot would be too low: it is
--- one above the last transaction that has ended.
+-- A transaction number above every one that was given before this call: a block with an exception handler takes one of
+-- its own as soon as it writes, and the row that it writes carries the lower half. xmax of a snapshot would be too low:
+-- it is one above the last transaction that has ended.
 CREATE OR REPLACE FUNCTION newest_transaction() RETURNS xid8
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -72,9 +96,10 @@ END
 $$;
 
 -- name: open_era
--- Begins a new era after a restore, with a tick that repairs: it works off, by the old numbers, what the last tick of the old era
--- had not come to. If that was a repair, this one goes on with it, and with what its era has added. The order of the three looks matters: what has an id above the boundary was not committed in base,
--- and what has one up to the boundary has a number below settled.
+-- Begins a new era after a restore, with a tick that repairs: it works off, by the old numbers, what the last tick of
+-- the old era had not come to. If that was a repair, this one goes on with it, and with what its era has added. The
+-- order of the three looks matters: what has an id above the boundary was not committed in base, and what has one up to
+-- the boundary has a number below settled.
 CREATE OR REPLACE FUNCTION open_era(tick ticks) RETURNS ticks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -83,20 +108,26 @@ DECLARE
 BEGIN
     SELECT i.system_identifier, i.timeline INTO opened.system_identifier, opened.timeline FROM log_identity() AS i;
     opened.era := tick.era + 1;
-    -- Who has published since the restore took ids above the last tick's; from a counter that was set back, any that were free.
-    SELECT tick.highest_id, CASE WHEN s.last_value < tick.highest_id THEN s.last_value ELSE 0 END
-    INTO opened.doubtful_id, opened.reused_id
-    FROM events_id AS s;
+    -- Who has published since the restore took ids above the last tick's; from a counter that was set back, any that
+    -- were free. Those have numbers above that of the transaction that loaded the last tick. In its own cluster (its
+    -- writer is its horizon), and above its numbers, the tick tells of itself what came later.
+    opened.doubtful_id := tick.highest_id;
+    opened.reused_id := 0;
+    SELECT full_number(t.xmin) INTO opened.early_tx FROM ticks AS t WHERE t.id = tick.id;
+    IF opened.early_tx = tick.horizon OR opened.early_tx >= pg_snapshot_xmax(tick.target) THEN
+        opened.early_tx := NULL;
+    END IF;
     -- Raises the counters, before the boundary is looked up.
     PERFORM open_history(format('era %s: another cluster or timeline, or an earlier state of this one', opened.era));
     opened.base := committed_snapshot();
     SELECT s.last_value - (NOT s.is_called)::integer INTO opened.boundary_id FROM events_id AS s;
     opened.settled := newest_transaction();
-    INSERT INTO eras (era, system_identifier, timeline, boundary_id, base, settled, doubtful_id, reused_id)
+    INSERT INTO eras (era, system_identifier, timeline, boundary_id, base, settled, doubtful_id, reused_id, early_tx)
     VALUES (opened.era, opened.system_identifier, opened.timeline, opened.boundary_id, opened.base, opened.settled,
-            opened.doubtful_id, opened.reused_id);
+            opened.doubtful_id, opened.reused_id, opened.early_tx);
     IF tick.repair THEN
-        tick.repaired_id := GREATEST(tick.repaired_id, CASE WHEN tick.complete THEN before.boundary_id ELSE tick.last_id END);
+        tick.repaired_id := GREATEST(tick.repaired_id,
+                                     CASE WHEN tick.complete THEN before.boundary_id ELSE tick.last_id END);
     ELSE
         tick.done_id := CASE WHEN tick.complete THEN 0 ELSE tick.last_id END;
         tick.base := CASE WHEN tick.complete THEN tick.target ELSE tick.base END;
@@ -114,12 +145,15 @@ END
 $$;
 
 -- name: repair_events
--- What eras that a restore has ended left, above the tick's last_id. First the events of the era in which the last tick of all ran
--- that it did not count as committed, or had not come to. The numbers of rows and of that tick's snapshots are of one cluster;
--- those of today's may be another's, as those of the eras before it, whose events have ids up to its boundary. Second, all that
--- was published in the eras since: none of them came to a tick. Third, what straddles the beginning of one of these eras.
--- Fourth, what was published behind a restore and before its first pass: with numbers of the new cluster, so that only the index of
--- the log says whether it is there.
+-- What eras that a restore has ended left, above the tick's last_id. First the events of the era in which the last tick
+-- of all ran that it did not count as committed, or had not come to. The numbers of rows and of that tick's snapshots
+-- are of one cluster; those of today's may be another's, as those of the eras before it, whose events have ids up to
+-- its boundary. Second, all that was published in the eras since: none of them came to a tick. Third, what straddles
+-- the beginning of one of these eras. Fourth, what was published behind a restore and before its first pass: with
+-- numbers of the new cluster, so that only the index of the log says whether it is there. Its ids are above the last
+-- tick's, or, where the counter was set back, anywhere: then the transaction tells it, which has written the row
+-- itself. (reused_id is of eras that an earlier version opened.) Fifth, what took such an id while a repair was under
+-- way that this one goes on with, in the same cluster.
 CREATE OR REPLACE FUNCTION repair_events(tick ticks) RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off ROWS 1000 AS $$
     WITH bounds AS MATERIALIZED (
@@ -133,12 +167,15 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     WHERE (e.tx >= pg_snapshot_xmax((repair_events.tick).base)
            OR e.tx = ANY (ARRAY(SELECT pg_snapshot_xip((repair_events.tick).base))))
       AND NOT (pg_visible_in_snapshot(e.tx, (repair_events.tick).target) AND e.id <= (repair_events.tick).done_id)
-      AND e.id + 0 > (SELECT b.begun_id FROM bounds AS b) AND e.id + 0 <= (SELECT b.ended_id FROM bounds AS b)
+      AND (e.id + 0 > (SELECT b.begun_id FROM bounds AS b)
+           OR is_own_number(e.tx, e.xmin) AND NOT is_placed(e.partition_id, e.id, e.due_at))
+      AND e.id + 0 <= (SELECT b.ended_id FROM bounds AS b)
       AND e.id + 0 > (SELECT b.after_id FROM bounds AS b)
     UNION
     SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
-    WHERE e.id > (SELECT GREATEST(b.ended_id, b.after_id) FROM bounds AS b) AND e.id <= (SELECT b.last_id FROM bounds AS b)
+    WHERE e.id > (SELECT GREATEST(b.ended_id, b.after_id) FROM bounds AS b)
+      AND e.id <= (SELECT b.last_id FROM bounds AS b)
     UNION
     SELECT e.id, e.partition_id, e.due_at
     FROM eras AS o
@@ -153,4 +190,21 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     JOIN events AS e ON e.id > GREATEST(d.after_id, (repair_events.tick).last_id) AND e.id <= d.last_id
     WHERE o.era BETWEEN (repair_events.tick).repair_era AND (repair_events.tick).era AND d.after_id IS NOT NULL
       AND NOT is_placed(e.partition_id, e.id, e.due_at) AND NOT is_over(e.partition_id, e.id)
+    UNION
+    SELECT e.id, e.partition_id, e.due_at
+    FROM eras AS o
+    JOIN events AS e ON e.tx >= o.early_tx AND e.tx < o.settled AND e.id + 0 <= o.boundary_id
+    WHERE o.era BETWEEN (repair_events.tick).repair_era AND (repair_events.tick).era
+      AND e.id + 0 > (repair_events.tick).last_id
+      AND (is_own_number(e.tx, e.xmin) OR o.era < (repair_events.tick).era AND NOT is_over(e.partition_id, e.id))
+      AND NOT is_placed(e.partition_id, e.id, e.due_at)
+    UNION
+    SELECT e.id, e.partition_id, e.due_at
+    FROM eras AS o
+    JOIN events AS e
+        ON NOT pg_visible_in_snapshot(e.tx, o.base) AND e.tx >= pg_snapshot_xmin(o.base) AND e.id + 0 <= o.boundary_id
+    WHERE o.era BETWEEN (repair_events.tick).repair_era AND (repair_events.tick).era - 1
+      AND o.system_identifier = (SELECT a.system_identifier FROM current_era() AS a)
+      AND e.id + 0 > (repair_events.tick).last_id
+      AND is_own_number(e.tx, e.xmin) AND NOT is_placed(e.partition_id, e.id, e.due_at)
 $$;

@@ -1,9 +1,9 @@
 -- name: fresh_events
 -- The events that became visible between two snapshots and have an id above last_id. Starts from the index on tx even
--- where the planner has no statistics yet: an order by id, or a condition on the bare id, would tempt it to walk the whole
--- primary key. Transactions that are still open are not looked up, or a bulk load would cost every tick as many rows as it
--- has written. Events of before the era are numbered by its repair. Without settings of its own, it becomes a part of the
--- query that calls it, which has to switch sequential scans off.
+-- where the planner has no statistics yet: an order by id, or a condition on the bare id, would tempt it to walk the
+-- whole primary key. Transactions that are still open are not looked up, or a bulk load would cost every tick as many
+-- rows as it has written. Events of before the era are numbered by its repair. Without settings of its own, it becomes
+-- a part of the query that calls it, which has to switch sequential scans off.
 CREATE OR REPLACE FUNCTION fresh_events(base pg_snapshot, target pg_snapshot, last_id bigint)
 RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
 LANGUAGE sql STABLE ROWS 1000 AS $$
@@ -13,7 +13,8 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
       AND e.tx < pg_snapshot_xmax(fresh_events.target)
       AND pg_visible_in_snapshot(e.tx, fresh_events.target)
       AND e.id + 0 > fresh_events.last_id
-      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id, e.due_at))
+      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a)
+           OR straddles(e.tx, e.xmin, e.partition_id, e.id, e.due_at))
     UNION ALL
     SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
@@ -22,7 +23,25 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
             FROM pg_snapshot_xip(fresh_events.base) AS x (tx)
             WHERE pg_visible_in_snapshot(x.tx, fresh_events.target)))
       AND e.id + 0 > fresh_events.last_id
-      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id, e.due_at))
+      AND (e.id + 0 > (SELECT a.boundary_id FROM current_era() AS a)
+           OR straddles(e.tx, e.xmin, e.partition_id, e.id, e.due_at))
+$$;
+
+-- name: has_lower_ids
+-- Whether a tick has an event with an id up to after_id although it was published later:
+-- from a counter of ids that was set back.
+CREATE OR REPLACE FUNCTION has_lower_ids(
+    base pg_snapshot, target pg_snapshot, last_horizon xid8, after_id bigint
+) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+    SELECT EXISTS (
+        SELECT FROM events AS e
+        WHERE e.tx >= LEAST(pg_snapshot_xmax(has_lower_ids.base), has_lower_ids.last_horizon)
+          AND e.tx < pg_snapshot_xmax(has_lower_ids.target)
+          AND (e.tx >= pg_snapshot_xmax(has_lower_ids.base) OR e.tx = has_lower_ids.last_horizon)
+          AND e.id + 0 <= has_lower_ids.after_id
+          AND pg_visible_in_snapshot(e.tx, has_lower_ids.target) AND is_own_number(e.tx, e.xmin))
 $$;
 
 -- name: first_id_of
@@ -33,9 +52,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
 $$;
 
 -- name: tick_start
--- An id below every event of the tick that begins; 0 when none is known. Transactions above the base took their ids after the
--- newest horizon that lies below it; late ones are looked up, but for the one of the tick before, which took its ids after that
--- one's highest_id.
+-- An id below every event of the tick that begins; 0 when none is known. Transactions above the base took their ids
+-- after the newest horizon that lies below it; late ones are looked up, but for the one of the tick before, which
+-- took its ids after that one's highest_id.
 CREATE OR REPLACE FUNCTION tick_start(base pg_snapshot, target pg_snapshot, horizon xid8) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
@@ -59,8 +78,8 @@ END
 $$;
 
 -- name: committed_snapshot
--- What is committed now. The caller's own transaction counts as open, which pg_current_snapshot() does not say of it: what
--- it still publishes has to come with a later tick.
+-- What is committed now. The caller's own transaction counts as open, which pg_current_snapshot() does not say of it:
+-- what it still publishes has to come with a later tick.
 CREATE OR REPLACE FUNCTION committed_snapshot() RETURNS pg_snapshot
 LANGUAGE sql VOLATILE AS $$
     SELECT CASE WHEN NOT pg_visible_in_snapshot(own.tx, now.snapshot) THEN now.snapshot
@@ -72,8 +91,9 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- name: near_events
--- The first events of a large tick above last_id, in id order, found by a walk along the primary key over ten times as many
--- ids. Passes over a backlog would otherwise look through all of it, each of them; fewer than max_events say nothing.
+-- The first events of a large tick above last_id, in id order, found by a walk along the primary key
+-- over ten times as many ids. Passes over a backlog would otherwise look through all of it, each of
+-- them; fewer than max_events say nothing.
 CREATE OR REPLACE FUNCTION near_events(base pg_snapshot, target pg_snapshot, last_id bigint, max_events integer)
 RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
 LANGUAGE sql STABLE ROWS 1000 AS $$
@@ -82,17 +102,19 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
     WHERE e.id > near_events.last_id AND e.id <= near_events.last_id + 10 * near_events.max_events::bigint
       AND near_events.last_id > 0
       AND pg_visible_in_snapshot(e.tx, near_events.target) AND NOT pg_visible_in_snapshot(e.tx, near_events.base)
-      AND (e.id > (SELECT a.boundary_id FROM current_era() AS a) OR straddles(e.tx, e.partition_id, e.id, e.due_at))
+      AND (e.id > (SELECT a.boundary_id FROM current_era() AS a)
+           OR straddles(e.tx, e.xmin, e.partition_id, e.id, e.due_at))
     ORDER BY e.id
     LIMIT near_events.max_events
 $$;
 
 -- name: append_chunks
--- One pass: numbers, per partition, the next events of a tick (at most max_events, in id order) and what has come due by now
--- (in order of due and id, at least a quarter of a pass), and appends them to the index of the log in chunks of at most
--- 1,000. Events that are to come later go to delayed; those of a deleted topic are counted and go nowhere. due and due_id
--- is up to where delayed events are taken from now on; what is seen with an earlier time is numbered at once. base and target
--- are those of the tick, given beside it because taking them out of the record would cost every event two copies.
+-- One pass: numbers, per partition, the next events of a tick (at most max_events, in id order) and what has come
+-- due by now (in order of due and id, at least a quarter of a pass), and appends them to the index of the log in
+-- chunks of at most 1,000. Events that are to come later go to delayed; those of a deleted topic are counted and
+-- go nowhere. due and due_id is up to where delayed events are taken from now on; what is seen with an earlier
+-- time is numbered at once. base and target are those of the tick, given beside it because taking them out of the
+-- record would cost every event two copies.
 CREATE OR REPLACE FUNCTION append_chunks(
     tick ticks, base pg_snapshot, target pg_snapshot, max_events integer, now_due bigint,
     OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT due bigint, OUT due_id bigint, OUT due_left boolean,
@@ -101,6 +123,23 @@ CREATE OR REPLACE FUNCTION append_chunks(
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET work_mem = '32MB'
 SET plan_cache_mode = force_generic_plan AS $$
+    -- One statement in stages; what writes does so together.
+    -- stage      | what it has                                                      | made from
+    -- near       | the tick's next events by a walk along the primary key           | near_events()
+    -- near_pass  | how many those are, and whether they fill the pass               | near
+    -- far        | the tick's next events by the index on tx, if near does not      | fresh_events()
+    -- repaired   | after a restore, instead: what is not in its place               | repair_events()
+    -- fresh      | the events of the three that this pass works on                  | near, far, repaired
+    -- room       | how many, the highest id, and how many delayed ones there may be | near_pass, far, repaired
+    -- ripe       | that many of the delayed events that are due                     | delayed, room
+    -- taken      | up to where delayed events are taken, and how groups are sorted  | ripe, room, fresh
+    -- put_off    | WRITES delayed: what is to come later                            | fresh, taken
+    -- batch      | what gets a sequence now, with the time that it waited for       | fresh, ripe, taken
+    -- groups     | the ids of each partition, in the order of their sequences       | fresh, or batch
+    -- discarded  | WRITES deleted_topics: counts what nobody can read any more      | groups
+    -- heads      | the groups that stay, each with its next sequence                | groups, chunks
+    -- pieces     | these, cut at 1,000 events                                       | heads
+    -- appended   | WRITES chunks                                                    | pieces
     WITH near AS MATERIALIZED (
         SELECT n.id, n.partition_id, n.due_at
         FROM near_events(append_chunks.base, append_chunks.target, (append_chunks.tick).last_id,
@@ -152,7 +191,8 @@ SET plan_cache_mode = force_generic_plan AS $$
                     WHEN append_chunks.now_due < (append_chunks.tick).due THEN (append_chunks.tick).due_id
                     ELSE 9223372036854775807 END AS due_id,
                full_pass.due_left,
-               full_pass.ripe_events > 0 OR full_pass.with_due > 0 OR full_pass.seen < 32 * full_pass.partitions AS by_sort
+               full_pass.ripe_events > 0 OR full_pass.with_due > 0 OR full_pass.seen < 32 * full_pass.partitions
+                   AS by_sort
         FROM (
             SELECT d.ripe_events, r.with_due, r.seen, g.partitions, d.ripe_events = r.due_events AS due_left
             FROM room AS r, (SELECT count(*) AS ripe_events FROM ripe) AS d,
@@ -171,8 +211,9 @@ SET plan_cache_mode = force_generic_plan AS $$
         UNION ALL
         SELECT r.id, r.partition_id, r.due FROM ripe AS r
     ), groups AS MATERIALIZED (
-        -- Grouped by a hash, then sorted partition by partition: a third of the cost of one sort of all rows, where partitions have
-        -- many events each. Where no event has a time to wait for, ids are all that there is to sort by.
+        -- Grouped by a hash, then sorted partition by partition: a third of the cost of one sort of all
+        -- rows, where partitions have many events each. Where no event has a time to wait for, ids are
+        -- all that there is to sort by.
         SELECT g.partition_id, ARRAY(SELECT unnest(g.ids) AS id ORDER BY id) AS ids, g.size, false AS mixed
         FROM (
             SELECT f.partition_id, array_agg(f.id) AS ids, count(*)::integer AS size
@@ -208,22 +249,26 @@ SET plan_cache_mode = force_generic_plan AS $$
         INSERT INTO chunks (partition_id, first_sequence, event_count, first_id, last_id, event_ids, sequenced_at)
         SELECT p.partition_id, p.first_sequence, cardinality(p.ids),
                CASE WHEN p.mixed THEN (SELECT min(i.id) FROM unnest(p.ids) AS i (id)) ELSE p.ids[1] END,
-               CASE WHEN p.mixed THEN (SELECT max(i.id) FROM unnest(p.ids) AS i (id)) ELSE p.ids[cardinality(p.ids)] END,
+               CASE WHEN p.mixed THEN (SELECT max(i.id) FROM unnest(p.ids) AS i (id))
+                    ELSE p.ids[cardinality(p.ids)] END,
                p.ids, clock_timestamp()
         FROM pieces AS p
         RETURNING partition_id, event_count
     )
-    SELECT COALESCE(a.events, 0), r.seen, COALESCE(r.highest, (append_chunks.tick).last_id), t.due, t.due_id, t.due_left,
-           COALESCE(a.grown, '{}')
+    SELECT COALESCE(a.events, 0), r.seen, COALESCE(r.highest, (append_chunks.tick).last_id), t.due, t.due_id,
+           t.due_left, COALESCE(a.grown, '{}')
     FROM room AS r, taken AS t,
         (SELECT sum(g.event_count) AS events, array_agg(DISTINCT g.partition_id) AS grown FROM appended AS g) AS a
 $$;
 
 -- name: append_few
--- One pass over a tick of few events, for a fraction of what append_chunks costs: walks the primary key between two ids, of which
--- the tick has none outside. done is false, and nothing has happened, where something is delayed, due or of a deleted topic.
+-- One pass over a tick of few events, for a fraction of what append_chunks costs: walks the primary key between two
+-- ids. done is false, and nothing has happened, where something is delayed, due or of a deleted topic, or the tick
+-- has events outside of the two, because the counter of ids was set back. last_horizon is the number of the tick
+-- before, whose transaction is looked at too.
 CREATE OR REPLACE FUNCTION append_few(
-    base pg_snapshot, target pg_snapshot, after_id bigint, newest_id bigint, due bigint, due_id bigint, now_due bigint,
+    base pg_snapshot, target pg_snapshot, last_horizon xid8, after_id bigint, newest_id bigint,
+    due bigint, due_id bigint, now_due bigint,
     OUT done boolean, OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT grown bigint[]
 )
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT
@@ -234,12 +279,20 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
         WHERE e.id > append_few.after_id AND e.id <= append_few.newest_id
           AND pg_visible_in_snapshot(e.tx, append_few.target) AND NOT pg_visible_in_snapshot(e.tx, append_few.base)
     ), total AS MATERIALIZED (
-        SELECT count(*) AS seen, COALESCE(max(f.id), append_few.after_id) AS highest, count(f.due_at) = 0 AND NOT EXISTS (
+        SELECT count(*) AS seen, COALESCE(max(f.id), append_few.after_id) AS highest,
+               count(f.due_at) = 0 AND NOT EXISTS (
                 SELECT FROM fresh AS o JOIN deleted_topics AS d ON d.topic_id = o.partition_id >> 16
             ) AND NOT EXISTS (
                 SELECT FROM delayed AS d
                 WHERE d.due >= append_few.due AND d.due <= append_few.now_due
                   AND (d.due, d.id) > (append_few.due, append_few.due_id)
+            ) AND count(*) <= 1000 AND NOT EXISTS (
+                SELECT FROM events AS e
+                WHERE e.tx >= LEAST(pg_snapshot_xmax(append_few.base), append_few.last_horizon)
+                  AND e.tx < pg_snapshot_xmax(append_few.target)
+                  AND (e.tx >= pg_snapshot_xmax(append_few.base) OR e.tx = append_few.last_horizon)
+                  AND NOT (e.id + 0 > append_few.after_id AND e.id + 0 <= append_few.newest_id)
+                  AND pg_visible_in_snapshot(e.tx, append_few.target) AND is_own_number(e.tx, e.xmin)
             ) AND append_few.after_id >= (SELECT a.boundary_id FROM current_era() AS a) AS done
         FROM fresh AS f
     ), appended AS (
@@ -264,8 +317,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 $$;
 
 -- name: sequence
--- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late commit
--- comes with the tick after it. busy: somebody else is at it. more: call again at once. Raises PS018.
+-- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late
+-- commit comes with the tick after it. busy: somebody else is at it. more: call again at once. Raises PS018.
 CREATE OR REPLACE FUNCTION sequence(
     max_events integer DEFAULT 10000,
     OUT sequenced bigint, OUT more boolean, OUT busy boolean, OUT grown bigint[]
@@ -277,6 +330,8 @@ DECLARE
     issued bigint;
     settled_id bigint;
     newest bigint;
+    last_horizon xid8;
+    has_late boolean;
     begun boolean;
     is_done boolean := false;
     now_due bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
@@ -308,19 +363,29 @@ BEGIN
     begun := tick.complete;
     settled_id := tick.highest_id;
     IF begun THEN
+        last_horizon := tick.horizon;
         tick := next_tick(tick, issued);
-        -- Behind the target: of what it holds, nothing has a higher id.
-        SELECT s.last_value INTO newest FROM events_id AS s;
+        -- Behind the target: of what it holds, nothing has a higher id, unless somebody has set the sequence back. Of
+        -- what is new, append_few sees that; with late ones it walks to the end.
+        SELECT s.last_value, EXISTS (
+            SELECT FROM pg_snapshot_xip(tick.base) AS x (tx)
+            WHERE pg_visible_in_snapshot(x.tx, tick.target) AND x.tx <> last_horizon)
+        INTO newest, has_late
+        FROM events_id AS s;
         -- Below 0 somebody has set the sequence back.
         IF tick.last_id > 0 AND newest - tick.last_id BETWEEN 0 AND LEAST(max_events, 1000) - 1 THEN
             SELECT f.*, GREATEST(tick.due, now_due) AS due, false AS due_left,
                    CASE WHEN now_due < tick.due THEN tick.due_id ELSE 9223372036854775807 END AS due_id
             INTO pass
-            FROM append_few(tick.base, tick.target, tick.last_id, newest, tick.due, tick.due_id, now_due) AS f;
+            FROM append_few(tick.base, tick.target, last_horizon, tick.last_id,
+                            CASE WHEN has_late THEN 9223372036854775807 ELSE newest END,
+                            tick.due, tick.due_id, now_due) AS f;
             is_done := pass.done;
         END IF;
-        IF newest - tick.last_id <= max_events THEN
-            tick.last_id := 0;  -- The walk along the primary key pays over a backlog only.
+        -- The walk along the primary key pays over a backlog only.
+        IF newest - tick.last_id <= max_events
+            OR tick.last_id > 0 AND has_lower_ids(tick.base, tick.target, last_horizon, tick.last_id) THEN
+            tick.last_id := 0;
         END IF;
     END IF;
     IF NOT is_done THEN
@@ -344,12 +409,13 @@ END
 $$;
 
 -- name: is_other_era
--- Whether the transaction numbers of a tick are of another cluster or timeline, or of a future that a restore took back. Those
--- of a repair are, and it is being seen to. A counter that stands below what the tick knows was set back.
+-- Whether the transaction numbers of a tick are of another cluster or timeline, or of a future that a restore took
+-- back. Those of a repair are, and it is being seen to. A counter that stands below what the tick knows was set back.
 CREATE OR REPLACE FUNCTION is_other_era(tick ticks) RETURNS boolean
 LANGUAGE sql VOLATILE AS $$
     SELECT (i.system_identifier, i.timeline) IS DISTINCT FROM (a.system_identifier, a.timeline)
-        OR NOT (is_other_era.tick).repair AND pg_snapshot_xmax((is_other_era.tick).target) > pg_snapshot_xmax(pg_current_snapshot())
+        OR NOT (is_other_era.tick).repair
+        AND pg_snapshot_xmax((is_other_era.tick).target) > pg_snapshot_xmax(pg_current_snapshot())
         OR c.last_value < (is_other_era.tick).chunk_id OR e.last_value < (is_other_era.tick).highest_id
     FROM log_identity() AS i, current_era() AS a, chunks_id AS c, events_id AS e
 $$;
@@ -364,23 +430,26 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: is_quiet
--- Whether nothing can have come since the last tick, told without a lock: no id was handed out, when it was taken no transaction
--- was open but the sequencer's own (the list of a snapshot ends below the last transaction that has ended, so its end counts
--- too), and nothing that was delayed is due.
+-- Whether nothing can have come since the last tick, told without a lock: no id was handed out, when it was taken no
+-- transaction was open but the sequencer's own (the list of a snapshot ends below the last transaction that has
+-- ended, so its end counts too), nothing that was delayed is due, and no event has come although no id was handed
+-- out: from a counter that was set back.
 CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boolean
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
     SELECT t.complete AND NOT t.repair AND t.highest_id = is_quiet.issued
        AND nothing_open(t)
        AND NOT EXISTS (
            SELECT FROM delayed AS d
            WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
+       AND NOT EXISTS (SELECT FROM events AS e WHERE e.tx >= pg_snapshot_xmax(t.target) AND is_own_number(e.tx, e.xmin))
        AND NOT is_other_era(t)
     FROM (SELECT * FROM ticks AS n ORDER BY n.id DESC LIMIT 1) AS t
 $$;
 
 -- name: next_tick
--- The tick that follows a complete one: everything that has been committed since. issued is the newest id that was handed out
--- before the caller's transaction had a number; NULL when that is not known.
+-- The tick that follows a complete one: everything that has been committed since. issued is the newest id that was
+-- handed out before the caller's transaction had a number; NULL when that is not known.
 CREATE OR REPLACE FUNCTION next_tick(tick ticks, issued bigint) RETURNS ticks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -401,8 +470,9 @@ END
 $$;
 
 -- name: announce
--- Tells listening consumers, when the transaction commits, which partitions grew: one NOTIFY of at most 4,000 bytes, else "all".
--- None while the queue of notices is half full, because a full one would refuse the commit: consumers look by themselves too.
+-- Tells listening consumers, when the transaction commits, which partitions grew: one NOTIFY of at most 4,000
+-- bytes, else "all". None while the queue of notices is half full, because a full one would refuse the
+-- commit: consumers look by themselves too.
 CREATE OR REPLACE FUNCTION announce(grown bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -411,55 +481,5 @@ BEGIN
     IF pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify(current_schema() || '_log', CASE WHEN octet_length(names) <= 4000 THEN names ELSE 'all' END);
     END IF;
-END
-$$;
-
--- name: waiting_events
--- The committed events that wait for their sequence, at most so many: those of the next ticks, and what a repair has not come to.
-CREATE OR REPLACE FUNCTION waiting_events(max_events bigint) RETURNS TABLE (id bigint, partition_id bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-BEGIN
-    RETURN QUERY
-    WITH tick AS (
-        SELECT * FROM ticks AS t ORDER BY t.id DESC LIMIT 1
-    )
-    SELECT f.id, f.partition_id
-    FROM tick AS t
-    CROSS JOIN LATERAL fresh_events(
-        CASE WHEN t.repair THEN (current_era()).base WHEN t.complete THEN t.target ELSE t.base END,
-        pg_current_snapshot(),
-        CASE WHEN t.complete OR t.repair THEN 0 ELSE t.last_id END) AS f
-    UNION ALL
-    SELECT r.id, r.partition_id
-    FROM tick AS t
-    CROSS JOIN LATERAL repair_events(t) AS r
-    WHERE t.repair AND NOT t.complete
-    LIMIT waiting_events.max_events;
-END
-$$;
-
--- name: unsequenced
--- How many committed events wait for their sequence (counted up to 10,000) and for how long the oldest of them does; behind walls
--- only those of topics that the login may see.
-CREATE OR REPLACE FUNCTION unsequenced(OUT events bigint, OUT oldest_age_seconds double precision)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
-BEGIN
-    IF sees_all() THEN
-        SELECT count(*), COALESCE(max(extract(epoch FROM clock_timestamp() - e.created_at)), 0)
-        INTO unsequenced.events, oldest_age_seconds
-        FROM waiting_events(10000) AS w JOIN events AS e ON e.id = w.id;
-        RETURN;
-    END IF;
-    WITH seen AS MATERIALIZED (
-        SELECT t.id FROM topics AS t WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
-    ), waiting AS MATERIALIZED (
-        SELECT w.id
-        FROM waiting_events(9223372036854775807) AS w
-        WHERE w.partition_id >> 16 IN (SELECT s.id FROM seen AS s)
-        LIMIT 10000
-    )
-    SELECT count(*), COALESCE(max(extract(epoch FROM clock_timestamp() - e.created_at)), 0)
-    INTO unsequenced.events, oldest_age_seconds
-    FROM waiting AS w JOIN events AS e ON e.id = w.id;
 END
 $$;

@@ -494,8 +494,8 @@ def test_members_of_a_role_hold_its_rights(tenants: Tenants, us: str) -> None:
         assert penstock.fetch(own, THEIRS, 0, 1)
         with pytest.raises(TopicNotFound):
             penstock.publish(own, THEIRS, b"x")
-        quote = '"' if database.dialect_of(own) == "postgres" else "`"
-        database.execute(tenants.owner, f"REVOKE {quote}{outer}{quote} FROM {quote}{inner}{quote}")
+        q = '"' if database.dialect_of(own) == "postgres" else "`"
+        database.execute(tenants.owner, f"REVOKE {q}{outer}{q} FROM {q}{inner}{q}")
         rights.refresh(tenants.owner)
         with pytest.raises(TopicNotFound):
             penstock.fetch(own, THEIRS, 0, 1)

@@ -94,6 +94,22 @@ def test_a_tick_starts_from_the_index_on_tx(long_log: Connection, analysed: bool
     assert _touched(plan) <= 3 * WAITING
 
 
+@pytest.mark.parametrize("analysed", [False, True])
+@pytest.mark.parametrize("last_id", [1, EVENTS])
+def test_whether_a_tick_has_lower_ids_is_told_by_the_index_on_tx(
+    long_log: Connection, analysed: bool, last_id: int
+) -> None:
+    """Guard: no condition that the primary key could serve; a pass asks it of each tick."""
+    snapshots = _snapshots(long_log) | {"after_id": last_id, "last_horizon": "1000000"}
+    del snapshots["last_id"]
+    with long_log.transaction(force_rollback=True):
+        if analysed:
+            long_log.execute("ANALYZE penstock.events")
+        plan = plan_of(long_log, "has_lower_ids", **snapshots)
+    assert all(name.endswith("_tx_idx") for name in _indexes(plan)), _indexes(plan)
+    assert _touched(plan) <= 3 * WAITING
+
+
 def test_with_a_condition_on_the_bare_id_it_walks_the_primary_key(long_log: Connection) -> None:
     """Mutant: `e.id > last_id`, as it stood at first; every tick read the whole table."""
     with long_log.transaction(force_rollback=True):

@@ -1,0 +1,81 @@
+-- name: restored_events
+-- What waits before the first pass behind a restore, by all that the last tick can tell: its numbers are of another
+-- cluster perhaps, so what it had not counted as committed, what has a higher id, and what has been written since its
+-- row was loaded, and is not in its place.
+CREATE OR REPLACE FUNCTION restored_events(tick ticks) RETURNS TABLE (id bigint, partition_id bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+    WITH bounds AS MATERIALIZED (
+        SELECT CASE WHEN (restored_events.tick).repair THEN a.base
+                    WHEN (restored_events.tick).complete THEN (restored_events.tick).target
+                    ELSE (restored_events.tick).base END AS base,
+               (SELECT full_number(t.xmin) FROM ticks AS t WHERE t.id = (restored_events.tick).id) AS early_tx
+        FROM current_era() AS a
+    )
+    SELECT e.id, e.partition_id
+    FROM bounds AS b JOIN events AS e ON e.tx >= LEAST(b.early_tx, pg_snapshot_xmax(b.base))
+    WHERE (e.tx >= pg_snapshot_xmax(b.base) OR is_own_number(e.tx, e.xmin))
+      AND NOT is_placed(e.partition_id, e.id, e.due_at)
+    UNION
+    SELECT e.id, e.partition_id
+    FROM bounds AS b JOIN events AS e ON e.tx = ANY (ARRAY(SELECT pg_snapshot_xip(b.base)))
+    WHERE NOT is_placed(e.partition_id, e.id, e.due_at)
+    UNION
+    SELECT e.id, e.partition_id
+    FROM events AS e
+    WHERE e.id > (restored_events.tick).highest_id AND NOT is_placed(e.partition_id, e.id, e.due_at)
+    UNION
+    SELECT r.id, r.partition_id FROM repair_events(restored_events.tick) AS r WHERE (restored_events.tick).repair
+$$;
+
+-- name: waiting_events
+-- The committed events that wait for their sequence, at most so many: those of the next
+-- ticks, and what a repair has not come to.
+CREATE OR REPLACE FUNCTION waiting_events(max_events bigint) RETURNS TABLE (id bigint, partition_id bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    tick ticks%ROWTYPE;
+BEGIN
+    SELECT * INTO STRICT tick FROM ticks AS t ORDER BY t.id DESC LIMIT 1;
+    IF is_other_era(tick) THEN
+        RETURN QUERY SELECT w.id, w.partition_id FROM restored_events(tick) AS w LIMIT waiting_events.max_events;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT f.id, f.partition_id
+    FROM fresh_events(CASE WHEN tick.repair THEN (current_era()).base ELSE tick.target END, pg_current_snapshot(), 0)
+        AS f
+    UNION ALL
+    SELECT f.id, f.partition_id
+    FROM fresh_events(tick.base, tick.target, tick.last_id) AS f
+    WHERE NOT tick.complete AND NOT tick.repair
+    UNION ALL
+    SELECT r.id, r.partition_id FROM repair_events(tick) AS r WHERE tick.repair AND NOT tick.complete
+    LIMIT waiting_events.max_events;
+END
+$$;
+
+-- name: unsequenced
+-- How many committed events wait for their sequence (counted up to 10,000) and for how long the oldest of them does;
+-- behind walls only those of topics that the login may see.
+CREATE OR REPLACE FUNCTION unsequenced(OUT events bigint, OUT oldest_age_seconds double precision)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF sees_all() THEN
+        SELECT count(*), COALESCE(max(extract(epoch FROM clock_timestamp() - e.created_at)), 0)
+        INTO unsequenced.events, oldest_age_seconds
+        FROM waiting_events(10000) AS w JOIN events AS e ON e.id = w.id;
+        RETURN;
+    END IF;
+    WITH seen AS MATERIALIZED (
+        SELECT t.id FROM topics AS t WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
+    ), waiting AS MATERIALIZED (
+        SELECT w.id
+        FROM waiting_events(9223372036854775807) AS w
+        WHERE w.partition_id >> 16 IN (SELECT s.id FROM seen AS s)
+        LIMIT 10000
+    )
+    SELECT count(*), COALESCE(max(extract(epoch FROM clock_timestamp() - e.created_at)), 0)
+    INTO unsequenced.events, oldest_age_seconds
+    FROM waiting AS w JOIN events AS e ON e.id = w.id;
+END
+$$;
