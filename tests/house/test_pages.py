@@ -66,3 +66,22 @@ def test_the_index_names_every_decision() -> None:
     index = [link for link in LINK.findall(_prose(DECISIONS / "README.md")) if "#" in link]
     assert len(index) > 150
     assert sorted(index) == sorted(wanted)
+
+
+FILE = re.compile(r"[\w/]+\.(?:py|sql)\b")
+
+
+def _named_files(text: str) -> list[str]:
+    """The files that a text names; one without a folder lies beside the one before it."""
+    found: list[str] = []
+    for name in FILE.findall(text):
+        found.append(name if "/" in name else f"{Path(found[-1]).parent}/{name}")
+    return found
+
+
+def test_the_files_of_the_architecture_page_are_there() -> None:
+    """In the text, and in the picture."""
+    page, picture = ROOT / "docs" / "architecture.md", ROOT / "docs" / "images" / "architecture.svg"
+    files = _named_files(page.read_text("utf-8")) + _named_files(picture.read_text("utf-8"))
+    assert len(files) > 40
+    assert sorted({name for name in files if not (ROOT / name).is_file()}) == []
