@@ -12,8 +12,9 @@ from typing import Any
 
 from penstock.database import config
 from penstock.errors import ConfigurationError
+from penstock.upkeep import settings as shared
 from penstock.upkeep.options import Effective, option, options_of
-from penstock.upkeep.settings import UpkeepSettings
+from penstock.upkeep.settings import ServiceSettings
 
 #: What a daemon can do.
 ROLES = ("sequencer", "sweep", "relay", "consumers")
@@ -22,7 +23,7 @@ _NAMED: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(UpkeepSettings):
+class Settings(ServiceSettings):
     """The daemon's settings; the dictionaries map a subscription to what serves it."""
 
     url: str = field(repr=False)
@@ -57,6 +58,10 @@ class Settings(UpkeepSettings):
         "number", None, "a handler that takes longer failed", 0.001, 86_400
     )
     idle_seconds: float = option("number", 0.5, "the longest rest of a consumer", 0.01, 60)
+    sequencer_events: int = shared.sequencer_events()
+    sweep_seconds: float = shared.sweep_seconds()
+    waiting_seconds: float = shared.waiting_seconds()
+    reconnects_per_second: float = shared.reconnects_per_second()
 
     def subscriptions(self) -> list[str]:
         """What is read; a subscription that is given twice is there twice."""

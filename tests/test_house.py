@@ -69,6 +69,8 @@ REGISTRY = "py" + "pi.org"
     [
         ("docs/a.md", f"see {MACHINE_PATH}", "a path of one machine"),
         ("a.toml", f"index = {REGISTRY}", "the address of a registry"),
+        ("docs/a.md", "word " * 21, "105 characters, more than 100"),
+        ("docs/a.md", f"```\nx = 1\n```\n[{'word ' * 25}](b.md)", "docs/a.md:4: 127 characters"),
         ("uv.lock", "", "uv.lock names registries"),
         ("a.py", "x = 1\n" * 501, "the file has 501 lines"),
         ("a.py", "def f():\n" + "    x = 1\n" * 70, "function f has 71 lines"),
@@ -93,6 +95,7 @@ def test_each_rule_finds_its_fault(tmp_path: Path, name: str, text: str, fault: 
     ("name", "text"),
     [
         ("docs/a.md", "a relative homework/home/file, ~/work/x and an address /v1/home"),
+        ("docs/a.md", f"```\n{'x' * 101}\n```\n| {'x' * 101} |\n- [a page](b.md#{'x' * 101})\n"),
         ("a.py", "def f():\n" + "    x = 1\n" * 69),
         ("sql/a.sql", "-- name: one\n-- Why.\nSELECT 1;\n"),
         ("picture.png", b"\x89PNG\xff\xfe"),

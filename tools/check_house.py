@@ -4,7 +4,8 @@
 - nothing of the machine it was written on: no path of it, no address of a package registry;
 - no ``uv.lock`` (it names registries), no Dagster settings in pyproject.toml (they switch
   workspace.yaml off);
-- every block of SQL has a name, and a comment that explains it.
+- every block of SQL has a name, and a comment that explains it;
+- no line of Markdown longer than 100 characters, but in tables, code and addresses of links.
 
 Run it as ``python -m tools.check_house``; it exits with 1 and names every fault.
 """
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LONGEST_FUNCTION = 70
 LONGEST_FILE = 500
+LONGEST_LINE = 100
 CODE = {".py", ".sql", ".sh"}
 
 # Put together from pieces, so that this file does not find itself.
@@ -39,6 +41,8 @@ REGISTRIES = re.compile(
     )
 )  # fmt: skip
 NAMED_BLOCK = re.compile(r"^-- name: *(\S+) *$", re.MULTILINE)
+LINK_ADDRESS = re.compile(r"\]\([^)]*\)?|https?://\S+")
+FENCE = re.compile(r"^ {0,3}(```|~~~)")
 COMMENT = re.compile(r"^-- (?!name:)\S.*$", re.MULTILINE)
 
 
@@ -56,6 +60,8 @@ def check(root: Path, files: Iterable[Path]) -> Iterator[str]:
             yield from check_length(name, text)
         if path.suffix == ".py":
             yield from check_functions(name, text)
+        if path.suffix == ".md":
+            yield from check_markdown(name, text)
         if path.suffix == ".sql" and name.parts[0] == "sql":
             yield from check_sql(name, text)
         if str(name) == "pyproject.toml":
@@ -76,6 +82,18 @@ def check_length(name: Path, text: str) -> Iterator[str]:
     lines = text.count("\n")
     if lines > LONGEST_FILE:
         yield f"{name}:1: the file has {lines} lines, more than {LONGEST_FILE}"
+
+
+def check_markdown(name: Path, text: str) -> Iterator[str]:
+    """Lines of prose that are too wide to read; tables, code and addresses of links are free."""
+    in_code = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        if FENCE.match(line):
+            in_code = not in_code
+        elif not in_code and not line.startswith("|"):
+            prose = LINK_ADDRESS.sub("]", line)
+            if len(prose) > LONGEST_LINE:
+                yield f"{name}:{number}: {len(prose)} characters, more than {LONGEST_LINE}"
 
 
 def check_functions(name: Path, text: str) -> Iterator[str]:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.upkeep.options import chosen, from_environment, from_flags, option, options_of
 
 PREFIX = "PENSTOCK_UPKEEP_"
 WORKER_PREFIX = "PENSTOCK_WORKER_"
+
+# The daemon has these too.
+sequencer_events = partial(option, "whole", 10_000, "events of a pass", 1, 1_000_000)
+sweep_seconds = partial(option, "number", 5.0, "between two looks for dead consumers", 0.1, 3600)
+waiting_seconds = partial(
+    option, "number", 10.0, "without a pass for longer, /readyz is 503", 0.1, 86_400
+)
+reconnects_per_second = partial(
+    option, "number", 2.0, "attempts to connect again, of all processes", 0.1, 1000
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +44,10 @@ class ServiceSettings:
 class UpkeepSettings(ServiceSettings):
     """How events are sequenced and dead consumers are found."""
 
-    sequencer_events: int = option("whole", 10_000, "events of a pass", 1, 1_000_000)
-    sweep_seconds: float = option("number", 5.0, "between two looks for dead consumers", 0.1, 3600)
-    waiting_seconds: float = option(
-        "number", 10.0, "without a pass for longer, /readyz is 503", 0.1, 86_400
-    )
-    reconnects_per_second: float = option(
-        "number", 2.0, "attempts to connect again, of all processes", 0.1, 1000
-    )
+    sequencer_events: int = sequencer_events()
+    sweep_seconds: float = sweep_seconds()
+    waiting_seconds: float = waiting_seconds()
+    reconnects_per_second: float = reconnects_per_second()
 
 
 def upkeep_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> UpkeepSettings:

@@ -53,6 +53,10 @@ class Tenants(Protocol):
         """Make a login a member of a role of the server's."""
         ...
 
+    def take_role(self, role: str, login: str) -> None:
+        """The reverse."""
+        ...
+
     def give(self, login: str, functions: str) -> None:
         """Let a login call functions, but for any role."""
         ...
@@ -81,6 +85,9 @@ class PostgresTenants(core.Tenants):
 
     def give_role(self, role: str, login: str) -> None:
         self.owner.execute(f'GRANT "{role}" TO "{login}"'.encode())
+
+    def take_role(self, role: str, login: str) -> None:
+        self.owner.execute(f'REVOKE "{role}" FROM "{login}"'.encode())
 
     def give(self, login: str, functions: str) -> None:
         names = ", ".join(f"penstock.{each}" for each in functions.split())
@@ -123,6 +130,10 @@ class MySQLTenants:
 
     def give_role(self, role: str, login: str) -> None:
         self._run(f"GRANT `{role}` TO `{login}`")
+        rights.refresh(self.owner)
+
+    def take_role(self, role: str, login: str) -> None:
+        self._run(f"REVOKE `{role}` FROM `{login}`")
         rights.refresh(self.owner)
 
     def give(self, login: str, functions: str) -> None:

@@ -135,7 +135,7 @@ BEGIN
     ELSIF own.partitions < ensure_topic.partitions THEN
         PERFORM refuse('PS007', format('the topic "%s" is there with %s partitions, fewer than %s', left(topic, 200),
                                        own.partitions, ensure_topic.partitions),
-                       'Ask for fewer, or resize_topic() gives it more.');
+                       'Ask for fewer, or give it more: penstock topic resize.');
     END IF;
     RETURN own.id;
 END

@@ -494,8 +494,6 @@ def test_members_of_a_role_hold_its_rights(tenants: Tenants, us: str) -> None:
         assert penstock.fetch(own, THEIRS, 0, 1)
         with pytest.raises(TopicNotFound):
             penstock.publish(own, THEIRS, b"x")
-        q = '"' if database.dialect_of(own) == "postgres" else "`"
-        database.execute(tenants.owner, f"REVOKE {q}{outer}{q} FROM {q}{inner}{q}")
-        rights.refresh(tenants.owner)
+        tenants.take_role(outer, inner)
         with pytest.raises(TopicNotFound):
             penstock.fetch(own, THEIRS, 0, 1)
