@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.database import call
 from penstock.doctor.findings import Finding, duration, shell, warning
+from penstock.errors import PermissionDenied
 
 #: So many of a subscription are counted.
 _MOST_COUNTED = 10_000
@@ -28,8 +29,18 @@ class _Letters:
 
 
 def examine_letters(connection: Any) -> list[Finding]:
-    """At most one finding: the subscription with the most of them."""
-    rows = call(connection, "dead_letter_counts", subscription=None)
+    """At most one finding: the subscription with the most of them.
+
+    An upgrade brings functions that the roles get only by ``penstock rights install``: a login that
+    lives by its role is told so.
+    """
+    try:
+        rows = call(connection, "dead_letter_counts", subscription=None)
+    except PermissionDenied:
+        what = (
+            "the login may not count dead letters: its role has not the functions of this version"
+        )
+        return [warning("dead_letters", what, shell("penstock", "rights", "install"))]
     found = [each for each in (_Letters(*row) for row in rows) if each.left]
     if not found:
         return []

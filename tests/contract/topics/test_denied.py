@@ -12,6 +12,7 @@ import penstock
 from penstock import database, log
 from penstock.cli import main
 from penstock.database import config
+from penstock.doctor import doctor
 from penstock.errors import DatabaseUnavailable, NotInRole, PermissionDenied, errno_of, sqlstate_of
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.tenants import OPEN, Tenants, as_login, tenants_of, three_topics
@@ -118,3 +119,17 @@ def test_what_is_refused_elsewhere_is_left_as_it_is(tenants: Tenants) -> None:
     finally:
         cascade = b" CASCADE" if tenants.owner.__class__.__module__ == "psycopg" else b""
         tenants.owner.cursor().execute(b"DROP SCHEMA elsewhere" + cascade)
+
+
+def test_the_doctor_of_a_role_without_new_functions_says_what_gives_them(
+    db: ContractDatabase, tenants: Tenants
+) -> None:
+    """Guard: the doctor looks on when a function of this version is not its role's yet."""
+    if db.engine == "postgres":
+        db.run("REVOKE EXECUTE ON FUNCTION penstock.dead_letter_counts FROM penstock_operator")
+    else:
+        db.run("REVOKE EXECUTE ON PROCEDURE penstock.dead_letter_counts FROM penstock_operator")
+    found = doctor(tenants.url_of(tenants.login("operator")))
+    (said,) = (each for each in found if each.check == "dead_letters")
+    assert said.command == "penstock rights install"
+    assert "the functions of this version" in said.what
