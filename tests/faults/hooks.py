@@ -11,9 +11,10 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.database.steps import Steps
 from penstock.errors import PenstockError
 from penstock.records import Event, Lease
 from penstock.subscriptions import stream
@@ -75,7 +76,7 @@ class Recorded:
         self.failpoints = failpoints
         self.in_transaction = in_transaction
         self._of_thread = threading.local()  # a handler that hangs has a commit of its own
-        for name in ("join", "heartbeats", "check_in", "leave", "poll", "commit"):
+        for name in ("join", "heartbeats", "check_in", "leave", "poll", "commit_steps"):
             setattr(stream, name, getattr(self, f"_{name}")(getattr(stream, name)))
 
     def committed(self, st: str, **fields: Any) -> None:
@@ -139,11 +140,10 @@ class Recorded:
 
         return recorded
 
-    def _commit(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _commit_steps(self, call: Callable[..., Steps[None]]) -> Callable[..., Steps[None]]:
         def recorded(
-            connection: Any, member: stream.Membership, positions: Any, **options: Any
-        ) -> None:
-            wanted: list[tuple[Lease, int]] = list(positions)
+            member: stream.Membership, wanted: Sequence[tuple[Lease, int]], *more: Any
+        ) -> Steps[None]:
             begun = self.recorder.begun()
             self._of_thread.commits = [
                 {
@@ -157,7 +157,7 @@ class Recorded:
             if not self.in_transaction:
                 self.failpoints.hit("commit.before")
             try:
-                call(connection, member, wanted, **options)
+                yield from call(member, wanted, *more)
             except Exception as error:
                 known = self.in_transaction or isinstance(error, PenstockError)
                 self.committed("fail" if known else "info", error=type(error).__name__)
