@@ -14,11 +14,13 @@ import os
 import random
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
@@ -106,13 +108,18 @@ def _create(path: Path, known_as: str) -> None:
     make_durable(log)
 
 
-def committed_epochs(table: DeltaTable | None) -> Committed:
-    """The files of every log epoch that the table holds."""
+def committed_epochs(
+    table: DeltaTable | None, wanted: Collection[EpochKey] | None = None
+) -> Committed:
+    """The files of every log epoch that the table holds, or of the wanted ones alone."""
     found: Committed = {}
     if table is None:
         return found
     # `pa.table` because delta-rs answers with an Arrow table of its own kind
-    rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if wanted is not None:
+        actions = _only(actions, wanted)
+    rows: list[dict[str, Any]] = actions.to_pylist()
     for row in sorted(rows, key=lambda each: str(each["path"])):
         epoch = int(row["partition.partition"]), int(row["partition.log_epoch"])
         entry = ArchiveFile(
@@ -126,6 +133,17 @@ def committed_epochs(table: DeltaTable | None) -> Committed:
     return found
 
 
+def _only(actions: pa.Table, wanted: Collection[EpochKey]) -> pa.Table:
+    """The rows of some log epochs; without it a commit would make objects of all there are."""
+    shift = pa.scalar(1 << 32, pa.int64())
+    keys = pc.add(
+        pc.multiply(pc.cast(actions["partition.partition"], pa.int64()), shift),
+        pc.cast(actions["partition.log_epoch"], pa.int64()),
+    )
+    chosen = pa.array([(partition << 32) + epoch for partition, epoch in wanted], pa.int64())
+    return actions.filter(pc.is_in(keys, value_set=chosen))
+
+
 def commit_epoch(target: Target, known_as: str, plan: EpochPlan, file: WrittenFile) -> bool:
     """Make the file one log epoch of the table, in one transaction; False when another run did.
 
@@ -136,7 +154,9 @@ def commit_epoch(target: Target, known_as: str, plan: EpochPlan, file: WrittenFi
     """
     for _ in range(_COMMIT_ATTEMPTS):
         table = create_table(target, known_as)
-        present = tuple(entry.path for entry in committed_epochs(table).get(plan.key, []))
+        present = tuple(
+            entry.path for entry in committed_epochs(table, [plan.key]).get(plan.key, [])
+        )
         if sorted(present) != sorted(plan.replaces):
             return False
         before = table.version()

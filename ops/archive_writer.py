@@ -27,6 +27,7 @@ from ops.archive_format import (
 from ops.archive_table import WrittenFile, commit_epoch, discard
 from ops.checksum import EpochChecksum, batch_fields
 from ops.seal import EpochKey
+from ops.target_marker import check_marker
 from ops.targets import Target, make_durable
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class WrittenEpochs(WriterCommitMessage):
 
 
 class ArchiveSink(DataSource):
-    """``df.write.format("penstock_archive")`` with the options target, uri, known_as and plans."""
+    """``df.write.format("penstock_archive")`` with target, uri, installation, known_as, plans."""
 
     @classmethod
     def name(cls) -> str:
@@ -75,16 +76,23 @@ class ArchiveSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> ArchiveWriter:
         """The writer into the target that the options name."""
-        target = Target(self.options["target"], self.options["uri"])
-        return ArchiveWriter(target, self.options["known_as"], load_plans(self.options["plans"]))
+        return ArchiveWriter(
+            Target(self.options["target"], self.options["uri"]),
+            self.options["installation"],
+            self.options["known_as"],
+            load_plans(self.options["plans"]),
+        )
 
 
 class ArchiveWriter(DataSourceArrowWriter):
     """Writes log epochs and commits those that are what was sealed."""
 
-    def __init__(self, target: Target, known_as: str, plans: list[EpochPlan]) -> None:
+    def __init__(
+        self, target: Target, installation: str, known_as: str, plans: list[EpochPlan]
+    ) -> None:
         """Take what the tasks and the driver need; nothing is opened here."""
         self._target = target
+        self._installation = installation
         self._known_as = known_as
         self._plans = {plan.key: plan for plan in plans}
 
@@ -92,6 +100,7 @@ class ArchiveWriter(DataSourceArrowWriter):
         self, iterator: Iterator[pa.RecordBatch]
     ) -> WrittenEpochs:
         """In a task: one file for each log epoch of the input, complete and on the disk."""
+        check_marker(self._target, self._installation)
         folder = self._target.table_path(self._known_as)
         epochs = [
             _write_file(folder, key, (batch for _, batch in group))
@@ -101,6 +110,7 @@ class ArchiveWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: one commit for each log epoch; what differs from its seal is removed."""
+        check_marker(self._target, self._installation)
         for epoch in _epochs(messages):
             plan = self._plans[epoch.key]
             if not (

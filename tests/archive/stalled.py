@@ -63,6 +63,7 @@ def vars_of(writer: ArchiveWriter) -> dict[str, Any]:
     """The arguments that a writer was made with."""
     return {
         "target": writer._target,
+        "installation": writer._installation,
         "known_as": writer._known_as,
         "plans": list(writer._plans.values()),
     }

@@ -21,13 +21,16 @@ from ops.archive_table import (
     open_table,
     remove_leftovers,
 )
-from ops.archive_verify import CopyReading, read_copy
+from ops.archive_verify import read_copy
 from ops.archive_writer import ArchiveWriter, WrittenEpoch, WrittenEpochs
 from ops.checksum import EpochChecksum, batch_fields
+from ops.readings import CopyReading
+from ops.target_marker import mark
 from ops.targets import Target
 from penstock.errors import ConfigurationError
 from tests.archive.logs import TOPIC
 
+INSTALLATION = "00000000-0000-4000-8000-000000000000"
 EVENT_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
@@ -51,9 +54,10 @@ def _rows(plan: EpochPlan) -> pa.RecordBatch:
 
 def write(target: Target, *plans: EpochPlan) -> WrittenEpochs:
     """What a task does with log epochs."""
+    mark(target, INSTALLATION)
     create_table(target, TOPIC)
     batches = (_with_partition_columns(_rows(plan), plan) for plan in plans)
-    return ArchiveWriter(target, TOPIC, list(plans)).write(batches)
+    return ArchiveWriter(target, INSTALLATION, TOPIC, list(plans)).write(batches)
 
 
 def files_of(target: Target) -> set[Path]:
@@ -71,7 +75,7 @@ def test_a_task_alone_changes_nothing(target: Target) -> None:
         True,
         True,
     ]
-    ArchiveWriter(target, TOPIC, plans).abort([written, None])
+    ArchiveWriter(target, INSTALLATION, TOPIC, plans).abort([written, None])
     assert files_of(target) == set()
 
 
@@ -79,10 +83,13 @@ def test_a_task_that_fails_leaves_no_file(target: Target) -> None:
     """A gap in the middle of a log epoch, or a full disk: the begun file goes."""
     plan = make_plan()
     rows = _with_partition_columns(_rows(plan), plan)
+    mark(target, INSTALLATION)
     create_table(target, TOPIC)
 
     with pytest.raises(ValueError, match="4 follows 2"):
-        ArchiveWriter(target, TOPIC, [plan]).write(iter([rows.slice(0, 2), rows.slice(3)]))
+        ArchiveWriter(target, INSTALLATION, TOPIC, [plan]).write(
+            iter([rows.slice(0, 2), rows.slice(3)])
+        )
     assert files_of(target) == set()
 
 
@@ -92,7 +99,7 @@ def test_a_task_that_ran_twice(target: Target) -> None:
     write(target, plan)
     written = write(target, plan)
 
-    ArchiveWriter(target, TOPIC, [plan]).commit([written])
+    ArchiveWriter(target, INSTALLATION, TOPIC, [plan]).commit([written])
 
     ((entry,),) = committed_epochs(open_table(target, TOPIC)).values()
     assert entry.path == written.epochs[0].file.path
@@ -104,7 +111,7 @@ def test_committing_again_is_refused(target: Target) -> None:
     """A log epoch that is there stays as it is, and the second file goes."""
     plan = make_plan()
     first, second = write(target, plan), write(target, plan)
-    writer = ArchiveWriter(target, TOPIC, [plan])
+    writer = ArchiveWriter(target, INSTALLATION, TOPIC, [plan])
 
     writer.commit([first])
     writer.commit([second])
@@ -199,7 +206,7 @@ def test_leftovers_of_killed_runs_go_after_their_time(target: Target) -> None:
     plan = make_plan()
     committed = write(target, plan)
     write(target, plan)
-    ArchiveWriter(target, TOPIC, [plan]).commit([committed])
+    ArchiveWriter(target, INSTALLATION, TOPIC, [plan]).commit([committed])
 
     remove_leftovers(target, TOPIC)
     assert len(files_of(target)) == 2

@@ -32,7 +32,7 @@ ASSETS = {
 CHECKS = {
     f"{SLUG}/sequenced:no_sequence_gap",
     f"{SLUG}/sequenced:consumer_lag",
-    f"{SLUG}/archive:archive_count_and_checksum",
+    f"{SLUG}/retention:archive_count_and_checksum",
     "penstock/policies:policy_drift",
     "penstock/health:no_errors",
 }
