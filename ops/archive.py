@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 
 from ops.archive_format import SPARK_SCHEMA, TABLE_SCHEMA, EpochPlan, dump_plans
 from ops.archive_reader import EpochSource
-from ops.archive_table import Committed, committed_epochs, create_table, open_table
+from ops.archive_table import (
+    Committed,
+    committed_epochs,
+    create_table,
+    newest_of_partitions,
+    open_table,
+)
 from ops.archive_verify import read_copies
 from ops.archive_writer import ArchiveSink
 from ops.readings import CopyReading
@@ -24,7 +30,7 @@ from ops.spark import register
 from ops.target_marker import check_marker, marker_path, require_target
 from ops.targets import Target
 from penstock.database import call, connect
-from penstock.errors import EpochError, NoDiskSpace, TargetUnavailable
+from penstock.errors import EpochError, ForeignTarget, NoDiskSpace, TargetUnavailable
 from penstock.log.restores import Seen, require_log
 from penstock.records import LogEpoch
 from penstock.topics.names import describe_topic, partition_ranges
@@ -111,17 +117,12 @@ def require_archived(url: str, topic: str, target: Target) -> None:
     """LogBehind when the log does not reach what the target holds of it: one call for each run."""
     with connect(url) as connection:
         found = describe_topic(connection, topic)
-        seen: dict[int, Seen] = {}
-        for (partition, _), entries in committed_epochs(open_table(target, found.known_as)).items():
-            own = id_of(found.topic_id, partition)
-            for entry in entries:
-                place = Seen(entry.last_sequence, entry.history)
-                seen[own] = max(seen.get(own, place), place, key=_place)
+        newest = newest_of_partitions(open_table(target, found.known_as))
+        seen = {
+            id_of(found.topic_id, partition): Seen(sequence, history)
+            for partition, (history, sequence) in newest.items()
+        }
         require_log(connection, seen, f"the archive {target.name}")
-
-
-def _place(seen: Seen) -> tuple[int, int]:
-    return seen.history, seen.sequence
 
 
 def read_archive(spark: SparkSession, target: Target, known_as: str) -> DataFrame:
@@ -218,7 +219,8 @@ def _bring_lot(
 ) -> list[EpochCopy]:
     """Copies of a few log epochs; ``failed`` gets the reason of each that could not be made."""
     check_marker(job.target, job.installation)
-    committed = committed_epochs(create_table(job.target, epochs[0].known_as))
+    table = create_table(job.target, epochs[0].known_as)
+    committed = committed_epochs(table, [key_of(epoch) for epoch in epochs])
     missing = [epoch for epoch in epochs if key_of(epoch) not in committed]
     _write(job, epochs[0], _plans(job, missing, failed), failed)
     committed = _committed(job.target, epochs)
@@ -331,7 +333,7 @@ def _plans_from_copies(
             continue
         try:
             readings = read_epochs(job.spark, job.url, source, wanted)
-        except TargetUnavailable:
+        except (TargetUnavailable, ForeignTarget):
             away.append(source.name)
             continue
         committed = _committed(source, wanted)

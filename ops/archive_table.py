@@ -144,33 +144,85 @@ def _only(actions: pa.Table, wanted: Collection[EpochKey]) -> pa.Table:
     return actions.filter(pc.is_in(keys, value_set=chosen))
 
 
-def commit_epoch(target: Target, known_as: str, plan: EpochPlan, file: WrittenFile) -> bool:
-    """Make the file one log epoch of the table, in one transaction; False when another run did.
+class EpochCommitter:
+    """Makes files log epochs of one table, each in a transaction of its own.
 
-    Every commit carries an app transaction of its partition, so that of two commits that
-    started from the same version of the table one fails, and then finds the other's file.  That
-    the table has the file, not the transaction's number, says that a log epoch is there: a repair
-    of an older one must stay possible after newer ones.
+    What the table holds of the wanted log epochs is listed once and followed from there on: a
+    listing for each commit would cost more with every log epoch that was ever archived.
     """
-    for _ in range(_COMMIT_ATTEMPTS):
-        table = create_table(target, known_as)
-        present = tuple(
-            entry.path for entry in committed_epochs(table, [plan.key]).get(plan.key, [])
+
+    def __init__(self, target: Target, known_as: str, wanted: Collection[EpochKey]) -> None:
+        """Open the table, or make it."""
+        self._target = target
+        self._known_as = known_as
+        self._wanted = frozenset(wanted)
+        self._open()
+
+    def commit(self, plan: EpochPlan, file: WrittenFile) -> bool:
+        """Make the file the log epoch of the plan; False when another run did.
+
+        Every commit carries an app transaction of its partition, so that of two commits that
+        started from the same version of the table one fails, and then finds the other's file.  That
+        the table has the file, not the transaction's number, says that a log epoch is there: a
+        repair of an older one must stay possible after newer ones.
+        """
+        app_id = f"{self._known_as}/{plan.partition}@{self._target.name}"
+        for _ in range(_COMMIT_ATTEMPTS):
+            present = tuple(entry.path for entry in self._present.get(plan.key, []))
+            if sorted(present) != sorted(plan.replaces):
+                return False
+            before = self._table.version()
+            try:
+                _commit(self._table, app_id, plan, file)
+            except CommitFailedError:
+                _back_off()
+                self._open()
+                continue
+            self._table.update_incremental()
+            _make_log_durable(
+                self._target.table_path(self._known_as), before + 1, self._table.version()
+            )
+            self._follow(before, plan, file)
+            return True
+        raise EpochError(
+            f"log epoch {plan.log_epoch} of {self._known_as}/{plan.partition} could not be "
+            f"committed to {self._target.name}: other runs were faster {_COMMIT_ATTEMPTS} times",
         )
-        if sorted(present) != sorted(plan.replaces):
-            return False
-        before = table.version()
-        try:
-            _commit(table, f"{known_as}/{plan.partition}@{target.name}", plan, file)
-        except CommitFailedError:
-            _back_off()
-            continue
-        _make_log_durable(target.table_path(known_as), since=before)
-        return True
-    raise EpochError(
-        f"log epoch {plan.log_epoch} of {known_as}/{plan.partition} could not be committed to "
-        f"{target.name}: other runs were faster {_COMMIT_ATTEMPTS} times",
-    )
+
+    def _open(self) -> None:
+        self._table = create_table(self._target, self._known_as)
+        self._present = committed_epochs(self._table, self._wanted)
+
+    def _follow(self, before: int, plan: EpochPlan, file: WrittenFile) -> None:
+        """Note our own commit; when others came between, look at what they did."""
+        if self._table.version() == before + 1:
+            self._present[plan.key] = [
+                ArchiveFile(
+                    file.path, file.size, plan.event_count, plan.last_sequence, plan.history
+                )
+            ]
+        else:
+            self._present = committed_epochs(self._table, self._wanted)
+
+
+def commit_epoch(target: Target, known_as: str, plan: EpochPlan, file: WrittenFile) -> bool:
+    """The same of one log epoch."""
+    return EpochCommitter(target, known_as, [plan.key]).commit(plan, file)
+
+
+def newest_of_partitions(table: DeltaTable | None) -> dict[int, tuple[int, int]]:
+    """The newest place of each partition that the table holds: (history, last sequence)."""
+    if table is None:
+        return {}
+    actions = pa.table(table.get_add_actions(flatten=True))
+    history = ["max.history"] if "max.history" in actions.column_names else []
+    places = actions.group_by(["partition.partition", *history])
+    found: dict[int, tuple[int, int]] = {}
+    for row in places.aggregate([("max.sequence", "max")]).to_pylist():
+        partition = int(row["partition.partition"])
+        place = int(row.get("max.history") or 1), int(row["max.sequence_max"] or 0)
+        found[partition] = max(found.get(partition, place), place)
+    return found
 
 
 def discard(target: Target, known_as: str, file: WrittenFile) -> None:
@@ -232,11 +284,10 @@ def _statistics(plan: EpochPlan) -> str:
     )
 
 
-def _make_log_durable(path: Path, *, since: int) -> None:
+def _make_log_durable(path: Path, first: int, last: int) -> None:
     log = path / "_delta_log"
-    for each in log.glob("*.json"):
-        if int(each.stem) > since:
-            make_durable(each)
+    for version in range(first, last + 1):
+        make_durable(log / f"{version:020d}.json")
     make_durable(log)
 
 
