@@ -56,6 +56,7 @@ class Duties:
     health: Any
     seal: Any
     backfill: Any
+    tidy: Any
     relay: Any = None
     clean: Any = None
     archive: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class Duties:
     def all(self) -> list[Any]:
         """Every job that there is."""
         named = (self.sequence, self.sweep, self.policies, self.health, self.seal, self.backfill)
-        return [*named, *filter(None, (self.relay, self.clean)), *self.archive.values()]
+        return [*named, self.tidy, *filter(None, (self.relay, self.clean)), *self.archive.values()]
 
 
 def build(catalogue: Catalogue) -> Duties:
@@ -92,6 +93,7 @@ def build(catalogue: Catalogue) -> Duties:
         clean=_clean_job(catalogue),
         seal=_seal_job(catalogue.policies),
         backfill=_backfill_job(catalogue.policies),
+        tidy=_tidy_job(catalogue.policies),
         archive={topic: _archive_job(topic) for topic in _archived(catalogue.policies)},
     )
 
@@ -245,6 +247,36 @@ def _report_made(context: dg.OpExecutionContext, topic: str, made: Sequence[Epoc
         context.log_event(
             dg.AssetMaterialization(topic_key(topic, "archive"), partition=key, metadata=metadata)
         )
+
+
+def _tidy_job(policies: Policies) -> dg.JobDefinition:
+    @dg.op(name="remove_leftovers")
+    @evaluated
+    def run(
+        context: dg.OpExecutionContext, database: DatabaseResource, targets: ArchiveTargetResource
+    ) -> None:
+        from ops.backfill import tidy
+
+        failed: list[str] = []
+        for topic, name in _chosen(policies, "", ""):
+            try:
+                with database.connect() as connection:
+                    if not exists(connection, topic):
+                        continue
+                removed = tidy(database.url(), topic, targets.target(name))
+            except PenstockError as error:
+                context.log.exception(f"{topic} on {name}")  # noqa: G004
+                failed.append(f"{topic} on {name}: {error}")
+                continue
+            context.log.info("%s on %s: %s files removed", topic, name, len(removed))
+        if failed:
+            raise dg.Failure("\n".join(failed))
+
+    @dg.job(name="tidy", description="Remove files of killed runs and of replaced copies.")
+    def job() -> None:
+        run()
+
+    return job
 
 
 def _chosen(policies: Policies, topic: str, target: str) -> list[tuple[str, str]]:

@@ -32,6 +32,8 @@ from penstock.errors import ConfigurationError, EpochError
 
 #: One commit per log epoch: readers get a checkpoint every so many of them.
 _CONFIGURATION = {"delta.checkpointInterval": "50"}
+#: No run is at work for so long: a file that is older and that no commit names is left over.
+LEFTOVER_HOURS = 168
 _COMMIT_ATTEMPTS = 20
 _BACKOFF_SECONDS = 0.05
 
@@ -230,7 +232,9 @@ def discard(target: Target, known_as: str, file: WrittenFile) -> None:
     (target.table_path(known_as) / file.path).unlink(missing_ok=True)
 
 
-def remove_leftovers(target: Target, known_as: str, retention_hours: int = 168) -> list[str]:
+def remove_leftovers(
+    target: Target, known_as: str, retention_hours: int = LEFTOVER_HOURS
+) -> list[str]:
     """Remove files of killed runs and replaced copies that are older than the given hours."""
     table = open_table(target, known_as)
     if table is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ops.archive import CopyJob, EpochCopy, bring_copies, require_archived, verify_copies
-from ops.archive_table import committed_epochs, open_table
+from ops.archive_table import LEFTOVER_HOURS, committed_epochs, open_table, remove_leftovers
 from ops.seal import forget_copy, key_of, log_epochs, missing_copies
 from ops.target_marker import check_marker, require_target
 from penstock.database import connect
@@ -78,6 +78,17 @@ def audit_files(url: str, topic: str, target: Target) -> list[ForgottenCopy]:
             check_marker(target, installation)  # it may have been unmounted meanwhile
         _forget(connection, topic, target, found)
     return found
+
+
+def tidy(url: str, topic: str, target: Target, *, hours: int = LEFTOVER_HOURS) -> list[str]:
+    """Remove the files of killed runs and of replaced copies that no commit has named for a week.
+
+    Answers their paths; on a target that is not there nothing is removed: TargetUnavailable.
+    """
+    require_target(url, target)
+    with connect(url) as connection:
+        known_as = describe_topic(connection, topic).known_as
+    return remove_leftovers(target, known_as, hours)
 
 
 def audit_copies(spark: SparkSession, url: str, topic: str, target: Target) -> list[ForgottenCopy]:

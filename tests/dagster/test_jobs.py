@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from ops.target_marker import adopt_target
 from ops.targets import Target
 from penstock.database import call
 from penstock.subscriptions import stream
+from tests.archive.logs import Log, bring
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
 from tests.dagster.test_load import SLUG
 
@@ -41,7 +44,7 @@ def failed_steps(done: dg.ExecuteInProcessResult) -> set[str]:
 
 
 def test_jobs_of_a_topic_that_is_not_there_yet_do_nothing(house: House) -> None:
-    for name in ("sequence", "relay", "sweep", "policies", "seal", "backfill", "health"):
+    for name in ("sequence", "relay", "sweep", "policies", "seal", "backfill", "tidy", "health"):
         house.done(name)
     assert house.low_sequences_or_none() is None
 
@@ -218,6 +221,25 @@ def test_retention_alone_over_a_copy_with_a_flipped_bit_removes_nothing(
     assert set(house.copies().values()) == {"verified"}
     house.done("clean")
     assert house.low_sequences() == [EPOCH_EVENTS + 1] * 2
+
+
+def test_what_killed_runs_left_goes_after_a_week(house: House) -> None:
+    """The job looks at every table of the policy file; what a commit names always stays."""
+    house.create_topic()
+    house.publish(2 * EPOCH_EVENTS)
+    for name in ("policies", "sequence", "seal"):
+        house.done(name)
+    target = Target("local", str(house.folder / "archive"))
+    log = Log(house.connection, house.url, TOPIC)
+    bring(log, target, log_epochs(house.connection, TOPIC))
+    named = house.archived_file()
+    old, new = named.with_name("old.parquet"), named.with_name("new.parquet")
+    for path in (named, old, new):
+        path.write_bytes(named.read_bytes())
+        week = time.time() - 8 * 86_400
+        os.utime(path, None if path == new else (week, week))
+    house.done("tidy")
+    assert [path.exists() for path in (named, old, new)] == [True, False, True]
 
 
 def archived(house: House) -> None:
