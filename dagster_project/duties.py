@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -24,11 +24,15 @@ from dagster_project.naming import (
 from dagster_project.topics import copy_metadata
 from ops.policy_file import Policies
 from ops.seal import key_of, missing_copies, seal
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PenstockError
 from penstock.records import LogEpoch
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
+
+if TYPE_CHECKING:
+    from ops.archive import EpochCopy
+    from ops.targets import Target
 
 # Schemas, not classes of dg.Config: Dagster cannot read those from annotations that are texts.
 SEAL_CONFIG = {
@@ -52,6 +56,7 @@ class Duties:
     health: Any
     seal: Any
     backfill: Any
+    tidy: Any
     relay: Any = None
     clean: Any = None
     archive: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +64,7 @@ class Duties:
     def all(self) -> list[Any]:
         """Every job that there is."""
         named = (self.sequence, self.sweep, self.policies, self.health, self.seal, self.backfill)
-        return [*named, *filter(None, (self.relay, self.clean)), *self.archive.values()]
+        return [*named, self.tidy, *filter(None, (self.relay, self.clean)), *self.archive.values()]
 
 
 def build(catalogue: Catalogue) -> Duties:
@@ -88,6 +93,7 @@ def build(catalogue: Catalogue) -> Duties:
         clean=_clean_job(catalogue),
         seal=_seal_job(catalogue.policies),
         backfill=_backfill_job(catalogue.policies),
+        tidy=_tidy_job(catalogue.policies),
         archive={topic: _archive_job(topic) for topic in _archived(catalogue.policies)},
     )
 
@@ -97,8 +103,7 @@ def _assets_job(name: str, selection: dg.AssetSelection, description: str) -> An
 
 
 def _archive_job(topic: str) -> Any:
-    # Without the guard: the run verifies what it writes, the guard belongs to retention.
-    archive = dg.AssetSelection.assets(topic_key(topic, "archive")).without_checks()
+    archive = dg.AssetSelection.assets(topic_key(topic, "archive"))
     return _assets_job(f"archive_{slug(topic)}", archive, f"Archive log epochs of {topic}.")
 
 
@@ -107,10 +112,7 @@ def _clean_job(catalogue: Catalogue) -> Any:
     if not policies:
         return None
     retention = [topic_key(policy.topic, "retention") for policy in policies]
-    archives = [topic_key(policy.topic, "archive") for policy in policies if policy.archive]
     selection: dg.AssetSelection = dg.AssetSelection.assets(*retention)
-    if archives:
-        selection |= dg.AssetSelection.checks_for_assets(*archives)
     return _assets_job("clean", selection, "Read back what is due, then remove it.")
 
 
@@ -119,14 +121,22 @@ def _seal_job(policies: Policies) -> dg.JobDefinition:
     @evaluated
     def run(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
         config = context.op_config
+        failed: list[str] = []
         for topic in config["topics"] or [p.topic for p in policies.topics.values() if p.seal]:
-            with database.connect() as connection:
-                if not exists(connection, topic):
-                    context.log.info("%s does not exist yet", topic)
-                    continue
-                sealed = seal(connection, topic, **_seal_options(config, policies, topic))
+            try:
+                with database.connect() as connection:
+                    if not exists(connection, topic):
+                        context.log.info("%s does not exist yet", topic)
+                        continue
+                    sealed = seal(connection, topic, **_seal_options(config, policies, topic))
+            except PenstockError as error:
+                context.log.exception(topic)
+                failed.append(f"{topic}: {error}")
+                continue
             context.log.info("%s: %s log epochs sealed", topic, len(sealed))
             report_sealed(context, topic, sealed)
+        if failed:
+            raise dg.Failure("\n".join(failed))
 
     @dg.job(name="seal", description="Cut log epochs, and make them partitions in Dagster.")
     def job() -> None:
@@ -175,37 +185,94 @@ def _backfill_job(policies: Policies) -> dg.JobDefinition:
         spark: SparkResource,
         targets: ArchiveTargetResource,
     ) -> None:
-        from ops.backfill import audit_files, backfill
-
+        failed: list[str] = []
         for topic, name in _chosen(policies, **context.op_config):
-            with database.connect() as connection:
-                if not exists(connection, topic):
-                    continue
-            target, *sources = targets.targets(
-                [name, *(n for n in policies.of_topic(topic).archive if n != name)]
-            )
-            url = database.url()
-            lost = audit_files(url, topic, target)
-            with database.connect() as connection:
-                missing = missing_copies(connection, topic, name)
-            context.log.info("%s on %s: %s missing, %s just found lost", topic, name,
-                             len(missing), len(lost))  # fmt: skip
-            if not missing:
-                continue
-            made = backfill(spark.session(), url, topic, target, sources=sources)
-            keys = [epoch_name(key_of(copy.epoch)) for copy in made]
-            context.instance.add_dynamic_partitions(epochs_name(topic), keys)
-            for copy in made:
-                metadata = {**epoch_metadata(copy.epoch), **copy_metadata(copy)}
-                context.log_event(
-                    dg.AssetMaterialization(
-                        topic_key(topic, "archive"),
-                        partition=epoch_name(key_of(copy.epoch)),
-                        metadata=metadata,
-                    )
-                )
+            try:
+                sources, _ = targets.usable(_others(policies, topic, name))
+                places = [targets.target(name), *sources]
+                _backfill(context, topic, places, database=database, spark=spark)
+            except PenstockError as error:
+                context.log.exception(f"{topic} on {name}")  # noqa: G004
+                failed.append(f"{topic} on {name}: {error}")
+        if failed:
+            raise dg.Failure("\n".join(failed))
 
     @dg.job(name="backfill", description="Make every missing or damaged copy again.")
+    def job() -> None:
+        run()
+
+    return job
+
+
+def _backfill(
+    context: dg.OpExecutionContext,
+    topic: str,
+    places: Sequence[Target],
+    *,
+    database: DatabaseResource,
+    spark: SparkResource,
+) -> None:
+    """Make the missing copies of a topic on the first place, with the others as sources."""
+    from ops.archive import CopiesFailed
+    from ops.backfill import audit_files, backfill
+
+    target, *sources = places
+    with database.connect() as connection:
+        if not exists(connection, topic):
+            return
+    url = database.url()
+    lost = audit_files(url, topic, target)
+    with database.connect() as connection:
+        missing = missing_copies(connection, topic, target.name)
+    context.log.info("%s on %s: %s missing, %s just found lost", topic, target.name,
+                     len(missing), len(lost))  # fmt: skip
+    if not missing:
+        return
+    try:
+        _report_made(context, topic, backfill(spark.session(), url, topic, target, sources=sources))
+    except CopiesFailed as error:
+        _report_made(context, topic, error.made)
+        raise
+
+
+def _others(policies: Policies, topic: str, target: str) -> list[str]:
+    return [name for name in policies.of_topic(topic).archive if name != target]
+
+
+def _report_made(context: dg.OpExecutionContext, topic: str, made: Sequence[EpochCopy]) -> None:
+    keys = [epoch_name(key_of(copy.epoch)) for copy in made]
+    context.instance.add_dynamic_partitions(epochs_name(topic), keys)
+    for copy, key in zip(made, keys, strict=True):
+        metadata = {**epoch_metadata(copy.epoch), **copy_metadata(copy)}
+        context.log_event(
+            dg.AssetMaterialization(topic_key(topic, "archive"), partition=key, metadata=metadata)
+        )
+
+
+def _tidy_job(policies: Policies) -> dg.JobDefinition:
+    @dg.op(name="remove_leftovers")
+    @evaluated
+    def run(
+        context: dg.OpExecutionContext, database: DatabaseResource, targets: ArchiveTargetResource
+    ) -> None:
+        from ops.backfill import tidy
+
+        failed: list[str] = []
+        for topic, name in _chosen(policies, "", ""):
+            try:
+                with database.connect() as connection:
+                    if not exists(connection, topic):
+                        continue
+                removed = tidy(database.url(), topic, targets.target(name))
+            except PenstockError as error:
+                context.log.exception(f"{topic} on {name}")  # noqa: G004
+                failed.append(f"{topic} on {name}: {error}")
+                continue
+            context.log.info("%s on %s: %s files removed", topic, name, len(removed))
+        if failed:
+            raise dg.Failure("\n".join(failed))
+
+    @dg.job(name="tidy", description="Remove files of killed runs and of replaced copies.")
     def job() -> None:
         run()
 

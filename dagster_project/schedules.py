@@ -1,4 +1,4 @@
-"""Schedules: relay, sweep, seal, clean, policies and health; they run by default."""
+"""Schedules: relay, sweep, seal, clean, tidy, policies and health; they run by default."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def build(catalogue: Catalogue, duties: Duties) -> dg.Definitions:
         found.append(_relay(catalogue, duties))
     if duties.clean:
         found.append(_clean(duties))
+    if duties.archive:
+        found.append(_tidy(duties))
     return dg.Definitions(schedules=found)
 
 
@@ -93,6 +95,16 @@ def _clean(duties: Duties) -> dg.ScheduleDefinition:
         cron_schedule="17 * * * *",
         default_status=RUNNING,
         description="Reads back what retention lets go, then removes it. No daemon does that.",
+    )
+
+
+def _tidy(duties: Duties) -> dg.ScheduleDefinition:
+    return dg.ScheduleDefinition(
+        "tidy_every_day",
+        job=duties.tidy,
+        cron_schedule="43 3 * * *",
+        default_status=RUNNING,
+        description="Removes what killed archive runs have left on the targets.",
     )
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,16 @@ from dagster_project.duties import Duties, sealed_event
 from dagster_project.naming import epoch_name, epochs_name, slug, topic_key
 from dagster_project.sequencing import log_metadata, watermarks_version
 from dagster_project.topics import EPOCHS_PER_RUN
-from dagster_project.triggers import WORK_TAG, is_running, pause_after, result, sense_while_up
+from dagster_project.triggers import (
+    WORK_TAG,
+    is_running,
+    others_go_on,
+    pause_after,
+    result,
+    sense_while_up,
+)
 from ops.policy_file import Policies
-from ops.seal import copies_of, key_of, log_epochs
+from ops.seal import copies_of, key_of, log_epochs, missing_copies
 from penstock import log, subscriptions
 from penstock.errors import TopicNotFound
 from penstock.records import LogEpoch
@@ -87,23 +95,20 @@ def _sealed_epochs(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition:
         events: list[dg.AssetMaterialization] = []
         requests: list[dg.RunRequest] = []
         for topic in catalogue.topics:
-            with database.connect() as connection:
-                found = _epochs(connection, topic, catalogue.policies)
-            if found is None:
-                continue
-            kept = {epoch_name(key_of(epoch)): epoch for epoch in found.kept}
-            present = list(context.instance.get_dynamic_partitions(epochs_name(topic)))
-            new = [name for name in kept if name not in set(present)]
-            gone = [name for name in present if name not in kept]
-            partitions = dg.DynamicPartitionsDefinition(name=epochs_name(topic))
-            if new:
-                changes.append(partitions.build_add_request(new))
-                events += [sealed_event(topic, kept[name]) for name in new]
-            if gone:
-                changes.append(partitions.build_delete_request(gone))
-            order = [name for name in present if name not in set(gone)] + new
-            due = [name for name in order if name in found.unarchived]
-            requests += _archive_requests(context, topic, order, due, cursor)
+            with others_go_on(context, topic):
+                with database.connect() as connection:
+                    found = _epochs(connection, topic, catalogue.policies)
+                if found is None:
+                    continue
+                new, gone, order = _partitions(context, topic, found)
+                due = [name for name in order if name in found.unarchived]
+                requests += _archive_requests(context, topic, order, due, cursor)
+                partitions = dg.DynamicPartitionsDefinition(name=epochs_name(topic))
+                if new:
+                    changes.append(partitions.build_add_request([*new]))
+                    events += [sealed_event(topic, epoch) for epoch in new.values()]
+                if gone:
+                    changes.append(partitions.build_delete_request(gone))
         return result(
             requests,
             json.dumps(cursor),
@@ -113,6 +118,18 @@ def _sealed_epochs(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition:
         )
 
     return sensor
+
+
+def _partitions(
+    context: dg.SensorEvaluationContext, topic: str, found: _Epochs
+) -> tuple[dict[str, LogEpoch], list[str], list[str]]:
+    """New log epochs, the keys that Dagster forgets, and the order of those that it shows."""
+    kept = {epoch_name(key_of(epoch)): epoch for epoch in found.kept}
+    present = context.instance.get_dynamic_partitions(epochs_name(topic))
+    known = set(present)
+    new = {name: epoch for name, epoch in kept.items() if name not in known}
+    gone = [name for name in present if name not in kept]
+    return new, gone, [*(name for name in present if name in kept), *new]
 
 
 def new_keys(changes: Sequence[Any]) -> list[str]:
@@ -205,7 +222,8 @@ def _missing_copies(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition
         minimum_interval_seconds=60,
         default_status=RUNNING,
         description="Looks whether the files of every recorded copy are there, and asks for the "
-        "backfill of those that are gone. A copy that is lost again is backfilled again.",
+        "backfill of those that are gone, and of what a new target lacks and the database has "
+        "dropped. A copy that is lost again is backfilled again.",
     )
     @sense_while_up
     def sensor(
@@ -218,25 +236,31 @@ def _missing_copies(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition
         cursor: dict[str, Any] = json.loads(context.cursor or "{}")
         requests: list[dg.RunRequest] = []
         for topic, name in pairs:
-            try:
+            with others_go_on(context, f"{topic} on {name}"), suppress(TopicNotFound):
                 audit_files(database.url(), topic, targets.target(name))
                 with database.connect() as connection:
                     lost = _lost(connection, topic, name)
-            except TopicNotFound:
-                continue
-            requests += _backfill_requests(context, topic, name, lost, cursor)
+                requests += _backfill_requests(context, topic, name, lost, cursor)
         return result(requests, json.dumps(cursor), "no copy is missing, or its backfill is on")
 
     return sensor
 
 
 def _lost(connection: Any, topic: str, target: str) -> list[tuple[str, str]]:
-    """The copies that were there and are gone: partition key, and since when."""
-    return [
-        (epoch_name((copy.partition, copy.log_epoch)), copy.changed_at.isoformat())
+    """The copies that a backfill can make: partition key, and since when.
+
+    Those that were there and are gone, and of a target that is new to the policy those that the
+    database has dropped: the archive brings only what it still has.
+    """
+    lost = {
+        epoch_name((copy.partition, copy.log_epoch)): copy.changed_at.isoformat()
         for copy in copies_of(connection, topic)
         if copy.target == target and copy.state == "missing"
-    ]
+    }
+    for epoch in missing_copies(connection, topic, target):
+        if epoch.dropped_at is not None and epoch.targets:
+            lost.setdefault(epoch_name(key_of(epoch)), epoch.dropped_at.isoformat())
+    return sorted(lost.items())
 
 
 def _backfill_requests(
@@ -312,7 +336,10 @@ def _observations(
     for topic in topics:
         if topic not in existing:
             continue
-        ranges = names.describe_topic(connection, topic).partitions
+        try:
+            ranges = names.describe_topic(connection, topic).partitions
+        except TopicNotFound:  # deleted just now
+            continue
         version = watermarks_version(ranges).value
         if seen.get(slug(topic)) != version:
             seen[slug(topic)] = version

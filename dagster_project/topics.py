@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -19,11 +19,13 @@ from dagster_project.common import (
     topic_options,
 )
 from dagster_project.naming import POLICIES, epoch_name, epoch_of, topic_key
-from ops.clean import clean, drop_slices
+from ops.clean import CleanRun, clean, drop_slices
+from ops.guard import ReadBack, spark_reader
 from ops.policy import topic_drift
 from ops.policy_file import Policies, TopicPolicy
 from ops.seal import key_of
-from penstock.errors import RetentionRefused
+from ops.storage import SliceDrop
+from penstock.errors import ConfigurationError, PenstockError, RetentionRefused
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
@@ -42,18 +44,15 @@ def build(catalogue: Catalogue) -> dg.Definitions:
 
 
 def topic_assets(topic: str, policies: Policies) -> dg.Definitions:
-    """Sealed log epochs; where the policy has them, the archive with its guard, and retention."""
+    """Sealed log epochs; where the policy has them, the archive, and retention with its guard."""
     policy = policies.of_topic(topic)
     assets: list[Any] = [_sealed(topic, policy)]
-    checks: list[dg.AssetChecksDefinition] = []
     if policy.archive:
         with beta_allowed():
             assets.append(_archive(policy))
-        if policy.retention:
-            checks.append(_archive_whole(policy))
     if policy.retention:
         assets.append(_retention(policy, policies))
-    return dg.Definitions(assets=assets, asset_checks=checks)
+    return dg.Definitions(assets=assets)
 
 
 def _sealed(topic: str, policy: TopicPolicy) -> dg.AssetSpec:
@@ -80,7 +79,8 @@ def _archive(policy: TopicPolicy) -> dg.AssetsDefinition:
         pool=SPARK_POOL,
         kinds={"spark", "deltalake"},
         description=f"**{topic}** in Delta on {', '.join(policy.archive)}: Spark writes each "
-        "log epoch, reads it back, and records a copy only if count and checksum are the seal's.",
+        "log epoch, reads it back, and records a copy only if count and checksum are the seal's. "
+        "Of a partition that was archived before, what is damaged or gone is made again.",
         **topic_options(topic, policy),
     )
     @evaluated
@@ -95,12 +95,30 @@ def _archive(policy: TopicPolicy) -> dg.AssetsDefinition:
 
         wanted = [epoch_of(name) for name in context.partition_keys]
         found: dict[str, dict[str, Any]] = {}
-        for target in targets.targets(policy.archive):
-            for copy in archive_epochs(spark.session(), database.url(), topic, target, wanted):
+        places, unnamed = targets.usable(policy.archive)
+        failed: list[PenstockError] = [ConfigurationError(why) for why in unnamed.values()]
+        for target in places:
+            try:
+                copies = archive_epochs(
+                    spark.session(),
+                    database.url(),
+                    topic,
+                    target,
+                    wanted,
+                    repair=True,
+                    sources=[each for each in places if each != target],
+                )
+            except PenstockError as error:  # the other targets go on
+                context.log.exception(target.name)
+                failed.append(error)
+                continue
+            for copy in copies:
                 described = found.setdefault(
                     epoch_name(key_of(copy.epoch)), {**epoch_metadata(copy.epoch)}
                 )
                 described.update(copy_metadata(copy))
+        if failed:
+            raise failed[0]
         for name, described in found.items():
             context.add_asset_metadata(described, partition_key=name)
         single = found[context.partition_keys[0]]["checksum"] if len(found) == 1 else None
@@ -119,68 +137,73 @@ def copy_metadata(copy: EpochCopy) -> dict[str, Any]:
     }
 
 
-def _archive_whole(policy: TopicPolicy) -> dg.AssetChecksDefinition:
-    topic, retention = policy.topic, policy.retention
-    assert retention is not None
-
-    @dg.asset_check(
-        asset=topic_key(topic, "archive"),
-        name="archive_count_and_checksum",
-        blocking=True,
-        pool=SPARK_POOL,
-        description="Every copy of what retention is about to remove is read back: its count and "
-        "checksum are those of the seal. A damaged copy is forgotten, so that the database "
-        "refuses the removal too and the sensor `missing_copies` has it made again.",
-    )
-    def check(
-        database: DatabaseResource, spark: SparkResource, targets: ArchiveTargetResource
-    ) -> dg.AssetCheckResult:
-        from ops.guard import guard
-
-        with database.connect() as connection:
-            if not exists(connection, topic):
-                return dg.AssetCheckResult(passed=True)
-        result = guard(
-            spark.session, database.url(), topic, targets.targets(policy.archive), retention
-        )
-        rows = [(d.target, d.partition, d.log_epoch, d.damage) for d in result.damaged]
-        metadata: dict[str, Any] = {"copies read": result.copies, "events read": result.events}
-        if rows:
-            columns = ("target", "partition", "log epoch", "damage")
-            metadata["damaged"] = table(columns, rows)
-        return dg.AssetCheckResult(passed=not result.damaged, metadata=metadata)
-
-    return check
-
-
 def _retention(policy: TopicPolicy, policies: Policies) -> dg.AssetsDefinition:
     topic, wanted = policy.topic, policy.retention
     assert wanted is not None
+    key = topic_key(topic, "retention")
     deps = [topic_key(topic, "archive" if policy.archive else "sealed"), POLICIES]
 
     @dg.asset(
-        key=topic_key(topic, "retention"),
+        key=key,
         deps=deps,
         output_required=False,
-        kinds={"postgres"},
+        pool=SPARK_POOL,
+        kinds={"postgres", "spark"},
+        check_specs=[_whole_check(key)],
         description=f"Removes from the database the log epochs of **{topic}** that are sealed, "
-        f"passed by every subscription, have {wanted.copies} verified copies and are older than "
-        f"{wanted.minimum_age_seconds} s. It does not start when `archive_count_and_checksum` "
-        "fails, nor while the database follows another policy than the file.",
+        f"passed by every subscription, older than {wanted.minimum_age_seconds} s, and whose "
+        f"{wanted.copies} copies this very run has read back and found whole. It removes nothing "
+        "when one copy is damaged, nor while the database follows another policy than the file.",
         **topic_options(topic, policy),
     )
     @evaluated
     def retention(
-        context: dg.AssetExecutionContext, database: DatabaseResource
-    ) -> Iterator[dg.MaterializeResult[None]]:
+        context: dg.AssetExecutionContext,
+        database: DatabaseResource,
+        spark: SparkResource,
+        targets: ArchiveTargetResource,
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         with database.connect() as connection:
             if not exists(connection, topic):
                 context.log.info("%s does not exist yet", topic)
+                yield _whole(key, ReadBack())
                 return
             require_policy(connection, policies, topic)
-        yield dg.MaterializeResult(metadata=_clean(database.url(), topic))
+        url = database.url()
+        read = spark_reader(spark.session, url)
+        places, unnamed = targets.usable(policy.archive)
+        run = clean(url, topic, places, read)
+        run.read.unavailable.update(unnamed)
+        yield dg.MaterializeResult(metadata=_cleaned(run, drop_slices(url)))
+        yield _whole(key, run.read)
 
     return retention
+
+
+def _whole_check(key: dg.AssetKey) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(
+        "archive_count_and_checksum",
+        asset=key,
+        blocking=True,
+        description="Every copy of what the run was about to remove was read back: its count and "
+        "checksum are those of the seal. It only reports: a damaged copy is forgotten by the "
+        "database, which removes nothing, and the sensor `missing_copies` has it made again.",
+    )
+
+
+def _whole(key: dg.AssetKey, read: ReadBack) -> dg.AssetCheckResult:
+    metadata: dict[str, Any] = {"copies read": read.copies, "events read": read.events}
+    if read.damaged:
+        rows = [(d.target, d.partition, d.log_epoch, d.damage) for d in read.damaged]
+        metadata["damaged"] = table(("target", "partition", "log epoch", "damage"), rows)
+    if read.unavailable:
+        metadata["not available"] = table(("target", "why"), read.unavailable.items())
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name="archive_count_and_checksum",
+        passed=not read.damaged,
+        metadata=metadata,
+    )
 
 
 def require_policy(connection: Any, policies: Policies, topic: str) -> None:
@@ -199,11 +222,9 @@ def require_policy(connection: Any, policies: Policies, topic: str) -> None:
         )
 
 
-def _clean(url: str, topic: str) -> dict[str, Any]:
-    results = clean(url, topic)
-    slices = drop_slices(url)
-    moved = [each.low_sequence - each.old_low_sequence for each in results]
-    rows = [(r.partition, r.old_low_sequence, r.low_sequence, r.reason) for r in results]
+def _cleaned(run: CleanRun, slices: Sequence[SliceDrop]) -> dict[str, Any]:
+    moved = [each.low_sequence - each.old_low_sequence for each in run.partitions]
+    rows = [(r.partition, r.old_low_sequence, r.low_sequence, r.reason) for r in run.partitions]
     columns = ("partition", "low sequence before", "low sequence now", "what holds the rest")
     return {
         "events removed": sum(moved),

@@ -7,7 +7,8 @@ While the database is down it says so in one line instead of an error every half
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import dagster as dg
@@ -60,6 +61,20 @@ def sense_while_up(function: Callable[P, dg.SensorResult]) -> Callable[P, dg.Sen
     return run
 
 
+@contextmanager
+def others_go_on(context: dg.SensorEvaluationContext, what: str) -> Iterator[None]:
+    """What fails for one topic or target is logged, and the tick goes on with the others.
+
+    Only a database that is down ends it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _why_down(error) is not None:
+            raise
+        context.log.exception(f"{what} is left out of this tick")  # noqa: G004
+
+
 def is_running(instance: dg.DagsterInstance, *, job: str = "", work: str = "") -> bool:
     """Whether a run of this job, or one with this work tag, is queued or under way."""
     filters = dg.RunsFilter(
@@ -85,8 +100,16 @@ def result(
 
 
 def _down(error: Exception) -> dg.SkipReason:
+    reason = _why_down(error)
+    if reason is None:
+        raise error
+    return dg.SkipReason(reason)
+
+
+def _why_down(error: Exception) -> str | None:
+    """Why the database cannot be used; None when it is something else."""
     if isinstance(error, DatabaseUnavailable | NotMigrated):
-        return dg.SkipReason(str(error))
+        return str(error)
     if database.is_unavailable(error):
-        return dg.SkipReason("the connection to the database was lost")
-    raise error
+        return "the connection to the database was lost"
+    return None

@@ -52,7 +52,8 @@ class EpochPlan:
     """One log epoch of a Spark job: what the seal says, where to read and what to replace.
 
     ``files`` are a verified copy's files to read instead of the database; ``replaces`` are the
-    damaged files, relative to the table, that the commit takes out of it.
+    damaged files, relative to the table, that the commit takes out of it.  ``marker`` is the marker
+    of the target that the files lie on: without it they are not lost, but out of reach.
     """
 
     partition: int
@@ -64,6 +65,7 @@ class EpochPlan:
     history: int = 1
     files: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
+    marker: str = ""
 
     @property
     def key(self) -> tuple[int, int]:

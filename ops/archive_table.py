@@ -14,11 +14,13 @@ import os
 import random
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
@@ -30,6 +32,8 @@ from penstock.errors import ConfigurationError, EpochError
 
 #: One commit per log epoch: readers get a checkpoint every so many of them.
 _CONFIGURATION = {"delta.checkpointInterval": "50"}
+#: No run is at work for so long: a file that is older and that no commit names is left over.
+LEFTOVER_HOURS = 168
 _COMMIT_ATTEMPTS = 20
 _BACKOFF_SECONDS = 0.05
 
@@ -106,13 +110,18 @@ def _create(path: Path, known_as: str) -> None:
     make_durable(log)
 
 
-def committed_epochs(table: DeltaTable | None) -> Committed:
-    """The files of every log epoch that the table holds."""
+def committed_epochs(
+    table: DeltaTable | None, wanted: Collection[EpochKey] | None = None
+) -> Committed:
+    """The files of every log epoch that the table holds, or of the wanted ones alone."""
     found: Committed = {}
     if table is None:
         return found
     # `pa.table` because delta-rs answers with an Arrow table of its own kind
-    rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if wanted is not None:
+        actions = _only(actions, wanted)
+    rows: list[dict[str, Any]] = actions.to_pylist()
     for row in sorted(rows, key=lambda each: str(each["path"])):
         epoch = int(row["partition.partition"]), int(row["partition.log_epoch"])
         entry = ArchiveFile(
@@ -126,31 +135,96 @@ def committed_epochs(table: DeltaTable | None) -> Committed:
     return found
 
 
-def commit_epoch(target: Target, known_as: str, plan: EpochPlan, file: WrittenFile) -> bool:
-    """Make the file one log epoch of the table, in one transaction; False when another run did.
-
-    Every commit carries an app transaction of its partition, so that of two commits that
-    started from the same version of the table one fails, and then finds the other's file.  That
-    the table has the file, not the transaction's number, says that a log epoch is there: a repair
-    of an older one must stay possible after newer ones.
-    """
-    for _ in range(_COMMIT_ATTEMPTS):
-        table = create_table(target, known_as)
-        present = tuple(entry.path for entry in committed_epochs(table).get(plan.key, []))
-        if sorted(present) != sorted(plan.replaces):
-            return False
-        before = table.version()
-        try:
-            _commit(table, f"{known_as}/{plan.partition}@{target.name}", plan, file)
-        except CommitFailedError:
-            _back_off()
-            continue
-        _make_log_durable(target.table_path(known_as), since=before)
-        return True
-    raise EpochError(
-        f"log epoch {plan.log_epoch} of {known_as}/{plan.partition} could not be committed to "
-        f"{target.name}: other runs were faster {_COMMIT_ATTEMPTS} times",
+def _only(actions: pa.Table, wanted: Collection[EpochKey]) -> pa.Table:
+    """The rows of some log epochs; without it a commit would make objects of all there are."""
+    shift = pa.scalar(1 << 32, pa.int64())
+    keys = pc.add(
+        pc.multiply(pc.cast(actions["partition.partition"], pa.int64()), shift),
+        pc.cast(actions["partition.log_epoch"], pa.int64()),
     )
+    chosen = pa.array([(partition << 32) + epoch for partition, epoch in wanted], pa.int64())
+    return actions.filter(pc.is_in(keys, value_set=chosen))
+
+
+class EpochCommitter:
+    """Makes files log epochs of one table, each in a transaction of its own.
+
+    What the table holds of the wanted log epochs is listed once and followed from there on: a
+    listing for each commit would cost more with every log epoch that was ever archived.
+    """
+
+    def __init__(self, target: Target, known_as: str, wanted: Collection[EpochKey]) -> None:
+        """Open the table, or make it."""
+        self._target = target
+        self._known_as = known_as
+        self._wanted = frozenset(wanted)
+        self._open()
+
+    def commit(self, plan: EpochPlan, file: WrittenFile) -> bool:
+        """Make the file the log epoch of the plan; False when another run did.
+
+        Every commit carries an app transaction of its partition, so that of two commits that
+        started from the same version of the table one fails, and then finds the other's file.  That
+        the table has the file, not the transaction's number, says that a log epoch is there: a
+        repair of an older one must stay possible after newer ones.
+        """
+        app_id = f"{self._known_as}/{plan.partition}@{self._target.name}"
+        for _ in range(_COMMIT_ATTEMPTS):
+            present = tuple(entry.path for entry in self._present.get(plan.key, []))
+            if sorted(present) != sorted(plan.replaces):
+                return False
+            before = self._table.version()
+            try:
+                _commit(self._table, app_id, plan, file)
+            except CommitFailedError:
+                _back_off()
+                self._open()
+                continue
+            self._table.update_incremental()
+            _make_log_durable(
+                self._target.table_path(self._known_as), before + 1, self._table.version()
+            )
+            self._follow(before, plan, file)
+            return True
+        raise EpochError(
+            f"log epoch {plan.log_epoch} of {self._known_as}/{plan.partition} could not be "
+            f"committed to {self._target.name}: other runs were faster {_COMMIT_ATTEMPTS} times",
+        )
+
+    def _open(self) -> None:
+        self._table = create_table(self._target, self._known_as)
+        self._present = committed_epochs(self._table, self._wanted)
+
+    def _follow(self, before: int, plan: EpochPlan, file: WrittenFile) -> None:
+        """Note our own commit; when others came between, look at what they did."""
+        if self._table.version() == before + 1:
+            self._present[plan.key] = [
+                ArchiveFile(
+                    file.path, file.size, plan.event_count, plan.last_sequence, plan.history
+                )
+            ]
+        else:
+            self._present = committed_epochs(self._table, self._wanted)
+
+
+def commit_epoch(target: Target, known_as: str, plan: EpochPlan, file: WrittenFile) -> bool:
+    """The same of one log epoch."""
+    return EpochCommitter(target, known_as, [plan.key]).commit(plan, file)
+
+
+def newest_of_partitions(table: DeltaTable | None) -> dict[int, tuple[int, int]]:
+    """The newest place of each partition that the table holds: (history, last sequence)."""
+    if table is None:
+        return {}
+    actions = pa.table(table.get_add_actions(flatten=True))
+    history = ["max.history"] if "max.history" in actions.column_names else []
+    places = actions.group_by(["partition.partition", *history])
+    found: dict[int, tuple[int, int]] = {}
+    for row in places.aggregate([("max.sequence", "max")]).to_pylist():
+        partition = int(row["partition.partition"])
+        place = int(row.get("max.history") or 1), int(row["max.sequence_max"] or 0)
+        found[partition] = max(found.get(partition, place), place)
+    return found
 
 
 def discard(target: Target, known_as: str, file: WrittenFile) -> None:
@@ -158,7 +232,9 @@ def discard(target: Target, known_as: str, file: WrittenFile) -> None:
     (target.table_path(known_as) / file.path).unlink(missing_ok=True)
 
 
-def remove_leftovers(target: Target, known_as: str, retention_hours: int = 168) -> list[str]:
+def remove_leftovers(
+    target: Target, known_as: str, retention_hours: int = LEFTOVER_HOURS
+) -> list[str]:
     """Remove files of killed runs and replaced copies that are older than the given hours."""
     table = open_table(target, known_as)
     if table is None:
@@ -212,11 +288,10 @@ def _statistics(plan: EpochPlan) -> str:
     )
 
 
-def _make_log_durable(path: Path, *, since: int) -> None:
+def _make_log_durable(path: Path, first: int, last: int) -> None:
     log = path / "_delta_log"
-    for each in log.glob("*.json"):
-        if int(each.stem) > since:
-            make_durable(each)
+    for version in range(first, last + 1):
+        make_durable(log / f"{version:020d}.json")
     make_durable(log)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,7 +13,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from ops.archive_format import CHECKSUM_KEY, EpochPlan, dump_plans, load_plans
 from ops.archive_reader import EpochInput, read_files
 from ops.checksum import EpochChecksum, batch_fields
+from ops.readings import CopyReading
 from ops.spark import register
+from penstock.errors import TargetUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,29 +25,8 @@ if TYPE_CHECKING:
 
 _SCHEMA = (
     "`partition` int, log_epoch int, event_count bigint, checksum string, damage string, "
-    "other_log boolean"
+    "other_log boolean, unavailable boolean"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CopyReading:
-    """What the files of one log epoch hold.
-
-    ``damage`` is empty when they hold exactly what was sealed.  ``other_log`` says that they are
-    whole, but were written from another log than the one that the seal is of.
-    """
-
-    partition: int
-    log_epoch: int
-    event_count: int
-    checksum: str
-    damage: str
-    other_log: bool = False
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """(partition, log epoch)."""
-        return self.partition, self.log_epoch
 
 
 class CopySource(DataSource):
@@ -82,13 +64,19 @@ class CopyReader(DataSourceReader):
 
 
 def read_copies(spark: SparkSession, plans: list[EpochPlan]) -> dict[tuple[int, int], CopyReading]:
-    """Read the files of every plan back, in Spark's tasks."""
+    """Read the files of every plan back, in Spark's tasks; TargetUnavailable when one is away."""
     if not plans:
         return {}
     register(spark, CopySource)
     rows = spark.read.format(CopySource.name()).option("plans", dump_plans(plans)).load().collect()
-    readings = [CopyReading(*row) for row in rows]
-    return {reading.key: reading for reading in readings}
+    readings = {reading.key: reading for reading in (CopyReading(*row) for row in rows)}
+    for plan in plans:
+        if readings[plan.key].unavailable:
+            raise TargetUnavailable(
+                f"the archive target at {Path(plan.marker).parent} is not there for Spark's tasks",
+                hint="mount it on every machine that Spark runs on",
+            )
+    return readings
 
 
 def read_copy(plan: EpochPlan) -> CopyReading:
@@ -110,6 +98,7 @@ def read_copy(plan: EpochPlan) -> CopyReading:
         checksum=seen.hexdigest(),
         damage=damage,
         other_log=bool(damage) and _written_as(plan) == [seen.hexdigest()],
+        unavailable=bool(damage) and bool(plan.marker) and not Path(plan.marker).is_file(),
     )
 
 

@@ -24,9 +24,10 @@ from ops.archive_format import (
     EpochPlan,
     load_plans,
 )
-from ops.archive_table import WrittenFile, commit_epoch, discard
+from ops.archive_table import EpochCommitter, WrittenFile, discard
 from ops.checksum import EpochChecksum, batch_fields
 from ops.seal import EpochKey
+from ops.target_marker import check_marker
 from ops.targets import Target, make_durable
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql.types import StructType
+
+#: A row group ends at either bound; Spark hands batches of at most 10,000 rows.
+ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class WrittenEpochs(WriterCommitMessage):
 
 
 class ArchiveSink(DataSource):
-    """``df.write.format("penstock_archive")`` with the options target, uri, known_as and plans."""
+    """``df.write.format("penstock_archive")`` with target, uri, installation, known_as, plans."""
 
     @classmethod
     def name(cls) -> str:
@@ -75,16 +80,23 @@ class ArchiveSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> ArchiveWriter:
         """The writer into the target that the options name."""
-        target = Target(self.options["target"], self.options["uri"])
-        return ArchiveWriter(target, self.options["known_as"], load_plans(self.options["plans"]))
+        return ArchiveWriter(
+            Target(self.options["target"], self.options["uri"]),
+            self.options["installation"],
+            self.options["known_as"],
+            load_plans(self.options["plans"]),
+        )
 
 
 class ArchiveWriter(DataSourceArrowWriter):
     """Writes log epochs and commits those that are what was sealed."""
 
-    def __init__(self, target: Target, known_as: str, plans: list[EpochPlan]) -> None:
+    def __init__(
+        self, target: Target, installation: str, known_as: str, plans: list[EpochPlan]
+    ) -> None:
         """Take what the tasks and the driver need; nothing is opened here."""
         self._target = target
+        self._installation = installation
         self._known_as = known_as
         self._plans = {plan.key: plan for plan in plans}
 
@@ -92,6 +104,7 @@ class ArchiveWriter(DataSourceArrowWriter):
         self, iterator: Iterator[pa.RecordBatch]
     ) -> WrittenEpochs:
         """In a task: one file for each log epoch of the input, complete and on the disk."""
+        check_marker(self._target, self._installation)
         folder = self._target.table_path(self._known_as)
         epochs = [
             _write_file(folder, key, (batch for _, batch in group))
@@ -101,11 +114,11 @@ class ArchiveWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: one commit for each log epoch; what differs from its seal is removed."""
+        check_marker(self._target, self._installation)
+        table = EpochCommitter(self._target, self._known_as, self._plans)
         for epoch in _epochs(messages):
             plan = self._plans[epoch.key]
-            if not (
-                epoch.equals(plan) and commit_epoch(self._target, self._known_as, plan, epoch.file)
-            ):
+            if not (epoch.equals(plan) and table.commit(plan, epoch.file)):
                 discard(self._target, self._known_as, epoch.file)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -152,10 +165,27 @@ def _write_file(folder: Path, key: EpochKey, batches: Iterator[pa.RecordBatch]) 
 
 def _write_rows(path: Path, batches: Iterator[pa.RecordBatch]) -> EpochChecksum:
     seen = EpochChecksum()
+    group: list[pa.RecordBatch] = []
     with pq.ParquetWriter(path, FILE_SCHEMA, compression="zstd") as writer:
         for batch in batches:
             rows = batch.select(FILE_SCHEMA.names).cast(FILE_SCHEMA)
             seen.add_all(batch_fields(rows))
-            writer.write_batch(rows)
+            group.append(rows)
+            if _is_full(group):
+                _write_group(writer, group)
+        _write_group(writer, group)
         writer.add_key_value_metadata({CHECKSUM_KEY: seen.hexdigest()})
     return seen
+
+
+def _is_full(group: list[pa.RecordBatch]) -> bool:
+    rows, size = sum(each.num_rows for each in group), sum(each.nbytes for each in group)
+    return rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES
+
+
+def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
+    """One row group out of many Arrow batches."""
+    if group:
+        table = pa.Table.from_batches(group)
+        writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        group.clear()

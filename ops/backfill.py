@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ops.archive import (
-    EPOCHS_PER_JOB,
-    EpochCopy,
-    bring_copies,
-    require_archived,
-    verify_copies,
-)
-from ops.archive_table import committed_epochs, open_table
+from ops.archive import CopyJob, EpochCopy, bring_copies, require_archived, verify_copies
+from ops.archive_table import LEFTOVER_HOURS, committed_epochs, open_table, remove_leftovers
 from ops.seal import forget_copy, key_of, log_epochs, missing_copies
+from ops.target_marker import check_marker, require_target
 from penstock.database import connect
 from penstock.topics.names import describe_topic
 
@@ -46,39 +41,54 @@ def backfill(
     """Make every missing copy of a topic on a target; repairs what is there but damaged.
 
     Log epochs that the database has dropped come from ``sources``, other targets.  Can be stopped
-    at any point and run again.  Answers the copies that it recorded.
+    at any point and run again.  Answers the copies that it recorded; one that cannot be made stops
+    no other, and is in the CopiesFailed at the end.
     """
+    installation = require_target(url, target, write=True)
     require_archived(url, topic, target)
     audit_files(url, topic, target)
     with connect(url) as connection:
         missing = missing_copies(connection, topic, target.name)
-    made: list[EpochCopy] = []
-    for start in range(0, len(missing), EPOCHS_PER_JOB):
-        chunk = missing[start : start + EPOCHS_PER_JOB]
-        made += bring_copies(spark, url, target, chunk, repair=True, sources=sources)
-    return made
+    job = CopyJob(spark, url, target, installation, repair=True, sources=tuple(sources))
+    return bring_copies(job, missing)
 
 
 def audit_files(url: str, topic: str, target: Target) -> list[ForgottenCopy]:
     """Without Spark: forget the recorded copies whose files are gone or have another size.
 
-    Cheap enough for a sensor; what it forgets, :func:`backfill` makes again.
+    Cheap enough for a sensor; what it forgets, :func:`backfill` makes again.  On a target that is
+    not there nothing is gone: TargetUnavailable.
     """
-    found: list[ForgottenCopy] = []
+    installation = require_target(url, target)
     with connect(url) as connection:
         known_as = describe_topic(connection, topic).known_as
+        recorded = [each for each in log_epochs(connection, topic) if target.name in each.targets]
+        if not recorded:
+            return []
         root = target.table_path(known_as)
         committed = committed_epochs(open_table(target, known_as))
-        for epoch in log_epochs(connection, topic):
-            if target.name not in epoch.targets:
-                continue
+        found = []
+        for epoch in recorded:
             files = committed.get(key_of(epoch), [])
             whole = bool(files) and all(_has_size(root / each.path, each.size) for each in files)
             if not whole:
                 reason = "its files are gone or have another size"
                 found.append(ForgottenCopy(*key_of(epoch), reason))
+        if found:
+            check_marker(target, installation)  # it may have been unmounted meanwhile
         _forget(connection, topic, target, found)
     return found
+
+
+def tidy(url: str, topic: str, target: Target, *, hours: int = LEFTOVER_HOURS) -> list[str]:
+    """Remove the files of killed runs and of replaced copies that no commit has named for a week.
+
+    Answers their paths; on a target that is not there nothing is removed: TargetUnavailable.
+    """
+    require_target(url, target)
+    with connect(url) as connection:
+        known_as = describe_topic(connection, topic).known_as
+    return remove_leftovers(target, known_as, hours)
 
 
 def audit_copies(spark: SparkSession, url: str, topic: str, target: Target) -> list[ForgottenCopy]:

@@ -1,17 +1,29 @@
-"""Clean: move the low sequences up as far as retention allows, then drop slices nobody needs.
+"""Clean: read back what is due, drop what was found whole, then drop slices nobody needs.
 
-The database decides both: `clean` moves a low sequence over log epochs that are sealed, passed by
-every subscription, copied and old enough; `droppable_slices` names the tables that nobody needs.
-Dropping them is in :mod:`ops.storage_postgres` and :mod:`ops.storage_mysql`.
+The database decides: `clean` moves a low sequence over log epochs that are sealed, passed by every
+subscription, old enough, and whose copies this very run has read back; `droppable_slices` names the
+tables that nobody needs.  Dropping them is in :mod:`ops.storage_postgres` and
+:mod:`ops.storage_mysql`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ops import storage_mysql, storage_postgres
+from ops.guard import ReadBack, read_back
+from ops.readings import Reader
+from ops.seal import due_log_epochs
 from ops.storage import SliceDrop
 from penstock.database import call, config, connect
+
+if TYPE_CHECKING:
+    from ops.targets import Target
+
+#: What one run reads back, and so what it drops at most, over all partitions of a topic.
+MOST_EPOCHS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +37,34 @@ class CleanResult:
     reason: str
 
 
-def clean(url: str, topic: str) -> list[CleanResult]:
-    """Move the low sequences of a topic as far as its retention policy allows."""
-    with connect(url) as connection:
-        return [CleanResult(topic, *row) for row in call(connection, "clean", topic=topic)]
+@dataclass(frozen=True, slots=True)
+class CleanRun:
+    """What a run has read back, and what became of each partition."""
+
+    read: ReadBack
+    partitions: tuple[CleanResult, ...]
+
+
+def clean(
+    url: str,
+    topic: str,
+    targets: Sequence[Target],
+    read: Reader,
+    *,
+    max_epochs: int = MOST_EPOCHS,
+) -> CleanRun:
+    """Remove from a topic what its retention policy lets go and what this run finds whole.
+
+    ``targets`` are those that the policy names, or fewer: then less can be proven and goes.  When
+    one copy is damaged nothing goes, and backfill makes it again.
+    """
+    with connect(url, application_name="penstock clean") as connection:
+        ((run,),) = call(connection, "begin_clean", topic=topic)
+        due = due_log_epochs(connection, topic, max_epochs)
+    done = read_back(url, run, due, targets, read)
+    with connect(url, application_name="penstock clean") as connection:
+        rows = call(connection, "clean", topic=topic, run=run)
+    return CleanRun(done, tuple(CleanResult(topic, *row) for row in rows))
 
 
 def drop_slices(

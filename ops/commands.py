@@ -10,10 +10,10 @@ import dataclasses
 import queue
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,7 @@ from penstock import database
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.database import config
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import ConfigurationError, PenstockError, TargetUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ def archive(topic: Topic, target: TargetName, output: Output = Format.table) -> 
 
     place = _target(target)
     with _spark() as spark:
-        _show_copies(archive_epochs(spark, config.database_url(), topic, place), output)
+        _show_made(lambda: archive_epochs(spark, config.database_url(), topic, place), output)
 
 
 def backfill(
@@ -101,29 +101,83 @@ def backfill(
 
     place = _target(target)
     sources = [_target(each) for each in source or []]
+    url = config.database_url()
     with _spark() as spark:
-        made = verb(spark, config.database_url(), topic, place, sources=sources)
-        _show_copies(made, output)
+        _show_made(lambda: verb(spark, url, topic, place, sources=sources), output)
 
 
 def clean(
     topics: Annotated[list[str], typer.Argument(help="namespace/path/topic ...")],
     yes: Annotated[bool, typer.Option("--yes", help="It removes events for good.")] = False,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=DIRECTORY, instead of the policy file's place; repeat."),
+    ] = None,
     output: Output = Format.table,
 ) -> None:
-    """Remove what retention allows to remove, and say what holds the rest."""
+    """Read back what retention lets go, remove what is whole, and say what holds the rest.
+
+    Exit code 1: a copy is damaged, and nothing of its topic went; `penstock backfill` makes it
+    again.
+    """
     from ops.clean import clean as verb, drop_slices
+    from ops.guard import spark_reader
+    from ops.policy import retention_in_force
 
     if not yes:
         raise ConfigurationError(
             "clean removes events from the database for good", hint="say --yes if that is meant"
         )
     url = config.database_url()
-    rows: list[Any] = [result for topic in topics for result in verb(url, topic)]
+    given = {place.name: place for place in map(_target, target or [])}
+    with database.connect(url) as connection:
+        in_force = retention_in_force(connection)
+    with ExitStack() as stack:
+        read = spark_reader(lambda: stack.enter_context(_spark()), url)
+        runs = []
+        for topic in topics:
+            names = in_force[topic].targets if topic in in_force else ()
+            places = [given[name] if name in given else _target(name) for name in names]
+            runs.append(verb(url, topic, places, read))
     dropped = drop_slices(url)
-    show(rows, output)
+    show([result for run in runs for result in run.partitions], output)
     for each in dropped:
         say(f"{each.slice}: {each.state}{f' ({each.detail})' if each.detail else ''}")
+    for run in runs:
+        for reason in run.read.unavailable.values():
+            say(reason)
+        for copy in run.read.damaged:
+            say(f"{copy.target}: {copy.partition}/{copy.log_epoch} is damaged: {copy.damage}")
+    if any(run.read.damaged for run in runs):
+        raise typer.Exit(EXIT_NO)
+
+
+target = typer.Typer(help="The places that archives are kept in.", no_args_is_help=True)
+
+
+@target.callback()
+def _targets() -> None:
+    """With one command only, typer would leave out its name."""
+
+
+@target.command("adopt")
+def target_adopt(
+    place: Annotated[str, typer.Argument(help="NAME=DIRECTORY, or a NAME of the policy file.")],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Also when it does not hold the copies recorded on it.")
+    ] = False,
+) -> None:
+    """Mark a place as a target: one of before markers were written, or a new one for a lost one."""
+    from ops.target_marker import adopt_target
+
+    wanted = _target(place)
+    try:
+        is_new = adopt_target(config.database_url(), wanted, even_without_copies=yes)
+    except TargetUnavailable as error:
+        raise TargetUnavailable(
+            error.message, hint="mount it; or say --yes if this place takes over from a lost one"
+        ) from None
+    say(f"{wanted.name} is {'now' if is_new else 'already'} marked as a target of ours")
 
 
 def _target(text: str) -> Target:
@@ -164,6 +218,17 @@ def _spark() -> Iterator[SparkSession]:
     finally:
         if running is None:
             session.stop()
+
+
+def _show_made(make: Callable[[], list[EpochCopy]], output: Format) -> None:
+    """Show the copies; also those that were made when others could not be."""
+    from ops.archive import CopiesFailed
+
+    try:
+        _show_copies(make(), output)
+    except CopiesFailed as error:
+        _show_copies(list(error.made), output)
+        raise
 
 
 def _show_copies(copies: list[EpochCopy], output: Format) -> None:

@@ -1,22 +1,21 @@
-"""Guard: read back the copies of what retention is about to remove.
+"""Guard: read back the copies of what a run of clean is about to remove.
 
 The database drops a log epoch on the strength of a recorded copy.  A record says what was true when
-the copy was made; the guard looks again, right before the events go, and forgets a copy that is not
-what was sealed: then the database refuses the drop, and backfill makes the copy again.
+the copy was made; so a run looks again, right before the events go, and tells the database under
+its token what it has read.  Only that can go, and when one copy is damaged nothing goes.
 """
 
 from __future__ import annotations
 
-import datetime
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ops.archive import verify_copies
-from ops.policy_file import RetentionPolicy
-from ops.seal import forget_copy, key_of, log_epochs
-from penstock import subscriptions
-from penstock.database import connect
+from ops.readings import CopyReading, Reader
+from ops.seal import key_of
+from penstock.database import call, connect
+from penstock.errors import TargetUnavailable
 from penstock.records import LogEpoch
 
 if TYPE_CHECKING:
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 
     from ops.targets import Target
 
-#: How many copies of one target are read back in one run; the next run looks at what is left.
-MOST_COPIES = 1_000
-
-CLOCK_SLACK_SECONDS = 300
+#: Log epochs that are read before the clock is looked at again.
+READ_AT_ONCE = 128
+#: What was read within this time goes, the rest is left to the next run: a token ends after hours.
+MOST_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,61 +39,84 @@ class DamagedCopy:
     damage: str
 
 
-@dataclass(frozen=True, slots=True)
-class GuardResult:
-    """What was read back: ``events`` in ``copies`` copies, and those that failed."""
+@dataclass(slots=True)
+class ReadBack:
+    """What a run has read: ``events`` in ``copies`` copies, and what was wrong."""
 
-    copies: int
-    events: int
-    damaged: tuple[DamagedCopy, ...]
+    copies: int = 0
+    events: int = 0
+    damaged: list[DamagedCopy] = field(default_factory=list)
+    #: Targets that are not there now, and why.
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+    def add(self, target: Target, reading: CopyReading, is_whole: bool) -> None:
+        """Count a copy."""
+        self.copies += 1
+        self.events += reading.event_count
+        if not is_whole:
+            self.damaged.append(DamagedCopy(target.name, *reading.key, reading.damage))
 
 
-def guard(
-    spark: Callable[[], SparkSession],
+def spark_reader(spark: Callable[[], SparkSession], url: str) -> Reader:
+    """Reads with Spark, which is started by the first copy that there is to read."""
+
+    def read(target: Target, epochs: Sequence[LogEpoch]) -> Sequence[CopyReading]:
+        # Imported here: without pyspark and deltalake every other run starts a second sooner.
+        from ops.archive import read_epochs
+        from ops.target_marker import require_target
+
+        require_target(url, target)  # before a JVM starts for nothing
+        return read_epochs(spark(), url, target, epochs)
+
+    return read
+
+
+def read_back(
     url: str,
-    topic: str,
+    run: str,
+    due: Sequence[LogEpoch],
     targets: Sequence[Target],
-    retention: RetentionPolicy,
-) -> GuardResult:
-    """Read back, on every target, the copies of the log epochs that are due to be removed.
+    read: Reader,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> ReadBack:
+    """Read the copies of these log epochs on these targets, and record each under the run."""
+    done = ReadBack()
+    end = clock() + MOST_SECONDS
+    for start in range(0, len(due), READ_AT_ONCE):
+        if clock() >= end:
+            break
+        for target in targets:
+            lot = due[start : start + READ_AT_ONCE]
+            chosen = [epoch for epoch in lot if target.name in epoch.targets]
+            if not chosen or target.name in done.unavailable:
+                continue
+            try:
+                readings = read(target, chosen)
+            except TargetUnavailable as error:
+                done.unavailable[target.name] = str(error)
+                continue
+            topics = {key_of(epoch): epoch.topic for epoch in chosen}
+            # One transaction: a thousand commits would take longer than the reading.
+            with connect(url, application_name="penstock clean", autocommit=False) as connection:
+                for each in readings:
+                    done.add(target, each, _tell(connection, run, topics[each.key], target, each))
+                connection.commit()
+    return done
 
-    ``spark`` is called only when there is something to read.
-    """
-    with connect(url) as connection:
-        due = due_epochs(connection, topic, retention)
-    copies = events = 0
-    damaged: list[DamagedCopy] = []
-    for target in targets:
-        chosen = [key_of(epoch) for epoch in due if target.name in epoch.targets][:MOST_COPIES]
-        readings = verify_copies(spark(), url, topic, target, chosen) if chosen else []
-        copies += len(readings)
-        events += sum(reading.event_count for reading in readings)
-        damaged += [
-            DamagedCopy(target.name, reading.partition, reading.log_epoch, reading.damage)
-            for reading in readings
-            if reading.damage
-        ]
-    with connect(url) as connection:
-        for each in damaged:
-            key = (each.partition, each.log_epoch)
-            forget_copy(connection, topic, key, each.target, each.damage)
-    return GuardResult(copies, events, tuple(damaged))
 
-
-def due_epochs(connection: Any, topic: str, retention: RetentionPolicy) -> list[LogEpoch]:
-    """The sealed log epochs that age and subscriptions no longer keep in the database."""
-    passed: dict[int, int] = {}
-    for each in subscriptions.lag(connection):
-        if each.topic == topic:
-            passed[each.partition] = min(passed.get(each.partition, each.position), each.position)
-    # The database's clock decides what goes; ours may be behind it, so we look at a little more.
-    oldest = datetime.datetime.now(datetime.UTC) - datetime.timedelta(
-        seconds=retention.minimum_age_seconds - CLOCK_SLACK_SECONDS
+def _tell(connection: Any, run: str, topic: str, target: Target, reading: CopyReading) -> bool:
+    """Whether the copy is what was sealed, as the database sees it."""
+    ((is_whole,),) = call(
+        connection,
+        "record_reading",
+        topic=topic,
+        run=run,
+        partition=reading.partition,
+        log_epoch=reading.log_epoch,
+        target=target.name,
+        event_count=reading.event_count,
+        checksum=reading.checksum,
+        damage=reading.damage,
     )
-    return [
-        epoch
-        for epoch in log_epochs(connection, topic)
-        if epoch.dropped_at is None
-        and (epoch.sealed_at is None or epoch.sealed_at <= oldest)
-        and epoch.last_sequence <= passed.get(epoch.partition, epoch.last_sequence)
-    ]
+    return bool(is_whole)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,11 +52,15 @@ class RetentionInForce:
     version: int
     updated_at: Any
     origin: str
+    targets: tuple[str, ...]
 
 
 def retention_in_force(connection: Any) -> dict[str, RetentionInForce]:
     """The retention policies of the database, by topic."""
-    return {row[0]: RetentionInForce(*row) for row in call(connection, "retention_of")}
+    return {
+        row[0]: dataclasses.replace(RetentionInForce(*row), targets=tuple(row[-1]))
+        for row in call(connection, "retention_of")
+    }
 
 
 def drift(connection: Any, wanted: Policies) -> list[Drift]:
@@ -91,7 +96,8 @@ def _keep(connection: Any, wanted: Policies, each: Drift) -> None:
     if each.setting != "retention":
         stream.subscribe(connection, each.wanted, [each.name], start="earliest")
         return
-    retention = wanted.of_topic(each.name).retention
+    policy = wanted.of_topic(each.name)
+    retention = policy.retention
     assert retention is not None
     call(
         connection,
@@ -100,6 +106,7 @@ def _keep(connection: Any, wanted: Policies, each: Drift) -> None:
         minimum_age_seconds=retention.minimum_age_seconds,
         copies=retention.copies,
         origin="file",
+        targets=sorted(policy.archive),
     )
 
 
@@ -119,10 +126,13 @@ def _retention(connection: Any, wanted: Policies) -> list[Drift]:
     in_force = retention_in_force(connection)
     found = []
     for topic in sorted({*wanted.topics, *in_force}):
-        said, present = wanted.of_topic(topic).retention, in_force.get(topic)
-        if _words(said) != _words(present):
+        policy, present = wanted.of_topic(topic), in_force.get(topic)
+        said = policy.retention
+        wanted_words = _words(said, policy.archive)
+        found_words = _words(present, present.targets if present else ())
+        if wanted_words != found_words:
             origin = present.origin if present else None
-            words = (_words(said), _words(present), said is not None)
+            words = (wanted_words, found_words, said is not None)
             found.append(Drift(topic, "retention", *words, origin=origin))
     return found
 
@@ -181,7 +191,8 @@ def _listed(settings: Mapping[str, Any] | None) -> str:
     return ", ".join(f"{name} {settings[name]}" for name in sorted(settings))
 
 
-def _words(policy: RetentionPolicy | RetentionInForce | None) -> str:
+def _words(policy: RetentionPolicy | RetentionInForce | None, targets: Iterable[str]) -> str:
     if policy is None:
         return NONE
-    return f"{policy.minimum_age_seconds} s, {policy.copies} copies"
+    named = ", ".join(sorted(targets)) or "no target"
+    return f"{policy.minimum_age_seconds} s, {policy.copies} copies on {named}"

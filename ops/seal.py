@@ -57,6 +57,12 @@ def missing_copies(connection: Any, topic: str, target: str) -> list[LogEpoch]:
     return [_log_epoch(topic, row) for row in rows]
 
 
+def due_log_epochs(connection: Any, topic: str, max_epochs: int) -> list[LogEpoch]:
+    """The log epochs that a run of clean has to read back before it can drop them."""
+    rows = call(connection, "log_epochs_due", topic=topic, max_epochs=max_epochs)
+    return [_log_epoch(topic, row) for row in rows]
+
+
 def copies_of(connection: Any, topic: str) -> list[EpochCopyState]:
     """Every copy of a topic's log epochs that was ever recorded, and whether it is there."""
     return [EpochCopyState(*row) for row in call(connection, "copies_of", topic=topic)]

@@ -286,6 +286,14 @@ class NoDiskSpace(PenstockError):
     """The database server has no disk space left; the transaction has written nothing."""
 
 
+class TargetUnavailable(PenstockError):
+    """An archive target is not there now, its disk not mounted for example; nothing is lost."""
+
+
+class ForeignTarget(ConfigurationError):
+    """A place is the archive target of another installation, or has another name."""
+
+
 class PortTaken(PenstockError):
     """Another process listens on the port already."""
 
@@ -318,6 +326,7 @@ HINTS = {
     "PS014": "Join again.",
     "PS015": "Give each process a consumer id of its own.",
     "PS016": "Read it from the archive, or start at the low sequence.",
+    "PS017": "penstock clean reads the copies back first, backfill makes what is missing again.",
     "PS018": "Call it in a transaction of isolation level READ COMMITTED.",
     "PS020": "Remove what uses it first.",
     "PS021": "Reconcile the restore first: penstock restore reconcile.",

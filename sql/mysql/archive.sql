@@ -34,6 +34,36 @@ CALL penstock.record_copy(
 -- Marks a copy as missing; backfill makes it again.
 CALL penstock.forget_copy(%(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(reason)s)
 
+-- name: begin_clean
+-- Opens a run of clean; answers its token.
+CALL penstock.begin_clean(%(topic)s)
+
+-- name: log_epochs_due
+-- The log epochs that a run of clean has to read back.
+-- json: 8
+CALL penstock.log_epochs_due(%(topic)s, %(max_epochs)s)
+
+-- name: record_reading
+-- Records what a run has read back of a copy; true when it is what was sealed.
+CALL penstock.record_reading(
+    %(topic)s, %(run)s, %(partition)s, %(log_epoch)s, %(target)s, %(event_count)s, %(checksum)s, %(damage)s
+)
+
 -- name: clean
--- Moves the low sequences of a topic as far as its retention policy allows.
-CALL penstock.clean(%(topic)s)
+-- Moves the low sequences of a topic as far as its retention policy and what the run has read back allow.
+CALL penstock.clean(%(topic)s, %(run)s)
+
+-- name: installation_id
+-- Whose an archive target is.
+-- reads only
+CALL penstock.installation_id()
+
+-- name: target_in_use
+-- Whether copies were ever recorded on a target.
+-- reads only
+CALL penstock.target_in_use(%(target)s)
+
+-- name: copies_on
+-- What a target has to hold to be the one that the recorded copies were written to.
+-- reads only
+CALL penstock.copies_on(%(target)s)

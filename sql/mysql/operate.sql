@@ -1,10 +1,11 @@
 -- name: set_retention
 -- How long events of a topic are kept at least, and in how many verified copies; answers the policy's version.
-CALL penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s, %(origin)s)
+CALL penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s, %(origin)s, %(targets)s)
 
 -- name: retention_of
 -- The retention policies that are in force.
 -- reads only
+-- json: 6
 CALL penstock.retention_of()
 
 -- name: copies_of

@@ -30,9 +30,35 @@ SELECT penstock.record_copy(
 -- Marks a copy as missing; backfill makes it again.
 SELECT penstock.forget_copy(%(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(reason)s)
 
+-- name: begin_clean
+-- Opens a run of clean; answers its token.
+SELECT penstock.begin_clean(%(topic)s)::text
+
+-- name: log_epochs_due
+-- The log epochs that a run of clean has to read back.
+SELECT * FROM penstock.log_epochs_due(%(topic)s, %(max_epochs)s::integer)
+
+-- name: record_reading
+-- Records what a run has read back of a copy; true when it is what was sealed.
+SELECT penstock.record_reading(
+    %(topic)s, %(run)s::uuid, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(event_count)s::bigint,
+    %(checksum)s, %(damage)s)
+
 -- name: clean
--- Moves the low sequences of a topic as far as its retention policy allows.
-SELECT * FROM penstock.clean(%(topic)s)
+-- Moves the low sequences of a topic as far as its retention policy and what the run has read back allow.
+SELECT * FROM penstock.clean(%(topic)s, %(run)s::uuid)
+
+-- name: installation_id
+-- Whose an archive target is.
+SELECT penstock.installation_id()::text
+
+-- name: target_in_use
+-- Whether copies were ever recorded on a target.
+SELECT penstock.target_in_use(%(target)s)
+
+-- name: copies_on
+-- What a target has to hold to be the one that the recorded copies were written to.
+SELECT * FROM penstock.copies_on(%(target)s)
 
 -- name: keep_events
 -- Copies the little that is needed of a slice of events; answers the slice, or nothing when there is none to do.

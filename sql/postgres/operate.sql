@@ -1,10 +1,11 @@
 -- name: set_retention
 -- How long events of a topic are kept at least, and in how many verified copies; answers the policy's version.
-SELECT penstock.set_retention(%(topic)s, %(minimum_age_seconds)s::bigint, %(copies)s::integer, %(origin)s)
+SELECT penstock.set_retention(
+    %(topic)s, %(minimum_age_seconds)s::bigint, %(copies)s::integer, %(origin)s, %(targets)s::text[])
 
 -- name: retention_of
 -- The retention policies that are in force.
-SELECT topic, minimum_age_seconds, copies, version, updated_at, origin FROM penstock.retention_of()
+SELECT topic, minimum_age_seconds, copies, version, updated_at, origin, targets FROM penstock.retention_of()
 
 -- name: copies_of
 -- Every copy of a topic's log epochs that was ever recorded, and whether it is there.

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from ops.archive import read_archive
-from ops.archive_table import committed_epochs, open_table
-from ops.seal import seal
+from ops.archive import location, read_archive
+from ops.archive_format import EpochPlan
+from ops.archive_reader import EpochInput, EpochReader
+from ops.archive_table import committed_epochs, create_table, open_table
+from ops.archive_writer import ArchiveWriter
+from ops.seal import copies_of, seal
+from ops.target_marker import require_target
 from ops.targets import Target
+from penstock.database import call
 from penstock.records import LogEpoch
 from penstock.topics.names import describe_topic
 
@@ -126,3 +132,50 @@ def only_file(target: Target, log: Log, epoch: tuple[int, int]) -> Path:
     """The one file of a log epoch."""
     (entry,) = committed_epochs(open_table(target, log.known_as))[epoch]
     return target.table_path(log.known_as) / entry.path
+
+
+def archived(log: Log, target: Target) -> list[LogEpoch]:
+    """A sealed log epoch in each partition, archived by the writer's own code without Spark."""
+    log.publish_odd()
+    sealed = log.seal()
+    bring(log, target, sealed)
+    return sealed
+
+
+def bring(log: Log, target: Target, epochs: Sequence[LogEpoch]) -> None:
+    """Write, commit and record them."""
+    installation = require_target(log.url, target, write=True)
+    create_table(target, log.known_as)
+    for epoch in epochs:
+        plan = plan_of(epoch)
+        reader = EpochReader(log.url, log.topic, [plan])
+        writer = ArchiveWriter(target, installation, log.known_as, [plan])
+        writer.commit([writer.write(reader.read(EpochInput(plan)))])
+        call(
+            log.connection,
+            "record_copy",
+            topic=log.topic,
+            partition=epoch.partition,
+            log_epoch=epoch.log_epoch,
+            target=target.name,
+            location=location(target, epoch),
+            event_count=epoch.event_count,
+            checksum=epoch.checksum,
+        )
+
+
+def plan_of(epoch: LogEpoch) -> EpochPlan:
+    """What is to be written of it."""
+    return EpochPlan(
+        epoch.partition,
+        epoch.log_epoch,
+        epoch.first_sequence,
+        epoch.last_sequence,
+        epoch.event_count,
+        epoch.checksum,
+    )
+
+
+def states(log: Log) -> list[str]:
+    """The state of each copy."""
+    return [each.state for each in copies_of(log.connection, log.topic)]

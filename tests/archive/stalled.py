@@ -14,7 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ops import archive, archive_writer
+from ops import archive
+from ops.archive_table import EpochCommitter
 from ops.archive_writer import ArchiveSink, ArchiveWriter
 from ops.spark import local_session
 from ops.targets import Target
@@ -31,7 +32,7 @@ def stall(*_: Any, **__: Any) -> NoReturn:
     raise AssertionError("unreachable")
 
 
-def replace(module: ModuleType, name: str, value: object) -> None:
+def replace(module: ModuleType | type, name: str, value: object) -> None:
     """Put something else in a module's place, in this process only."""
     setattr(module, name, value)
 
@@ -41,13 +42,13 @@ class StalledWriter(ArchiveWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """The real commit, stopped in the middle."""
-        real = vars(archive_writer)["commit_epoch"]
+        real = EpochCommitter.commit
 
-        def commit_once(*arguments: Any) -> bool:
-            replace(archive_writer, "commit_epoch", stall)
-            return bool(real(*arguments))
+        def commit_once(self: EpochCommitter, *arguments: Any) -> bool:
+            replace(EpochCommitter, "commit", stall)
+            return bool(real(self, *arguments))
 
-        replace(archive_writer, "commit_epoch", commit_once)
+        replace(EpochCommitter, "commit", commit_once)
         super().commit(messages)
 
 
@@ -63,6 +64,7 @@ def vars_of(writer: ArchiveWriter) -> dict[str, Any]:
     """The arguments that a writer was made with."""
     return {
         "target": writer._target,
+        "installation": writer._installation,
         "known_as": writer._known_as,
         "plans": list(writer._plans.values()),
     }

@@ -10,14 +10,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from ops.archive import archive_epochs, read_archive, verify_copies, verify_copy
+from ops import archive
+from ops.archive import (
+    CopiesFailed,
+    CopyJob,
+    archive_epochs,
+    read_archive,
+    verify_copies,
+    verify_copy,
+)
+from ops.archive_format import EpochPlan
 from ops.archive_table import committed_epochs, open_table
 from ops.backfill import audit_copies, audit_files, backfill
 from ops.checksum import EpochChecksum, batch_fields
 from ops.seal import key_of, log_epochs
+from ops.target_marker import adopt_target
 from ops.targets import Target
-from penstock.errors import EpochError
-from tests.archive.logs import Log, archived_rows, only_file
+from penstock.errors import EpochError, TargetUnavailable
+from penstock.records import LogEpoch
+from tests.archive.logs import Log, archived_rows, only_file, states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -237,12 +248,18 @@ def test_archive_does_not_replace(spark: SparkSession, log: Log, target: Target)
 
 
 def test_the_whole_target_is_lost(spark: SparkSession, log: Log, target: Target) -> None:
-    """An archive that was removed as a whole is made again."""
+    """An archive that was removed as a whole is made again, once somebody says that it is lost.
+
+    Guard: the marker; a disk that is not mounted looks the same, see test_markers.
+    """
     log.publish_odd()
     sealed = log.seal()
     archive_epochs(spark, log.url, log.topic, target)
     target.root.rename(target.root.with_name("lost"))
+    with pytest.raises(TargetUnavailable, match="penstock target adopt"):
+        backfill(spark, log.url, log.topic, target)
 
+    assert adopt_target(log.url, target, even_without_copies=True)
     assert len(backfill(spark, log.url, log.topic, target)) == len(sealed)
     assert archived_rows(spark, target, log) == log.rows()
 
@@ -273,3 +290,52 @@ def test_a_place_that_cannot_be_written(spark: SparkSession, log: Log, tmp_path:
     with pytest.raises(OSError, match=r"Not a directory|File exists"):
         archive_epochs(spark, log.url, log.topic, Target("local", str(tmp_path / "file" / "x")))
     assert all(not epoch.targets for epoch in log_epochs(log.connection, log.topic))
+
+
+@pytest.mark.timeout(600)
+def test_one_that_cannot_be_made_among_many_stops_no_other(
+    spark: SparkSession, log: Log, target: Target
+) -> None:
+    """Of 100, the database has dropped the first and no source has it: 99 are made."""
+    log.publish_many(100)
+    sealed = log.seal(max_events=1)
+    lost = sealed[0]
+    log.connection.execute(
+        "UPDATE penstock.partitions SET low_sequence = 2 WHERE number = %s", (lost.partition,)
+    )
+
+    with pytest.raises(CopiesFailed, match="no longer in the database") as caught:
+        backfill(spark, log.url, log.topic, target)
+
+    assert len(sealed) == 100
+    assert [key_of(each.epoch) for each in caught.value.failed] == [key_of(lost)]
+    assert len(caught.value.made) == 99
+    assert states(log) == ["verified"] * 99
+
+
+def test_a_task_that_fails_stops_no_other_log_epoch(
+    spark: SparkSession, log: Log, target: Target
+) -> None:
+    """A failed Spark job is tried in halves, until what is at fault is alone and named.
+
+    Guard: the halves in `_write`.
+    """
+    log.publish_many(20)
+    sealed = log.seal(max_events=5)
+    real = vars(archive)["_write_once"]
+    jobs: list[int] = []
+
+    def write_once(job: CopyJob, of: LogEpoch, plans: list[EpochPlan]) -> None:
+        jobs.append(len(plans))
+        if any(plan.key == (0, 1) for plan in plans):
+            raise ValueError("the task of (0, 1) fails")
+        real(job, of, plans)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "_write_once", write_once)
+        with pytest.raises(CopiesFailed, match="the task of") as caught:
+            archive_epochs(spark, log.url, log.topic, target)
+
+    assert [key_of(each.epoch) for each in caught.value.failed] == [(0, 1)]
+    assert len(caught.value.made) == len(sealed) - 1 == 3
+    assert jobs == [4, 2, 1, 1, 2]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from ops.archive import archive_epochs, read_archive
+from ops.archive_table import committed_epochs, open_table
+from ops.archive_verify import read_copy
 from ops.backfill import backfill
-from ops.clean import clean, drop_slices
+from ops.clean import CleanResult, clean as verb, drop_slices
+from ops.readings import CopyReading, Reader
 from ops.seal import key_of, log_epochs
 from ops.storage import SliceState
 from ops.storage_postgres import slice_state
@@ -17,12 +22,22 @@ from ops.targets import Target
 from penstock.database import call
 from penstock.errors import BelowLowSequence, EpochError, RetentionRefused
 from penstock.log import fetch
-from tests.archive.logs import Log, archived_rows, only_file
+from penstock.records import LogEpoch
+from tests.archive.logs import Log, archived, archived_rows, only_file, plan_of, states
+from tests.kit.cleaning import clean_believing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+
+TARGETS = ("local", "first", "second")
+
+
+def clean(url: str, topic: str) -> tuple[CleanResult, ...]:
+    """Clean, with targets that always work."""
+    return clean_believing(url, topic, *TARGETS)
 
 
 def record(log: Log, *, target: str = "local") -> None:
@@ -44,7 +59,8 @@ def record(log: Log, *, target: str = "local") -> None:
 def keep(log: Log, *, seconds: int = 0, copies: int = 1) -> None:
     """Set the retention policy of the topic."""
     log.connection.execute(
-        "SELECT penstock.set_retention(%s, %s, %s)", (log.topic, seconds, copies)
+        "SELECT penstock.set_retention(%s, %s, %s, targets => %s)",
+        (log.topic, seconds, copies, list(TARGETS)),
     )
 
 
@@ -189,6 +205,48 @@ def test_readers_below_the_low_sequence_get_the_typed_error(log: Log) -> None:
 
     with pytest.raises(BelowLowSequence, match="low sequence 11"):
         fetch(log.connection, log.topic, 0, 10)
+
+
+def read_here(log: Log) -> Reader:
+    """Reads copies back as Spark's tasks do, in this process."""
+
+    def read(target: Target, epochs: Sequence[LogEpoch]) -> list[CopyReading]:
+        committed = committed_epochs(open_table(target, log.known_as))
+        root = target.table_path(log.known_as)
+        return [
+            read_copy(
+                dataclasses.replace(
+                    plan_of(each), files=tuple(str(root / f.path) for f in committed[key_of(each)])
+                )
+            )
+            for each in epochs
+        ]
+
+    return read
+
+
+def test_one_flipped_bit_keeps_everything(log: Log, target: Target) -> None:
+    """The copy is recorded as verified, its file has its size; the run reads it and stops.
+
+    The other partition's copy is whole and stays too, until the damaged one was made again.
+    """
+    first, second = archived(log, target)
+    keep(log)
+    file = only_file(target, log, key_of(first))
+    whole = file.read_bytes()
+    place = len(whole) // 3
+    file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+
+    run = verb(log.url, log.topic, [target], read_here(log))
+
+    assert [(each.partition, each.log_epoch) for each in run.read.damaged] == [key_of(first)]
+    assert run.read.copies == 2
+    assert low_sequences(log) == [1, 1]
+    assert states(log) == ["missing", "verified"]
+    file.write_bytes(whole)
+    record(log)
+    assert not verb(log.url, log.topic, [target], read_here(log)).read.damaged
+    assert low_sequences(log) == [each.last_sequence + 1 for each in (first, second)]
 
 
 def droppable(log: Log) -> None:

@@ -6,28 +6,35 @@ import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from ops import archive_table
+from ops import archive_table, archive_writer
 from ops.archive_format import FILE_SCHEMA, EpochPlan
 from ops.archive_reader import _batch, _with_partition_columns
 from ops.archive_table import (
+    EpochCommitter,
     commit_epoch,
     committed_epochs,
     create_table,
+    newest_of_partitions,
     open_table,
     remove_leftovers,
 )
-from ops.archive_verify import CopyReading, read_copy
+from ops.archive_verify import read_copy
 from ops.archive_writer import ArchiveWriter, WrittenEpoch, WrittenEpochs
 from ops.checksum import EpochChecksum, batch_fields
+from ops.readings import CopyReading
+from ops.target_marker import mark
 from ops.targets import Target
 from penstock.errors import ConfigurationError
 from tests.archive.logs import TOPIC
 
+INSTALLATION = "00000000-0000-4000-8000-000000000000"
 EVENT_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
@@ -51,9 +58,10 @@ def _rows(plan: EpochPlan) -> pa.RecordBatch:
 
 def write(target: Target, *plans: EpochPlan) -> WrittenEpochs:
     """What a task does with log epochs."""
+    mark(target, INSTALLATION)
     create_table(target, TOPIC)
     batches = (_with_partition_columns(_rows(plan), plan) for plan in plans)
-    return ArchiveWriter(target, TOPIC, list(plans)).write(batches)
+    return ArchiveWriter(target, INSTALLATION, TOPIC, list(plans)).write(batches)
 
 
 def files_of(target: Target) -> set[Path]:
@@ -71,7 +79,7 @@ def test_a_task_alone_changes_nothing(target: Target) -> None:
         True,
         True,
     ]
-    ArchiveWriter(target, TOPIC, plans).abort([written, None])
+    ArchiveWriter(target, INSTALLATION, TOPIC, plans).abort([written, None])
     assert files_of(target) == set()
 
 
@@ -79,11 +87,33 @@ def test_a_task_that_fails_leaves_no_file(target: Target) -> None:
     """A gap in the middle of a log epoch, or a full disk: the begun file goes."""
     plan = make_plan()
     rows = _with_partition_columns(_rows(plan), plan)
+    mark(target, INSTALLATION)
     create_table(target, TOPIC)
 
     with pytest.raises(ValueError, match="4 follows 2"):
-        ArchiveWriter(target, TOPIC, [plan]).write(iter([rows.slice(0, 2), rows.slice(3)]))
+        ArchiveWriter(target, INSTALLATION, TOPIC, [plan]).write(
+            iter([rows.slice(0, 2), rows.slice(3)])
+        )
     assert files_of(target) == set()
+
+
+def test_a_row_group_is_larger_than_a_batch(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends at a number of rows or of bytes, not where Spark happened to cut."""
+    plan = make_plan(events=20)
+    rows = _with_partition_columns(_rows(plan), plan)
+    mark(target, INSTALLATION)
+    create_table(target, TOPIC)
+    monkeypatch.setattr(archive_writer, "ROW_GROUP_ROWS", 8)
+    writer = ArchiveWriter(target, INSTALLATION, TOPIC, [plan])
+    written = writer.write(iter([rows.slice(start, 3) for start in range(0, 20, 3)]))
+    file = pq.ParquetFile(target.table_path(TOPIC) / written.epochs[0].file.path)
+    groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    assert groups == [9, 9, 2]
+    monkeypatch.setattr(archive_writer, "ROW_GROUP_BYTES", 1)
+    again = writer.write(iter([rows.slice(start, 3) for start in range(0, 20, 3)]))
+    assert pq.ParquetFile(target.table_path(TOPIC) / again.epochs[0].file.path).num_row_groups == 7
 
 
 def test_a_task_that_ran_twice(target: Target) -> None:
@@ -92,7 +122,7 @@ def test_a_task_that_ran_twice(target: Target) -> None:
     write(target, plan)
     written = write(target, plan)
 
-    ArchiveWriter(target, TOPIC, [plan]).commit([written])
+    ArchiveWriter(target, INSTALLATION, TOPIC, [plan]).commit([written])
 
     ((entry,),) = committed_epochs(open_table(target, TOPIC)).values()
     assert entry.path == written.epochs[0].file.path
@@ -104,7 +134,7 @@ def test_committing_again_is_refused(target: Target) -> None:
     """A log epoch that is there stays as it is, and the second file goes."""
     plan = make_plan()
     first, second = write(target, plan), write(target, plan)
-    writer = ArchiveWriter(target, TOPIC, [plan])
+    writer = ArchiveWriter(target, INSTALLATION, TOPIC, [plan])
 
     writer.commit([first])
     writer.commit([second])
@@ -134,6 +164,42 @@ def test_two_committers_that_saw_the_same_table(
 
     assert not commit_epoch(target, TOPIC, plan, second.epochs[0].file)
     assert [len(files) for files in committed_epochs(open_table(target, TOPIC)).values()] == [1]
+
+
+def test_a_job_lists_what_the_table_holds_once(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at each commit: that would cost more with every log epoch that was ever archived."""
+    plans = [make_plan(log_epoch=number) for number in range(1, 7)]
+    written = write(target, *plans)
+    listed: list[int] = []
+    real = committed_epochs
+
+    def counted(*arguments: Any) -> object:
+        listed.append(1)
+        return real(*arguments)
+
+    monkeypatch.setattr(archive_table, "committed_epochs", counted)
+    ArchiveWriter(target, INSTALLATION, TOPIC, plans).commit([written])
+    assert len(listed) == 1
+    assert len(real(open_table(target, TOPIC))) == 6
+
+
+def test_committers_that_are_open_at_once_see_each_other(target: Target) -> None:
+    """What one has listed goes stale; its next commit finds out, and nothing is there twice."""
+    plans = [make_plan(log_epoch=number) for number in (1, 2, 3)]
+    keys = [plan.key for plan in plans]
+    first, second = write(target, *plans).epochs, write(target, *plans).epochs
+    one, other = (EpochCommitter(target, TOPIC, keys) for _ in range(2))
+    assert one.commit(plans[0], first[0].file)
+    assert other.commit(plans[1], second[1].file)
+    assert not one.commit(plans[1], first[1].file)
+    assert one.commit(plans[2], first[2].file)
+    assert not other.commit(plans[0], second[0].file)
+    assert not other.commit(plans[2], second[2].file)
+    committed = committed_epochs(open_table(target, TOPIC))
+    assert {key: len(files) for key, files in committed.items()} == dict.fromkeys(keys, 1)
+    assert newest_of_partitions(open_table(target, TOPIC)) == {0: (1, plans[2].last_sequence)}
 
 
 def test_many_committers_at_once(target: Target) -> None:
@@ -199,7 +265,7 @@ def test_leftovers_of_killed_runs_go_after_their_time(target: Target) -> None:
     plan = make_plan()
     committed = write(target, plan)
     write(target, plan)
-    ArchiveWriter(target, TOPIC, [plan]).commit([committed])
+    ArchiveWriter(target, INSTALLATION, TOPIC, [plan]).commit([committed])
 
     remove_leftovers(target, TOPIC)
     assert len(files_of(target)) == 2

@@ -6,9 +6,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from penstock import subscriptions
+from penstock import database, subscriptions
+from penstock.records import LogEpoch
 from penstock.subscriptions import stream
 from tests.contract.text_kit import FUNCTIONS, in_sql
+from tests.kit.cleaning import record_reading
+
+UNKNOWN_RUN = "00000000-0000-4000-8000-000000000000"
 
 Call = Callable[[Any, str], object]
 
@@ -28,6 +32,26 @@ STEERING: dict[str, Call] = {
     "resume": subscriptions.resume,
     "describe_subscription": subscriptions.describe_subscription,
     "report_error": lambda own, name: stream.report_error(own, member(name), "x"),
+}
+
+
+def _looks_at(name: str, **binds: Any) -> Call:
+    return lambda own, topic: database.call(own, name, topic=topic, **binds)
+
+
+#: Log epochs, their copies and a run of clean; each refuses a hidden topic.
+EPOCHS: dict[str, Call] = {
+    "low_sequences": _looks_at("low_sequences"),
+    "sequence_gaps": _looks_at("sequence_gaps"),
+    "copies_of": _looks_at("copies_of"),
+    "log_epochs_of": _looks_at("log_epochs_of"),
+    "missing_copies": _looks_at("missing_copies", target="t"),
+    "begin_clean": _looks_at("begin_clean"),
+    "log_epochs_due": _looks_at("log_epochs_due", max_epochs=1),
+    "record_reading": lambda own, name: record_reading(
+        own, UNKNOWN_RUN, LogEpoch(name, 0, 1, 1, 1, 1, "c"), "t"
+    ),
+    "clean": _looks_at("clean", run=UNKNOWN_RUN),
 }
 
 #: Each leaves out what is hidden.

@@ -71,6 +71,12 @@ class House:
             instance=self.instance, raise_on_error=False, run_config=config, **options
         )
 
+    def reload(self) -> None:
+        """Load the code location again, for another policy file."""
+        from dagster_project.definitions import build
+
+        self.defs = build()
+
     def done(self, name: str, **options: Any) -> dg.ExecuteInProcessResult:
         """Run a job that has to succeed."""
         result = self.job(name, **options)

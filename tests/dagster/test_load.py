@@ -32,12 +32,12 @@ ASSETS = {
 CHECKS = {
     f"{SLUG}/sequenced:no_sequence_gap",
     f"{SLUG}/sequenced:consumer_lag",
-    f"{SLUG}/archive:archive_count_and_checksum",
+    f"{SLUG}/retention:archive_count_and_checksum",
     "penstock/policies:policy_drift",
     "penstock/health:no_errors",
 }
 JOBS = {
-    "sequence", "relay", "sweep", "clean", "backfill", "seal", "policies", "health",
+    "sequence", "relay", "sweep", "clean", "backfill", "tidy", "seal", "policies", "health",
     f"archive_{SLUG}",
 }  # fmt: skip
 
@@ -72,7 +72,7 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these(house: House) ->
         "sealed_epochs",
     }
     assert {each.job_name for each in repository.schedule_defs} == {
-        "relay", "sweep", "clean", "seal", "policies", "health",
+        "relay", "sweep", "clean", "tidy", "seal", "policies", "health",
     }  # fmt: skip
     for sensor in repository.sensor_defs:
         assert sensor.default_status is dg.DefaultSensorStatus.RUNNING

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import dagster as dg
 import pytest
 
+import penstock
+from dagster_project import sensors
 from dagster_project.naming import epoch_name, epochs_name
 from dagster_project.sensors import Attempt, _ranges
+from ops.seal import log_epochs
+from ops.target_marker import adopt_target
+from ops.targets import Target
 from penstock.database import call
 from penstock.subscriptions import stream
 from penstock.upkeep.sequencing import sequence
@@ -99,6 +107,43 @@ def test_a_database_that_is_down_is_one_line_and_no_error(
         assert "cannot connect to" in (done.skip_message or "")
         assert "s3cret-word" not in (done.skip_message or "")
     assert "cannot connect to" in tick(house, "relay_every_minute")
+
+
+@pytest.mark.parametrize("sensor", ["sealed_epochs", "missing_copies"])
+def test_one_failing_topic_does_not_end_the_tick(
+    house: House, environment: pytest.MonkeyPatch, policy_path: Path, sensor: str
+) -> None:
+    """The others are looked at, and asked for; a database that is down ends it, see above.
+
+    Guard: others_go_on.
+    """
+    house.create_topic()
+    penstock.create_topic(house.connection, "shop/aaa", 1)
+    text = policy_path.read_text()
+    policy_path.write_text(text.replace("topics:", "topics:\n  shop/aaa: {archive: [local]}"))
+    house.reload()
+    house.publish(2 * EPOCH_EVENTS)
+    sequence(house.url)
+    call(house.connection, "seal", topic=TOPIC, partition=0,
+         max_events=EPOCH_EVENTS, max_age_seconds=None)  # fmt: skip
+    (epoch,) = log_epochs(house.connection, TOPIC)
+    if sensor == "missing_copies":
+        target = Target("local", str(house.folder / "archive"))
+        adopt_target(house.url, target, even_without_copies=True)
+        copy = {"event_count": epoch.event_count, "checksum": epoch.checksum, "location": "none"}
+        call(house.connection, "record_copy", topic=TOPIC, partition=0, log_epoch=1, target="local",
+             **copy)  # fmt: skip
+    real = vars(sensors)["copies_of"]
+
+    def copies_of(connection: Any, topic: str) -> object:
+        if topic == "shop/aaa":
+            raise RuntimeError("this topic's own trouble")
+        return real(connection, topic)
+
+    environment.setattr(sensors, "copies_of", copies_of)
+    done = house.sense(sensor)
+    assert len(done.run_requests or []) == 1
+    assert TOPIC in str(done) or SLUG in str(done)
 
 
 def tick(house: House, name: str) -> str:

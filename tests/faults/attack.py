@@ -62,7 +62,7 @@ class Attack(Mixed):
         world.set_up()
         with closing(world.connect()) as own:
             _cut_small(own, world.engine)
-            kept = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand"}
+            kept = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["disk"]}
             database.call(own, "set_retention", topic=TOPIC, **kept)
         world.tend = self.tend
         for number in range(2):

@@ -10,12 +10,13 @@ import contextlib
 import threading
 from typing import Any
 
-from ops import clean
+from ops.clean import drop_slices
 from ops.seal import missing_copies, seal
 from penstock import database, log
 from penstock.records import LogEpoch
 from tests.faults.history import Recorder
 from tests.faults.hooks import label_of
+from tests.kit.cleaning import clean_believing
 
 TARGET = "disk"
 EPOCH_EVENTS = 2_000
@@ -38,11 +39,11 @@ def _round(given: argparse.Namespace, recorder: Recorder, stop: threading.Event)
                 return
             _copy(own, recorder, epoch)
     begun = recorder.begun()
-    for each in clean.clean(given.url, given.topic):
+    for each in clean_believing(given.url, given.topic, TARGET):
         if each.low_sequence > each.old_low_sequence:
             where = {"partition": each.partition, "low": each.low_sequence}
             recorder.write("cleaned", "ok", **where, **begun)
-    for dropped in clean.drop_slices(given.url):
+    for dropped in drop_slices(given.url):
         names = {"parent": dropped.parent, "slice": dropped.slice, "state": str(dropped.state)}
         recorder.write("slice", "ok", **names, detail=dropped.detail)
 

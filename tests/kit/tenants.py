@@ -90,7 +90,8 @@ OPERATE = """
 create_namespace rename_namespace move_namespace delete_namespace create_topic ensure_topic
 rename_topic
 move_topic resize_topic delete_topic set_retention grant_namespace revoke_namespace grants_of seal
-clean sequence_gaps copies_of log_epochs_of record_copy
+begin_clean log_epochs_due record_reading clean
+sequence_gaps copies_of log_epochs_of record_copy
 """
 
 

@@ -14,9 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from ops.seal import log_epochs
 from ops.sinks.jsonl import JsonlSink
+from ops.target_marker import marker_path
+from ops.targets import Target
 from penstock import subscriptions
 from penstock.cli import exit_codes
+from penstock.database import call
 from penstock.publishing.publish import publish
 from penstock.subscriptions import stream
 from tests.consumers.process import until
@@ -156,6 +160,32 @@ def test_seal_and_clean(run: Run, connection: Connection) -> None:
     held = run("clean", TOPIC, "--yes", "-o", "json").rows
     assert {(row["low_sequence"], row["reason"]) for row in held} == {(1, "no retention policy")}
     assert run("seal", "bank/nothing").code == 2
+
+
+def test_clean_says_which_target_is_not_there(
+    run: Run, connection: Connection, tmp_path: Path
+) -> None:
+    """What cannot be read back stays; a place is taken over only by hand."""
+    fill(connection)
+    run("sequence")
+    run("seal", TOPIC, "--max-age-seconds", "0")
+    place = f"local={tmp_path}"
+    assert "now marked" in run("target", "adopt", place).err
+    assert "already marked" in run("target", "adopt", place).err
+    for epoch in log_epochs(connection, TOPIC):
+        copy = {"event_count": epoch.event_count, "checksum": epoch.checksum, "location": "there"}
+        keys = {"topic": TOPIC, "partition": epoch.partition, "log_epoch": epoch.log_epoch}
+        call(connection, "record_copy", target="local", **keys, **copy)
+    kept = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["local"]}
+    call(connection, "set_retention", topic=TOPIC, **kept)
+    marker_path(Target("local", str(tmp_path))).unlink()
+    held = run("clean", TOPIC, "--yes", "--target", place)
+    assert "of log epoch 1 this run has read back 0 of 1 copies" in " ".join(held.out.split())
+    assert "is not available" in held.err
+    refused = run("target", "adopt", place)
+    assert refused.code != 0
+    assert "--yes" in refused.err
+    assert "now marked" in run("target", "adopt", place, "--yes").err
 
 
 @pytest.mark.parametrize("verb", ["archive", "backfill"])

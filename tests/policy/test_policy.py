@@ -66,7 +66,7 @@ def test_apply_removes_the_drift_and_is_idempotent(
     connection: Connection, policies: Policies, orders: str
 ) -> None:
     wanted = [
-        Drift(orders, "retention", "3600 s, 1 copies", "none"),
+        Drift(orders, "retention", "3600 s, 1 copies on local", "none"),
         Drift(orders, "relay files", "files", "none"),
     ]
     assert policy.apply(connection, policies) == wanted
@@ -84,13 +84,21 @@ def test_what_was_set_by_hand_is_shown_and_only_the_file_s_topics_are_mended(
     policy.apply(connection, policies)
     for topic in (orders, "shop/other"):
         call(
-            connection, "set_retention", topic=topic, minimum_age_seconds=0, copies=3, origin="hand"
+            connection,
+            "set_retention",
+            topic=topic,
+            minimum_age_seconds=0,
+            copies=3,
+            origin="hand",
+            targets=["b", "a"],
         )
     by_hand = Drift(
-        "shop/other", "retention", "none", "0 s, 3 copies", mendable=False, origin="hand"
+        "shop/other", "retention", "none", "0 s, 3 copies on a, b", mendable=False, origin="hand"
     )
     assert policy.drift(connection, policies) == [
-        Drift(orders, "retention", "3600 s, 1 copies", "0 s, 3 copies", origin="hand"),
+        Drift(
+            orders, "retention", "3600 s, 1 copies on local", "0 s, 3 copies on a, b", origin="hand"
+        ),
         by_hand,
     ]
     assert policy.topic_drift(connection, policies, "shop/other") == [by_hand]

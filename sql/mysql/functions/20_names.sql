@@ -172,13 +172,39 @@ BEGIN
     WHERE t.id = own_id;
 END;
 
+-- name: sort_targets
+-- The names of archive targets in a JSON array, each once and in order, as a JSON array again. Raises PS006.
+CREATE PROCEDURE sort_targets(targets JSON, OUT sorted VARCHAR(4000))
+BEGIN
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    DECLARE bad INT;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
+    SET SESSION group_concat_max_len = 4294967295;
+    SELECT COUNT(CASE WHEN NOT COALESCE(
+                     t.name REGEXP '^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$' AND INSTR(t.name, CHAR(10)) = 0, FALSE)
+                 THEN 1 END),
+           CONCAT('[', COALESCE(GROUP_CONCAT(DISTINCT CONCAT('"', t.name, '"') ORDER BY t.name SEPARATOR ', '), ''),
+                  ']')
+    INTO bad, sorted
+    FROM JSON_TABLE(targets, '$[*]' COLUMNS (name VARCHAR(500) PATH '$')) AS t;
+    SET SESSION group_concat_max_len = limit_before;
+    IF bad > 0 THEN
+        CALL refuse('PS006', 'a retention policy with a target whose name is not allowed');
+    END IF;
+END;
+
 -- name: set_retention
--- States how long events of a topic are kept and in how many verified copies they must exist before they go. origin
--- says whether a 'file' or a 'hand' sets it. Answers the policy's version. Raises PS002, PS006, PS018.
-CREATE PROCEDURE set_retention(topic VARCHAR(4000), minimum_age_seconds BIGINT, copies INT, origin LONGTEXT)
+-- States how long events of a topic are kept and in how many verified copies they must exist before they go, and on
+-- which archive targets (a JSON array) copies count: NULL leaves the targets as they are, and where none is named
+-- nothing goes. origin says whether a 'file' or a 'hand' sets it. Answers the policy's version. Raises PS002, PS006,
+-- PS018.
+CREATE PROCEDURE set_retention(
+    topic VARCHAR(4000), minimum_age_seconds BIGINT, copies INT, origin LONGTEXT, targets JSON
+)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE topic_partitions INT;
+    DECLARE named VARCHAR(4000);
     {{on error: CALL undo_call()}}
     CALL begin_call('set_retention()');
     CALL lock_topic(topic, 'operate', owner_id, topic_partitions);
@@ -187,17 +213,24 @@ BEGIN
                                     COALESCE(copies, 'NULL'), ' copies'));
     END IF;
     CALL require_origin(origin);
+    IF targets IS NULL THEN
+        SELECT COALESCE(MAX(r.targets), '[]') INTO named FROM retention_policies AS r WHERE r.topic_id = owner_id;
+    ELSE
+        CALL sort_targets(targets, named);
+    END IF;
     IF NOT EXISTS (
         SELECT *
         FROM retention_policies AS r
         WHERE r.topic_id = owner_id AND r.minimum_age_seconds = minimum_age_seconds AND r.copies = copies
+          AND r.targets = named
         LOCK IN SHARE MODE
     ) THEN
-        INSERT INTO retention_policies (topic_id, minimum_age_seconds, copies, version, origin, updated_by)
-        VALUES (owner_id, minimum_age_seconds, copies, 1, origin, USER())
+        INSERT INTO retention_policies (topic_id, minimum_age_seconds, copies, version, origin, updated_by, targets)
+        VALUES (owner_id, minimum_age_seconds, copies, 1, origin, USER(), named)
         ON DUPLICATE KEY UPDATE
             minimum_age_seconds = VALUES(minimum_age_seconds), copies = VALUES(copies), version = version + 1,
-            origin = VALUES(origin), updated_at = UTC_TIMESTAMP(6), updated_by = VALUES(updated_by);
+            origin = VALUES(origin), updated_at = UTC_TIMESTAMP(6), updated_by = VALUES(updated_by),
+            targets = VALUES(targets);
     END IF;
     SELECT r.version FROM retention_policies AS r WHERE r.topic_id = owner_id;
     CALL end_call();
@@ -209,7 +242,7 @@ CREATE PROCEDURE retention_of()
 READS SQL DATA
 BEGIN
     CALL refuse_serializable('retention_of()');
-    SELECT t.address AS topic, r.minimum_age_seconds, r.copies, r.version, r.updated_at, r.origin
+    SELECT t.address AS topic, r.minimum_age_seconds, r.copies, r.version, r.updated_at, r.origin, r.targets
     FROM retention_policies AS r JOIN topics AS t ON t.id = r.topic_id
     WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
     ORDER BY CAST(t.address AS BINARY);

@@ -160,10 +160,12 @@ END
 $$;
 
 -- name: set_retention
--- States how long events of a topic are kept and in how many verified copies they must exist before they go. origin
+-- States how long events of a topic are kept and in how many verified copies they must exist before they go, and on
+-- which archive targets copies count: NULL leaves the targets as they are, and where none is named nothing goes. origin
 -- says whether a 'file' or a 'hand' sets it. Answers the policy's version.
 CREATE OR REPLACE FUNCTION set_retention(
-    topic text, minimum_age_seconds bigint, copies integer DEFAULT 1, origin text DEFAULT 'hand'
+    topic text, minimum_age_seconds bigint, copies integer DEFAULT 1, origin text DEFAULT 'hand',
+    targets text[] DEFAULT NULL
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -174,14 +176,22 @@ BEGIN
     IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 1 THEN
         PERFORM refuse('PS006', format('retention of %s seconds and %s copies', minimum_age_seconds, copies),
                        'The age is 0 or more seconds, the copies are 1 or more.');
+    ELSIF EXISTS (SELECT FROM unnest(targets) AS t (name) WHERE t.name !~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$')
+            OR array_position(targets, NULL) IS NOT NULL THEN
+        PERFORM refuse('PS006', 'a retention policy with a target whose name is not allowed',
+                       'Use up to 63 letters, digits, dots, dashes and underscores.');
     END IF;
     PERFORM require_origin(origin);
-    INSERT INTO retention_policies AS r (topic_id, minimum_age_seconds, copies, version, origin)
-    VALUES (owner_id, set_retention.minimum_age_seconds, set_retention.copies, 1, set_retention.origin)
+    targets := ARRAY(SELECT DISTINCT t.name COLLATE "C" FROM unnest(COALESCE(set_retention.targets, (
+        SELECT r.targets FROM retention_policies AS r WHERE r.topic_id = owner_id))) AS t (name) ORDER BY 1);
+    INSERT INTO retention_policies AS r (topic_id, minimum_age_seconds, copies, version, origin, targets)
+    VALUES (owner_id, set_retention.minimum_age_seconds, set_retention.copies, 1, set_retention.origin,
+            set_retention.targets)
     ON CONFLICT (topic_id) DO UPDATE
     SET minimum_age_seconds = EXCLUDED.minimum_age_seconds, copies = EXCLUDED.copies, version = r.version + 1,
-        origin = EXCLUDED.origin, updated_at = clock_timestamp(), updated_by = session_user
-    WHERE (r.minimum_age_seconds, r.copies) IS DISTINCT FROM (EXCLUDED.minimum_age_seconds, EXCLUDED.copies);
+        origin = EXCLUDED.origin, targets = EXCLUDED.targets, updated_at = clock_timestamp(), updated_by = session_user
+    WHERE (r.minimum_age_seconds, r.copies, r.targets)
+        IS DISTINCT FROM (EXCLUDED.minimum_age_seconds, EXCLUDED.copies, EXCLUDED.targets);
     SELECT r.version INTO stored FROM retention_policies AS r WHERE r.topic_id = owner_id;
     RETURN stored;
 END
@@ -191,10 +201,11 @@ $$;
 -- The retention policies that are in force.
 CREATE OR REPLACE FUNCTION retention_of()
 RETURNS TABLE (
-    topic text, minimum_age_seconds bigint, copies integer, version integer, updated_at timestamptz, origin text
+    topic text, minimum_age_seconds bigint, copies integer, version integer, updated_at timestamptz, origin text,
+    targets text[]
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
-    SELECT t.address, r.minimum_age_seconds, r.copies, r.version, r.updated_at, r.origin
+    SELECT t.address, r.minimum_age_seconds, r.copies, r.version, r.updated_at, r.origin, r.targets
     FROM retention_policies AS r JOIN topics AS t ON t.id = r.topic_id
     WHERE NOT t.restricted OR has_right(t.namespace_id, 'any')
     ORDER BY t.address

@@ -37,7 +37,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag
             take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
-            record_copy copies_of missing_copies forget_copy clean keep_events carry_positions
+            record_copy copies_of missing_copies forget_copy begin_clean log_epochs_due record_reading clean
+            installation_id target_in_use copies_on keep_events carry_positions
             condemn_slices condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks
             swap_chunks set_retention retention_of
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ops.checksum import DigestFields, EpochChecksum, microseconds
-from ops.seal import log_epochs, missing_copies, seal
+from ops.seal import due_log_epochs, log_epochs, missing_copies, seal
 from penstock import database, log
 from penstock.errors import (
     BelowLowSequence,
@@ -22,8 +22,12 @@ from penstock.records import LogEpoch, Message
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
+from tests.kit.cleaning import clean_unread
 from tests.kit.log import drain, topic
 from tests.kit.stream import STREAM, filled
+
+#: Where copies count.
+TARGETS = ["local", "one", "two"]
 
 NO_POSITION: Guard = {
     "postgres": ("retention_hold", "WHEN slowest.position < epoch.last_sequence", "WHEN false"),
@@ -32,6 +36,18 @@ NO_POSITION: Guard = {
 NO_COPY: Guard = {
     "postgres": ("retention_hold", "WHEN verified < policy.copies", "WHEN false"),
     "mysql": ("retention_hold", "WHEN verified < copies THEN", "WHEN FALSE THEN"),
+}
+NO_READING: Guard = {
+    "postgres": (
+        "retention_hold",
+        "WHEN run.run IS NOT NULL AND whole < policy.copies",
+        "WHEN false",
+    ),
+    "mysql": (
+        "retention_hold",
+        "WHEN token IS NOT NULL AND whole < copies THEN",
+        "WHEN FALSE THEN",
+    ),
 }
 NO_COMPARISON: Guard = {
     "postgres": (
@@ -106,13 +122,13 @@ def _record(connection: Any, epoch: LogEpoch, target: str = "local", **changes: 
 
 
 def _keep(connection: Any, *, seconds: int = 0, copies: int = 1) -> None:
-    given = {"minimum_age_seconds": seconds, "copies": copies, "origin": "hand"}
+    given = {"minimum_age_seconds": seconds, "copies": copies, "origin": "hand", "targets": TARGETS}
     database.call(connection, "set_retention", topic=STREAM, **given)
 
 
 def _clean(connection: Any) -> tuple[int, str]:
     """The low sequence behind it, and what holds the rest."""
-    ((_, _, low, reason),) = database.call(connection, "clean", topic=STREAM)
+    ((_, _, low, reason),) = clean_unread(connection, STREAM)
     return low, reason
 
 
@@ -252,11 +268,12 @@ def test_without_the_position_unread_events_go(db: ContractDatabase) -> None:
 
 
 def test_without_the_copies_the_only_one_goes(db: ContractDatabase) -> None:
-    """Mutant: retention does not ask for copies."""
+    """Mutant: retention does not ask for copies; what was read back holds it alone."""
     without(db, NO_COPY)
     own = db.connect()
     filled(own, events=5)
     stream.unsubscribe(own, "tests")
     seal(own, STREAM, max_events=5)
     _keep(own)
-    assert _clean(own)[0] == 6
+    assert [each.targets for each in due_log_epochs(own, STREAM, 10)] == [()]
+    assert _clean(own) == (1, "of log epoch 1 this run has read back 0 of 1 copies")

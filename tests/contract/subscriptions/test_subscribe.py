@@ -25,6 +25,7 @@ from penstock.subscriptions import stream
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction
+from tests.kit.cleaning import clean_unread
 from tests.kit.log import topic
 from tests.kit.stream import (
     STREAM,
@@ -206,7 +207,7 @@ def test_what_relies_on_a_lock_refuses_an_old_snapshot(db: ContractDatabase, lev
         lambda other: stream.commit(other, member, [(lease, 1)]),
         lambda other: stream.subscribe(other, "another", [STREAM]),
         lambda other: stream.seek(other, SUBSCRIPTION, STREAM, 0, "earliest"),
-        lambda other: database.call(other, "clean", topic=STREAM),
+        lambda other: database.call(other, "clean", topic=STREAM, run=None),
     ]
     for verb in verbs:
         other = db.connect()
@@ -226,7 +227,7 @@ def test_subscribe_waits_for_a_drop_that_is_under_way(db: ContractDatabase) -> N
     own = db.connect()
     filled(own)
     with open_transaction(db) as dropping:
-        database.call(dropping, "clean", topic=STREAM)
+        clean_unread(dropping, STREAM)
         database.execute(dropping, "UPDATE penstock.partitions SET low_sequence = 6")
         thread = threading.Thread(target=stream.subscribe, args=(own, "other", [STREAM]))
         thread.start()
@@ -251,6 +252,6 @@ def test_what_is_read_is_not_locked(db: ContractDatabase) -> None:
         more(own, start=11)  # publishes and sequences
         stream.heartbeat(own, member)
         stream.subscribe(own, "other", [STREAM])
-        database.call(own, "clean", topic=STREAM)
+        clean_unread(own, STREAM)
         reader.commit()
     assert stored(own) == 4

@@ -226,7 +226,7 @@ def _refusals(db: ContractDatabase, tenants: Tenants) -> Iterator[None]:
         yield
 
 
-_RETENTION = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand"}
+_RETENTION = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": None}
 
 
 def test_a_refused_call_holds_nothing(db: ContractDatabase, tenants: Tenants) -> None:

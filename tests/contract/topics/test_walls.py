@@ -36,8 +36,9 @@ from tests.contract.tenants import (
     tenants_of,
     three_topics,
 )
-from tests.contract.wall_calls import IN_SQL, LISTS, STEERING, Call, member
+from tests.contract.wall_calls import EPOCHS, IN_SQL, LISTS, STEERING, Call, member
 from tests.contract.wall_guards import MUTANTS, READ_KEEPS
+from tests.kit.cleaning import clean_unread
 
 
 @pytest.fixture
@@ -99,7 +100,6 @@ BY_TOPIC: dict[str, Call] = {
     ),
     "fetch": lambda own, topic: penstock.fetch(own, topic, 0, 1),
     "high_watermarks": _topic("high_watermarks"),
-    "low_sequences": _topic("low_sequences"),
     "describe_topic": _topic("describe_topic"),
     "subscribe": lambda own, topic: stream.subscribe(own, "new", [OPEN, topic]),
     "position": lambda own, topic: stream.position(own, "open", topic),
@@ -110,14 +110,12 @@ BY_TOPIC: dict[str, Call] = {
     "move_topic": lambda own, topic: penstock.move_topic(own, topic, "open"),
     "resize_topic": lambda own, topic: penstock.resize_topic(own, topic, 4),
     "delete_topic": lambda own, topic: penstock.delete_topic(own, topic, with_subscriptions=True),
-    "set_retention": _topic("set_retention", minimum_age_seconds=0, copies=1, origin="hand"),
+    "set_retention": _topic(
+        "set_retention", minimum_age_seconds=0, copies=1, origin="hand", targets=None
+    ),
     "set_backpressure": _topic("set_backpressure", max_events=1, max_bytes=None),
     "seal": _topic("seal", partition=0, max_events=10, max_age_seconds=0),
-    "clean": _topic("clean"),
-    "sequence_gaps": _topic("sequence_gaps"),
-    "copies_of": _topic("copies_of"),
-    "log_epochs_of": _topic("log_epochs_of"),
-    "missing_copies": _topic("missing_copies", target="t"),
+    **EPOCHS,
     "record_copy": _topic("record_copy", location="l", event_count=1, checksum="c", **_COPY),
     "forget_copy": _topic("forget_copy", reason="lost", **_COPY),
     **_policy("topic"),
@@ -254,7 +252,9 @@ def _learned(own: Any, partition_id: int) -> set[str]:
 
 def test_lists_do_not_tell_of_the_others(tenants: Tenants, us: str, they: str) -> None:
     """Guard: has_right in each list; read_block reads what the subscription does."""
-    _topic("set_retention", minimum_age_seconds=0, copies=1, origin="hand")(tenants.owner, THEIRS)
+    _topic("set_retention", minimum_age_seconds=0, copies=1, origin="hand", targets=None)(
+        tenants.owner, THEIRS
+    )
     _policy("topic")["set_policy"](tenants.owner, THEIRS)
     _policy("namespace")["set_policy"](tenants.owner, "theirs")
     _policy("subscription")["set_policy"](tenants.owner, "theirs")
@@ -345,7 +345,7 @@ KEEPING = (*READ_KEEPS, "set_retention", "set_backpressure", "set_policy")
 def test_who_may_read_a_log_may_not_keep_it(
     db: ContractDatabase, tenants: Tenants, us: str, they: str
 ) -> None:
-    """Guard: seal, clean, record_copy and forget_copy ask for operate."""
+    """Guard: seal, clean and its run, record_copy and forget_copy ask for operate."""
     for verb in ("read", "consume", "publish"):
         penstock.grant_namespace(tenants.owner, "theirs", us, verb)
     with as_login(tenants, us) as own:
@@ -358,21 +358,22 @@ def test_who_may_read_a_log_may_not_keep_it(
         ((epoch, _, _, count, checksum),) = sealed
         copy = {**_COPY, "log_epoch": epoch, "event_count": count, "checksum": checksum}
         database.call(own, "record_copy", topic=THEIRS, location="l", **copy)
-        for name in ("forget_copy", "set_retention", "clean"):
+        for name in ("forget_copy", "set_retention"):
             BY_TOPIC[name](own, THEIRS)
+        clean_unread(own, THEIRS)
 
 
 def test_without_the_guard_a_reader_keeps_the_log(
     db: ContractDatabase, tenants: Tenants, they: str
 ) -> None:
-    """Mutants of the same four."""
+    """Mutants of the same."""
     for function in READ_KEEPS:
         db.without_guard(function, "'operate'", "'read'")
     login = tenants.tenant()
     penstock.grant_namespace(tenants.owner, "theirs", login, "read")
     with as_login(tenants, login) as own:
         assert BY_TOPIC["seal"](own, THEIRS)
-        assert BY_TOPIC["clean"](own, THEIRS)
+        assert clean_unread(own, THEIRS)
 
 
 def test_rights_reach_down_and_go_with_a_move(tenants: Tenants, us: str, they: str) -> None:

@@ -20,13 +20,14 @@ from statistics import quantiles
 import psycopg
 import pytest
 
-from ops.clean import clean, drop_slices
+from ops.clean import drop_slices
 from ops.seal import seal
 from ops.storage import SliceState
 from penstock import log
 from penstock.database import call
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
+from tests.kit.cleaning import clean_believing
 from tests.kit.log import TOPIC, Connection, topic, value
 from tests.kit.storage import cut
 
@@ -98,7 +99,7 @@ class Load:
         full = connection.execute(_FULL).fetchall()
         self.cleaning.set()
         start = time.monotonic()
-        clean(self.url, TOPIC)
+        clean_believing(self.url, TOPIC)
         found = drop_slices(self.url)
         self.cleaning.clear()
         seen = self.seen
@@ -142,7 +143,7 @@ def test_no_full_slice_stays_longer_than_two_runs(
     every = float(os.environ.get("PENSTOCK_CLEAN_EVERY", "30"))
     topic(connection, 4)
     cut(connection, "events", SIZE, 200)
-    connection.execute("SELECT penstock.set_retention(%s, 0, 1)", (TOPIC,))
+    connection.execute("SELECT penstock.set_retention(%s, 0, 1, targets => '{local}')", (TOPIC,))
     load = Load(database_url)
     with ThreadPoolExecutor(PUBLISHERS + 2) as pool:
         work = [pool.submit(load.publish, number) for number in range(PUBLISHERS)]

@@ -10,6 +10,7 @@ import pytest
 from penstock import log
 from penstock.subscriptions import stream
 from tests.guards import without_guard
+from tests.kit.cleaning import clean_unread
 from tests.kit.log import (
     TOPIC,
     Connection,
@@ -33,7 +34,7 @@ def _next_slice(connection: Connection) -> None:
 
 def _retire(connection: Connection) -> list[tuple[int, str]]:
     """Seal all there is, record a verified copy, clean: low sequence and what holds the rest."""
-    connection.execute("SELECT penstock.set_retention(%s, 0, 1)", (TOPIC,))
+    connection.execute("SELECT penstock.set_retention(%s, 0, 1, targets => '{disk}')", (TOPIC,))
     connection.execute(
         "SELECT penstock.record_copy(%s, 0, e.log_epoch, 'disk', '/', e.event_count, e.checksum)"
         " FROM penstock.seal(%s, 0, 100000, 0) AS e",
@@ -43,10 +44,7 @@ def _retire(connection: Connection) -> list[tuple[int, str]]:
 
 
 def _clean(connection: Connection) -> list[tuple[int, str]]:
-    rows = connection.execute(
-        "SELECT low_sequence, reason FROM penstock.clean(%s)", (TOPIC,)
-    ).fetchall()
-    return [(low, reason) for low, reason in rows]
+    return [(low, reason) for _, _, low, reason in clean_unread(connection, TOPIC)]
 
 
 def test_a_slice_whose_events_are_all_gone_is_droppable(connection: Connection) -> None:
@@ -184,7 +182,7 @@ def _two_events_ready_to_go(connection: Connection) -> None:
     put(connection, "2")
     drain(connection)
     stream.subscribe(connection, "first", [TOPIC], "latest")
-    connection.execute("SELECT penstock.set_retention(%s, 0, 1)", (TOPIC,))
+    connection.execute("SELECT penstock.set_retention(%s, 0, 1, targets => '{disk}')", (TOPIC,))
     connection.execute(
         "SELECT penstock.record_copy(%s, 0, e.log_epoch, 'disk', '/', e.event_count, e.checksum)"
         " FROM penstock.seal(%s, 0, 100000, 0) AS e",

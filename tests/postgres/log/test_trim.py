@@ -17,6 +17,7 @@ from penstock.records import Message
 from penstock.subscriptions import stream
 from penstock.topics import names
 from tests.guards import without_guard
+from tests.kit.cleaning import clean_unread
 from tests.kit.log import (
     TOPIC,
     Connection,
@@ -311,7 +312,7 @@ def _changed_rows(connection: Connection, url: str, events: int) -> dict[str, in
     names.create_topic(connection, address, 1, create_namespaces=True)
     subscription = f"reader{events}"
     stream.subscribe(connection, subscription, [address])
-    connection.execute("SELECT penstock.set_retention(%s, 0, 1)", (address,))
+    connection.execute("SELECT penstock.set_retention(%s, 0, 1, targets => '{disk}')", (address,))
     before = _counters(connection, 0)
     for _ in range(4):
         publish_batch(connection, [Message(address, b"x") for _ in range(events // 4)])
@@ -328,7 +329,7 @@ def _changed_rows(connection: Connection, url: str, events: int) -> dict[str, in
         " e.checksum) FROM penstock.seal(%(topic)s, 0, 100000, 0) AS e",
         {"topic": address},
     )
-    connection.execute("SELECT * FROM penstock.clean(%s)", (address,)).fetchall()
+    clean_unread(connection, address)
     next_slice(connection, "chunks")
     put(connection, "next", name=address)
     drain(connection)

@@ -10,6 +10,7 @@ from penstock.errors import InvalidPartition, TopicNotFound
 from penstock.subscriptions import stream
 from penstock.topics.strategies import partition_of
 from tests.guards import without_guard
+from tests.kit.cleaning import clean_unread
 from tests.kit.log import (
     TOPIC,
     Connection,
@@ -146,7 +147,7 @@ def _log_is_free(connection: Connection, url: str) -> bool:
     topic(connection, 2)
     busy = []
     with open_transaction(url) as cleaning:
-        cleaning.execute("SELECT * FROM penstock.clean(%s)", [TOPIC])
+        clean_unread(cleaning, TOPIC)
 
         def look_and_end() -> None:
             put(connection, "1")  # or the log is quiet, and nobody looks for its row

@@ -37,6 +37,7 @@ applied_migrations      c i o p r
 assign_partitions       c . o . .
 assignment_of           c . o . .
 begin_attempt           c . o . .
+begin_clean             . . o . .
 broken_slices           . . o . .
 carry_positions         . i o . .
 check_in                c . o . .
@@ -49,6 +50,7 @@ condemn_slices          . i o . .
 condemned_can_go        . i o . .
 configure_subscription  c . o . .
 copies_of               . . o . r
+copies_on               . . o . .
 create_namespace        . . o . .
 create_topic            . . o . .
 current_history         c i o p r
@@ -79,6 +81,7 @@ held_leases             c . o . .
 high_watermarks         c . o . r
 histories_of            . . o . r
 install_rights          . i . . .
+installation_id         . . o . .
 join                    c . o . .
 keep_events             . i o . .
 lead_subscription       c . o . .
@@ -90,6 +93,7 @@ list_namespaces         c . o p r
 list_policies           . . o . r
 list_subscriptions      c . o . r
 list_topics             c . o p r
+log_epochs_due          . . o . .
 log_epochs_of           . . o . r
 log_status              . . o . r
 low_sequences           . . o . r
@@ -121,6 +125,7 @@ publish_text            . . o p .
 read_block              c . o . .
 reconcile               . . o . .
 record_copy             . . o . .
+record_reading          . . o . .
 redrive                 c . o . .
 refresh_roles           . i o . .
 rejected_commits        c . o . r
@@ -164,6 +169,7 @@ subscription_statistics c . o . r
 swap_chunks             . i o . .
 sweep                   . . o . .
 take_overs              c . o . r
+target_in_use           . . o . .
 topic_lookup            . . o p .
 turn_dedup              . . o . .
 unleased_cursors        c . o . r

@@ -1,0 +1,302 @@
+-- name: retention_hold
+-- What keeps a log epoch from being dropped, in words; NULL when nothing does. The one place that decides it. lowest is
+-- the position of the slowest subscription, copies how many the policy wants (NULL without one) on its targets, a JSON
+-- array: copies elsewhere do not count. In a run only those count that the run has read back, and that were recorded
+-- before it began; without one (token NULL) it says what a run has to read.
+CREATE PROCEDURE retention_hold(
+    part_id BIGINT, log_epoch INT, copies INT, minimum_age BIGINT, targets VARCHAR(4000), token CHAR(36),
+    begun DATETIME(6), OUT lowest BIGINT, OUT hold TEXT
+)
+READS SQL DATA
+BEGIN
+    DECLARE slowest VARCHAR(500);
+    DECLARE last BIGINT;
+    DECLARE age DOUBLE;
+    DECLARE verified, whole INT;
+    SELECT e.last_sequence, TIMESTAMPDIFF(MICROSECOND, e.sealed_at, UTC_TIMESTAMP(6)) / 1e6 INTO last, age
+    FROM log_epochs AS e WHERE e.partition_id = part_id AND e.log_epoch = log_epoch;
+    CALL lowest_position(part_id, slowest, lowest);
+    SELECT COUNT(*), COUNT(r.run) INTO verified, whole
+    FROM epoch_copies AS c
+    LEFT JOIN clean_readings AS r
+        ON r.run = token AND r.partition_id = c.partition_id AND r.log_epoch = c.log_epoch AND r.target = c.target
+           AND c.changed_at <= begun
+    WHERE c.partition_id = part_id AND c.log_epoch = log_epoch AND c.state = 'verified'
+      AND JSON_CONTAINS(targets, JSON_QUOTE(c.target));
+    SET hold = CASE
+        WHEN copies IS NULL THEN 'no retention policy'
+        WHEN JSON_LENGTH(targets) = 0 THEN 'the retention policy names no archive target'
+        WHEN lowest < last THEN CONCAT('subscription "', slowest, '" stands at ', lowest, ', log epoch ', log_epoch,
+                                       ' ends at ', last)
+        WHEN verified < copies
+            THEN CONCAT('log epoch ', log_epoch, ' has ', verified, ' of ', copies, ' verified copies')
+        WHEN age < minimum_age THEN CONCAT('log epoch ', log_epoch, ' is younger than ', minimum_age, ' s')
+        WHEN token IS NOT NULL AND whole < copies
+            THEN CONCAT('of log epoch ', log_epoch, ' this run has read back ', whole,
+                                                              ' of ', copies, ' copies')
+    END;
+END;
+
+-- name: begin_clean
+-- Opens a run of clean and answers its token: what is read back under it may be dropped under it, once, by the same
+-- login, within six hours. Forgets runs that began more than a week ago; what they dropped stays recorded. Raises
+-- PS002.
+CREATE PROCEDURE begin_clean(topic LONGTEXT)
+BEGIN
+    DECLARE source_id BIGINT;
+    DECLARE token CHAR(36) DEFAULT UUID();
+    DECLARE old_run CHAR(36);
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE old_runs CURSOR FOR
+        SELECT r.run FROM clean_runs AS r WHERE r.begun_at < UTC_TIMESTAMP(6) - INTERVAL 7 DAY ORDER BY r.begun_at;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('begin_clean()');
+    CALL find_topic_for(topic, 'operate', source_id);
+    SET done = FALSE;
+    OPEN old_runs;
+    old: LOOP
+        FETCH old_runs INTO old_run;
+        IF done THEN
+            LEAVE old;
+        END IF;
+        DELETE r FROM clean_runs AS r WHERE r.run = old_run;
+        DELETE r FROM clean_readings AS r WHERE r.run = old_run;
+    END LOOP;
+    CLOSE old_runs;
+    INSERT INTO clean_runs (run, topic_id, begun_by, begun_at) VALUES (token, source_id, user_part(USER()),
+                                                                       UTC_TIMESTAMP(6));
+    SELECT token AS run;
+    CALL end_call();
+END;
+
+-- name: find_due
+-- Fills the table due_log_epochs of the session: what log_epochs_due answers.
+CREATE PROCEDURE find_due(source_id BIGINT, max_epochs INT)
+BEGIN
+    DECLARE part_id, lowest, minimum_age BIGINT;
+    DECLARE epoch, copies, found_epochs, is_held INT DEFAULT 0;
+    DECLARE targets VARCHAR(4000);
+    DECLARE hold TEXT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE epochs CURSOR FOR
+        SELECT e.partition_id, e.log_epoch
+        FROM (
+            SELECT l.partition_id, l.log_epoch, p.number,
+                   ROW_NUMBER() OVER (PARTITION BY l.partition_id ORDER BY l.log_epoch) AS place
+            FROM partitions AS p JOIN log_epochs AS l ON l.partition_id = p.id
+            WHERE p.topic_id = source_id AND l.dropped_at IS NULL
+        ) AS e
+        WHERE e.place <= max_epochs
+        ORDER BY e.place, e.number;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    CREATE TEMPORARY TABLE IF NOT EXISTS due_log_epochs (
+        partition_id BIGINT NOT NULL, log_epoch INT NOT NULL, PRIMARY KEY (partition_id, log_epoch)
+    ) ENGINE = MEMORY;
+    CREATE TEMPORARY TABLE IF NOT EXISTS held_partitions (partition_id BIGINT NOT NULL PRIMARY KEY) ENGINE = MEMORY;
+    DELETE FROM due_log_epochs;
+    DELETE FROM held_partitions;
+    SET copies = NULL;
+    SELECT r.copies, r.minimum_age_seconds, r.targets INTO copies, minimum_age, targets
+    FROM retention_policies AS r WHERE r.topic_id = source_id;
+    SET done = FALSE;
+    OPEN epochs;
+    epoch: LOOP
+        FETCH epochs INTO part_id, epoch;
+        IF done OR found_epochs >= max_epochs THEN
+            LEAVE epoch;
+        END IF;
+        SELECT COUNT(h.partition_id) INTO is_held FROM held_partitions AS h WHERE h.partition_id = part_id;
+        IF is_held = 0 THEN
+            CALL retention_hold(part_id, epoch, copies, minimum_age, targets, NULL, NULL, lowest, hold);
+            IF hold IS NULL THEN
+                INSERT INTO due_log_epochs (partition_id, log_epoch) VALUES (part_id, epoch);
+                SET found_epochs = found_epochs + 1;
+            ELSE
+                INSERT INTO held_partitions (partition_id) VALUES (part_id);
+            END IF;
+        END IF;
+    END LOOP;
+    CLOSE epochs;
+END;
+
+-- name: log_epochs_due
+-- The log epochs of a topic that a run of clean has to read back, oldest first and by turns over the partitions, at
+-- most max_epochs (1 to 1,000) of them; targets, a JSON array, are those of the policy that hold a verified copy.
+-- Raises PS002, PS006.
+CREATE PROCEDURE log_epochs_due(topic LONGTEXT, max_epochs INT)
+BEGIN
+    DECLARE source_id BIGINT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
+    CALL refuse_serializable('log_epochs_due()');
+    CALL find_topic_for(topic, 'operate', source_id);
+    IF NOT COALESCE(max_epochs BETWEEN 1 AND 1000, FALSE) THEN
+        CALL refuse('PS006',
+                    CONCAT('a run of clean over ', COALESCE(max_epochs, 'NULL'), ' log epochs: use 1 to 1,000'));
+    END IF;
+    CALL find_due(source_id, max_epochs);
+    SET SESSION group_concat_max_len = 4294967295;
+    SELECT p.number AS `partition`, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum,
+           e.sealed_at, e.dropped_at, COALESCE((
+               SELECT JSON_ARRAYAGG(c.target) FROM epoch_copies AS c
+               WHERE c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.state = 'verified'
+                 AND JSON_CONTAINS(r.targets, JSON_QUOTE(c.target))), '[]') AS targets,
+           t.known_as
+    FROM due_log_epochs AS d
+    JOIN log_epochs AS e ON e.partition_id = d.partition_id AND e.log_epoch = d.log_epoch
+    JOIN partitions AS p ON p.id = e.partition_id
+    JOIN topics AS t ON t.id = p.topic_id
+    JOIN retention_policies AS r ON r.topic_id = t.id
+    ORDER BY e.log_epoch, p.number;
+    SET SESSION group_concat_max_len = limit_before;
+END;
+
+-- name: require_clean_run
+-- A run of clean of this topic that this login has begun and not ended, locked: when it began and how many damaged
+-- copies it has found. Raises PS017.
+CREATE PROCEDURE require_clean_run(token TEXT, source_id BIGINT, OUT begun DATETIME(6), OUT damaged INT)
+BEGIN
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SET begun = NULL;
+    SELECT r.begun_at, r.damaged INTO begun, damaged
+    FROM clean_runs AS r
+    WHERE r.run = token AND r.topic_id = source_id AND r.begun_by = user_part(USER()) AND r.ended_at IS NULL
+      AND r.begun_at >= UTC_TIMESTAMP(6) - INTERVAL 6 HOUR
+    FOR UPDATE;
+    IF begun IS NULL THEN
+        CALL refuse(
+            'PS017',
+            'no run of clean that this login has begun on the topic is open under this token: use penstock clean');
+    END IF;
+END;
+
+-- name: record_reading
+-- Records under the token of a run what was read back of a copy: true when it is what was sealed. A copy that is not,
+-- or that has damage, is marked as missing, backfill makes it again, and the run drops nothing at all. Raises PS002,
+-- PS005, PS017, PS019.
+CREATE PROCEDURE record_reading(
+    topic LONGTEXT, token TEXT, `partition` INT, log_epoch INT, target VARCHAR(255), event_count BIGINT, checksum TEXT,
+    damage TEXT
+)
+BEGIN
+    DECLARE source_id, topic_id, sealed_count BIGINT;
+    DECLARE sealed_checksum VARCHAR(200);
+    DECLARE begun DATETIME(6);
+    DECLARE damaged INT;
+    DECLARE is_whole BOOLEAN;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('record_reading()');
+    CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    SELECT p.topic_id INTO topic_id FROM partitions AS p WHERE p.id = source_id;
+    CALL require_clean_run(token, topic_id, begun, damaged);
+    SELECT e.event_count, e.checksum INTO sealed_count, sealed_checksum
+    FROM log_epochs AS e WHERE e.partition_id = source_id AND e.log_epoch = log_epoch;
+    IF sealed_count IS NULL THEN
+        CALL refuse('PS019',
+                    CONCAT('partition ', `partition`, ' has no sealed log epoch ', COALESCE(log_epoch, 'NULL')));
+    END IF;
+    SET is_whole = COALESCE(damage, '') = '' AND sealed_count <=> event_count AND sealed_checksum <=> checksum;
+    IF is_whole THEN
+        REPLACE INTO clean_readings (run, partition_id, log_epoch, target, event_count, checksum, read_at)
+        VALUES (token, source_id, log_epoch, target, event_count, checksum, UTC_TIMESTAMP(6));
+    ELSE
+        UPDATE clean_runs AS r SET r.damaged = r.damaged + 1 WHERE r.run = token;
+        UPDATE epoch_copies AS c
+        SET c.state = 'missing', c.changed_at = UTC_TIMESTAMP(6), c.detail = LEFT(COALESCE(NULLIF(damage, ''), CONCAT(
+            COALESCE(event_count, 'NULL'), ' events and checksum ', COALESCE(checksum, 'NULL'), ' instead of ',
+            sealed_count, ' and ', sealed_checksum)), 2000)
+        WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
+    END IF;
+    SELECT is_whole AS is_whole;
+    CALL end_call();
+END;
+
+-- name: clean_partition
+-- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each
+-- drop is recorded. Answers what holds the first epoch that stays. token, begun and damaged are the run's.
+CREATE PROCEDURE clean_partition(part_id BIGINT, token CHAR(36), begun DATETIME(6), damaged INT, OUT hold TEXT)
+BEGIN
+    DECLARE locked_id, first, last, lowest, minimum_age BIGINT;
+    DECLARE epoch, copies, policy_version INT;
+    DECLARE targets VARCHAR(4000);
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE epochs CURSOR FOR
+        SELECT e.log_epoch, e.first_sequence, e.last_sequence
+        FROM log_epochs AS e
+        WHERE e.partition_id = part_id AND e.dropped_at IS NULL
+        ORDER BY e.log_epoch
+        LIMIT 1000;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    SET locked_id = (SELECT p.id FROM partitions AS p WHERE p.id = part_id FOR UPDATE);
+    SELECT r.copies, r.minimum_age_seconds, r.version, r.targets INTO copies, minimum_age, policy_version, targets
+    FROM retention_policies AS r JOIN partitions AS p ON p.topic_id = r.topic_id
+    WHERE p.id = part_id;
+    SET done = FALSE;
+    OPEN epochs;
+    epoch: LOOP
+        FETCH epochs INTO epoch, first, last;
+        IF done THEN
+            SET hold = 'nothing sealed is left';
+            LEAVE epoch;
+        END IF;
+        CALL retention_hold(part_id, epoch, copies, minimum_age, targets, token, begun, lowest, hold);
+        IF hold IS NULL AND damaged > 0 THEN
+            SET hold = CONCAT('this run has found ', damaged, ' damaged copies, which have to be made again first');
+        END IF;
+        IF hold IS NOT NULL THEN
+            LEAVE epoch;
+        END IF;
+        INSERT INTO retention_drops (
+            partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version, dropped_by,
+            run)
+        VALUES (part_id, epoch, first, last, lowest, copies, policy_version, USER(), token);
+        UPDATE log_epochs AS e
+        SET e.dropped_at = UTC_TIMESTAMP(6)
+        WHERE e.partition_id = part_id AND e.log_epoch = epoch;
+        UPDATE partitions AS p SET p.low_sequence = last + 1 WHERE p.id = part_id;
+    END LOOP;
+    CLOSE epochs;
+END;
+
+-- name: clean
+-- Logical retention of a topic, by its policy, of what was read back under the token of this run (begin_clean), which
+-- ends here; a row for each partition with its low sequence before and after and what holds the rest. Subscribe locks
+-- the same topic row, so no new subscription can begin below a drop. Raises PS002, PS017, PS018.
+CREATE PROCEDURE clean(topic LONGTEXT, token TEXT)
+BEGIN
+    DECLARE source_id, part_id, low BIGINT;
+    DECLARE part_number, partitions, damaged INT;
+    DECLARE begun DATETIME(6);
+    DECLARE hold TEXT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE parts CURSOR FOR
+        SELECT p.id, p.number, p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('clean()');
+    CALL require_read_committed('clean()');
+    CALL lock_topic(topic, 'operate', source_id, partitions);
+    CALL require_clean_run(token, source_id, begun, damaged);
+    UPDATE clean_runs AS r SET r.ended_at = UTC_TIMESTAMP(6) WHERE r.run = token;
+    CREATE TEMPORARY TABLE IF NOT EXISTS cleaned (
+        number INT NOT NULL PRIMARY KEY, old_low_sequence BIGINT NOT NULL, reason VARCHAR(1000) NOT NULL
+    ) ENGINE = MEMORY;
+    DELETE FROM cleaned;
+    SET done = FALSE;
+    OPEN parts;
+    part: LOOP
+        FETCH parts INTO part_id, part_number, low;
+        IF done THEN
+            LEAVE part;
+        END IF;
+        CALL clean_partition(part_id, token, begun, damaged, hold);
+        INSERT INTO cleaned (number, old_low_sequence, reason) VALUES (part_number, low, hold);
+    END LOOP;
+    CLOSE parts;
+    SELECT c.number AS `partition`, c.old_low_sequence, p.low_sequence, c.reason
+    FROM cleaned AS c JOIN partitions AS p ON p.topic_id = source_id AND p.number = c.number
+    ORDER BY c.number;
+    CALL end_call();
+END;

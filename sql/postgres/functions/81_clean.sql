@@ -1,0 +1,231 @@
+-- name: retention_hold
+-- What keeps a log epoch from being dropped, in words; NULL when nothing does. The one place that decides it. Copies
+-- count on the targets that the policy names and nowhere else; in a run only those that the run has read back, and that
+-- were recorded before it began. Without a run (NULL) it says what a run has to read.
+CREATE OR REPLACE FUNCTION retention_hold(epoch log_epochs, policy retention_policies, run clean_runs) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    slowest record;
+    verified bigint;
+    whole bigint;
+BEGIN
+    SELECT * INTO slowest FROM lowest_position(epoch.partition_id);
+    SELECT count(*), count(r.run) INTO verified, whole
+    FROM epoch_copies AS c
+    LEFT JOIN clean_readings AS r
+        ON r.run = run.run AND r.partition_id = c.partition_id AND r.log_epoch = c.log_epoch AND r.target = c.target
+           AND c.changed_at <= run.begun_at
+    WHERE c.partition_id = epoch.partition_id AND c.log_epoch = epoch.log_epoch AND c.state = 'verified'
+      AND c.target = ANY (policy.targets);
+    RETURN CASE
+        WHEN policy.topic_id IS NULL THEN 'no retention policy'
+        WHEN policy.targets = '{}' THEN 'the retention policy names no archive target'
+        WHEN slowest.position < epoch.last_sequence
+            THEN format('subscription "%s" stands at %s, log epoch %s ends at %s', slowest.subscription,
+                        slowest.position, epoch.log_epoch, epoch.last_sequence)
+        WHEN verified < policy.copies
+            THEN format('log epoch %s has %s of %s verified copies', epoch.log_epoch, verified, policy.copies)
+        WHEN epoch.sealed_at + make_interval(secs => policy.minimum_age_seconds) > clock_timestamp()
+            THEN format('log epoch %s is younger than %s s', epoch.log_epoch, policy.minimum_age_seconds)
+        WHEN run.run IS NOT NULL AND whole < policy.copies
+            THEN format('of log epoch %s this run has read back %s of %s copies', epoch.log_epoch, whole, policy.copies)
+    END;
+END
+$$;
+
+-- name: begin_clean
+-- Opens a run of clean and answers its token: what is read back under it may be dropped under it, once, by the same
+-- login, within six hours. Forgets runs that began more than a week ago; what they dropped stays recorded.
+CREATE OR REPLACE FUNCTION begin_clean(topic text) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic_for(topic, 'operate');
+    token uuid := gen_random_uuid();
+    old uuid[] := ARRAY(
+        SELECT r.run FROM clean_runs AS r
+        WHERE r.begun_at < clock_timestamp() - interval '7 days' FOR UPDATE SKIP LOCKED);
+BEGIN
+    PERFORM commit_durably();
+    DELETE FROM clean_readings AS r WHERE r.run = ANY (old);
+    DELETE FROM clean_runs AS r WHERE r.run = ANY (old);
+    INSERT INTO clean_runs (run, topic_id, begun_by, begun_at) VALUES (token, source_id, session_user,
+                                                                       clock_timestamp());
+    RETURN token;
+END
+$$;
+
+-- name: log_epochs_due
+-- The log epochs of a topic that a run of clean has to read back, oldest first and by turns over the partitions, at
+-- most max_epochs (1 to 1,000) of them; targets are those of the policy that hold a verified copy.
+CREATE OR REPLACE FUNCTION log_epochs_due(topic text, max_epochs integer DEFAULT 1000)
+RETURNS TABLE (
+    partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint,
+    checksum text, sealed_at timestamptz, dropped_at timestamptz, targets text[], known_as text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic_for(topic, 'operate');
+    policy retention_policies%ROWTYPE;
+    epoch log_epochs%ROWTYPE;
+    held bigint[] := '{}';
+    found_epochs integer := 0;
+BEGIN
+    IF max_epochs IS NULL OR max_epochs NOT BETWEEN 1 AND 1000 THEN
+        PERFORM refuse('PS006', format('a run of clean over %s log epochs', max_epochs), 'Use 1 to 1,000.');
+    END IF;
+    SELECT r.* INTO policy FROM retention_policies AS r WHERE r.topic_id = source_id;
+    FOR epoch IN
+        SELECT e.*
+        FROM partitions AS p
+        CROSS JOIN LATERAL (
+            SELECT l.* FROM log_epochs AS l
+            WHERE l.partition_id = p.id AND l.dropped_at IS NULL
+            ORDER BY l.log_epoch
+            LIMIT max_epochs
+        ) AS e
+        WHERE p.topic_id = source_id
+        ORDER BY row_number() OVER (PARTITION BY e.partition_id ORDER BY e.log_epoch), p.number
+    LOOP
+        EXIT WHEN found_epochs = max_epochs;
+        CONTINUE WHEN epoch.partition_id = ANY (held);
+        IF retention_hold(epoch, policy, NULL) IS NOT NULL THEN
+            held := held || epoch.partition_id;
+            CONTINUE;
+        END IF;
+        found_epochs := found_epochs + 1;
+        RETURN QUERY
+        SELECT p.number, epoch.log_epoch, epoch.first_sequence, epoch.last_sequence, epoch.event_count, epoch.checksum,
+               epoch.sealed_at, epoch.dropped_at, ARRAY(
+                   SELECT c.target FROM epoch_copies AS c
+                   WHERE c.partition_id = epoch.partition_id AND c.log_epoch = epoch.log_epoch AND c.state = 'verified'
+                     AND c.target = ANY (policy.targets)
+                   ORDER BY c.target), t.known_as
+        FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
+        WHERE p.id = epoch.partition_id;
+    END LOOP;
+END
+$$;
+
+-- name: require_clean_run
+-- A run of clean of this topic that this login has begun and not ended, locked; raises PS017.
+CREATE OR REPLACE FUNCTION require_clean_run(token uuid, source_id bigint) RETURNS clean_runs
+LANGUAGE plpgsql AS $$
+DECLARE
+    found_row clean_runs%ROWTYPE;
+BEGIN
+    SELECT r.* INTO found_row FROM clean_runs AS r WHERE r.run = token FOR UPDATE;
+    IF found_row.topic_id IS DISTINCT FROM source_id OR found_row.begun_by IS DISTINCT FROM session_user
+            OR found_row.ended_at IS NOT NULL OR found_row.begun_at < clock_timestamp() - interval '6 hours' THEN
+        PERFORM refuse('PS017', 'no run of clean that this login has begun on the topic is open under this token',
+                       'penstock clean begins one, reads the copies back and drops; in SQL: begin_clean, '
+                       'log_epochs_due, record_reading, clean.');
+    END IF;
+    RETURN found_row;
+END
+$$;
+
+-- name: record_reading
+-- Records under the token of a run what was read back of a copy: true when it is what was sealed. A copy that is not,
+-- or that has damage, is marked as missing, backfill makes it again, and the run drops nothing at all. Raises PS017,
+-- PS019.
+CREATE OR REPLACE FUNCTION record_reading(
+    topic text, run uuid, partition integer, log_epoch integer, target text, event_count bigint, checksum text,
+    damage text DEFAULT ''
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition_for(topic, partition, 'operate');
+    sealed log_epochs%ROWTYPE := require_epoch(source_id, log_epoch);
+    is_whole boolean;
+BEGIN
+    PERFORM commit_durably();
+    PERFORM require_clean_run(run, (SELECT p.topic_id FROM partitions AS p WHERE p.id = source_id));
+    is_whole := COALESCE(damage, '') = ''
+        AND (sealed.event_count, sealed.checksum) IS NOT DISTINCT FROM (record_reading.event_count,
+                                                                        record_reading.checksum);
+    IF is_whole THEN
+        INSERT INTO clean_readings AS r (run, partition_id, log_epoch, target, event_count, checksum, read_at)
+        VALUES (record_reading.run, source_id, record_reading.log_epoch, record_reading.target,
+                record_reading.event_count, record_reading.checksum, clock_timestamp())
+        ON CONFLICT ON CONSTRAINT clean_readings_pkey DO UPDATE SET read_at = EXCLUDED.read_at;
+    ELSE
+        UPDATE clean_runs AS r SET damaged = r.damaged + 1 WHERE r.run = record_reading.run;
+        UPDATE epoch_copies AS c
+        SET state = 'missing', changed_at = clock_timestamp(), detail = left(COALESCE(NULLIF(damage, ''), format(
+            '%s events and checksum %s instead of %s and %s', record_reading.event_count, record_reading.checksum,
+            sealed.event_count, sealed.checksum)), 2000)
+        WHERE c.partition_id = source_id AND c.log_epoch = record_reading.log_epoch
+          AND c.target = record_reading.target;
+    END IF;
+    RETURN is_whole;
+END
+$$;
+
+-- name: clean_partition
+-- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each
+-- drop is recorded. Answers what holds the first epoch that stays. Storage goes later, by the slice: keep_events,
+-- droppable_slices and merge_chunks.
+CREATE OR REPLACE FUNCTION clean_partition(source_id bigint, run clean_runs) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    policy retention_policies%ROWTYPE;
+    epoch log_epochs%ROWTYPE;
+    hold text;
+BEGIN
+    PERFORM FROM partitions AS p WHERE p.id = source_id FOR NO KEY UPDATE;
+    SELECT r.* INTO policy FROM retention_policies AS r JOIN partitions AS p ON p.topic_id = r.topic_id
+    WHERE p.id = source_id;
+    FOR epoch IN
+        SELECT * FROM log_epochs AS e
+        WHERE e.partition_id = source_id AND e.dropped_at IS NULL
+        ORDER BY e.log_epoch
+        LIMIT 1000
+    LOOP
+        hold := retention_hold(epoch, policy, run);
+        IF hold IS NULL AND run.damaged > 0 THEN
+            hold := format('this run has found %s damaged copies, which have to be made again first', run.damaged);
+        END IF;
+        IF hold IS NOT NULL THEN
+            RETURN hold;
+        END IF;
+        INSERT INTO retention_drops (
+            partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version, run)
+        SELECT source_id, epoch.log_epoch, epoch.first_sequence, epoch.last_sequence, l.position, policy.copies,
+               policy.version, run.run
+        FROM lowest_position(source_id) AS l;
+        UPDATE log_epochs AS e SET dropped_at = clock_timestamp()
+        WHERE e.partition_id = source_id AND e.log_epoch = epoch.log_epoch;
+        UPDATE partitions AS p SET low_sequence = epoch.last_sequence + 1 WHERE p.id = source_id;
+    END LOOP;
+    RETURN 'nothing sealed is left';
+END
+$$;
+
+-- name: clean
+-- Logical retention of a topic, by its policy, of what was read back under the token of this run (begin_clean), which
+-- ends here; a row for each partition with its low sequence before and after and what holds the rest. Subscribe locks
+-- the same topic row, so no new subscription can begin below a drop. Raises PS017.
+CREATE OR REPLACE FUNCTION clean(topic text, run uuid DEFAULT NULL)
+RETURNS TABLE (partition integer, old_low_sequence bigint, low_sequence bigint, reason text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_topic_for(topic, 'operate');
+    this_run clean_runs%ROWTYPE;
+    part record;
+BEGIN
+    PERFORM commit_durably();
+    PERFORM require_read_committed('clean()');
+    PERFORM FROM topics AS t WHERE t.id = source_id FOR NO KEY UPDATE;
+    this_run := require_clean_run(run, source_id);
+    UPDATE clean_runs AS r SET ended_at = clock_timestamp() WHERE r.run = clean.run;
+    FOR part IN SELECT p.id, p.number,
+    p.low_sequence FROM partitions AS p WHERE p.topic_id = source_id ORDER BY p.number
+    LOOP
+        partition := part.number;
+        old_low_sequence := part.low_sequence;
+        reason := clean_partition(part.id, this_run);
+        SELECT p.low_sequence INTO clean.low_sequence FROM partitions AS p WHERE p.id = part.id;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
