@@ -42,9 +42,11 @@ class ConfigurationError(UsageError):
 class MissingExtra(ConfigurationError):
     """A Python package is missing; the hint names packages that an index has."""
 
-    def __init__(self, package: str, install: str) -> None:
+    @classmethod
+    def of(cls, package: str, install: str) -> MissingExtra:
+        """The error for a package, and what pip is to install."""
         names = " ".join(f"'{each}'" for each in install.split())
-        super().__init__(
+        return cls(
             f"the Python package {package} is not installed", hint=f"run: pip install {names}"
         )
 

@@ -50,7 +50,7 @@ def _pulsar(parts: SplitResult, token: str | None) -> Sink:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"pulsar", "_pulsar"}:
             raise
-        raise MissingExtra("pulsar", "pulsar-client") from error
+        raise MissingExtra.of("pulsar", "pulsar-client") from error
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     admin = options.pop("admin", None)
     unknown = options.keys() - {"batching", "create"}

@@ -34,7 +34,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in _OF_THE_COMMAND:
             raise
-        return _fail(str(MissingExtra(error.name or "typer", "typer rich")), EXIT_USAGE)
+        return _fail(str(MissingExtra.of(error.name or "typer", "typer rich")), EXIT_USAGE)
     try:
         return invoke(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:

@@ -12,9 +12,7 @@ from penstock.database import catalog
 from penstock.errors import NotInRole, PenstockError, driver_error, errno_of, sqlstate_of
 
 _POSTGRES_DENIED, _POSTGRES_NO_OBJECT = "42501", "42704"
-#: On a database, a table, a column, a procedure.
-_MYSQL_ROUTINE = 1370
-_MYSQL_DENIED = frozenset({1044, 1142, 1143, _MYSQL_ROUTINE})
+_MYSQL_DATABASE, _MYSQL_ROUTINE = 1044, 1370
 _MARIADB_NO_ROLE, _MYSQL_NO_ROLE = 1959, 3523
 #: What PostgreSQL names: "permission denied for function publish".
 _REFUSED = re.compile(r"permission denied for (schema|function|procedure|table|sequence) \"?(\w+)")
@@ -35,7 +33,7 @@ def translated(error: BaseException, schema: str) -> PenstockError | None:
         kind, name = (found[1], found[2]) if found else ("", "")
         ours = name == schema if kind == "schema" else name in _functions("postgres")
         return _refused(first, schema, "postgres", name) if ours else None
-    if number in _MYSQL_DENIED and re.search(rf"[`'\"]{schema}[`'\".]", first):
+    if number in {_MYSQL_DATABASE, _MYSQL_ROUTINE} and re.search(rf"[`'\"]{schema}[`'\".]", first):
         # Not in the server's words, which name the user.
         found = re.search(rf"{schema}[`'\"]?\.[`'\"]?(\w+)", first)
         name = found[1] if found and number == _MYSQL_ROUTINE else ""

@@ -86,7 +86,7 @@ class MySQL:
             raise unavailable(url, RuntimeError(text), hint) from None
         except RuntimeError:
             # What PyMySQL needs for the login of a user without TLS, and does not bring itself.
-            raise MissingExtra("cryptography", "pymysql[rsa]") from None
+            raise MissingExtra.of("cryptography", "pymysql[rsa]") from None
         try:
             require_server(connection.server_version)
             with connection.cursor() as cursor:
@@ -441,5 +441,5 @@ def _pymysql() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pymysql":
             raise
-        raise MissingExtra("pymysql", "pymysql") from None
+        raise MissingExtra.of("pymysql", "pymysql") from None
     return pymysql

@@ -273,5 +273,5 @@ def _psycopg() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "psycopg":
             raise
-        raise MissingExtra("psycopg", "psycopg[binary]") from None
+        raise MissingExtra.of("psycopg", "psycopg[binary]") from None
     return psycopg

@@ -328,7 +328,7 @@ def _client(url: str) -> Etcd3Client:
     try:
         from etcd3gw.client import Etcd3Client
     except ImportError as error:
-        raise MissingExtra("etcd3gw", "etcd3gw") from error
+        raise MissingExtra.of("etcd3gw", "etcd3gw") from error
     parts = urlsplit(url)
     protocol = _PROTOCOLS.get(parts.scheme)
     if protocol is None or not parts.hostname:

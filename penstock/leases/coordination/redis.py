@@ -286,7 +286,7 @@ def _client(url: str) -> Redis:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ImportError as error:
-        raise MissingExtra("redis", "redis") from error
+        raise MissingExtra.of("redis", "redis") from error
     try:
         # A step that was repeated unseen would meet its own traces: the caller repeats it.
         return redis.Redis.from_url(
