@@ -1,8 +1,8 @@
 """How an event that names no partition gets one: the strategy is a field of its topic.
 
 The database applies ``crc32`` (the default: by key; events without a key take the partitions in
-turn), ``round_robin`` and ``explicit``.  ``client:NAME`` is a function of the publishers, which they
-register here by that name.  The database refuses an event of such a topic that comes without a
+turn), ``round_robin`` and ``explicit``.  ``client:NAME`` is a function of the publishers, who
+register it here by that name.  The database refuses an event of such a topic that comes without a
 partition.
 """
 
