@@ -143,7 +143,7 @@ class Event:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """A JSON object beside the payload."""
+        """The headers: a JSON object that is published with the payload."""
         try:
             return self._headers
         except AttributeError:

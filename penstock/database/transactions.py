@@ -26,7 +26,7 @@ def transaction_on(connection: Any) -> Any:
 
 @contextmanager
 def _by_hand(connection: Any) -> Iterator[None]:
-    """DB-API: a transaction begins by itself, unless the connection commits by itself."""
+    """DB-API: the driver begins the transaction, unless the connection commits by itself."""
     begin = getattr(connection, "begin", None)
     if begin is not None:  # PyMySQL: it also works when the connection commits by itself
         begin()

@@ -29,7 +29,7 @@ class Wake:
                 pass
 
     def wait(self, seconds: float, *, beside: int | None = None) -> bool:
-        """Until it is set, or ``beside``, the number of an open file, has something to read."""
+        """Wait until it is set, or until the file with the number ``beside`` can be read."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._read, selectors.EVENT_READ)
             if beside is not None:

@@ -52,8 +52,8 @@ def report_position(
 ) -> Report:
     """Tell the log what a sink, an archive or a client has seen of a partition.
 
-    TopicNotFound when the topic is gone.  The same when the login may not operate the topic and the
-    subscription does not read it.
+    TopicNotFound when the topic is gone, or when the login may not operate it and the subscription
+    does not read it.
     """
     seen = {partition_id: Seen(sequence, history)}
     return report_positions(connection, seen, source, subscription)[partition_id]

@@ -96,7 +96,7 @@ class _Bulk:
         for place, row in enumerate(outgoing.rows(drawn, first), first):
             placed = self._known.placed(row)
             if placed is None:
-                self._stored()  # what it refused is said before what is asked now
+                self._stored()  # raises what it refused before the errors of the next call
                 try:
                     placed = run(self._driver, self._known.asked_for(row))
                 except PenstockError as error:

@@ -22,7 +22,7 @@ class BinaryList(list[Any]):
     """A column that psycopg sends as a binary array."""
 
 
-#: A column: the type of its values, and the values; None stands for a column that is not given.
+#: A column: the type of its values, and the values.  None means that the column is not given.
 Column = tuple[str, Sequence[Any] | None]
 
 

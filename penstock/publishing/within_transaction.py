@@ -1,4 +1,4 @@
-"""A transaction of our own around domain writes and the events that they lead to."""
+"""A transaction that Penstock opens, around domain writes and the events that follow from them."""
 
 from __future__ import annotations
 

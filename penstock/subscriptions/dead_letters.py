@@ -228,7 +228,7 @@ def commit_parking(
     after: int,
     sequences: Iterable[int],
 ) -> None:
-    """A commit that parks some of the events it passes, because their keys wait.
+    """A commit that parks some of the events that it moves past, because their keys wait.
 
     ``after`` is the position after which the events were read.  The errors are those of
     :func:`penstock.stream.commit`, and TooManyParked.

@@ -111,8 +111,8 @@ def join(
 
     With ``topics``, which the subscription reads, it is given only partitions of these.
     ``known`` are leases of an earlier membership, with the positions that were reached.  When the
-    log has been restored to a point before one of them, the partition is stopped and LogBehind is
-    raised.  Leases of topics that are gone are ignored.
+    log was restored to a point before one of them, the partition is stopped and this raises
+    LogBehind.  Leases of topics that are gone are ignored.
     """
     validation.name(subscription, "subscription")
     validation.name(consumer, "consumer")

@@ -126,7 +126,7 @@ def install(connection: Any) -> list[str]:
 
 
 def print_sql(connection: Any = None) -> str:
-    """What :func:`install` does, as SQL for whoever may create roles.
+    """What :func:`install` does, as SQL for an administrator who may create roles.
 
     Without a connection it is the SQL for PostgreSQL.  For MySQL and MariaDB the procedures must
     exist already.

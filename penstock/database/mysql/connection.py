@@ -39,7 +39,7 @@ from penstock.errors import (
 OLDEST_MYSQL = (8, 0, 16)
 OLDEST_MARIADB = (10, 6, 0)
 
-#: How long a transaction of a single call may wait for its own COMMIT.
+#: How many seconds a transaction of a single call may be idle before its COMMIT.
 OWN_IDLE_SECONDS = 3
 
 _DRIVERS = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
