@@ -3,12 +3,12 @@
 SELECT sequenced, more, busy, grown FROM penstock.sequence(%(max_events)s::integer)
 
 -- name: sequence_and_announce
--- The same, and wakes consumers with its commit.
+-- One pass of the sequencer, whose commit wakes consumers.
 SELECT sequenced, more, busy, grown, CASE WHEN sequenced > 0 THEN penstock.announce(grown) END
 FROM penstock.sequence(%(max_events)s::integer)
 
 -- name: ensure_slices
--- Makes storage ahead, for delayed events too; answers how many slices were added.
+-- Prepares storage ahead, for delayed events too. Returns how many slices were added.
 SELECT penstock.ensure_slices()
 
 -- name: unsequenced
