@@ -68,6 +68,7 @@ CALL penstock.dead_letters_of(
 CALL penstock.dead_letter_of(%(subscription)s, %(letter_id)s)
 
 -- name: dead_letter_counts
--- How many dead letters a subscription has, or each (NULL), by state, and the age of the oldest.
+-- How many dead letters one subscription has, or each subscription (NULL), by state, and the age of the
+-- oldest.
 -- reads only
 CALL penstock.dead_letter_counts(%(subscription)s)

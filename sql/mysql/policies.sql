@@ -3,7 +3,7 @@
 CALL penstock.set_policy(%(kind)s, %(scope)s, %(name)s, %(settings)s, %(origin)s)
 
 -- name: clear_policy
--- Removes all that a policy sets. Returns its new version.
+-- Removes all that a policy sets. Returns its version.
 CALL penstock.clear_policy(%(kind)s, %(scope)s, %(name)s, %(origin)s)
 
 -- name: policy_of

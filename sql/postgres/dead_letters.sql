@@ -69,12 +69,13 @@ FROM penstock.dead_letters_of(
 )
 
 -- name: dead_letter_of
--- One dead letter with all its columns. Headers as text, as in fetch.
+-- One dead letter with all its columns. Headers come as text, as in fetch.
 SELECT
     id, topic, partition, sequence, history, event_id, key, type, content_type, payload_bytes, state, attempts, reason,
     created_at, died_at, headers::text, payload
 FROM penstock.dead_letter_of(%(subscription)s, %(letter_id)s::bigint)
 
 -- name: dead_letter_counts
--- How many dead letters a subscription has, or each (NULL), by state, and the age of the oldest.
+-- How many dead letters one subscription has, or each subscription (NULL), by state, and the age of the
+-- oldest.
 SELECT subscription, dead, parked, redriven, oldest_seconds FROM penstock.dead_letter_counts(%(subscription)s)

@@ -27,8 +27,8 @@ FROM penstock.log_status()
 SELECT partition, expected, found FROM penstock.sequence_gaps(%(topic)s)
 
 -- name: fetch
--- Events of one partition from a sequence on, in order. Headers as text: the
--- client decodes them faster than its driver.
+-- Events of one partition from a sequence on, in order. Headers come as text, because the client decodes them
+-- faster than its driver does.
 SELECT
     sequence, event_id, key, type, content_type, headers::text, payload, created_at, sequenced_at, history
 FROM penstock.fetch(%(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer)

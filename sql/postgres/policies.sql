@@ -3,7 +3,7 @@
 SELECT penstock.set_policy(%(kind)s, %(scope)s, %(name)s, %(settings)s::jsonb, %(origin)s)
 
 -- name: clear_policy
--- Removes all that a policy sets. Returns its new version.
+-- Removes all that a policy sets. Returns its version.
 SELECT penstock.clear_policy(%(kind)s, %(scope)s, %(name)s, %(origin)s)
 
 -- name: policy_of

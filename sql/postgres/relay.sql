@@ -7,7 +7,7 @@ FROM penstock.open_block(
 )
 
 -- name: read_block
--- The events of a block, without its dead letters. Headers as text, as in fetch.
+-- The events of a block, without its dead letters. Headers come as text, as in fetch.
 SELECT
     sequence, event_id, key, type, content_type, headers::text, payload, created_at, sequenced_at
 FROM penstock.read_block(

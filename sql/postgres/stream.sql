@@ -30,7 +30,7 @@ SELECT topic, partition, partition_id, lease_epoch, state, "position", history
 FROM penstock.held_leases(%(subscription)s, %(consumer)s)
 
 -- name: poll
--- Events of held leases, each after its own position. Headers as text, as in fetch.
+-- Events of held leases, each after its own position. Headers come as text, as in fetch.
 SELECT
     partition_id, sequence, event_id, key, type, content_type, headers::text, payload, created_at,
     sequenced_at

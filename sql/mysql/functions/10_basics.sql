@@ -193,7 +193,7 @@ END;
 
 -- name: require_right
 -- Refuses a topic in whose namespace the login does not hold a right (see has_right); raises PS002. To be called for
--- restricted topics only: any statement that calls has_right makes the server open the tables of rights.
+-- restricted topics only: any statement that mentions has_right makes the server open the tables of rights.
 CREATE PROCEDURE require_right(topic LONGTEXT, of_namespace BIGINT, verb VARCHAR(20))
 READS SQL DATA
 BEGIN

@@ -95,8 +95,8 @@ BEGIN
 END;
 
 -- name: lock_topic
--- The id and the number of partitions of a topic in which the login holds a right, locked against deletion, resize and
--- subscribe to the end of the transaction; publishers do not notice. Raises PS002.
+-- The id and the number of partitions of a topic in which the login holds a right, locked against deletion, resize
+-- and subscribe to the end of the transaction; publishers are not affected. Raises PS002.
 CREATE PROCEDURE lock_topic(topic LONGTEXT, verb VARCHAR(20), OUT topic_id BIGINT, OUT topic_partitions INT)
 BEGIN
     DECLARE asked_in BIGINT;

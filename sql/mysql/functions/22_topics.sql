@@ -320,9 +320,9 @@ BEGIN
         CALL refuse('PS020', CONCAT('subscription "', LEFT(a_reader, 60), '" reads the topic'));
     END IF;
     CALL find_doomed(topic_ids);
-    -- DELETE and UPDATE lock all that they read. So they read ids that were selected before, and what they change by
-    -- a key: a scan would wait for transactions that change other topics, and reading here what is changed below
-    -- could deadlock with a merge.
+    -- DELETE and UPDATE lock all that they read. So they use ids that were selected before, and find the rows that
+    -- they change by a key: a scan would wait for transactions that change other topics, and reading here what is
+    -- changed below could deadlock with a merge.
     DELETE l
     FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r

@@ -400,8 +400,8 @@ BEGIN
 END;
 
 -- name: clear_policy
--- Removes all that a policy sets, so that everything is inherited again. Returns the policy's new version.
--- Raises PS001, PS002, PS006, PS013, PS018.
+-- Removes all that a policy sets, so that everything is inherited again. Returns the policy's version. Raises PS001,
+-- PS002, PS006, PS013, PS018.
 CREATE PROCEDURE clear_policy(kind LONGTEXT, scope LONGTEXT, name LONGTEXT, origin LONGTEXT)
 BEGIN
     CALL set_policy(kind, scope, name, '{}', origin);

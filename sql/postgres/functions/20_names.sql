@@ -89,7 +89,7 @@ $$;
 
 -- name: lock_topic
 -- A topic in which the login holds a right, locked against deletion, resize and subscribe to the end of the
--- transaction; publishers do not notice. Raises PS002.
+-- transaction; publishers are not affected. Raises PS002.
 CREATE OR REPLACE FUNCTION lock_topic(topic text, verb text) RETURNS topics
 LANGUAGE plpgsql AS $$
 DECLARE

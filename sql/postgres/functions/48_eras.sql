@@ -27,7 +27,7 @@ $$;
 
 -- name: is_over
 -- Whether an event that is not in the index of the log needs no sequence any more: its topic is deleted, or retention
--- has taken that part of the index away.
+-- has removed that part of the index.
 CREATE OR REPLACE FUNCTION is_over(partition_id bigint, id bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM deleted_topics AS d WHERE d.topic_id = is_over.partition_id >> 16)

@@ -29,8 +29,8 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
 $$;
 
 -- name: has_lower_ids
--- Whether a tick has an event with an id up to after_id although it was published later: because the counter
--- of ids was set back.
+-- Whether a tick has an event with an id up to after_id although it was published later, because the counter of ids
+-- was set back.
 CREATE OR REPLACE FUNCTION has_lower_ids(
     base pg_snapshot, target pg_snapshot, last_horizon xid8, after_id bigint
 ) RETURNS boolean
@@ -385,7 +385,7 @@ BEGIN
                             tick.due, tick.due_id, now_due) AS f;
             is_done := pass.done;
         END IF;
-        -- The walk along the primary key pays over a backlog only.
+        -- The walk along the primary key pays off only over a backlog.
         IF newest - tick.last_id <= max_events
             OR tick.last_id > 0 AND has_lower_ids(tick.base, tick.target, last_horizon, tick.last_id) THEN
             tick.last_id := 0;
@@ -452,8 +452,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 $$;
 
 -- name: next_tick
--- The tick that follows a complete one: everything that has been committed since. issued is the newest id that was
--- handed out before the caller's transaction had a number; NULL when that is not known.
+-- The tick that follows a complete one: it covers everything that was committed since. issued is the newest id that
+-- was handed out before the caller's transaction had a number; NULL when that is not known.
 CREATE OR REPLACE FUNCTION next_tick(tick ticks, issued bigint) RETURNS ticks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

@@ -107,8 +107,8 @@ END
 $$;
 
 -- name: merged_chunks
--- The chunks of a partition in a range of chunk ids that reach to a sequence, or beyond it, as new chunks. An
--- event keeps the time of its sequencing.
+-- New chunks for one partition, made of those of its chunks in a range of chunk ids that reach to a sequence or
+-- beyond it. An event keeps the time of its sequencing.
 CREATE OR REPLACE FUNCTION merged_chunks(
     partition_id bigint, lowest_chunk bigint, highest_chunk bigint, from_sequence bigint
 ) RETURNS TABLE (
@@ -135,10 +135,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: swap_chunks
--- Replaces the slices from which chunks_merged was filled by that table, in one short transaction: readers see either
--- the one or the other. It waits at most 100 ms for a lock; after that the caller gets the database's error, and
--- tries again later. Returns false while a session has a snapshot from before the table was filled, because that
--- session would see neither.
+-- Puts the table chunks_merged in the place of the slices from which it was filled, in one short transaction: readers
+-- see either the old slices or the new table. It waits at most 100 ms for a lock; after that the caller gets the
+-- database's error, and tries again later. Returns false while a session has a snapshot from before the table was
+-- filled, because that session would see neither.
 CREATE OR REPLACE FUNCTION swap_chunks() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE

@@ -30,7 +30,7 @@ SET enable_nestloop = off SET jit = off AS $$
            CASE WHEN l.holder IS NOT NULL AND GREATEST(p.at, l.acquired_at) > find_active.now - interval '30 seconds'
                     THEN true
                 ELSE p.position < (
-                    -- high_watermark(), which as a function would cost three times as much.
+                    -- The query of high_watermark(): a call of the function would cost three times as much.
                     SELECT c.first_sequence + c.event_count - 1
                     FROM chunks AS c
                     WHERE c.partition_id = l.partition_id

@@ -296,8 +296,8 @@ END
 $$;
 
 -- name: clear_policy
--- Removes all that a policy sets, so that everything is inherited again. Returns the policy's new version.
--- Raises PS001, PS002, PS006, PS013, PS018.
+-- Removes all that a policy sets, so that everything is inherited again. Returns the policy's version. Raises PS001,
+-- PS002, PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION clear_policy(kind text, scope text, name text, origin text DEFAULT 'hand') RETURNS integer
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT set_policy(clear_policy.kind, clear_policy.scope, clear_policy.name, '{}', clear_policy.origin)

@@ -1,7 +1,7 @@
 -- name: suspects
 -- Held leases whose next events may have broken a consumer. died: a holder has died since the position moved.
 -- sequence, attempts and reason are those of the next event after the position, if begin_attempt handed it out and it
--- is not done; attempts is 0 if a group began there. There is no row for a partition without a suspect.
+-- is not done; attempts is 0 if a group began there. There is no row for a partition to which none of this applies.
 CREATE OR REPLACE FUNCTION suspects(subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[])
 RETURNS TABLE (partition_id bigint, died boolean, sequence bigint, attempts integer, reason text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
