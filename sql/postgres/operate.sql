@@ -1,9 +1,9 @@
 -- name: set_retention
--- How long events of a topic are kept at least, and in how many verified copies; answers the policy's version.
+-- Sets how long events of a topic are kept at least, and in how many verified copies. Returns the policy's version.
 SELECT penstock.set_retention(%(topic)s, %(minimum_age_seconds)s::bigint, %(copies)s::integer, %(origin)s)
 
 -- name: retention_of
--- The retention policies that are in force.
+-- The retention policies in force.
 SELECT topic, minimum_age_seconds, copies, version, updated_at, origin FROM penstock.retention_of()
 
 -- name: copies_of
