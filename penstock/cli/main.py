@@ -1,7 +1,7 @@
 """Where the ``penstock`` command starts: errors become one line and an exit code.
 
 Exit codes: 0 done; 1 the answer is no (``migrate --check`` found something to apply); 2 the call
-was wrong; 3 the database or the machine stood in the way.
+was wrong; 3 the database or the machine caused a failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def app(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and answer its exit code."""
+    """Run the command and return its exit code."""
     try:
         from penstock.cli.root import invoke
     except ModuleNotFoundError as error:
