@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class SinkResource(dg.ConfigurableResource[None]):
-    """Opens the sink of a relay; Pulsar's token comes from the variable that is named here."""
+    """Opens the sink of a relay.  ``token_variable`` names the variable with Pulsar's token."""
 
     token_variable: str = "PENSTOCK_PULSAR_TOKEN"
 
     @contextmanager
     def opened(self, relay: RelayPolicy) -> Iterator[Sink]:
-        """The sink, closed again at the end; addresses that name a variable are looked up now."""
+        """The open sink, closed at the end.  An address that names a variable is resolved now."""
         address = load().sink_address(relay)
         sink = open_sink(address, token=os.environ.get(self.token_variable) or None)
         try:

@@ -2,7 +2,7 @@
 
 ``PENSTOCK_SPARK_REMOTE`` names a Spark Connect server, ``PENSTOCK_SPARK_MASTER`` a master; without
 them Spark runs in this process.  ``PENSTOCK_SPARK_CONFIG`` is a JSON object of further settings.
-They are read when a session is made and are no configuration of Dagster, which would show them.
+They are read when a session is created.  They are not Dagster configuration, which would show them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONFIG = "PENSTOCK_SPARK_CONFIG"
 
 
 class SparkResource(dg.ConfigurableResource[None]):
-    """A Spark session that is started by the first one who asks for it."""
+    """A Spark session that is started at its first use."""
 
     _lazy: Any = PrivateAttr(default=None)
 
