@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SinkResource(dg.ConfigurableResource[None]):
-    """Opens the sink of a relay.  ``token_variable`` names the variable with Pulsar's token."""
+    """Opens the sink of a relay; Pulsar's token comes from the variable that is named here."""
 
     token_variable: str = "PENSTOCK_PULSAR_TOKEN"
 

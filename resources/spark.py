@@ -26,7 +26,7 @@ CONFIG = "PENSTOCK_SPARK_CONFIG"
 
 
 class SparkResource(dg.ConfigurableResource[None]):
-    """A Spark session that is started at its first use."""
+    """A Spark session that is started by the first one who asks for it."""
 
     _lazy: Any = PrivateAttr(default=None)
 
