@@ -1,4 +1,4 @@
-"""What `/metrics` exports is what docs/metrics.md says, both ways, and figures add up."""
+"""`/metrics` exports exactly what docs/metrics.md lists, and the figures add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema is installed once, wholly or not at all, whoever else tries at the same time."""
+"""The schema is installed once, wholly or not at all, also when several try at the same time."""
 
 from __future__ import annotations
 
