@@ -45,7 +45,7 @@ class Group:
     engines: Sequence[str] = tuple(ENGINES)
 
 
-#: In the order of a run: what takes longest comes last.
+#: In the order of a run: the longest come last.
 GROUPS = {
     "publish": Group(publish.cases),
     "bulk": Group(bulk.cases, ["postgres"]),
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(
     console: Console, groups: Sequence[str], engines: Sequence[str], settings: Settings
 ) -> list[Figure]:
-    """Measure the groups on each engine that they are for; an engine that is missing is named."""
+    """Measure the groups on each of their engines.  An engine that is missing is named."""
     figures: list[Figure] = []
     for engine in engines:
         chosen = [group for group in groups if engine in GROUPS[group].engines]
@@ -108,7 +108,7 @@ def run(
 
 
 def _measured(console: Console, group: str, opens: Opens, settings: Settings) -> Iterator[Figure]:
-    """One group in a database of its own; tells what it is at."""
+    """Measure one group in its own database.  Prints the progress."""
     with opens(f"bench_{group}") as bench:
         console.print(f"{group}: {bench.title}, durable; {report.busy()}")
         for found in GROUPS[group].cases(bench, settings):

@@ -1,4 +1,4 @@
-"""What the groups work on: a fresh Penstock and a bare table, of whichever engine."""
+"""What the groups work on: a fresh Penstock and a bare table, on any engine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.topics import names
 
 PARTITIONS = 16
 NAMESPACE = "bench"
-PASS = 50_000  # events that one pass of the sequencer may take
+PASS = 50_000  # the most events of one pass of the sequencer
 
 
 @dataclass(slots=True)
 class Bench(ABC):
     """A migrated database and one connection to it, in autocommit mode.
 
-    ``engine`` is postgres, mysql or mariadb; ``title`` has its version too.
+    ``engine`` is postgres, mysql or mariadb.  ``title`` also has its version.
     """
 
     engine: str
@@ -44,7 +44,7 @@ class Bench(ABC):
         return table
 
     def work_off(self) -> int:
-        """Sequence whatever waits, in committed passes; answers how many events."""
+        """Sequence whatever waits, in committed passes.  Returns how many events."""
         done = 0
         while (result := log.sequence(self.connection, PASS)).sequenced or result.more:
             done += result.sequenced
@@ -63,7 +63,7 @@ class Bench(ABC):
     @property
     @abstractmethod
     def bare_table(self) -> str:
-        """What an application makes for its events: the same columns, a primary key, no more."""
+        """The table that an application would create: our columns and a primary key."""
 
     @property
     @abstractmethod
@@ -84,12 +84,12 @@ class Bench(ABC):
     def bare_rows(self, events: Iterable[Message]) -> Iterator[tuple[Any, ...]]:
         """Events as rows of a bare table: ids and headers are made while the clock runs, as ours.
 
-        The ids rise with time, as ours do; random ones would cost the bare table's index more.
+        The ids rise with time, as ours do. Random ones would cost the bare table's index more.
         """
 
     @abstractmethod
     def execute(self, statement: str, binds: Sequence[Any] = ()) -> None:
-        """One statement by the driver alone."""
+        """Run one statement by the driver alone."""
 
     @abstractmethod
     def rows(self, query: str, binds: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -97,19 +97,19 @@ class Bench(ABC):
 
     @abstractmethod
     def executemany(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """The driver's own way for many rows."""
+        """Run a statement for many rows, in the driver's own way."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Any]:
-        """What happens inside is committed once."""
+        """A transaction around the block, committed once."""
 
     @abstractmethod
     def require_durable(self) -> None:
-        """End the run unless a commit is on disk before it is answered."""
+        """End the run unless a commit is on disk before the server confirms it."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Write out what earlier runs left, so that this one does not pay for it."""
+        """Make the server write what earlier runs left, so that this one does not pay for it."""
 
     @abstractmethod
     def analyse(self, table: str | None = None) -> None:
@@ -117,33 +117,33 @@ class Bench(ABC):
 
     @abstractmethod
     def fill(self, topics: Sequence[str], count: int) -> None:
-        """Publish full-width events, turn by turn over the topics, as fast as can be."""
+        """Publish full-width events to the topics in turn, as fast as possible."""
 
     @abstractmethod
     def fill_both(self, topic: str, table: str, events: Sequence[Message]) -> None:
-        """The same events into a topic and into a bare table, as fast as can be."""
+        """Put the same events into a topic and into a bare table, as fast as possible."""
 
     @abstractmethod
     def another(self) -> AbstractContextManager[Bench]:
-        """One more like this, where nothing that is held open here is in the way."""
+        """Another one like this, which nothing that is held open here can affect."""
 
     @abstractmethod
     def held_view(self) -> AbstractContextManager[None]:
-        """A session that has read one table of Penstock and goes on reading it as of then."""
+        """A session with an open snapshot: it has read one table of Penstock."""
 
     @property
     @abstractmethod
     def server_pid(self) -> int:
-        """The server's process; the others of PostgreSQL are its children."""
+        """The server's process.  The other processes of PostgreSQL are its children."""
 
     @abstractmethod
     def calls(self) -> int:
-        """How many statements it has answered: on PostgreSQL transactions, each of one."""
+        """How many statements it has run: on PostgreSQL transactions, each of one statement."""
 
     @property
     @abstractmethod
     def garbage_name(self) -> str:
-        """What a held snapshot piles up on this engine: dead tuples, undo."""
+        """The name of what a held snapshot piles up on this engine: dead tuples or undo."""
 
     @abstractmethod
     def garbage(self) -> int:
@@ -151,4 +151,4 @@ class Bench(ABC):
 
     @abstractmethod
     def garbage_report(self) -> str:
-        """The same in words, with the tables where the engine tells them."""
+        """The same in words, with the tables if the engine reports them."""

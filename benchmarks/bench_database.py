@@ -1,4 +1,4 @@
-"""PostgreSQL: the embedded server with durability on, and a database of its own for each group."""
+"""PostgreSQL: the embedded server with durability on, and a separate database for each group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
 
 BARE_COLUMNS = ("id", "key", "type", "content_type", "headers", "payload")
-FILL = 200_000  # events that are made in one transaction
+FILL = 200_000  # events of one transaction
 
 _BARE = """
 CREATE TABLE {} (
@@ -32,7 +32,7 @@ CREATE TABLE {} (
 )
 """
 
-#: Events out of the server's own hands, for the cases that only need a log to be there.
+#: Events that the server makes itself, for cases that only need a log to be there.
 _FILL = """
 INSERT INTO pg_temp.penstock_bulk (topic, payload, key, type, content_type, headers)
 SELECT (%(topics)s::text[])[1 + n %% %(count)s],
@@ -119,7 +119,7 @@ class BenchDatabase(Bench):
             self.copy_bare(table, events)
 
     def copy_bare(self, table: str, events: Sequence[Message]) -> None:
-        """Rows into a bare table by binary COPY."""
+        """Put rows into a bare table by binary COPY."""
         statement = f"COPY {table} ({self.bare_columns}) FROM STDIN (FORMAT BINARY)"
         with self.connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
             copy.set_types(COPY_TYPES)
@@ -131,7 +131,7 @@ class BenchDatabase(Bench):
 
     @contextmanager
     def unvacuumed(self) -> Iterator[BenchDatabase]:
-        """One more, on a server of its own that never vacuums by itself."""
+        """Another one, on its own server that never vacuums by itself."""
         with bench_server({"autovacuum": "off"}) as server, bench_database(server, self.name) as it:
             yield it
 
@@ -163,7 +163,7 @@ class BenchDatabase(Bench):
 
 @contextmanager
 def bench_server(settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedPostgres]:
-    """A server in a temporary folder; its default settings are the durable ones."""
+    """A server in a temporary folder.  Its default settings are durable."""
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as folder,
         EmbeddedPostgres(Path(folder), settings=settings) as server,
@@ -173,7 +173,7 @@ def bench_server(settings: Mapping[str, str] | None = None) -> Iterator[Embedded
 
 @contextmanager
 def bench_database(server: EmbeddedPostgres, name: str) -> Iterator[BenchDatabase]:
-    """A fresh database, so that no group of figures pays for the rows of another."""
+    """A fresh database, so that no group pays for the rows of another."""
     url = server.url(name)
     migrate(url)
     try:

@@ -1,7 +1,7 @@
 """MySQL and MariaDB: durable servers of ``tools.servers``, and a fresh schema for each group.
 
-Penstock is one schema of a server there, and a read view that is held keeps the whole server from
-forgetting; so what is compared with a held view runs on a server of its own.
+Penstock is one schema of a server there. A read view that is held keeps the whole server from
+purging old rows. So the other side of a comparison with a held view runs on its own server.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BenchMySQL(Bench):
             return list(cursor.fetchall())
 
     def executemany(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """PyMySQL puts them into one INSERT of many rows."""
+        """Run a statement for many rows.  PyMySQL puts them into one INSERT."""
         with self.connection.cursor() as cursor:
             cursor.executemany(statement, list(rows))
 
@@ -91,7 +91,10 @@ class BenchMySQL(Bench):
                 raise SystemExit(f"error: {name} is not durable, the figures would mean nothing")
 
     def settle(self) -> None:
-        """There is no CHECKPOINT: pages are written all the time, and the turns share that."""
+        """Does nothing: there is no CHECKPOINT.
+
+        Pages are written all the time, in the turns of both.
+        """
 
     def analyse(self, table: str | None = None) -> None:
         schema = config.schema_name()
@@ -124,7 +127,7 @@ class BenchMySQL(Bench):
         connection = database.connect(self.url, statement_timeout_ms=0)
         try:
             for statement in (
-                # Nothing but the end of the run ends it.
+                # Only the end of the run ends it.
                 "SET SESSION wait_timeout = 31536000",
                 "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
                 "START TRANSACTION",
@@ -154,7 +157,7 @@ class BenchMySQL(Bench):
 
 @contextmanager
 def bench_server(distribution: Distribution) -> Iterator[MySQLServer]:
-    """A server in a temporary folder, on which a commit is on disk before it is answered."""
+    """A server in a temporary folder, with each commit on disk before the server confirms it."""
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as folder,
         MySQLServer(folder, distribution, settings=DURABLE) as server,
@@ -164,11 +167,11 @@ def bench_server(distribution: Distribution) -> Iterator[MySQLServer]:
 
 @contextmanager
 def bench_schema(server: MySQLServer, name: str) -> Iterator[BenchMySQL]:
-    """A fresh Penstock and an empty database for the bare tables, dropped behind the group."""
-    # As PostgreSQL is talked to: neither side pays for TLS on the machine's own network.
+    """A fresh Penstock and an empty database for the bare tables, dropped after the group."""
+    # As on PostgreSQL, neither side pays for TLS on the machine's own network.
     url = f"{server.url(name)}?ssl_disabled=true"
     migrate(url)
-    # Another installation may have stood at the same address, with other numbers for its topics.
+    # An earlier installation at the same address may have had other numbers for its topics.
     known_topics.clear()
     connection = database.connect(url, statement_timeout_ms=0)
     try:

@@ -1,4 +1,4 @@
-"""What only psycopg can: the columns of 500 events as binary arrays, and COPY."""
+"""What only psycopg can do: the columns of 500 events as binary arrays, and COPY."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ COPY = 50_000
 
 
 def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
-    """By 500 against the same arrays, which nobody writes by hand: what the log itself costs.
+    """500 at a time against the same arrays in an INSERT: what the log itself costs.
 
-    Then all events in one transaction by COPY.
+    Few applications write such an INSERT by hand. Then all events in one transaction by COPY.
     """
     rows = settings.amount(BATCH)
     yield Case(
@@ -45,7 +45,7 @@ def _by_arrays(bench: BenchDatabase, rows: int) -> Callable[[], float]:
 
 
 def insert_arrays(bench: BenchDatabase, table: str, events: Sequence[Message]) -> None:
-    """The rows of a batch into the bare table by one INSERT over binary arrays."""
+    """Put a batch into the bare table by one INSERT over binary arrays."""
     arrays = packed(
         bench.connection,
         ids=("uuid", uuid7s(len(events))),

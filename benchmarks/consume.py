@@ -1,4 +1,4 @@
-"""A consumer that polls, handles nothing and commits; the peer is a loop over a cursor row."""
+"""A consumer that polls, handles nothing and commits.  The peer is a loop over a cursor row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AIM = Aim(value=80_000)
 
 
 def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
-    """consume, with a commit for each batch.
+    """Consuming, with a commit for each batch.
 
     The peer is what people write by hand for a single reader: SELECT the next 500 rows by id,
     UPDATE the one row that holds the position, COMMIT.
@@ -54,7 +54,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
 
 
 class Consuming:
-    """Runs that read a whole topic, each by a subscription of its own; joining is on the clock."""
+    """Runs that read a whole topic, each by a new subscription.  The time to join is counted."""
 
     def __init__(self, bench: Bench, topic: str, count: int) -> None:
         self._bench = bench
@@ -78,7 +78,7 @@ class Consuming:
         return spent
 
     def work(self, member: stream.Membership, leases: dict[int, Lease]) -> int:
-        """Read until nothing is left; answers how many events."""
+        """Read until nothing is left.  Returns how many events."""
         connection = self._bench.connection
         handled = 0
         heartbeat_due = perf_counter() + member.heartbeat_seconds
@@ -95,7 +95,7 @@ class Consuming:
 
 
 class WithConsumer(Consuming):
-    """The same by penstock.Consumer, which reads ahead; its start and its end are on the clock."""
+    """The same by penstock.Consumer, which reads ahead.  Its start and its end are counted."""
 
     def __call__(self) -> float:
         connection = self._bench.connection
@@ -133,7 +133,7 @@ def join_all(connection: Any, subscription: str) -> tuple[stream.Membership, dic
 
 
 def hold_all(connection: Any, member: stream.Membership) -> dict[int, Lease]:
-    """The leases of the only consumer, when all partitions with unread events have come to it."""
+    """The leases of the only consumer, once it holds all partitions with unread events."""
     leases: dict[int, Lease] = {}
     while True:
         held = {lease.partition_id: lease for lease in stream.check_in(connection, member)}

@@ -1,4 +1,4 @@
-"""Every engine that a group can be measured on, by name: its server, and fresh databases of it."""
+"""Every engine that a group can be measured on, by name, with its server and fresh databases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks import bench_database, bench_mysql
 from benchmarks.bench import Bench
 from tools.servers import MARIADB, MYSQL
 
-#: Opens what a group works on; the name is one that no other group uses.
+#: Opens what a group works on. No other group uses the name.
 Opens = Callable[[str], AbstractContextManager[Bench]]
 
 
@@ -23,14 +23,14 @@ def postgres() -> Iterator[Opens]:
 
 @contextmanager
 def mysql() -> Iterator[Opens]:
-    """MySQL, fetched when it is not here."""
+    """MySQL, fetched if it is missing."""
     with bench_mysql.bench_server(MYSQL) as server:
         yield partial(bench_mysql.bench_schema, server)
 
 
 @contextmanager
 def mariadb() -> Iterator[Opens]:
-    """MariaDB, fetched when it is not here."""
+    """MariaDB, fetched if it is missing."""
     with bench_mysql.bench_server(MARIADB) as server:
         yield partial(bench_mysql.bench_schema, server)
 

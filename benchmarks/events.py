@@ -1,4 +1,4 @@
-"""The events of every figure, as Penstock and as the bare table get them."""
+"""The events of every figure, in the forms for Penstock and for the bare table."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CONTENT_TYPE = "application/octet-stream"
 JSONB_VERSION = b"\x01"
 CHUNK = 500
 
-#: What COPY is told of the columns that ``copy_rows`` gives; the headers are raw binary jsonb.
+#: The types for COPY of the columns of ``copy_rows``. The headers are raw binary jsonb.
 COPY_TYPES = ("uuid", "text", "text", "text", "bytea", "bytea")
 
 
 def messages(topic: str, count: int) -> list[Message]:
-    """Full-width events: key, type, content type, headers and 200 bytes; the same in every run."""
+    """Full-width events, the same in every run: key, type, content type, headers and 200 bytes."""
     chance = random.Random(20)
     return [
         Message(
@@ -40,14 +40,14 @@ def messages(topic: str, count: int) -> list[Message]:
 
 
 def copy_rows(events: Iterable[Message]) -> Iterator[tuple[Any, ...]]:
-    """Rows of the bare table for COPY, with the headers in binary form: the fastest of psycopg."""
+    """Rows of the bare table for COPY, with the headers in binary form: psycopg's fastest way."""
     for event, new_id in with_ids(events):
         headers = JSONB_VERSION + json.dumps(event.headers).encode()
         yield new_id, event.key, event.type, event.content_type, headers, event.payload
 
 
 def with_ids(events: Iterable[Message]) -> Iterator[tuple[Message, uuid.UUID]]:
-    """Each event with an id that rises with time, made when it is asked for."""
+    """Each event with an id that rises with time.  The id is made when the event is taken."""
     source = iter(events)
     while chunk := list(islice(source, CHUNK)):
         yield from zip(chunk, uuid7s(len(chunk)), strict=True)

@@ -1,4 +1,4 @@
-"""Reading all columns of a sequenced log; the peer selects by id range from the bare table."""
+"""Reading all columns of a sequenced log.  The peer selects by id range from the bare table."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.publishing.publish import publish_batch
 
 ROWS = 100_000
 BATCH_SIZE = 1_000
-TICK = 20  # events of a tick, when 1,000 come in a second and the sequencer passes every 20 ms
+TICK = 20  # events of a tick: 1,000 come in a second, and the sequencer passes every 20 ms
 POSTGRES_AIM, AIM = Aim(value=150_000), Aim(value=50_000)
 
 
 def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
-    """fetch, partition after partition, of a log from large ticks and of one from small ones."""
+    """Fetching, partition after partition, from a log of large ticks and from one of small ones."""
     count = settings.amount(ROWS)
     topic, table = filled(bench, count)
     peer, against = _select_all(bench, table, count), "SELECT of six columns"
@@ -73,7 +73,7 @@ def filled(bench: Bench, count: int) -> tuple[str, str]:
 def _filled_live(bench: Bench, count: int) -> str:
     """Each turn publishes and sequences as the clients and the daemon of a live system do.
 
-    Commits included: nothing of it depends on a backlog.
+    It commits, too, so that nothing depends on a backlog.
     """
     topic = bench.new_topic()
     events = messages(topic, count)

@@ -1,10 +1,10 @@
-"""Events come, are sequenced and are read while nothing can be cleaned up behind them.
+"""Events are published, sequenced and read while nothing can be cleaned up.
 
-Two databases (on MySQL and MariaDB: servers) live through the same minutes.  Each beat publishes,
-sequences, fetches and commits on one and then on the other; who begins changes from beat to beat.
-In one of them a session holds a REPEATABLE READ snapshot, or the server has autovacuum off.  What
+Two databases (on MySQL and MariaDB: servers) do the same work in the same minutes. Each beat
+publishes, sequences, fetches and commits on one and then on the other. They take turns to begin. In
+one of them a session holds a REPEATABLE READ snapshot, or the server has autovacuum off. What
 counts is the last minute: the rate of each kind of work against its rate in the other database.
-More events can be let in first, on both sides and under the snapshot, as fast as they go in.
+More events can be published first, on both sides and under the snapshot, as fast as possible.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ BEAT_SECONDS = BATCH_SIZE / RATE
 MEASURED_SECONDS = 60
 DEAD_TUPLES = Aim(at_most=1)  # for each 1,000 events
 KINDS = ("publish", "sequence", "fetch", "consume")
-ROUND = 2_000  # events that one side takes before it is the other's turn, when more are let in
+ROUND = 2_000  # events of one side's turn, when more are published first
 
 
 def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
-    """The four kinds of work under the snapshot, the rate that was kept, and what piled up."""
+    """The four kinds of work under the snapshot, the rate that was reached, and what piled up."""
     with bench.another() as other:
         held, calm = Side(bench), Side(other)
         before = bench.garbage()
@@ -88,9 +88,9 @@ class Side:
         self.next_sequences = dict.fromkeys(range(PARTITIONS), 1)
         subscription = self.topic.rpartition("/")[2]
         stream.subscribe(self.bench.connection, subscription, [self.topic])
-        # On a busy machine a beat of both sides can outlast a lease of ten seconds.
+        # On a busy machine, a beat of both sides can take longer than a lease of ten seconds.
         stream.configure_subscription(self.bench.connection, subscription, lease_seconds=120)
-        # Partitions are leased where there is something to read, so each of them gets something.
+        # Only partitions with something to read are leased, so each of them gets something.
         self._publish()
         self._sequence()
         self.member, self.leases = join_all(self.bench.connection, subscription)
@@ -99,7 +99,7 @@ class Side:
         self._consume()
 
     def beat(self) -> None:
-        """500 events take the whole road, each part of it on its own clock."""
+        """Publish, sequence, fetch and commit 500 events.  Each step is timed separately."""
         spent = {}
         for kind, work in zip(
             KINDS, (self._publish, self._sequence, self._fetch, self._consume), strict=True
@@ -114,7 +114,7 @@ class Side:
         self._keep_alive()
 
     def _keep_alive(self) -> None:
-        """What goes on beside the work: a heartbeat, and storage made ahead as the daemon does."""
+        """Do the work beside the events: a heartbeat, and storage made ahead as the daemon does."""
         if perf_counter() >= self.heartbeat_due:
             held = stream.check_in(self.bench.connection, self.member)
             self.leases = {lease.partition_id: lease for lease in held}
@@ -122,14 +122,14 @@ class Side:
             self.heartbeat_due = perf_counter() + self.member.heartbeat_seconds
 
     def let_in(self, count: int, size: int) -> None:
-        """Events in batches of a size take the whole road, as fast as they can."""
+        """Publish, sequence, fetch and commit events in batches of a size, as fast as possible."""
         for part in batches(count, BATCH_SIZE):
             with self.bench.transaction():
                 for batch in batches(len(part), size):
                     publish_batch(self.bench.connection, self.batch[batch.start : batch.stop])
             self._keep_alive()
         self.bench.work_off()
-        # What had nothing to read for a while was given back.
+        # Partitions with nothing to read for a while were given back.
         self.leases = hold_all(self.bench.connection, self.member)
         consumed = 0
         while consumed < count:
@@ -171,7 +171,7 @@ def _let_in(held: Side, calm: Side, settings: Settings) -> None:
 
 
 def _live(held: Side, calm: Side, seconds: float) -> float:
-    """Beats at a fixed rate; a late one is not waited for.  Answers how long it took."""
+    """Run beats at a fixed rate.  It does not wait after a late one.  Returns how long it took."""
     begun = perf_counter()
     due = begun
     while perf_counter() - begun < seconds:

@@ -1,4 +1,4 @@
-"""What a daemon costs that has nothing to do: its processor time, the database's, and its calls."""
+"""What an idle daemon costs: its processor time, the database's, and its calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.subscriptions import stream
 ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 1_024
 SUBSCRIPTION = "idle"
-#: A consumer keeps a partition for a while that has nothing to read, and asks for it.
+#: For a while a consumer keeps a partition that has nothing to read, and polls it.
 RELEASE_SECONDS = 120.0
 SETTLE_SECONDS = 10.0
 CORE = Aim(at_most=2)
@@ -30,7 +30,7 @@ CALLS = Aim(at_most=50)
 
 
 def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
-    """A daemon with sequencer, sweep and a consumer; every partition has been read once."""
+    """A daemon with sequencer, sweep and a consumer.  Every partition has been read once."""
     partitions = min(PARTITIONS, settings.amount(PARTITIONS))
     topic = bench.new_topic(partitions)
     stream.subscribe(bench.connection, SUBSCRIPTION, [topic])
@@ -54,7 +54,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds of the clock, of processors, and how many calls the database has answered."""
+    """Seconds of the clock, seconds of processors, and the database's calls."""
 
     seconds: float
     daemon: float
@@ -94,7 +94,7 @@ def _daemon(bench: Bench) -> Iterator[int]:
 
 
 def nothing(batch: object) -> None:
-    """The handler."""
+    """The handler, which does nothing."""
 
 
 def _wait_until_read(bench: Bench, events: int) -> None:

@@ -1,7 +1,7 @@
-"""How long an event is on its way: from the answer to its COMMIT until its handler is called.
+"""The latency of an event: from the answer to its COMMIT until its handler is called.
 
-The publisher, the consumer and the daemon that sequences are processes of their own.  Both clocks
-are the machine's monotonic one, so their difference is a time.
+The publisher, the consumer and the daemon that sequences are separate processes. All read the
+machine's monotonic clock, so the difference of two times is a duration.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from penstock.topics import names
 
 RATE, SECONDS, WARM_SECONDS = 1_000, 60, 5
 COLD_EVENTS, COLD_AFTER_SECONDS = 60, 60.0
-#: Commits for each second: where one of them takes longer than a millisecond, more events share it.
+#: Commits for each second. Where one takes longer than a millisecond, more events share a commit.
 COMMITS = {"postgres": 1_000, "mysql": 100, "mariadb": 100}
 FSYNCS = 200
 READY_SECONDS = 60.0
-#: By engine: the median and the 99th percentile of a hot partition, and the latter of a cold one.
+#: By engine: the median and the 99th percentile of a hot partition, the 99th of a cold one.
 AIMS = {"postgres": (3, 5, 60), "mysql": (None, 30, 250), "mariadb": (None, 30, 250)}
 SUBSCRIPTION = "latency"
-#: Whose calls are timed: who sequences, and who consumes.
+#: The programs whose calls are timed: the one that sequences, and the consumer.
 PROGRAMS = ("consumers", "benchmarks.latency_consumer")
 
 
@@ -46,7 +46,7 @@ class Sample:
     milliseconds: Sequence[float]
 
     def percentile(self, number: int) -> float:
-        """The value below which so many in a hundred lie."""
+        """The value below which this many in a hundred are."""
         return quantiles(self.milliseconds, n=100, method="inclusive")[number - 1]
 
 
@@ -88,7 +88,7 @@ def _figure(
 
 
 def _measured(bench: Bench, partitions: int, work: Sequence[str], warm: int = 0) -> Sample:
-    """One run of the three processes; prints where the time went, without the first events."""
+    """Run the three processes once.  Prints the time of each step, without the first events."""
     topic = bench.new_topic(partitions)
     subscription = f"{SUBSCRIPTION}-{work[0]}"
     stream.subscribe(bench.connection, subscription, [topic])
@@ -123,7 +123,7 @@ def _measured(bench: Bench, partitions: int, work: Sequence[str], warm: int = 0)
 
 @contextlib.contextmanager
 def _processor_time(processes: dict[str, int]) -> Iterator[None]:
-    """Prints what share of a core each process took while the block ran, and its children."""
+    """Print the share of a core that each process and its children took while the block ran."""
     begun = time.monotonic()
     mine = os.times()
     before = {name: processor_seconds(pid) for name, pid in processes.items()}
@@ -137,7 +137,7 @@ def _processor_time(processes: dict[str, int]) -> Iterator[None]:
 
 
 def _joined(committed: Path, handled: Path) -> tuple[list[int], list[int]]:
-    """When each event was committed and handled; one that never came is an error."""
+    """When each event was committed and handled.  An event that never came is an error."""
     sent = [int(line) for line in committed.read_text().split()]
     deadline = time.monotonic() + READY_SECONDS
     while len(lines := handled.read_text().splitlines()) <= len(sent):  # the first says: ready
@@ -158,7 +158,7 @@ def _await(handled: Path) -> None:
 
 @contextlib.contextmanager
 def _running(folder: Path, url: str, module: str, *arguments: str) -> Iterator[int]:
-    """A program of ours while the block runs; it ends by SIGTERM, as it would for its operator."""
+    """Run one of our programs while the block runs.  SIGTERM ends it, as an operator would."""
     output = folder / module
     timed = ["benchmarks.latency_steps", str(folder / f"{module}.calls"), module]
     with output.open("wb") as log:

@@ -1,4 +1,4 @@
-"""The consumer of the latency benchmark, in a process of its own.
+"""The consumer of the latency benchmark, a separate process.
 
 python -m benchmarks.latency_consumer SUBSCRIPTION FILE
 

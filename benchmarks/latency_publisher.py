@@ -1,4 +1,4 @@
-"""The publisher of the latency benchmark, in a process of its own.
+"""The publisher of the latency benchmark, a separate process.
 
 python -m benchmarks.latency_publisher TOPIC FILE hot EVENTS COMMITS_A_SECOND EVENTS_A_COMMIT
 python -m benchmarks.latency_publisher TOPIC FILE cold EVENTS IDLE_SECONDS
@@ -18,7 +18,7 @@ from penstock import database
 from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message
 
-#: Between two events of cold partitions: the daemon has gone to rest, and is not in step with us.
+#: Between two events of cold partitions: the daemon is idle by then and not in step with us.
 COLD_PAUSE_SECONDS = (0.5, 2.0)
 
 
@@ -37,7 +37,7 @@ def main() -> None:
 def _hot(
     connection: database.Connection, topic: str, count: int, pause: float, each: int
 ) -> list[int]:
-    """So many events at each beat; a late beat is not waited for, and none is left out."""
+    """Publish this many events at each beat.  A late beat is followed at once; none is left out."""
     committed: list[int] = []
     due = time.monotonic()
     while len(committed) < count:
@@ -51,7 +51,7 @@ def _hot(
 
 
 def _cold(connection: database.Connection, topic: str, count: int, idle: float) -> list[int]:
-    """One event for each partition, after all of them were idle for so long."""
+    """Publish one event to each partition, after all of them were idle for this long."""
     time.sleep(idle)
     committed = []
     for number in range(count):

@@ -38,7 +38,7 @@ def _nothing(answer: Any) -> int:
     return 0
 
 
-#: What is timed, and how many events its answer stands for.
+#: The calls that are timed, and how many events a result stands for.
 _TIMED: list[tuple[Any, str, Callable[[Any], int]]] = [
     (log, "sequence", lambda answer: int(answer.sequenced)),
     (stream, "check_in", _nothing),
@@ -73,7 +73,7 @@ def _timed(
 
 
 def read(file: Path) -> list[Call]:
-    """What a process has written."""
+    """The calls that a process has written."""
     found = [line.split() for line in file.read_text().splitlines()]
     return [Call(name, int(begin), int(end), int(events)) for name, begin, end, events in found]
 
@@ -85,7 +85,7 @@ def lines(
     consumer: Sequence[Call],
     first: int,
 ) -> Iterator[str]:
-    """Median and 99th percentile of each step, of the events from the first on that counts.
+    """Median and 99th percentile of each step, from the first event that counts.
 
     Events are sequenced and read in the order in which they were committed.
     """  # fmt: skip

@@ -1,9 +1,9 @@
 """The load of a thousand consumers that only stay alive and share 1,024 active partitions.
 
-Each consumer makes the calls of a process of its own, at its own pace: a heartbeat, and a check-in
-when the heartbeat says so.  Handlers are simulated: what is unread stays unread, so every partition
-stays active.  The clock starts when a survey has found that everybody holds his share.  Half way
-through, a twentieth of the consumers die: they make no call any more.
+Each consumer makes the calls of a real consumer process, at its own pace: a heartbeat, and a
+check-in when the heartbeat says so. Handlers are simulated: unread events stay unread, so every
+partition stays active. The clock starts when a survey has found that every consumer holds its
+share. Half way through, a twentieth of the consumers die: they stop making calls.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from penstock.subscriptions.stream import Membership
 CONSUMERS = 1_000
 PARTITIONS = 1_024
 KILLED_SHARE = 0.05
-#: Connections for heartbeats and for check-ins: as in a process, neither waits for the other.
+#: Connections for heartbeats and for check-ins. As in a process, neither waits for the other.
 BEATERS, CHECKERS = 4, 4
 SUBSCRIPTION = "load"
-#: Heartbeats in a run, which tells how long one may be: the default in a run of a minute.
+#: Heartbeats in a run. They decide the interval: it is the default in a run of a minute.
 BEATS = 20
 SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT = 1.0, 3.0
 LEASE_HEARTBEATS = 10 / 3
-JOINING_BEATS = 10  # heartbeats in which a thousand of them start
+JOINING_BEATS = 10  # heartbeat intervals in which a thousand of them start
 
 _UNSHARED = "SELECT COUNT(*) FROM penstock.surveys WHERE NOT balanced"
 _UNHELD = """
@@ -50,7 +50,7 @@ WHERE l.state <> 'ACTIVE' OR c.id IS NULL
 
 
 def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
-    """What many consumers cost, and how soon the dead are replaced."""
+    """What many consumers cost, and how soon dead ones are replaced."""
     count = settings.amount(CONSUMERS)
     seconds = settings.load_seconds
     heartbeat = min(LONGEST_HEARTBEAT, max(SHORTEST_HEARTBEAT, seconds / BEATS))
@@ -88,7 +88,7 @@ class Found:
     joined_again: int = 0
 
     def __str__(self) -> str:
-        """One line."""
+        """The figures in one line."""
         return (
             f"{len(self.heartbeats)} heartbeats, median {_share(self.heartbeats, 50):.2f} ms,"
             f" 99 % {_share(self.heartbeats, 99):.2f} ms; {self.joined_again} were late and joined"
@@ -99,14 +99,14 @@ class Found:
 
 @dataclass(order=True, slots=True)
 class Call:
-    """Who is to call, and when."""
+    """Which consumer calls next, and when."""
 
     due: float
     name: str
 
 
 class Line:
-    """Calls in the order of their times; whoever serves it sleeps until the next one's comes."""
+    """Calls in the order of their times.  A thread that takes one sleeps until its time."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -114,13 +114,13 @@ class Line:
         self._changed = threading.Condition()
 
     def add(self, due: float, name: str) -> None:
-        """One more."""
+        """Add a call."""
         with self._changed:
             heapq.heappush(self._calls, Call(due, name))
             self._changed.notify()
 
     def next(self) -> Call | None:
-        """The next one whose time has come; None at the end."""
+        """The next call, once its time has come.  None at the end."""
         with self._changed:
             while not self._stop.is_set():
                 wait = self._calls[0].due - time.perf_counter() if self._calls else 1.0
@@ -131,7 +131,7 @@ class Line:
 
 
 class Crowd:
-    """Consumers on a few connections, each with a time of its own for its next call."""
+    """Consumers on a few connections, each with its own time for its next call."""
 
     def __init__(self, bench: Bench, count: int, heartbeat: float) -> None:
         self._bench = bench
@@ -166,7 +166,7 @@ class Crowd:
             each.result()
 
     def settle(self) -> None:
-        """Until all have joined and a survey has found that everybody holds his share."""
+        """Wait until all have joined and a survey has found that every consumer holds its share."""
         begun = time.perf_counter()
         while len(self._members) < len(self._names) or self._bench.figure(_UNSHARED):
             self._check()
@@ -174,7 +174,7 @@ class Crowd:
         print(f"  all have their share after {time.perf_counter() - begun:.1f} s", flush=True)
 
     def live(self, seconds: float) -> Found:
-        """Measure so long; half way through some die."""
+        """Measure for this long.  Half way through some die."""
         found = Found()
         server = self._bench.server_pid
         begun, cpu = time.perf_counter(), processor_seconds(server)
@@ -212,7 +212,7 @@ class Crowd:
             connection.close()
 
     def _beat(self, connection: Any, call: Call) -> None:
-        """Stay alive, or join (again); the answer is when to check in."""
+        """Send a heartbeat, or join (again).  Returns when to check in."""
         line = self._beats[int(call.name[1:]) % BEATERS]
         member = self._members.get(call.name)
         if member is None:
@@ -236,7 +236,7 @@ class Crowd:
         line.add(max(call.due, now - self._heartbeat) + self._heartbeat, call.name)
 
     def _call(self, name: str, seconds: float) -> None:
-        """One check-in of each at a time."""
+        """Plan a check-in.  Each consumer has at most one at a time."""
         with self._lock:
             called = name in self._called
             self._called.add(name)
@@ -252,7 +252,7 @@ class Crowd:
         begun = time.perf_counter()
         try:
             held = stream.check_in(connection, member, fresh=False)
-        except UnknownConsumer:  # its next heartbeat finds it out
+        except UnknownConsumer:  # its next heartbeat notices it
             return
         now = time.perf_counter()
         with self._lock:

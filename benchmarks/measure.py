@@ -1,4 +1,4 @@
-"""Alternating pairs: ours and the peer take turns, so that the machine's moods hit both alike."""
+"""Alternating pairs: ours and the peer take turns, so that the machine's load affects both."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-#: Does the work once and answers how many seconds the measured part took.
+#: Does the work once and returns how many seconds the measured part took.
 Run = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line says about a run.  ``rows`` replaces every default amount."""
+    """The options of a run.  ``rows`` replaces every default amount."""
 
     rows: int | None = None
     rounds: int = 5
@@ -24,7 +24,7 @@ class Settings:
     unvacuumed_seconds: float = 120
 
     def amount(self, default: int) -> int:
-        """How many rows a case takes."""
+        """How many rows a case moves."""
         return self.rows or default
 
 
@@ -47,7 +47,7 @@ class Aim:
         return f"<= {self.at_most:,.0f}"
 
     def met(self, value: float, ratio: float | None) -> bool:
-        """Whether the figure reaches it.  A cost is the inverse of the ratio of two rates."""
+        """Whether the figure reaches the aim.  A cost is the inverse of the ratio of two rates."""
         if self.value is not None:
             return value >= self.value
         if self.at_most is not None:
@@ -60,7 +60,7 @@ class Aim:
 class Case:
     """One thing to measure: ``ours`` and ``peer`` each move ``rows`` rows in a run.
 
-    ``against`` names the peer.  A peer that is far slower may move ``peer_rows`` instead.
+    ``against`` names the peer.  A much slower peer may move ``peer_rows`` instead.
     """
 
     name: str
@@ -96,14 +96,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What could not be measured here, and why."""
+    """A case that could not be measured here, and why."""
 
     name: str
     reason: str
 
 
 def measure(case: Case, rounds: int) -> Figure:
-    """Run the case in ``rounds`` pairs, after one pair that only warms up."""
+    """Run the case in ``rounds`` pairs, after one pair to warm up."""
     _pair(case, ours_first=True)
     pairs = [_pair(case, ours_first=turn % 2 == 1) for turn in range(rounds)]
     ours = [case.rows / seconds for seconds, _ in pairs]

@@ -1,4 +1,4 @@
-"""pgbench, the client that comes with the server: many connections and no Python in the way."""
+"""pgbench, the client that comes with the server: many connections, and no cost of Python."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _RATE = re.compile(r"^tps = ([\d.]+) \(without initial connection time\)", re.MU
 
 
 def run_script(bench: BenchDatabase, script: str, transactions: int, *, scale: int = 1) -> float:
-    """Run a script until all clients together have done so many; answers the seconds it took.
+    """Run a script until all clients together have run it ``transactions`` times.
 
-    What it takes to connect is not counted.  Statements are prepared, as drivers do it.
+    Returns the seconds. The time to connect is not counted. Statements are prepared, as drivers do
+    it.
     """
     each = max(1, transactions // CLIENTS)
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
@@ -38,7 +39,7 @@ def run_script(bench: BenchDatabase, script: str, transactions: int, *, scale: i
 
 
 def initialise(bench: BenchDatabase, scale: int) -> None:
-    """The tables of TPC-B."""
+    """Create the tables of TPC-B."""
     _run(bench, "-i", "-q", "-s", str(scale))
 
 

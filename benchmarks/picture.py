@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
-_SHARES = [1 - 10 ** (-step / 20) for step in range(81)]  # 0 to 0.9999, ever finer to the end
+_SHARES = [1 - 10 ** (-step / 20) for step in range(81)]  # 0 to 0.9999, in ever smaller steps
 
 
 def histogram(name: str, title: str, samples: Mapping[str, Sequence[float]]) -> Path:

@@ -1,4 +1,4 @@
-"""Processor time, which says more than the clock on a machine that others use."""
+"""Processor time.  On a machine with other load it says more than the clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import psutil
 
 
 def processor_seconds(pid: int) -> float:
-    """Of a process, its children, and those of them that have ended."""
+    """The processor time of a process and its children, also of those that have ended."""
     return _seconds(psutil.Process(pid))
 
 
@@ -16,6 +16,6 @@ def _seconds(process: psutil.Process) -> float:
     times = process.cpu_times()
     own: float = times.user + times.system + times.children_user + times.children_system
     for child in process.children():
-        with suppress(psutil.NoSuchProcess):  # then its parent has its times
+        with suppress(psutil.NoSuchProcess):  # then its time is in its parent's
             own += _seconds(child)
     return own

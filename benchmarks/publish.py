@@ -1,4 +1,4 @@
-"""Publishing one by one and by 500; the peer puts the same rows into a bare table."""
+"""Publishing one by one and by 500.  The peer puts the same rows into a bare table."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def publishing(bench: Bench, rows: int) -> Callable[[], float]:
 
 
 def publishing_events(bench: Bench, events: Sequence[Message]) -> Callable[[], float]:
-    """A run that publishes these, 500 at a time, a commit for each 500."""
+    """A run that publishes these events with a commit for each 500."""
 
     def run() -> float:
         bench.settle()

@@ -1,4 +1,4 @@
-"""What a run leaves: a table on the terminal and ``.penstock/bench.json``."""
+"""The results of a run: a table on the terminal and ``.penstock/bench.json``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def default_output() -> Path:
 
 
 def write(figures: Sequence[Figure], output: Path) -> None:
-    """The figures of this run and no others, so that nothing old passes for new."""
+    """Write the figures of this run only, so that no old figure looks new."""
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_suffix(".unfinished")
     unfinished.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
@@ -28,7 +28,7 @@ def write(figures: Sequence[Figure], output: Path) -> None:
 
 
 def show(console: Console, figures: Sequence[Figure], rounds: int) -> None:
-    """The table."""
+    """Print the table."""
     table = Table(title=f"Medians of {rounds} alternating pairs")
     table.add_column("engine", no_wrap=True)
     table.add_column("name", no_wrap=True)
@@ -53,7 +53,7 @@ def show(console: Console, figures: Sequence[Figure], rounds: int) -> None:
 
 
 def line(figure: Figure) -> str:
-    """A figure in one line, for the run that is under way."""
+    """A figure in one line, printed during the run."""
     ratio = "" if figure.ratio is None else f", ratio {figure.ratio:.2f}"
     return f"{figure.name}: {_amount(figure.value)} {figure.unit}{ratio}"
 
@@ -70,5 +70,5 @@ def _judged(figure: Figure) -> str:
 
 
 def busy() -> str:
-    """How loaded the machine was, which absolute figures depend on."""
+    """How loaded the machine was.  Absolute figures depend on it."""
     return f"{os.cpu_count()} cores, load of the last minute {os.getloadavg()[0]:.1f}"

@@ -16,9 +16,9 @@ from penstock import log
 
 SHORT = 10_000
 BATCHED, SINGLE, TICKS, READS = 10_000, 8_000, 300, 20
-NEWEST = 100  # events of each partition that are read from its end
+NEWEST = 100  # events that are read from the end of each partition
 
-#: Calls until a session has planned everything that a tick needs.
+#: Calls after which a session has planned everything that a tick needs.
 WARM = 7
 _EMPTY_TICK = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM penstock.sequence({PASS})"
 
@@ -45,7 +45,7 @@ def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case | Figure]:
 
 
 def _log(bench: BenchDatabase, count: int) -> str:
-    """A topic with so many sequenced events, with what the daemon and autovacuum do meanwhile."""
+    """A topic with this many sequenced events, after the work of the daemon and autovacuum."""
     topic = bench.new_topic()
     for part in batches(count, FILL):
         bench.fill([topic], len(part))
@@ -104,7 +104,7 @@ def _newest(bench: BenchDatabase, topic: str) -> Callable[[], float]:
 
 
 def tick_buffers(bench: BenchDatabase) -> int:
-    """The buffers that an empty tick touches, in a session that has planned its statements."""
+    """The buffers that an empty tick reads, in a session that has planned its statements."""
     for _ in range(WARM):
         log.sequence(bench.connection, PASS)
     plan = bench.figure(_EMPTY_TICK)[0]["Plan"]

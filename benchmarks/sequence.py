@@ -8,7 +8,7 @@ from time import perf_counter
 from benchmarks.bench import PASS, Bench
 from benchmarks.measure import Aim, Case, Settings
 
-#: Rows, rows where they are spread further, and the aim; the others fill a log more slowly.
+#: Rows, rows over more partitions, and the aim. Fewer where an engine fills a log more slowly.
 POSTGRES = 200_000, 100_000, Aim(value=500_000)
 OTHERS = 100_000, 50_000, Aim(value=80_000)
 MANY_PARTITIONS, MANY_TOPICS = 1_024, 1_000
@@ -16,7 +16,7 @@ SMALL_TOPICS = 20
 
 
 def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
-    """16 partitions; then what it costs when the same events lie in far more of them."""
+    """16 partitions.  Then the cost when the same events are in many more of them."""
     one = bench.new_topic()
     rows, spread_rows, aim = POSTGRES if bench.engine == "postgres" else OTHERS
     count = settings.amount(rows)
@@ -38,7 +38,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
 def _run(bench: Bench, topics: Sequence[str], count: int) -> Callable[[], float]:
     def run() -> float:
         bench.work_off()
-        # Before the rows are made: behind a checkpoint the first reader of a page logs all of it.
+        # Before the rows are made: after a checkpoint the first reader of a page logs all of it.
         bench.settle()
         bench.fill(topics, count)
         begun = perf_counter()

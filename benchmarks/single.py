@@ -1,4 +1,4 @@
-"""One event for each commit, by eight clients of pgbench; the peer is an INSERT of the same row."""
+"""One event for each commit, by eight clients of pgbench. The peer is an INSERT of the same row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = rf"\set key random(1, {KEYS})" + "\n"
 _PAYLOAD = "'\\x" + "5a" * PAYLOAD_BYTES + "'::bytea"
 _HEADERS = """'{"source": "bench", "number": 7}'::jsonb"""
 
-#: What pgbench calls <builtin: TPC-B (sort of)>, with a place for one statement more.
+#: What pgbench calls <builtin: TPC-B (sort of)>, with room for one more statement.
 _TPCB = r"""
 \set aid random(1, 100000 * :scale)
 \set bid random(1, 1 * :scale)
@@ -65,12 +65,12 @@ def publish_statement(topic: str) -> str:
 
 
 def payload_script(topic: str) -> str:
-    """A whole script that publishes one event of topic and payload and nothing more."""
+    """A whole script that publishes one event with nothing but topic and payload."""
     return f"SELECT penstock.publish(topic => '{topic}', payload => {_PAYLOAD});\n"
 
 
 def insert_statement(table: str) -> str:
-    """The same row; its id is made by the server, as for the event."""
+    """The same row.  The server makes its id, as for the event."""
     return (
         f"INSERT INTO {table} ({BenchDatabase.bare_columns}) VALUES (uuidv7(), 'account-' || :key, "
         f"'{TYPE}', '{CONTENT_TYPE}', {_HEADERS}, {_PAYLOAD});\n"

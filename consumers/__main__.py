@@ -14,7 +14,7 @@ app.command()(run_daemon)
 
 
 def main() -> None:
-    """Run the daemon and leave with its exit code; what is wrong is one line, not a traceback."""
+    """Run the daemon and exit with its code.  An error is one line, not a traceback."""
     try:
         app(prog_name="python -m consumers")
     except PenstockError as error:

@@ -1,4 +1,4 @@
-"""``python -m consumers.child FD``: a process of a daemon of several; the daemon starts it."""
+"""``python -m consumers.child FD``: one of a daemon's several processes.  The daemon starts it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.upkeep.state import Calls, figures_of
 
 
 def main() -> int:
-    """Run what the daemon says until it says to drain, or is gone."""
+    """Run what the daemon asks for, until it asks this process to drain or has died."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     line = Line(socket.socket(fileno=descriptor))
@@ -57,7 +57,10 @@ def _run(settings: Settings, number: int, line: Line) -> bool:
 
 
 def _listen(line: Line, supervisor: Supervisor, calls: Calls) -> None:
-    """Answer questions; the word to drain and the end of the daemon are the same here."""
+    """Answer the daemon's questions.
+
+    A message to drain and the daemon's end have the same effect.
+    """
     try:
         while True:
             message: Any = line.receive()

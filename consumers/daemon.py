@@ -1,6 +1,6 @@
 """The daemon: consumers, sequencer, relays and sweep, in one process or in several.
 
-It is the service of penstock.upkeep with more workers; signals and exit codes are those of it.
+It is the service of penstock.upkeep with more workers.  Signals and exit codes are the same.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from penstock.upkeep.state import Calls, OneProcess
 from penstock.upkeep.watch import Watch
 from penstock.upkeep.workers import SequencerWorker, SweepWorker
 
-#: What draining may take beyond its limit, for processes that have to be killed.
+#: How long draining may exceed its limit, because some processes may have to be killed.
 MORE_DRAIN_SECONDS = 5.0
 
 
 def run(settings: Settings) -> int:
-    """Run until a signal says stop; answers the exit code."""
+    """Run until a signal stops it.  Returns the exit code."""
     is_one = settings.processes == 1
     children = [ChildProcess(n, settings) for n in range(1, settings.processes + 1) if not is_one]
     calls = Calls()
@@ -66,7 +66,8 @@ def run(settings: Settings) -> int:
 def build_workers(settings: Settings, calls: Calls, number: int = 1) -> list[Worker]:
     """The workers of one process; nothing is connected or started yet.
 
-    Consumers and relays run in each, and share out the partitions; the first has the rest.
+    Consumers and relays run in every process and share the partitions. All other workers run in the
+    first process only.
     """
     workers: list[Worker] = []
     if "sequencer" in settings.roles and number == 1:
@@ -79,7 +80,7 @@ def build_workers(settings: Settings, calls: Calls, number: int = 1) -> list[Wor
 
 
 def require_sinks(settings: Settings) -> None:
-    """A wrong address shows here, before anything is started."""
+    """Open every sink once, so that a wrong address is found before anything is started."""
     for address in settings.relays.values():
         configured_sink(address).close()
 
@@ -94,7 +95,7 @@ def _require_subscriptions(connection: database.Connection, settings: Settings) 
 
 
 def _consumer_id(settings: Settings, number: int) -> str | None:
-    """An id that is given belongs to one process."""
+    """A process's consumer id.  Several processes cannot share one, so each adds its number."""
     if settings.consumer_id is None or settings.processes == 1:
         return settings.consumer_id
     return f"{settings.consumer_id}-{number}"
@@ -139,7 +140,7 @@ def _consumers(settings: Settings, calls: Calls, number: int) -> list[Worker]:
             worker = f"consumer:{name}"
             handler = {kind: calls.timed(worker, load_handler(address))}
             one = functools.partial(make, settings.url, name, **handler)
-            one()  # refuses what is no handler, before anything is started
+            one()  # refuses a name that is no handler, before anything is started
             workers.append(ConsumerWorker(worker, one))
     return workers
 

@@ -1,7 +1,8 @@
 """Where the daemon's options come from: a flag, the environment, a file, a profile, the default.
 
-The first of these that names an option decides it.  A file's unknown key, a variable
-``PENSTOCK_DAEMON_...`` that is none and a value out of range are refused, whatever would win.
+The first of these that names an option decides it. An unknown key in the file, an unknown variable
+``PENSTOCK_DAEMON_...`` and a value out of range are always refused, also when another source would
+decide the option.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PREFIX = "PENSTOCK_DAEMON_"
 FILE = f"{PREFIX}CONFIG"
 OPTIONS = options_of(Settings)
 
-#: What a profile says instead of the defaults; docs/daemon.md has the policies that go with it.
+#: What each profile sets instead of the defaults. docs/daemon.md has the policies to use with it.
 PROFILES: dict[str, dict[str, Value]] = {
     "balanced": {},
     "latency": {
@@ -43,7 +44,7 @@ PROFILES: dict[str, dict[str, Value]] = {
 
 
 def effective(flags: Mapping[str, object], environ: Mapping[str, str] | None = None) -> Effective:
-    """Every option's value; ``flags`` are those of the command line that were given."""
+    """Every option's value.  ``flags`` are the options given on the command line."""
     environ = os.environ if environ is None else environ
     path = flags.get("config") or environ.get(FILE, "").strip()
     found = chosen(

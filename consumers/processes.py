@@ -1,8 +1,8 @@
-"""A part of the daemon in a process of its own, seen from the one that starts it.
+"""A child process of the daemon, seen from the process that starts it.
 
-Both talk over a socket pair, a JSON object a line: what to run, then questions and answers, at the
-end why the process has left.  Its end is the end of the socket, so neither outlives the other
-unnoticed, however it dies.
+The two talk over a socket pair, one JSON object a line: first what to run, then questions and
+answers, at the end why the process exits. When one of them dies, in whatever way, its end of the
+socket closes, so the other one always notices.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from penstock.errors import PenstockError, UsageError
 from penstock.upkeep.metrics import Figures, add_up, only_counters
 
 ASK_SECONDS = 2.0
-#: How often the thread of a process looks whether it is to drain.
+#: How often the thread of a process checks whether it should drain.
 LOOK_SECONDS = 0.2
-#: What a process may take longer than its own limit for draining.
+#: How long a process may exceed its own limit for draining.
 MORE_DRAIN_SECONDS = 3.0
 
 
@@ -34,7 +34,7 @@ class ProcessEnded(PenstockError):
 
 
 class ProcessRefused(UsageError):
-    """A process of the daemon cannot do what it is asked to; starting it again would not help."""
+    """A process of the daemon cannot do what it is asked to; a restart would not help."""
 
 
 class Line:
@@ -46,12 +46,15 @@ class Line:
         self._lock = threading.Lock()
 
     def send(self, message: Any) -> None:
-        """Write a message; OSError when nobody is there."""
+        """Write a message.  OSError when the other end is closed."""
         with self._lock:
             self._end.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, seconds: float | None = None) -> Any:
-        """The next message, None after so long without one; EOFError at the end."""
+        """The next message, or None when none came in time.
+
+        EOFError when the other end is closed.
+        """
         while b"\n" not in self._rest:
             self._end.settimeout(seconds)
             try:
@@ -72,7 +75,7 @@ class Line:
 
 
 class ChildProcess:
-    """A worker whose work is to keep one process alive, and to drain it."""
+    """A worker that runs one process and drains it when told to stop."""
 
     def __init__(self, number: int, settings: Settings) -> None:
         self.name = f"process:{number}"
@@ -91,7 +94,7 @@ class ChildProcess:
         self._gone: Figures = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Start the process and wait for its end; told to stop, drain it."""
+        """Start the process and wait for its end.  When told to stop, drain it."""
         self._runs += 1
         with self._running() as (line, process):
             told = self._follow(line, stop)
@@ -105,21 +108,24 @@ class ChildProcess:
         raise ProcessEnded(f"{self.name} ended with {code}: {problem or 'it did not say why'}")
 
     def last_turn(self) -> float:
-        """Now: :meth:`not_live` says more than a time."""
+        """Always now.  Whether the process is alive is decided by :meth:`not_live`."""
         return time.monotonic()
 
     def counters(self) -> dict[str, float]:
-        """None of its own; :meth:`figures` has those of the workers in it."""
+        """It has none.  :meth:`figures` has the counters of the workers in the process."""
         return {}
 
     def kill(self) -> None:
-        """End it at once; a signal handler may call it."""
+        """Kill it at once.  A signal handler may call this."""
         process = self._process
         if process is not None:
             process.kill()
 
     def not_live(self) -> str:
-        """Its stuck workers; that it is silent, once it is for as long as a batch may take."""
+        """What is stuck in it.
+
+        That is the whole process once it is silent for as long as a batch may take.
+        """
         self._ask()
         silent = self._silent_since
         if silent is not None and time.monotonic() - silent > self._settings.stuck_seconds:
@@ -127,7 +133,10 @@ class ChildProcess:
         return f"{self.name} is stuck: {', '.join(self._stuck)}" if self._stuck else ""
 
     def figures(self) -> Figures:
-        """Of this process and the ones before it; its last ones while it does not answer."""
+        """Figures of this process and its predecessors.
+
+        While it does not answer, the last known ones.
+        """
         self._ask()
         return add_up([self._gone, self._last])
 
@@ -139,12 +148,13 @@ class ChildProcess:
                 [sys.executable, "-m", "consumers.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # Ctrl-C reaches all of a terminal's processes; this one is told to drain by us.
+                # Ctrl-C reaches all processes of a terminal. This one drains when the daemon says
+                # so.
                 start_new_session=True,
             )
         self._process, line = process, Line(ours)
         try:
-            with contextlib.suppress(OSError):  # ended already: the end of the line says so
+            with contextlib.suppress(OSError):  # it has ended already: the closed socket will tell
                 line.send({"number": self._number, "settings": self._settings.to_json()})
             yield line, process
         finally:
@@ -155,7 +165,7 @@ class ChildProcess:
             self._gone, self._last = add_up([self._gone, only_counters(self._last)]), {}
 
     def _follow(self, line: Line, stop: threading.Event) -> dict[str, Any]:
-        """Read what the process says up to its end; answers its last word."""
+        """Read what the process says until its end.  Returns its last message."""
         told: dict[str, Any] = {}
         give_up = float("inf")
         while time.monotonic() < give_up:
@@ -180,12 +190,12 @@ class ChildProcess:
         return told
 
     def _ask(self) -> None:
-        """Have the process say how it is, unless somebody asks it just now."""
+        """Ask the process for its state, unless another thread is asking it now."""
         with self._asking:
             line = self._line
             if line is None:
                 return
-            while not self._answers.empty():  # what came too late for the question before
+            while not self._answers.empty():  # a late answer to the question before
                 self._answers.get()
             try:
                 line.send({"ask": True})

@@ -24,7 +24,7 @@ _NAMED: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(ServiceSettings):
-    """The daemon's settings; the dictionaries map a subscription to what serves it."""
+    """The daemon's settings.  The dictionaries map a subscription to its handler or its sink."""
 
     url: str = field(repr=False)
     profile: str = option(
@@ -64,22 +64,22 @@ class Settings(ServiceSettings):
     reconnects_per_second: float = shared.reconnects_per_second()
 
     def subscriptions(self) -> list[str]:
-        """What is read; a subscription that is given twice is there twice."""
+        """The subscriptions that are read.  One that is given twice is listed twice."""
         return [*self.consumers, *self.batch_consumers, *self.relays]
 
     def to_json(self) -> str:
-        """For a process that the daemon starts; the address of the database is in it."""
+        """The settings for a child process, with the address of the database."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """What :meth:`to_json` wrote."""
+        """The settings that :meth:`to_json` wrote."""
         given = json.loads(text)
         return cls(**given | {"roles": tuple(given["roles"])})
 
 
 def settings_of(chosen: Effective) -> Settings:
-    """Checked as far as can be without the database."""
+    """The settings, checked as far as possible without the database."""
     settings = Settings(url=config.database_url(), **chosen.values)
     _require_work(settings)
     for address in (settings.consumers | settings.batch_consumers).values():
@@ -88,7 +88,7 @@ def settings_of(chosen: Effective) -> Settings:
 
 
 def shown(settings: Settings, chosen: Effective) -> str:
-    """The effective configuration as YAML, each value with who said so, and no secret."""
+    """The effective configuration as YAML: each value with its source, and no secret."""
     lines = [f"# database: {config.redact(settings.url)}, schema {config.schema_name()}"]
     for name, value in chosen.values.items():
         lines.append(f"{name}: {json.dumps(_redacted(value))}  # {chosen.sources[name]}")
@@ -104,7 +104,7 @@ def _redacted(value: Any) -> Any:
 
 
 def _require_work(settings: Settings) -> None:
-    """Options without their role, and roles without their options, are mistakes."""
+    """Refuse options without their role, and roles without their options."""
     options = options_of(Settings)
     for role, name, given in (
         ("relay", "relays", settings.relays),
@@ -154,7 +154,10 @@ def load_handler(address: str) -> Callable[..., Any]:
 
 
 def _import_from_here() -> None:
-    """Handlers lie where the daemon is started; an installed command does not look there."""
+    """Import from the current folder, where handlers are.
+
+    An installed command does not search it.
+    """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)

@@ -1,4 +1,4 @@
-"""What the daemon's pages say of several processes."""
+"""What the daemon's HTTP pages show when it has several processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ManyProcesses(OneProcess):
         return "; ".join(filter(None, (each.not_live() for each in self._children)))
 
     def not_ready(self) -> str:
-        """Also while a process has not started yet."""
+        """What is not ready, which includes a process that has not started yet."""
         problem = super().not_ready()
         if problem:
             return problem
@@ -33,6 +33,6 @@ class ManyProcesses(OneProcess):
         return f"not started: {', '.join(missing)}" if missing else ""
 
     def figures(self) -> Figures:
-        """Added up over the processes, those that are gone too."""
+        """Figures added up over the processes, including those that have ended."""
         own = figures_of(self._supervisor, self._calls)
         return add_up([own, *(each.figures() for each in self._children)]) | self._watch.figures()

@@ -11,7 +11,7 @@ from penstock.consumer.worker import ConsumerWorker
 
 
 class RelayWorker(ConsumerWorker):
-    """A relay with a sink of its own for every start."""
+    """A relay that opens its own sink at every start."""
 
     prefix = "relayed"
 

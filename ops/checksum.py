@@ -1,7 +1,7 @@
 """An event's canonical digest and a log epoch's checksum, byte for byte as the SQL has them.
 
-The database computes both when it seals a log epoch; Spark computes both again from what it wrote
-and from what it reads back.  Only when they are equal is a copy a copy.
+The database computes both when it seals a log epoch. Spark computes both again from what it wrote
+and from what it reads back. A copy counts as verified only when all of them are equal.
 
 The digest is SHA-256 of: sequence (8 bytes, big endian), event id (16 bytes), then key, type,
 content type, headers (the text of the ``jsonb``) and payload, each as a length (4 bytes, big
@@ -65,7 +65,7 @@ def _append(parts: list[bytes], value: bytes | None) -> None:
 
 
 class EpochChecksum:
-    """Adds up a log epoch's events in the order of their sequence; a gap is an error at once."""
+    """Digests a log epoch's events in the order of their sequence.  A gap is an error at once."""
 
     def __init__(self) -> None:
         """Start with no event."""
@@ -95,7 +95,7 @@ class EpochChecksum:
 
 
 def batch_fields(batch: pa.RecordBatch) -> Iterator[DigestFields]:
-    """The digest's fields of each row of a batch with the archive's columns."""
+    """The fields that the digest covers, for each row of a batch with the archive's columns."""
     import pyarrow as pa
 
     columns = [batch.column(name).to_pylist() for name in DigestFields._fields[:-1]]

@@ -1,9 +1,9 @@
 """CloudEvents 1.0: the structured JSON form of an event, and the binary form as message properties.
 
-Both are functions of the event alone (no clock, no random number), so that an event that is
-written a second time has the very same bytes: the sinks build on that.  The payload of a JSON
-event is carried as it is, not read and written again, so numbers keep their digits; only line
-breaks between its tokens become blanks, one event being one line.
+Both are functions of the event alone (no clock, no random number), so an event that is written a
+second time has the same bytes. The sinks depend on that. The payload of a JSON event is copied, not
+parsed and written again, so numbers keep their digits. Only line breaks between its tokens become
+blanks, because one event is one line.
 
 Attributes: `partitionkey`, `sequence` (zero-padded, so that it compares as text), `traceparent`
 and `tracestate` are the extensions of that name; `recordedtime` is the time of sequencing.  A
@@ -24,7 +24,7 @@ from urllib.parse import quote
 from penstock.records import Event
 
 CONTENT_TYPE = "application/cloudevents+json"
-#: The `type` of an event that was published without one: CloudEvents wants a text.
+#: The `type` of an event that was published without one: CloudEvents requires a text.
 DEFAULT_TYPE = "penstock.event"
 #: As many digits as the largest sequence has.
 SEQUENCE_DIGITS = 19
@@ -92,7 +92,7 @@ def to_json(event: Event) -> bytes:
 
 
 def to_properties(event: Event) -> dict[str, str]:
-    """The binary form: `ce_*` properties and `content-type`; the payload stays what it is."""
+    """The binary form: `ce_*` properties and `content-type`.  The payload is not changed."""
     found = {f"ce_{name}": str(value) for name, value in attributes(event).items()}
     content_type = found.pop("ce_datacontenttype", None)
     if content_type is not None:
@@ -137,7 +137,7 @@ def _data(event: Event) -> tuple[str, str]:
         if text is not None and kind == "text":
             return "data", json.dumps(text, ensure_ascii=False)
         if text is not None and _is_json(text):
-            # A raw line break can only stand between tokens: inside a JSON string it would be no
+            # A raw line break can only be between tokens: inside a string it would not be valid
             # JSON.
             return "data", text.strip().replace("\n", " ").replace("\r", " ")
     return "data_base64", '"' + base64.b64encode(event.payload).decode() + '"'
@@ -163,8 +163,8 @@ def _decoded(payload: bytes) -> str | None:
 
 
 def _is_json(text: str) -> bool:
-    # Deep nesting meets the interpreter's recursion limit at a depth that differs between two
-    # runs: a fixed one does not.
+    # The interpreter's recursion limit ends deep nesting at a depth that differs between runs. A
+    # fixed limit does not differ.
     if text.count("[") + text.count("{") > _MAX_DEPTH and _depth(text) > _MAX_DEPTH:
         return False
     try:

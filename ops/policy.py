@@ -1,4 +1,4 @@
-"""Policy: bring the database in line with the policy file, and say where the two differ."""
+"""Policy: make the database match the policy file, and show where the two differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.database import call
 from penstock.subscriptions import policies, stream
 from penstock.topics import names
 
-#: What stands for a setting that is not there.
+#: What is shown for a setting that is not set.
 NONE = "none"
 HAND = "hand"
 NO_TOPIC = "the topic does not exist yet"
@@ -23,9 +23,9 @@ NO_TOPIC = "the topic does not exist yet"
 class Drift:
     """A difference: what the file says, and what the database has.
 
-    ``mendable`` says whether :func:`apply` can remove it: it cannot create a topic, and it takes
-    back nothing that a hand has set and the file does not name.  ``origin`` is who has set what the
-    database has, 'file' or 'hand'.
+    ``mendable`` says whether :func:`apply` can remove it. It cannot create a topic, and it keeps a
+    setting that was set by hand and that the file does not name. ``origin`` says who set what the
+    database has: 'file' or 'hand'.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class RetentionInForce:
-    """The retention policy that the database follows; ``version`` grows with every change."""
+    """The retention policy that the database follows.  ``version`` grows with every change."""
 
     topic: str
     minimum_age_seconds: int
@@ -64,21 +64,21 @@ def retention_in_force(connection: Any) -> dict[str, RetentionInForce]:
 
 
 def drift(connection: Any, wanted: Policies) -> list[Drift]:
-    """Where the database differs from the file; changes nothing."""
+    """Where the database differs from the file.  Changes nothing."""
     return [*_keeping(connection, wanted), *_settings(connection, wanted)]
 
 
 def topic_drift(connection: Any, wanted: Policies, topic: str) -> list[Drift]:
-    """The same of what decides about the removal of a topic's events."""
+    """The differences in what decides when a topic's events are removed."""
     return [each for each in _keeping(connection, wanted) if each.name == topic]
 
 
 def apply(connection: Any, wanted: Policies) -> list[Drift]:
-    """Remove every difference that can be removed; answers what it changed."""
+    """Remove every difference that can be removed.  Returns what it changed."""
     changed = [each for each in _keeping(connection, wanted) if each.mendable]
     for each in changed:
         _keep(connection, wanted, each)
-    # Only now: a relay's subscription may just have been made.
+    # Only now, because a relay's subscription may just have been created.
     settings = [each for each in _settings(connection, wanted) if each.mendable]
     for each in settings:
         policies.set_policy(
@@ -138,7 +138,7 @@ def _retention(connection: Any, wanted: Policies) -> list[Drift]:
 
 
 def _relays(connection: Any, wanted: Policies) -> list[Drift]:
-    """Relays whose subscription is missing: until it exists it holds back no event."""
+    """Relays whose subscription is missing.  Until it exists, it holds back no event."""
     if not wanted.relays:
         return []
     present = {(each.subscription, each.topic) for each in subscriptions.lag(connection)}
@@ -172,7 +172,7 @@ def _settings(connection: Any, wanted: Policies) -> Iterator[Drift]:
             found, mendable = f"the {scope} does not exist yet", False
         else:
             found = _listed(present.settings if present else None)
-            # What a file has set and does not name any more goes; what a hand has set stays.
+            # A setting that the file set and no longer names is removed. One set by hand stays.
             mendable = said is not None or (present is not None and present.origin != HAND)
         origin = present.origin if present else None
         yield Drift(name, kind, _listed(said), found, mendable, scope, origin)

@@ -1,8 +1,8 @@
-"""The policy file: what is kept, sealed, archived, relayed and set, read and checked.
+"""The policy file, read and checked: what is kept, sealed, archived, relayed and set.
 
-Every fault is a ConfigurationError that names the place in the file; nothing is guessed, and a
-setting that is not known is refused, because a misspelt retention would otherwise keep everything
-or nothing in silence.
+Every fault is a ConfigurationError that names the place in the file. Nothing is guessed, and an
+unknown setting is refused: a misspelt retention would otherwise silently keep everything or
+nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,12})\s*([smhd])")
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
 _OF_TOPICS = ("owner", "seal", "archive", "retention")
-#: What each entry of a section is, whose policies it may set.
+#: What an entry of each section is, for sections whose entries may set policies.
 _SECTIONS = {"namespaces": "namespace", "topics": "topic", "subscriptions": "subscription"}
 _OWNER = re.compile(r"team:[A-Za-z0-9_.-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 
@@ -42,7 +42,7 @@ class SealPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How old events must be, and in how many verified copies, before they go."""
+    """How old events must be, and how many verified copies they need, before they are removed."""
 
     minimum_age_seconds: int
     copies: int = 1
@@ -50,7 +50,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """What happens to the events of one topic; without ``retention`` nothing is ever removed."""
+    """What happens to the events of one topic.  Without ``retention`` nothing is ever removed."""
 
     topic: str
     owner: str | None = None
@@ -71,7 +71,7 @@ class RelayPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How late things may be, in seconds."""
+    """How late each part of the work may be, in seconds."""
 
     unsequenced: int = 15
     relay_lag: int = 30
@@ -91,7 +91,7 @@ class Policies:
     settings: dict[tuple[str, str, str], dict[str, float | str]] = field(default_factory=dict)
 
     def of_topic(self, topic: str) -> TopicPolicy:
-        """The policy of a topic; one that the file does not name is only kept."""
+        """The policy of a topic.  A topic that the file does not name is only kept."""
         return self.topics.get(topic, TopicPolicy(topic))
 
     def relays_of(self, topic: str) -> list[RelayPolicy]:
@@ -132,7 +132,7 @@ def load(path: Path | str | None = None) -> Policies:
 
 
 def parse(text: str, path: Path) -> Policies:
-    """The policies out of the text of a file; ``path`` is for messages and relative folders."""
+    """The policies in the text of a file.  ``path`` is for messages and relative folders."""
     content = yaml_file.parse(text, path.name)
     try:
         return _policies(content or {}, path.absolute().parent)
@@ -331,7 +331,7 @@ def _seconds(value: Any, where: str) -> int:
 
 
 def _expand(value: str, where: str, environ: Mapping[str, str] | None) -> str:
-    """The value itself, or that of the environment variable that it names."""
+    """The value itself, or the value of the environment variable that it names."""
     environ = os.environ if environ is None else environ
     reference = _REFERENCE.fullmatch(value)
     if reference is None:

@@ -1,13 +1,14 @@
 """Relay: carry a subscription to a sink, in recorded blocks, exactly once where the sink can.
 
 A relay is a consumer of a stream subscription: it joins, holds leases and is fenced like any other.
-For each partition it (1) writes down the range that it is about to send, (2) reads it, (3) gives it
-to the sink, (4) commits its end.  Killed or paused anywhere in between, its successor finds the
-open block and sends the very same one; the sinks store it once (`ops.sinks`).
+For each partition it (1) records the range that it is about to send, the block, (2) reads it, (3)
+gives it to the sink, (4) commits its end. If it is killed or paused anywhere in between, its
+successor finds the open block and sends exactly the same one. The sinks store it once
+(`ops.sinks`).
 
-A sink that does not answer is tried again after a backoff that the database counts.  An event that
-the sink refuses goes to the dead letters and its block goes on without it.  Nothing is skipped
-without a row that says so, and nothing is tried without being counted.
+A sink that does not answer is tried again after a backoff, and the database counts the attempts. An
+event that the sink refuses goes to the dead letters, and its block goes on without it. Every
+skipped event has a row that says so, and every attempt is counted.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MICRO_BATCH_POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RelayResult:
-    """What a micro-batch did.  ``drained``: nothing that it held was left to send."""
+    """What a micro-batch did.  ``drained``: its partitions had nothing left to send."""
 
     events: int
     blocks: int
@@ -53,7 +54,7 @@ class RelayResult:
 class Relay(LeaseLoop):
     """Relays a subscription until it is told to stop: the continuous form.
 
-    The sink is the caller's: it is neither opened nor closed here.
+    The caller opens and closes the sink.
     """
 
     def __init__(
@@ -88,7 +89,10 @@ class Relay(LeaseLoop):
             self._known_as[found.topic_id] = found.known_as
 
     def run_for(self, max_seconds: float) -> RelayResult:
-        """Work off what is there, for about so long; a failing sink is tried again meanwhile."""
+        """Relay what is there, for at most about ``max_seconds``.
+
+        A failing sink is tried again meanwhile.
+        """
         deadline = time.monotonic() + max_seconds
         pause = threading.Event()
         with self.keeper, self.open() as connection:
@@ -114,7 +118,7 @@ class Relay(LeaseLoop):
         )
 
     def round(self, connection: Connection) -> int:
-        """One block of each held partition; answers how many events were done with."""
+        """Relay one block of each held partition.  Returns how many events are finished."""
         done = 0
         for lease in self.ready_leases():
             self.stats.last_round = time.monotonic()
@@ -134,7 +138,7 @@ class Relay(LeaseLoop):
             self.stale(lease, error)
             return 0
         except PenstockError as error:
-            # Before a block was open: there is nothing in the database to count it on.
+            # No block was open yet, so the database has nothing to count the failure on.
             if isinstance(error, LogBehind):  # tell the log how far it was, so that all are stopped
                 self._compared.pop(lease.partition_id, None)
             shortest, longest = self._backoff.base_seconds, self._backoff.max_seconds
@@ -147,7 +151,10 @@ class Relay(LeaseLoop):
         return self._settled(lease, result)
 
     def _prove(self, connection: Connection, lease: Lease) -> str:
-        """Once for each topic and address; answers the name that the sink knows the topic by."""
+        """Check the sink once for each topic and address.
+
+        Returns the name by which the sink knows it.
+        """
         topic_id = topic_of(lease.partition_id)
         if lease.partition >= self._proven.get(lease.topic, 0) or topic_id not in self._known_as:
             self.preflight(connection, [lease.topic])
@@ -157,9 +164,10 @@ class Relay(LeaseLoop):
         return self._known_as[topic_id]
 
     def _compare(self, connection: Connection, lease: Lease, known_as: str) -> None:
-        """Once for each lease and connection: the log must reach what the sink holds.
+        """Check that the log reaches what the sink holds, once for each lease and connection.
 
-        Again when the log turns out to be put back: and what was begun under this lease.
+        When the log turns out to be put back, it checks again, and also what was begun under this
+        lease.
         """
         if connection is not self._compared_on:
             self._compared_on = connection
@@ -205,6 +213,6 @@ def relay_micro_batch(
 ) -> RelayResult:
     """Relay what is there and end: the form for a scheduled run.
 
-    SinkMisconfigured when the sink is not set up right; other failures are in the result.
+    SinkMisconfigured when the sink is not set up right. Other failures are in the result.
     """
     return Relay(url, subscription, sink).run_for(max_seconds)

@@ -1,4 +1,4 @@
-"""One block of one leased partition: written down, read, sent, committed."""
+"""One block of one leased partition: recorded, read, sent, committed."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ DEFAULT_BACKOFF = Backoff()
 
 @dataclass(frozen=True, slots=True)
 class BlockResult:
-    """What became of one attempt at a block.
+    """The result of one attempt at a block.
 
-    With ``retry_after`` the block is still open, and is tried again after so many seconds.
+    With ``retry_after`` the block is still open and is tried again after that many seconds.
     """
 
     events: int
@@ -50,8 +50,9 @@ class BlockResult:
 class Begun:
     """The last block of a partition that a relay has begun to send, and under which lease.
 
-    Within one lease blocks only follow each other.  One that does not was opened in a log that has
-    been put back, whatever connection leads there: ``went_back`` holds until the lease ends.
+    Within one lease each block follows the one before. A block that does not was opened in a log
+    that has been put back, whatever connection leads there. ``went_back`` then stays set until the
+    lease ends.
     """
 
     lease_epoch: int
@@ -70,9 +71,9 @@ def relay_once(
     *,
     begun: dict[int, Begun] | None = None,
 ) -> BlockResult | None:
-    """Send the next block of a leased partition, or the one that is still open; None when empty.
+    """Send the open block of a leased partition, or its next block.  None when there is none.
 
-    StaleLease when the lease was lost: whoever holds it now goes on with the same block.
+    StaleLease when the lease was lost: its new holder goes on with the same block.
     LogBehind when the log was put back since the last block of ``begun``, which the caller keeps
     for each partition, or while this one was sent.
     """
@@ -90,14 +91,14 @@ def relay_once(
             _refuse_exhausted(block, opened.attempt)
             sink.send_block(block)
             break
-        except Exception as error:  # whatever is raised here is counted, or it would loop unseen
+        except Exception as error:  # every failure is counted, or it would repeat unseen
             if block is None and database.is_unavailable(error):
-                raise  # without the database nothing can be counted
-            # A sink that refuses an event that is not in the block would loop: that is a failure.
+                raise  # without the database, no failure can be counted
+            # Refusing an event that is not in the block would repeat for ever, so it is a failure.
             if block and isinstance(error, EventRefused) and _holds(block, error.sequence):
                 work.dead_letter(error)
                 dead += 1
-                # A sink that takes event by event may hold what stands before it.
+                # A sink that stores event by event may hold the events before the refused one.
                 opened = replace(opened, reopened=True)
                 continue
             wait = work.failed(opened, error, backoff)
@@ -107,7 +108,7 @@ def relay_once(
 
 
 def _require_onward(lease: Lease, opened: _Opened, begun: dict[int, Begun]) -> None:
-    """LogBehind when this block was begun before, and is not the very one that is still open."""
+    """LogBehind when this block was begun before and is not the one that is still open."""
     known = begun.get(lease.partition_id)
     if known is not None and known.lease_epoch == lease.lease_epoch:
         is_same = opened.reopened and opened.place == (
@@ -130,8 +131,8 @@ def _put_back(lease: Lease, sent: int, first: int) -> LogBehind:
 
 
 def _refuse_exhausted(block: Block, attempt: int) -> None:
-    """EventRefused for an event whose publisher allowed fewer attempts than its block has had."""
-    if attempt == 1:  # no limit is below one, so nothing has to be decoded
+    """EventRefused for an event whose block has had more attempts than its publisher allows."""
+    if attempt == 1:  # every limit is at least one, so no header has to be decoded
         return
     for event in block.events:
         limit = event.headers.get(MAX_ATTEMPTS)
@@ -157,13 +158,13 @@ class _Opened:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """What no other block of this log has."""
+        """What tells this block from every other block of this log."""
         return self.block_id, self.first_sequence, self.last_sequence
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The calls of a relay on one lease; each is fenced and a transaction of its own."""
+    """The calls of a relay on one lease.  Each is fenced and runs in its own transaction."""
 
     connection: Connection
     member: Membership
@@ -204,10 +205,10 @@ class _Work:
         )
 
     def commit(self, opened: _Opened, sink: Sink) -> None:
-        """Move the position, where the block is still written down.
+        """Move the position, if the block is still recorded.
 
-        Behind a pooler the connection outlives a restore of the database.  A log that was put back
-        while the block was sent may hold other events under its sequences by now.
+        Through a pooler the connection outlives a restore of the database. If the log was put back
+        while the block was sent, it may now hold other events under the same sequences.
         """
         connection, before = self.connection, opened.first_sequence - 1
         with sessions.of_connection(connection).transaction(connection):

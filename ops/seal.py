@@ -1,4 +1,4 @@
-"""Seal: cut the end of each partition's log into log epochs, and say which ones there are."""
+"""Seal: cut the end of each partition's log into log epochs, and list them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from penstock.database import call
 from penstock.records import EpochCopyState, LogEpoch
 
-#: (partition, log epoch): what names a log epoch within its topic.
+#: (partition, log epoch): this pair names a log epoch within its topic.
 EpochKey = tuple[int, int]
 
 #: A log epoch of this size is one file of some ten megabytes, written and verified in seconds.
@@ -23,11 +23,11 @@ def seal(
     max_age_seconds: float | None = None,
     max_epochs: int = 1_000,
 ) -> list[LogEpoch]:
-    """Seal what is ready in every partition of a topic; answers the new log epochs.
+    """Seal what is ready in every partition of a topic.  Returns the new log epochs.
 
     A log epoch is ready when it holds ``max_events``, or when its first event has been in the log
-    for ``max_age_seconds``: 0 seals whatever there is, None goes by the size alone.  On a
-    connection in autocommit each log epoch is a transaction of its own.
+    for ``max_age_seconds``: 0 seals whatever there is, None looks at the size alone. On a
+    connection in autocommit each log epoch is its own transaction.
     """
     found: list[LogEpoch] = []
     for partition, _ in call(connection, "low_sequences", topic=topic):
@@ -64,12 +64,12 @@ def due_log_epochs(connection: Any, topic: str, max_epochs: int) -> list[LogEpoc
 
 
 def copies_of(connection: Any, topic: str) -> list[EpochCopyState]:
-    """Every copy of a topic's log epochs that was ever recorded, and whether it is there."""
+    """Every copy of a topic's log epochs that was ever recorded, and whether it still exists."""
     return [EpochCopyState(*row) for row in call(connection, "copies_of", topic=topic)]
 
 
 def forget_copy(connection: Any, topic: str, key: EpochKey, target: str, reason: str) -> None:
-    """Record that the target's copy of a log epoch is lost or damaged; backfill makes it again."""
+    """Record that the target's copy of a log epoch is lost or damaged.  Backfill makes it again."""
     partition, log_epoch = key
     call(
         connection,

@@ -11,7 +11,7 @@ from penstock.errors import ConfigurationError
 
 
 def read(path: Path, what: str, hint: str) -> str:
-    """The text of a file; ``what`` says in the error which one could not be read."""
+    """The text of a file.  ``what`` names it in the error when it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -19,9 +19,9 @@ def read(path: Path, what: str, hint: str) -> str:
 
 
 def parse(text: str, name: str) -> Any:
-    """What the text says; ``name`` is the file's, for messages."""
+    """The parsed text.  ``name`` is the file's name for messages."""
     try:
-        # SafeLoader underneath: it makes plain values only.
+        # It is a SafeLoader, which makes plain values only.
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         place = getattr(error, "problem_mark", None)
@@ -31,7 +31,7 @@ def parse(text: str, name: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key that stands twice is a fault, not the last one's silent victory."""
+    """YAML in which a repeated key is an error.  By default the last one would silently win."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:

@@ -117,7 +117,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Where each name is: nothing is imported before it is used, so a publisher loads no consumer.
+#: The module of each name.  Nothing is imported before it is used, so a publisher does not load
+#: the consumer.
 _NAMES = {
     "penstock.consumer.app": ("App",),
     "penstock.consumer.async_consumer": ("AsyncConsumer",),

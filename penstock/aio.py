@@ -1,8 +1,8 @@
 """Publishing and fetching on asynchronous connections.
 
-On a psycopg.AsyncConnection, an asyncpg connection, or SQLAlchemy's AsyncConnection and
-AsyncSession: always in the caller's transaction, which is never begun, committed or rolled back
-here.  The rules are those of :mod:`penstock.publish`; the steps are the same lines.
+These functions take a psycopg.AsyncConnection, an asyncpg connection, or SQLAlchemy's
+AsyncConnection and AsyncSession.  They run in the caller's transaction and never begin, commit or
+roll back one.  The rules are those of :mod:`penstock.publish`, and both run the same code.
 
     async with connection.transaction():
         ...
@@ -43,7 +43,7 @@ async def publish(
 
 
 async def publish_once(connection: Any, message: Message, *, strict: bool = False) -> Published:
-    """Publish one event; answers its id and whether it was a duplicate of an earlier one."""
+    """Publish one event.  Returns its id and whether it was a duplicate of an earlier one."""
     door = await door_of(connection)
     steps = publish_steps(_known(door), outgoing.row(message), strict=strict)
     return await run(door, steps)
@@ -52,7 +52,7 @@ async def publish_once(connection: Any, message: Message, *, strict: bool = Fals
 async def publish_batch(
     connection: Any, messages: Iterable[Message], *, strict: bool = False
 ) -> list[uuid.UUID]:
-    """Publish many events in one round trip, in order; answers their ids."""
+    """Publish many events in one round trip, in order.  Returns their ids."""
     rows = rows_of(messages)
     if not rows:
         return []
@@ -65,7 +65,7 @@ async def publish_batch(
 async def fetch(
     connection: Any, topic: str, partition: int, from_sequence: int, max_events: int = 500
 ) -> list[Event]:
-    """Events of one partition from a sequence on, as :func:`penstock.fetch` answers them."""
+    """Events of one partition from a sequence on, as :func:`penstock.fetch` returns them."""
     validation.topic(topic)
     validation.fetched(partition, from_sequence, max_events)
     binds = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}

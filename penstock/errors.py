@@ -42,9 +42,11 @@ class ConfigurationError(UsageError):
 class MissingExtra(ConfigurationError):
     """A Python package is missing; the hint names packages that an index has."""
 
-    def __init__(self, package: str, install: str) -> None:
+    @classmethod
+    def of(cls, package: str, install: str) -> MissingExtra:
+        """The error for a package, and what pip is to install."""
         names = " ".join(f"'{each}'" for each in install.split())
-        super().__init__(
+        return cls(
             f"the Python package {package} is not installed", hint=f"run: pip install {names}"
         )
 
@@ -92,7 +94,7 @@ class ControlCharacter(InvalidName):
 
 
 class EmptySegment(InvalidName):
-    """A slash stands where no name is before or behind it, or inside of what should be one name."""
+    """A slash has no name before or after it, or is inside what should be one name."""
 
     sqlstate = "PS034"
 
@@ -116,7 +118,7 @@ class InvalidPartition(UsageError):
 
 
 class InvalidArgument(UsageError):
-    """An argument has the wrong type or lies outside its range."""
+    """An argument has the wrong type or is outside its range."""
 
     sqlstate = "PS006"
 
@@ -173,7 +175,7 @@ class BelowLowSequence(PenstockError):
 
 
 class RetentionRefused(PenstockError):
-    """The log epoch is not proven safe: a copy does not verify, or somebody needs it."""
+    """The log epoch is not proven safe to drop: a copy does not verify, or it is still needed."""
 
     sqlstate = "PS017"
 
@@ -197,41 +199,41 @@ class InUse(UsageError):
 
 
 class LogBehind(PenstockError):
-    """A position lies beyond the log: a restore lost commits that somebody has seen."""
+    """A position lies beyond the log: a restore lost commits that were seen outside."""
 
     sqlstate = "PS021"
 
 
 class BackPressure(PenstockError):
-    """Too much waits for its sequence, by the topic's policy; nothing was written."""
+    """More waits for its sequence than the topic's limits allow; nothing was written."""
 
     sqlstate = "PS022"
 
 
 class TornTransaction(PenstockError):
-    """A call before this one was interrupted and is done in part; roll the transaction back.
+    """An earlier call was interrupted and is done in part; roll the transaction back.
 
-    MySQL and MariaDB only: there a killed statement does not undo the procedure that it is in.
+    MySQL and MariaDB only: there a killed statement does not undo the procedure that runs it.
     """
 
     sqlstate = "PS023"
 
 
 class TransactionRolledBack(PenstockError):
-    """The database has rolled back the whole transaction, with the caller's work: begin it again.
+    """The database has rolled back the whole transaction with the caller's work: begin again.
 
     MariaDB only, at REPEATABLE READ: a row that the call locks is newer than the snapshot.
     """
 
 
 class TooManyParked(PenstockError):
-    """As many events as a subscription may park wait already; nothing was passed over."""
+    """The subscription has parked as many events as it may; the position did not move."""
 
     sqlstate = "PS040"
 
 
 class NotRedriven(PenstockError):
-    """A redriven dead letter waits no more: it was finished, dropped or given back.
+    """A redriven dead letter waits no longer: it was finished, dropped or given back.
 
     What the same transaction wrote must be rolled back.
     """
@@ -263,11 +265,11 @@ class DatabaseTooOld(PenstockError):
 
 
 class CoordinationUnavailable(PenstockError):
-    """The store that keeps leases outside of the database does not answer."""
+    """The store that keeps leases outside the database cannot be reached."""
 
 
 class PositionsElsewhere(UsageError):
-    """The subscription's leases and positions live in another place than the call needs."""
+    """The subscription's leases and positions are not kept where the call needs them."""
 
 
 class DatabaseUnavailable(PenstockError):
@@ -275,11 +277,11 @@ class DatabaseUnavailable(PenstockError):
 
 
 class PermissionDenied(PenstockError):
-    """The login has not the rights that the call needs."""
+    """The login does not have the rights that the call needs."""
 
 
 class NotInRole(PermissionDenied):
-    """The login is in no role of Penstock's that may make the call, or the role is not there."""
+    """The login is in no role of Penstock that may make the call, or the role does not exist."""
 
 
 class NoDiskSpace(PenstockError):
@@ -311,7 +313,7 @@ def _with_sqlstate(base: type[PenstockError]) -> dict[str, type[PenstockError]]:
     return found
 
 
-#: What to do, where the database has no place for it: MySQL's errors are one short text.
+#: What to do, where the database cannot say it: MySQL's errors have only one short text.
 HINTS = {
     "PS001": "Create the namespace first: penstock namespace create.",
     "PS002": "Create it: penstock topic create, or penstock.create_topic(...).",

@@ -1,4 +1,4 @@
-"""What the database answers, as frozen records."""
+"""What the database returns, as frozen records."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Message:
     """One event to publish.
 
     Without ``partition`` the key chooses it; without a key the topic's partitions take turns.
-    Without ``event_id`` the publisher makes one.  ``not_before``, a time with its zone, puts it
-    off.  While the log remembers ``dedup_key``, no other event of the topic gets in with it.
-    ``exchange``, ``routing_key`` and ``max_attempts`` are for relays and travel in the headers.
+    Without ``event_id`` the publisher makes one.  ``not_before``, a time with its zone, delays the
+    event until then.  While the log remembers a ``dedup_key``, it accepts no other event of the
+    topic with the same one.  ``exchange``, ``routing_key`` and ``max_attempts`` are for relays and
+    travel in the headers.
     """
 
     topic: str
@@ -40,7 +41,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of an event: its id, or of a duplicate the id of the earlier event."""
+    """The result of publishing an event: its id, or for a duplicate the id of the earlier event."""
 
     event_id: uuid.UUID
     duplicate: bool
@@ -50,8 +51,8 @@ class Event:
     """One event of the log; immutable.
 
     ``sequence`` is its position in its partition, 1, 2, 3, ... without a gap in one ``history``.
-    Event id, headers and times are decoded when they are first asked for: who reads only keys and
-    payloads does not pay for them.
+    Event id, headers and times are decoded when they are first read, so a handler that reads only
+    keys and payloads does not pay for them.
     """
 
     __slots__ = (
@@ -91,10 +92,10 @@ class Event:
     def from_rows(
         cls, topic: str, partition: int, history: int, rows: Iterable[Sequence[Any]]
     ) -> list[Event]:
-        """Events of one partition out of rows: sequence, event_id, ..., sequenced_at."""
+        """Events of one partition from rows: sequence, event_id, ..., sequenced_at."""
         place = (topic, partition, history)
         events = []
-        # Half of what reading an event costs in Python is this loop: one object, two slots.
+        # This loop is half of the cost of reading an event in Python: one object, two slots.
         for row in rows:
             event = _new_event(cls)
             _set_place(event, place)
@@ -127,7 +128,7 @@ class Event:
 
     @property
     def key(self) -> str | None:
-        """What keeps events in order, if anything."""
+        """The key; events with the same key keep their order.  None when it has no key."""
         return self._row[2]  # type: ignore[no-any-return]
 
     @property
@@ -142,7 +143,7 @@ class Event:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """A JSON object beside the payload."""
+        """The headers: a JSON object that is published with the payload."""
         try:
             return self._headers
         except AttributeError:
@@ -179,7 +180,7 @@ class Event:
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: what the log holds does not change."""
+        """Refuse: an event does not change."""
         raise AttributeError(f"an Event is immutable, {name} cannot be set")
 
     def _values(self) -> tuple[Any, ...]:
@@ -194,7 +195,7 @@ class Event:
         return hash((self.topic, self.partition, self.sequence, self.history))
 
     def __repr__(self) -> str:
-        """All fields but the payload, of which the size: its bytes are nobody's business here."""
+        """All fields, with the payload's size in place of its bytes, which may be private."""
         fields = (
             f"payload=<{len(self.payload)} bytes>" if name == "payload" else f"{name}={value!r}"
             for name, value in zip(EVENT_FIELDS, self._values(), strict=True)
@@ -241,7 +242,7 @@ class LogEpoch:
 
 @dataclass(frozen=True, slots=True)
 class EpochCopyState:
-    """A copy of a log epoch that was recorded once, and whether it is there.
+    """A recorded copy of a log epoch, and whether it is still there.
 
     ``state`` is "verified" or "missing"; ``detail`` says why.
     """
@@ -274,9 +275,9 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """What of a partition can be fetched: from ``low_sequence`` to ``high_watermark``.
+    """The sequences of a partition that can be fetched: ``low_sequence`` to ``high_watermark``.
 
-    ``partition_id`` is its own for good, whatever becomes of the topic's address.
+    ``partition_id`` never changes, even when the topic's address does.
     """
 
     partition: int
@@ -288,11 +289,11 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic with the range of each partition, and what is set for it.
+    """A topic with the range of each partition, and its settings.
 
     ``max_unsequenced_events`` and ``max_unsequenced_bytes`` are the limits of back pressure, None
-    for no limit; ``subscriptions`` counts who reads it.  ``known_as`` is the name by which sinks
-    and archives know the topic, whatever becomes of its address.
+    for no limit.  ``subscriptions`` is how many subscriptions read it.  ``known_as`` is the name by
+    which sinks and archives know the topic, even when its address changes.
     """
 
     topic: str
@@ -309,20 +310,20 @@ class TopicDescription:
 
 
 def payload_bytes(events: Iterable[Event]) -> tuple[int, int]:
-    """How many events, and the bytes of their payloads together."""
+    """How many events there are, and the bytes of all their payloads."""
     sizes = [len(event._row[6]) for event in events]
     return len(sizes), sum(sizes)
 
 
 def as_uuid(value: Any) -> uuid.UUID:
-    """A UUID, also from a driver that answers its 16 bytes or text."""
+    """A UUID, also from a driver that returns its 16 bytes or text."""
     if isinstance(value, bytes):
         return uuid.UUID(bytes=value)
     return value if isinstance(value, uuid.UUID) else uuid.UUID(str(value))
 
 
 def as_time(value: Any) -> datetime:
-    """An aware time, also from PostgreSQL's 8 bytes, or from a driver that leaves UTC unsaid."""
+    """An aware time, also from PostgreSQL's 8 bytes, or from a driver that omits the zone UTC."""
     if isinstance(value, bytes):
         return _POSTGRES_EPOCH + timedelta(microseconds=int.from_bytes(value, "big", signed=True))
     assert isinstance(value, datetime)
@@ -330,10 +331,10 @@ def as_time(value: Any) -> datetime:
 
 
 def as_headers(value: Any) -> dict[str, Any]:
-    """Headers as a dictionary, also from a driver that answers JSON as text.
+    """Headers as a dictionary, also from a driver that returns JSON as text.
 
-    Never raises for what a database holds, or one event would stop its readers: a number beyond
-    Python's limits stays text, and headers that cannot be decoded are answered as
+    It never raises for headers that a database holds, because one event would then stop all its
+    readers.  A number beyond Python's limits stays text.  Headers that cannot be decoded become
     ``{"penstock-undecodable": "their first 1,000 characters"}``.
     """
     if value is None:
@@ -343,7 +344,7 @@ def as_headers(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         text = value
         try:
-            # As the database writes it: one object without space around it.
+            # The database writes one object without space around it.
             value, _ = _decode(text)
         except (ValueError, RecursionError):
             return {UNDECODABLE: text[:1_000]}
@@ -377,7 +378,7 @@ EVENT_FIELDS = (
     "payload", "created_at", "sequenced_at", "history",
 )  # fmt: skip
 
-# The slots' own setters: __setattr__ refuses, and object.__setattr__ looks the name up.
+# The slots' own setters: __setattr__ refuses, and object.__setattr__ has to look up the name.
 _new_event = object.__new__
 _set_place = Event.__dict__["_place"].__set__
 _set_row = Event.__dict__["_row"].__set__

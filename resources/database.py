@@ -1,8 +1,9 @@
 """The database as Dagster sees it: found through the environment, pooled by SQLAlchemy.
 
-The address never becomes configuration of Dagster, because configuration is stored and shown; only
-the process that uses it reads it, from ``PENSTOCK_DATABASE_URL`` or the ``DB_*`` variables.  Where
-neither is set, the embedded database is started, or joined, and migrated.
+The address never becomes configuration of Dagster, because Dagster stores and shows its
+configuration. Only the process that uses the address reads it, from ``PENSTOCK_DATABASE_URL`` or
+the ``DB_*`` variables. Where neither is set, the embedded database is started, or joined, and
+migrated.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from penstock import database
 from penstock.database import config, migrate
 from resources.embedded import EmbeddedPostgres
 
-#: The embedded database's directory, when it is not ``.penstock/postgres``.
+#: Names the embedded database's directory, when it is not ``.penstock/postgres``.
 EMBEDDED_DIRECTORY = "PENSTOCK_EMBEDDED_DIRECTORY"
 
 _migrated: set[str] = set()
@@ -36,7 +37,7 @@ class DatabaseResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def connect(self) -> Iterator[sqlalchemy.Connection]:
-        """A pooled connection in autocommit: every call of a function is its own transaction."""
+        """A pooled connection in autocommit, so every call of a function is its own transaction."""
         with engine(self.url()).connect() as connection:
             yield connection
 
@@ -57,7 +58,7 @@ def database_url() -> str:
 
 @lru_cache(maxsize=8)
 def engine(url: str) -> sqlalchemy.Engine:
-    """One small pool for each database, shared by everything in this process."""
+    """One small pool for each database, shared by the whole process."""
     return sqlalchemy.create_engine(
         "postgresql+psycopg://",
         # Our own connect: it knows keyword addresses too, and its errors are typed and redacted.

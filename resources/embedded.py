@@ -69,7 +69,7 @@ def _major(bin_dir: Path) -> int:
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server whose data lie in ``directory``; processes start or join it at will.
+    """A PostgreSQL server whose data are in ``directory``.  Any process may start or join it.
 
     ``settings`` are server settings, used by the process that actually starts it.  Durability stays
     on unless they say otherwise.  ``port`` fixes the port; without it the port of the last start is
@@ -152,7 +152,7 @@ class EmbeddedPostgres:
             return False
 
     def is_running(self) -> bool:
-        """Whether a server with this very data directory answers."""
+        """Whether a server with this data directory answers."""
         return self._answers()
 
     def url(self, database: str = "penstock") -> str:
@@ -193,7 +193,7 @@ class EmbeddedPostgres:
                 )
 
     def _answers(self) -> bool:
-        """Ask for the data directory: a stale pid file may point at somebody else's port."""
+        """Ask for the data directory, because a stale pid file may name another server's port."""
         import psycopg
 
         found = self._pid_file()
@@ -218,14 +218,14 @@ class EmbeddedPostgres:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process at a time starts or stops; the kernel frees a dead one's lock."""
+        """One process at a time starts or stops.  The kernel frees the lock of a dead process."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _initialise(self) -> None:
-        """Create the cluster beside its place, so that half a cluster is never taken for one."""
+        """Create the cluster under another name, so that an unfinished one is never used."""
         unfinished = self.directory / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -245,7 +245,7 @@ class EmbeddedPostgres:
         unfinished.rename(self.data_directory)
 
     def _launch(self) -> None:
-        """Start the server; a port that somebody took in between costs another attempt."""
+        """Start the server.  If its port was taken in between, try again with another."""
         port = self._wanted_port or self._last_port()
         problem: PenstockError | None = None
         for attempt in range(START_ATTEMPTS):
@@ -265,7 +265,7 @@ class EmbeddedPostgres:
         raise problem or DatabaseUnavailable("the embedded database did not start")
 
     def _start_on(self, port: int) -> str | None:
-        """None when the server is up, else what it said."""
+        """Start on this port.  None when the server is up, else what it printed."""
         settings = {
             "listen_addresses": HOST,
             "port": str(port),

@@ -24,7 +24,7 @@ class SinkResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def opened(self, relay: RelayPolicy) -> Iterator[Sink]:
-        """The sink, closed again at the end; addresses that name a variable are looked up now."""
+        """The open sink, closed at the end.  An address that names a variable is resolved now."""
         address = load().sink_address(relay)
         sink = open_sink(address, token=os.environ.get(self.token_variable) or None)
         try:

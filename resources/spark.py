@@ -2,7 +2,7 @@
 
 ``PENSTOCK_SPARK_REMOTE`` names a Spark Connect server, ``PENSTOCK_SPARK_MASTER`` a master; without
 them Spark runs in this process.  ``PENSTOCK_SPARK_CONFIG`` is a JSON object of further settings.
-They are read when a session is made and are no configuration of Dagster, which would show them.
+They are read when a session is created.  They are not Dagster configuration, which would show them.
 """
 
 from __future__ import annotations

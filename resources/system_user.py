@@ -1,9 +1,9 @@
-"""Run a server as root's less powerful self: PostgreSQL refuses to run as root.
+"""Run a server without the rights of root: PostgreSQL refuses to run as root.
 
-As any other user nothing changes.  As root the server runs as ``nobody``.  Where that user cannot
-reach the programs or the data, because they lie below a directory of mode 0700 (a home folder, a
-checkout inside one), the server keeps one capability, the search of directories; no mode of any
-directory is ever changed.
+As any other user nothing changes. As root the server runs as ``nobody``. That user may be unable to
+reach the programs or the data, because they are below a directory of mode 0700 (a home folder, a
+checkout inside one). Then the server keeps one capability, the search of directories. The mode of a
+directory is never changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from penstock.errors import DatabaseUnavailable
 
 SERVER_USER = "nobody"
-# Their numbers in <linux/capability.h>; the narrower one first, containers may have only the other.
+# Their numbers in <linux/capability.h>. The narrower one is first; containers may have only the
+# other.
 SEARCH_CAPABILITIES = {"dac_read_search": 2, "dac_override": 1}
 OTHERS_MAY_SEARCH = 0o001
 
@@ -48,7 +49,7 @@ def as_server_user(command: Sequence[str], *, needs: Iterable[Path]) -> list[str
 
 
 def give_to_server_user(*paths: Path) -> None:
-    """Make the server's user the owner of these paths, when we are root."""
+    """If we are root, make the server's user the owner of these paths."""
     if os.geteuid() != 0:
         return
     user = pwd.getpwnam(SERVER_USER)
@@ -57,7 +58,7 @@ def give_to_server_user(*paths: Path) -> None:
 
 
 def first_closed_directory(paths: Iterable[Path]) -> Path | None:
-    """The first parent directory that not everybody may search."""
+    """The first parent directory that is not searchable for every user."""
     for path in paths:
         for parent in reversed(path.resolve().parents):
             if parent.exists() and not parent.stat().st_mode & OTHERS_MAY_SEARCH:

@@ -19,7 +19,7 @@ class ArchiveTargetResource(dg.ConfigurableResource[None]):
     """The archive targets of the policy file, by name."""
 
     def target(self, name: str) -> Target:
-        """One target; a place that names a variable is looked up now."""
+        """One target.  A place that names a variable is resolved now."""
         return load().target(name)
 
     def targets(self, names: Iterable[str]) -> list[Target]:

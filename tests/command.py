@@ -1,4 +1,4 @@
-"""The ``penstock`` command, run in the test's own process: a start takes a second."""
+"""The ``penstock`` command, run in the test's own process, because each start takes a second."""
 
 from __future__ import annotations
 

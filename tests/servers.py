@@ -1,4 +1,4 @@
-"""The database servers that tests run on: given ones, else our own, by environment variables.
+"""The database servers of the tests: given by environment variables, else started here.
 
 - ``PENSTOCK_TEST_POSTGRES_URL``, ``PENSTOCK_TEST_MYSQL_URL``, ``PENSTOCK_TEST_MARIADB_URL``: a
   superuser's URL of a server that is there already (the tests then run in one process);

@@ -1,4 +1,4 @@
-"""The code of docs/consumers.md runs as it stands there."""
+"""The code of docs/consumers.md runs as it is on the page."""
 
 from __future__ import annotations
 

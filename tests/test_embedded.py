@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: starting is joining, its data survive, and what fails says why."""
+"""The embedded PostgreSQL: a second start joins, data survive, and errors say why."""
 
 from __future__ import annotations
 

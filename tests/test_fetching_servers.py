@@ -1,4 +1,4 @@
-"""Fetching servers: once, whoever asks at once, and with a word of help where it cannot be."""
+"""Fetching servers: once, also when several ask at once, and with a hint where it is impossible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house: what an application imports stays light, and each house rule finds its fault."""
+"""The house: an application's imports stay light, and each house rule finds its fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's code runs as it stands there, and runs again."""
+"""The README's code runs as it is on the page, and runs again."""
 
 from __future__ import annotations
 

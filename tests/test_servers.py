@@ -1,4 +1,4 @@
-"""Real MySQL and MariaDB without rights: they start, they answer, and they leave nothing behind."""
+"""Real MySQL and MariaDB without rights: they start, answer, and leave nothing when they end."""
 
 from __future__ import annotations
 

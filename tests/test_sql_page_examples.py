@@ -1,4 +1,4 @@
-"""The examples of `docs/sql.md`, pasted into the clients that they are written for.
+"""The examples of `docs/sql.md`, run in the clients for which they are written.
 
 The psql example is also run through the driver, in tests/postgres/database/test_sql_page.py.
 """

@@ -1,4 +1,4 @@
-"""The etcd and Redis of our own: started once, joined, found again, ended alone."""
+"""The tests' etcd and Redis: started once, joined, found again, ended separately."""
 
 from __future__ import annotations
 

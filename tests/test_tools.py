@@ -1,4 +1,4 @@
-"""Debian packages without rights, and the Java that comes out of them."""
+"""Debian packages unpacked without rights, and the Java in them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _WORDS = {"join": "joins", "leave": "leaves", "kill": "killed"}
 PAUSE = 0.1
 DEFAULT_OUTPUT = Path(__file__).resolve().parents[1] / "docs" / "images" / "shares.svg"
 
-#: For each look at the leases: the second, and how many partitions each consumer held.
+#: For each time that the leases are read: the second, and how many partitions each consumer held.
 Looks = list[tuple[float, Counter[str]]]
 
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def hold(url: str, consumer: str) -> None:
-    """A consumer that holds leases, gives back what it is asked for, and reads nothing."""
+    """Run a consumer that holds leases, gives them back when asked, and reads nothing."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with (
@@ -81,7 +81,7 @@ def hold(url: str, consumer: str) -> None:
 
 
 def watch(url: str, script: Sequence[tuple[float, str, str]]) -> Looks:
-    """Do what the script says, and look at the leases meanwhile."""
+    """Play the script, and read the leases meanwhile."""
     looks: Looks = []
     with _consumers(url) as running, database.connect(url) as connection:
         begun = time.monotonic()
@@ -120,7 +120,7 @@ def draw(looks: Looks, script: Sequence[tuple[float, str, str]], output: Path) -
 
 
 def _prepare(url: str) -> None:
-    """Every partition has something to read, which nobody commits."""
+    """Make a topic in which every partition has something to read, so that all stay active."""
     migrate(url)
     with database.connect(url) as connection:
         names.create_topic(connection, TOPIC, PARTITIONS, create_namespaces=True)

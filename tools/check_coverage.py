@@ -1,9 +1,9 @@
-"""Check `docs/coverage.md`: every feature and test of the five seed systems has one honest row.
+"""Check `docs/coverage.md`: every feature and test of the five seed systems has one valid row.
 
-The numbers come from the inventory of the seeds, which a fresh clone does not hold; so the
-ranges are written here. A row says one of three things: which tests prove it, what replaces it
-and why, or that it is open. A test that is named must exist in the tree, so that a renamed or
-deleted test cannot leave a claim behind.
+The numbers come from the inventory of the seeds. A fresh clone does not hold it, so the ranges are
+written here. A row says one of three things: which tests prove it, what replaces it and why, or
+that it is open. A named test must exist in the tree, so that no claim rests on a renamed or deleted
+test.
 
 Run it as `python -m tools.check_coverage`; it exits with 1 and names every fault.
 """
@@ -62,7 +62,7 @@ def required_numbers() -> tuple[str, ...]:
 
 
 def read_page(text: str) -> tuple[list[Row], list[str]]:
-    """Take the rows of all tables out of the page; a row of another shape is a fault."""
+    """Take the rows of all tables out of the page.  A row of another shape is a fault."""
     rows: list[Row] = []
     faults: list[str] = []
     for line, cells in _table_lines(text):
@@ -82,7 +82,7 @@ def _table_lines(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def number_faults(rows: list[Row]) -> list[str]:
-    """Numbers without a row, with two rows, and rows whose number nobody knows."""
+    """Numbers without a row or with two rows, and rows with an unknown number."""
     required = required_numbers()
     known = frozenset(required)
     seen = Counter(row.number for row in rows)
@@ -97,7 +97,7 @@ def number_faults(rows: list[Row]) -> list[str]:
 
 
 def row_faults(row: Row, root: Path) -> list[str]:
-    """What is wrong with one row: nothing said, no known form of status, or no such test."""
+    """What is wrong with one row: no text, no known form of status, or no such test."""
     faults = [] if row.what else [f"{row.number}: says nothing about what it is"]
     if _TESTS.fullmatch(row.status):
         ids: list[str] = re.findall(_TEST_ID, row.status)
@@ -108,7 +108,7 @@ def row_faults(row: Row, root: Path) -> list[str]:
 
 
 def has_test(node_id: str, root: Path) -> bool:
-    """Whether the file defines that function, or that class and in its body that method."""
+    """Whether the file defines that function, or that class with that method."""
     path, *names = node_id.split("::")
     file = root / path
     if not file.is_file():
@@ -127,7 +127,7 @@ def has_test(node_id: str, root: Path) -> bool:
 
 
 def check(text: str, root: Path) -> list[str]:
-    """All faults of a page, its tests looked up under `root`; an empty list is a good page."""
+    """All faults of a page.  Its tests are looked up under `root`."""
     rows, faults = read_page(text)
     faults += number_faults(rows)
     for row in rows:
@@ -136,7 +136,7 @@ def check(text: str, root: Path) -> list[str]:
 
 
 def summary(text: str) -> str:
-    """How many numbers are proven, replaced and open; for a page without faults."""
+    """How many numbers are proven, replaced and open.  For a page without faults."""
     rows, _ = read_page(text)
     open_ = sum(1 for row in rows if _OPEN.fullmatch(row.status))
     replaced = sum(1 for row in rows if _REPLACED.fullmatch(row.status))
@@ -145,7 +145,7 @@ def summary(text: str) -> str:
 
 
 def main(root: Path | None = None) -> int:
-    """Check the page of the checkout; say what is wrong, or how far the coverage is."""
+    """Check the page of the checkout.  Print the faults, or else the summary."""
     root = root or Path(__file__).resolve().parent.parent
     page = root / PAGE
     if not page.is_file():

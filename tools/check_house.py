@@ -1,11 +1,11 @@
 """The house rules that no other tool checks, over every file that git tracks.
 
 - no function longer than 70 lines, no file of code longer than 500;
-- nothing of the machine it was written on: no path of it, no address of a package registry;
+- no path of one machine, no address of a package registry;
 - no ``uv.lock`` (it names registries), no Dagster settings in pyproject.toml (they switch
   workspace.yaml off);
 - every block of SQL has a name, and a comment that explains it;
-- no line of Markdown longer than 100 characters, but in tables, code and addresses of links.
+- no line of Markdown longer than 100 characters, except in tables, code and addresses of links.
 
 Run it as ``python -m tools.check_house``; it exits with 1 and names every fault.
 """
@@ -85,7 +85,7 @@ def check_length(name: Path, text: str) -> Iterator[str]:
 
 
 def check_markdown(name: Path, text: str) -> Iterator[str]:
-    """Lines of prose that are too wide to read; tables, code and addresses of links are free."""
+    """Lines of prose that are too long.  Tables, code and addresses of links may be longer."""
     in_code = False
     for number, line in enumerate(text.splitlines(), start=1):
         if FENCE.match(line):
@@ -110,7 +110,7 @@ def check_functions(name: Path, text: str) -> Iterator[str]:
 
 
 def check_sql(name: Path, text: str) -> Iterator[str]:
-    """Blocks of SQL without a name, a comment or a name of their own."""
+    """Blocks of SQL without a name or a comment, and names that are used twice."""
     found = list(NAMED_BLOCK.finditer(text))
     if "migrations" in name.parts:
         if not COMMENT.search(text):
@@ -132,12 +132,12 @@ def check_sql(name: Path, text: str) -> Iterator[str]:
 
 
 def _statements(text: str) -> str:
-    """What is left without line comments and blanks."""
+    """The text without line comments and surrounding blanks."""
     return re.sub(r"^\s*--.*$", "", text, flags=re.MULTILINE).strip()
 
 
 def check_pyproject(name: Path, text: str) -> Iterator[str]:
-    """Settings that have to live elsewhere."""
+    """Settings that do not belong in pyproject.toml."""
     tools = tomllib.loads(text).get("tool", {})
     for each in ("dagster", "dg"):
         if each in tools:
@@ -145,7 +145,7 @@ def check_pyproject(name: Path, text: str) -> Iterator[str]:
 
 
 def tracked(root: Path) -> list[Path]:
-    """Every file that git tracks or would track (so that a fault shows before it is committed)."""
+    """Every file that git tracks or would track, so that a fault is found before the commit."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root, capture_output=True, text=True, check=True,

@@ -1,6 +1,6 @@
-"""`make clean`: stop the embedded databases below ``.penstock``, remove what runs have left.
+"""`make clean`: stop the embedded databases below ``.penstock`` and remove what runs have left.
 
-The environment and what was downloaded stay; ``--all`` removes them too.
+The environment and the downloads stay.  ``--all`` removes them too.
 """
 
 from __future__ import annotations

@@ -26,14 +26,14 @@ STAMP = ".unpacked"
 
 
 class DebianUnavailable(Exception):
-    """Packages cannot be had here; the text says why, in one line."""
+    """Packages cannot be downloaded here.  The text says why, in one line."""
 
 
 def unpack(packages: Sequence[str], suite: str, root: Path) -> Path:
-    """Unpack the packages and all that they need into ``root``, once; answers ``root``.
+    """Unpack the packages and all that they need into ``root``, once.
 
-    The unpacked tree replaces ``root`` as a whole when it is complete, so that a run that was cut
-    short leaves nothing behind that looks finished.
+    Returns ``root``. The unpacked tree replaces ``root`` as a whole when it is complete. So a run
+    that was interrupted leaves nothing that looks finished.
     """
     root = root.absolute()
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def library_directories(root: Path) -> list[Path]:
 
 
 def through_own_loader(root: Path, program: str, *more_libraries: str) -> list[str]:
-    """The start of a command that runs a program of a newer suite with that suite's libraries."""
+    """The first words of a command that runs a newer suite's program with its own libraries."""
     found = library_directories(root)
     libraries = [*found, *(root / each for each in more_libraries)]
     loaders = [loader for each in found for loader in sorted(each.glob("ld-linux-*.so.*"))]
@@ -92,7 +92,7 @@ def _download_and_unpack(packages: Sequence[str], suite: str, work: Path, target
 
 
 def _keep_links_inside(root: Path) -> None:
-    """Point absolute links at the tree itself: packages expect to lie at the machine's root."""
+    """Point absolute links into the tree.  Packages expect to be unpacked at the machine's root."""
     for folder, folders, files in os.walk(root):
         for path in (Path(folder) / name for name in [*folders, *files]):
             if not path.is_symlink():
@@ -124,7 +124,7 @@ def _private_apt(work: Path, suite: str) -> list[str]:
         "Acquire::Languages": "none",
     }
     if os.geteuid() == 0:
-        # apt's own user may not enter a checkout below a closed directory.
+        # apt's own user cannot enter a checkout below a directory that is closed to it.
         settings["APT::Sandbox::User"] = "root"
     return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
 
@@ -163,12 +163,12 @@ def _from_lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _keyring(signed_by: str) -> str:
-    """A keyring file; a key written into the source itself is left to the default keyring."""
+    """A keyring file.  For a key inside the source itself, the default keyring is used."""
     return signed_by if signed_by.startswith("/") else ""
 
 
 def _is_debian(uri: str) -> bool:
-    """The main archive: its path ends in /debian; security, Ubuntu and vendors have other ones."""
+    """Whether it is Debian's main archive: only that one has a path that ends in /debian."""
     return uri.rstrip("/").endswith("/debian")
 
 

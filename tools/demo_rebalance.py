@@ -46,7 +46,7 @@ _NUMBER = 0xFFFF  # the low bits of a partition's id
 
 
 class Reader(threading.Thread):
-    """A consumer in a thread, with connections of its own: check in, read, count, commit."""
+    """A consumer in a thread, with its own connections: check in, read, count, commit."""
 
     def __init__(self, name: str, database_url: str, registry: LeaseRegistry, way: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -69,7 +69,7 @@ class Reader(threading.Thread):
             self.error = error
 
     def stop(self) -> None:
-        """Finish what is in hand, give everything back, and end."""
+        """Finish what is in hand, give every lease back, and end."""
         self._stopping.set()
         self.join(_PATIENCE_SECONDS)
 
@@ -80,7 +80,7 @@ class Reader(threading.Thread):
                 connection, TOPIC, partition_id & _NUMBER, held.position + 1, max_events=100
             )
             if events:
-                with contextlib.suppress(StaleLease):  # another one reads them
+                with contextlib.suppress(StaleLease):  # another consumer reads them
                     self.assigner.commit(partition_id, events[-1].sequence)
                     self.events += len(events)
                     found += len(events)
@@ -103,8 +103,8 @@ class Demo:
         self.readers = {name: Reader(name, database_url, self.open(), way) for name in CONSUMERS}
 
     def open(self) -> LeaseRegistry:
-        """A registry of one's own, as every process has it."""
-        prefix = urlsplit(self.url).path.strip("/")  # two databases may share one store
+        """Open another registry, as every process does."""
+        prefix = urlsplit(self.url).path.strip("/")  # several databases may share one store
         return open_registry(
             self.registry_url, SUBSCRIPTION, lease_seconds=LEASE_SECONDS, prefix=prefix
         )
@@ -129,7 +129,7 @@ class Demo:
         self.say_positions()
 
     def close(self) -> None:
-        """Everybody leaves."""
+        """Stop every consumer."""
         for each in self.readers.values():
             if each.is_alive():
                 each.stop()
@@ -147,7 +147,7 @@ class Demo:
         print(f"{count} events published")
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Until the condition holds; a reader's error ends it."""
+        """Wait until the condition holds.  A reader's error ends the wait."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not condition():
             for each in self.readers.values():
@@ -158,19 +158,19 @@ class Demo:
             time.sleep(_PAUSE_SECONDS)
 
     def held(self) -> dict[str, list[int]]:
-        """Partition numbers by consumer, as the registry has it."""
+        """The partition numbers of each consumer, from the registry."""
         return {
             name: sorted(each.partition_id & _NUMBER for each in self.registry.owned_by(name))
             for name in self.registry.active_consumers()
         }
 
     def is_shared(self) -> bool:
-        """Whether everything is held, and nobody has two more than another."""
+        """Whether all partitions are held, and no consumer has two more than another."""
         counts = [len(each) for each in self.held().values()]
         return sum(counts) == self.partitions and max(counts) - min(counts) <= 1
 
     def done(self) -> int:
-        """Positions count events: every partition begins at 0."""
+        """How many events are committed: positions count them, from 0 in every partition."""
         return sum(each.position for each in self.registry.snapshot().partitions.values())
 
     def counted(self) -> int:
@@ -200,7 +200,10 @@ class Demo:
 
 @contextlib.contextmanager
 def places(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """The URLs of the log and of the registry; servers of our own end with the block."""
+    """The URLs of the log and of the registry.
+
+    Servers that were started here end with the block.
+    """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
         if options.database:

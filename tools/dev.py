@@ -1,7 +1,7 @@
-"""``make dev``: becomes ``dagster dev``, with the signals that stop it as they are by default.
+"""``make dev``: becomes ``dagster dev``, with the default handling of the signals that stop it.
 
-A shell without a terminal starts what it puts in the background with SIGINT ignored; Dagster takes
-that over, and then SIGTERM does nothing either.
+A shell without a terminal starts background processes with SIGINT ignored. Dagster inherits that,
+and then SIGTERM does nothing either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EMBEDDED_DIRECTORY = "PENSTOCK_EMBEDDED_DIRECTORY"
 
 
 def main() -> None:
-    """Replace this process."""
+    """Replace this process by ``dagster dev``."""
     _say_where_the_database_is()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _say_where_the_database_is() -> None:
-    """Dagster would start the embedded one itself, and tell nobody where it is."""
+    """Print the database's place.  Dagster would start the embedded one and not say where it is."""
     if config.is_configured():
         print(f"database: {config.redact(config.database_url())}", flush=True)
         return

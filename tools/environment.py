@@ -1,8 +1,8 @@
 """Create the environment in ``.penstock/venv`` from the locked requirements, without rights.
 
-Run by `make setup` with the machine's own Python.  pip's own configuration stays in force, so that
-a mirror or a certificate that the machine needs is used; the requirements are pinned with hashes
-and carry no address.
+`make setup` runs it with the machine's own Python. pip's own configuration stays in force, so a
+mirror or a certificate that the machine needs is used. The requirements are pinned with hashes and
+carry no address.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MACHINE_WHEELS = Path("/usr/share/python-wheels")
 
 
 class SetupError(Exception):
-    """The environment cannot be made here; the text says what to do."""
+    """The environment cannot be made here.  The text says what to do."""
 
 
 def create() -> None:
@@ -51,7 +51,7 @@ def create() -> None:
 
 
 def _works() -> bool:
-    """Whether there is an environment whose Python runs and has pip: a moved checkout breaks it."""
+    """Whether the environment's Python runs and has pip.  In a moved checkout it does not."""
     probe = [str(VENV / "bin" / "python"), "-c", "import pip, sys; print(sys.prefix)"]
     try:
         done = subprocess.run(probe, capture_output=True, text=True, check=False)
@@ -66,7 +66,7 @@ def _make_venv() -> None:
     if find_spec("ensurepip") is not None and find_spec("venv") is not None:
         _run([sys.executable, "-m", "venv", str(VENV)])
         return
-    # Debian takes ensurepip out of python3; the pip that it would install is a package of its own.
+    # Debian removes ensurepip from python3. The pip that it would install is a separate package.
     _run([sys.executable, "-m", "venv", "--without-pip", str(VENV)])
     wheel = _pip_wheel()
     _run(
@@ -82,7 +82,7 @@ def _make_venv() -> None:
 
 
 def _pip_wheel() -> Path:
-    """Debian's wheel of pip: the machine's, else one unpacked into ``.penstock``."""
+    """Debian's wheel of pip: the machine's one, else one unpacked into ``.penstock``."""
     folders = [MACHINE_WHEELS]
     while folders:
         wheels = sorted(folders.pop().glob("pip-*.whl"))
@@ -105,7 +105,7 @@ def _pip(*arguments: str) -> None:
 
 
 def _run(command: Sequence[str]) -> None:
-    # Output is not captured: whoever waits for a download wants to see it.
+    # Output is not captured, so that the progress of a download is seen.
     done = subprocess.run(command, check=False, cwd=ROOT, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise SetupError(f"failed with exit code {done.returncode}: {' '.join(command)}")
@@ -118,7 +118,7 @@ def _say(text: str) -> None:
 def main() -> int:
     """The command line: no arguments."""
     os.environ.setdefault("PIP_ROOT_USER_ACTION", "ignore")
-    # Debian's pip would build pyspark the old way and say so at length; newer ones cannot.
+    # Debian's pip would build pyspark the old way and warn at length. Newer pips cannot.
     os.environ.setdefault("PIP_USE_PEP517", "1")
     try:
         create()

@@ -32,11 +32,11 @@ JKS_SALT = b"Mighty Aphrodite"
 
 
 class JavaMissing(Exception):
-    """There is no Java and none can be had; the text says in one line what to install."""
+    """There is no Java and none can be unpacked.  The text says in one line what to install."""
 
 
 def home(directory: Path = DEFAULT_DIRECTORY) -> Path:
-    """The home of a usable Java: JAVA_HOME's, the one on PATH, or an unpacked one."""
+    """The home of a usable Java: that of JAVA_HOME, of PATH, or an unpacked one."""
     for program in _candidates():
         found = _home_of(program)
         if found is not None:
@@ -54,7 +54,10 @@ def _candidates() -> Iterator[str]:
 
 
 def _home_of(program: Path | str) -> Path | None:
-    """The home that a ``java`` reports itself (it may be a link or a shim), if it is new enough."""
+    """The home that a ``java`` reports, if it is new enough.
+
+    The program may be a link or a shim.
+    """
     try:
         done = subprocess.run(
             [str(program), "-XshowSettings:properties", "-version"],
@@ -87,7 +90,10 @@ def _unpacked(directory: Path) -> Path:
 
 
 def _provide_certificates(path: Path) -> None:
-    """Give the unpacked Java the machine's own authorities: a script of the package would do so."""
+    """Give the unpacked Java the machine's certificates.
+
+    The package's script does so on install.
+    """
     if path.exists():
         return
     path.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ HEADER = """\
 
 
 def compile_lock(*, upgrade: bool) -> str:
-    """What the lock should say now; versions that are locked already stay unless ``upgrade``."""
+    """What the lock should say now.  Versions that are locked already stay unless ``upgrade``."""
     command = [
         str(Path(sys.executable).parent / "uv"), "pip", "compile", "--quiet", "--universal",
         "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-strip-extras",

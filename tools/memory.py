@@ -1,7 +1,7 @@
 """A folder in memory for what tests write.
 
-A clone of the template database is 700 files: on a disk where anybody waits for fsync each of them
-waits too, and a test of a tenth of a second takes half a second.
+A clone of the template database is 700 files. On a disk where any process waits for fsync, each of
+these files waits too, and a test of a tenth of a second takes half a second.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ BYTES = 6 << 30
 
 
 def folder() -> Path:
-    """This checkout's folder; it need not exist."""
+    """This checkout's folder.  It need not exist."""
     return MEMORY / f"penstock-{zlib.crc32(str(ROOT).encode()):08x}"
 
 
 def has_room() -> bool:
-    """Whether there is such a place, programs in it may run, and nobody misses the memory."""
+    """Whether the place exists, programs in it may run, and enough memory is free."""
     try:
         found = os.statvfs(MEMORY)
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -21,17 +21,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: The lineage of all assets; which groups are unfolded is added.
+#: The lineage of all assets. The groups to unfold are added.
 PAGE = "/asset-groups"
 GROUPS = "{ assetNodes { groupName repository { name location { name } } } }"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-#: How long the page may run before the picture is taken: a clock that runs ahead while it waits.
+#: How long the page runs before the picture is taken, by the virtual clock of the browser.
 PAGE_MILLISECONDS = 30_000
 TIMEOUT_SECONDS = 180
 
 
 class ScreenshotError(Exception):
-    """There is no picture; the text says what to do."""
+    """There is no picture.  The text says what to do."""
 
 
 def take(url: str, output: Path, *, width: int = 2200, height: int = 1450) -> Path:
@@ -59,7 +59,7 @@ def take(url: str, output: Path, *, width: int = 2200, height: int = 1450) -> Pa
 
 
 def require_dagster(url: str) -> None:
-    """ScreenshotError unless a Dagster web server answers there."""
+    """ScreenshotError unless a Dagster web server answers at this URL."""
     try:
         with urllib.request.urlopen(f"{url}/server_info", timeout=30) as answer:
             if b"dagster_webserver_version" in answer.read():

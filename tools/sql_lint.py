@@ -1,9 +1,9 @@
 """Keep `sql/mysql` within MySQL 8.0 and MariaDB 10.6, and its procedures within their transaction.
 
-What one of the two engines, or a version that is supported, does not know is found by its words:
-comments and strings are taken out first.  In all of `sql/` it finds lines that are too long, except
-in applied migrations, whose bytes are recorded.  Run it as `python -m tools.sql_lint`; it exits
-with 1 and names every fault.
+It finds what one of the engines, or a supported version, does not know, by the words of the text
+without comments and strings. In all of `sql/` it finds lines that are too long, except in applied
+migrations, whose bytes are recorded. Run it as `python -m tools.sql_lint`; it exits with 1 and
+names every fault.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST_LINE = 120
 #: Migrations that were applied before there was a limit: up to this number, by dialect.
 LONG_MIGRATIONS = {"postgres": 24, "mysql": 18}
 
-#: What is not written, and why.
+#: What may not be written, and why.
 NOT_PORTABLE = {
     r"\bRETURNING\b": "MySQL has no RETURNING",
     r"->": "MariaDB has no -> and ->>: JSON_EXTRACT, JSON_UNQUOTE, JSON_VALUE",
@@ -42,7 +42,7 @@ NOT_PORTABLE = {
     r"\bJSON_(OVERLAPS|SCHEMA_VALID|MERGE_PATCH)\b": "MariaDB 10.6 has no such function",
 }
 
-#: In front of a transaction, or at its end: a procedure is called inside the caller's.
+#: What begins or ends a transaction: a procedure is called inside the caller's transaction.
 TRANSACTION_CONTROL = re.compile(
     r"\b(COMMIT|START\s+TRANSACTION|BEGIN\s+WORK|SET\s+(SESSION\s+)?TRANSACTION|XA|LOCK\s+TABLES|"
     r"UNLOCK\s+TABLES|TRUNCATE|ALTER|RENAME\s+TABLE)\b|\bROLLBACK\b(?!\s+TO\s+SAVEPOINT)|"
@@ -51,9 +51,9 @@ TRANSACTION_CONTROL = re.compile(
     re.IGNORECASE,
 )
 
-#: Where a statement of a procedure begins, behind its label, declarations, markers and blocks.
+#: Where a statement of a procedure begins, after its label, declarations, markers and blocks.
 _BEGINS = re.compile(r";|\}\}|\b(?:BEGIN|THEN|ELSE|DO|LOOP)\b", re.IGNORECASE)
-#: At READ COMMITTED, too, a query in these locks what it reads to the end of the transaction.
+#: Also at READ COMMITTED, a query in these locks what it reads until the end of the transaction.
 _LOCKING = re.compile(
     r"\s*(IF|ELSEIF|WHILE|SET|CALL|RETURN|DECLARE\b.*\bDEFAULT)\b.*\(\s*SELECT\b"
     r"(?!.*\bFROM\s+JSON_TABLE\b)",
@@ -70,14 +70,14 @@ _WHOLE_CALL = re.compile(
 #: Such a handler is written as a marker, which penstock.database.mysql.markers writes out.
 _HANDLER = re.compile(r"\bDECLARE\s+EXIT\s+HANDLER\s+FOR\s+SQLEXCEPTION\b", re.IGNORECASE)
 _NOISE = re.compile(r"/\*[!M]*.*?\*/|--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`", re.DOTALL)
-#: What gathers rows into one value, which ends where a session says so: MySQL cuts GROUP_CONCAT,
-#: MariaDB all three, and closes an array behind the cut.
-_WORDS = re.compile(r"--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`")  # one engine's comments are its code
+#: What gathers rows into one value, whose length a session setting limits: MySQL cuts GROUP_CONCAT,
+#: MariaDB all three, and it closes an array after the cut.
+_WORDS = re.compile(r"--[^\n]*|'(?:[^'\\]|\\.|'')*'|`[^`]*`")  # one engine runs these as code
 _GATHERS = re.compile(r"\b(GROUP_CONCAT|JSON_ARRAYAGG|JSON_OBJECTAGG)\s*\(", re.IGNORECASE)
 _SETS_LIMIT = re.compile(
     r"\bSET\s+SESSION\s+group_concat_max_len\b(?!\s*=\s*limit_before)", re.IGNORECASE
 )
-#: User variables, which the caller may set to anything, and why nothing rests on their value.
+#: User variables, which the caller may set to anything, and why nothing depends on their value.
 USER_VARIABLES = {
     "@penstock_turn": "take_turn takes digits only",
     "@penstock_limit": "only compared with the session's own limit",
@@ -87,8 +87,8 @@ USER_VARIABLES = {
 }
 _USER_VARIABLE = re.compile(r"(?<![@\w])@\w+")
 _BLOCK = re.compile(r"^-- name: (\S+)$", re.MULTILINE)
-#: Blocks that may gather without a limit of their own, and why.  None: where the rows may be many
-#: join them, or take a temporary table.
+#: Blocks that may gather without their own limit, and why. There is none: where there may be many
+#: rows, use a join or a temporary table.
 MAY_GATHER: dict[str, str] = {}
 
 
@@ -134,7 +134,7 @@ def _blanked(noise: re.Pattern[str], text: str) -> str:
 
 
 def _gathered(path: Path, text: str) -> Iterator[str]:
-    """What the session decides: user variables, and where gathered rows end."""
+    """Uses of what the session decides: user variables, and where gathered rows are cut."""
     code = _blanked(_WORDS, text)
     for variable in _USER_VARIABLE.finditer(code):
         if variable[0] not in USER_VARIABLES and path.parent.name == "functions":
@@ -149,7 +149,7 @@ def _gathered(path: Path, text: str) -> Iterator[str]:
         limit = _SETS_LIMIT.search(code, start, end)
         if found is None or name in MAY_GATHER:
             continue
-        # A cursor is declared before any statement, and gathers when it is opened.
+        # A cursor is declared before any statement, but it gathers when it is opened.
         if limit is None or (limit.start() > found.start() and "CURSOR FOR" not in code[start:end]):
             yield (
                 f"{path}:{_line(code, found.start())}: {found[1].upper()} without its limit set"
@@ -158,14 +158,14 @@ def _gathered(path: Path, text: str) -> Iterator[str]:
 
 
 def _open_calls(code: str) -> Iterator[int]:
-    """The lines of procedures that undo a call which they do not begin first and end last."""
+    """The lines of procedures that can undo a call, but do not begin it first and end it last."""
     for found in _PROCEDURE.finditer(code):
         if "CALL undo_call" in found[0] and not _WHOLE_CALL.search(found[0]):
             yield _line(code, found.start())
 
 
 def _hidden_locks(code: str) -> Iterator[int]:
-    """The lines of statements that lock by a query which does not say so."""
+    """The lines of statements whose query locks rows without saying so."""
     begin = 0
     for end in (*(found.end() for found in _BEGINS.finditer(code)), len(code)):
         statement = code[begin:end]

@@ -1,8 +1,8 @@
 """Write the tables of `docs/sql.md`: every SQL function, as a migrated database has it.
 
-Names, arguments, defaults and results come from the database's catalog; what a function does from
-the comment above it in `sql/postgres/functions`; its errors from the codes that its body, or any
-function that it calls, can raise.  The text around the tables is written by hand.
+Names, arguments, defaults and results come from the database's catalog. What a function does comes
+from the comment above it in `sql/postgres/functions`. Its errors are the codes that its body, or
+any function that it calls, can raise. The text around the tables is written by hand.
 
 Run it as `python -m tools.sql_page`; with `--check` it writes nothing and exits with 1 when the
 page is stale. Without `--url` it starts an embedded server for the moment.
@@ -56,7 +56,7 @@ FAMILIES = {
     "storage_shortage broken_slices",
 }
 
-#: Made by Penstock only where the server does not bring it.
+#: Functions that Penstock creates only where the server does not have them.
 OF_THE_SERVER = frozenset({"crc32"})
 
 _FUNCTIONS = """
@@ -87,7 +87,7 @@ _END = "<!-- end -->"
 
 
 class Stale(Exception):
-    """The page cannot be made as things are; the text says why."""
+    """The page cannot be made now.  The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +147,14 @@ def _result(columns: list[str], many: bool, returned: str) -> str:
 
 
 def _codes(name: str, bodies: dict[str, str]) -> frozenset[str]:
-    """What it can raise, also through the functions that it calls."""
+    """The codes that a function can raise, also through the functions that it calls."""
     seen: set[str] = set()
     todo = [name]
     while todo:
         each = todo.pop()
         if each not in seen:
             seen.add(each)
-            body = _QUOTED.sub("", bodies[each])  # a hint that names a function does not call it
+            body = _QUOTED.sub("", bodies[each])  # a function named in a hint is not called
             todo += [called for called in _CALLED.findall(body) if called in bodies]
     return frozenset(code for each in seen for code in _CODE.findall(bodies[each]))
 
@@ -212,7 +212,7 @@ def _cell(text: str) -> str:
 
 
 def fill(page: str, made: dict[str, str]) -> str:
-    """The page with its tables made anew; what stands between the marks goes."""
+    """The page with new tables.  They replace what is between the marks."""
     for name, table in made.items():
         mark = _TABLE.format(name)
         before, found, rest = page.partition(mark)

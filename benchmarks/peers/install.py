@@ -1,6 +1,6 @@
 """The peers, fetched by name from the package registries into ``.penstock/peers``.
 
-Nothing of theirs is kept in the repository.  A peer that cannot be had is a gap that the run names.
+The repository keeps nothing of theirs.  A peer that cannot be fetched is a gap that the run names.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 
 PEERS = Path(__file__).resolve().parents[2] / ".penstock" / "peers"
 PYTHON_PEERS = ("procrastinate==3.10.0", "pgqueuer[asyncpg]==1.6.0", "psycopg[binary,pool]==3.3.9")
-PGMQ_VERSION = "0.33.7"  # of the crate; its command carries the SQL of pgmq itself
+PGMQ_VERSION = "0.33.7"  # of the crate. Its command contains the SQL of pgmq
 
 
 class PeerMissing(Exception):
-    """A peer is not to be had here; the text says why, in one line."""
+    """A peer cannot be fetched here.  The text says why, in one line."""
 
 
 def python_with_peers() -> Path:
-    """A Python whose environment holds procrastinate and pgqueuer, and nothing of ours."""
+    """A Python whose environment has procrastinate and pgqueuer, and nothing of Penstock."""
     return _installed("venv", " ".join(PYTHON_PEERS), _make_venv) / "bin" / "python"
 
 
 def pgmq_command() -> Path:
-    """pgmq's own command, which installs its SQL into a database; cargo builds it once."""
+    """pgmq's own command, which installs its SQL into a database.  cargo builds it once."""
     return _installed("pgmq", PGMQ_VERSION, _build_pgmq) / "bin" / "pgmq-cli"
 
 
@@ -45,7 +45,7 @@ def _installed(name: str, wanted: str, make: Callable[[Path], None]) -> Path:
 
 def _make_venv(target: Path) -> None:
     print("  installing procrastinate and pgqueuer from the package index", flush=True)
-    # Our own pip installs into it: some Pythons of Debian cannot put a pip into an environment.
+    # Our own pip installs into it, because some of Debian's Pythons cannot install pip there.
     _run([sys.executable, "-m", "venv", "--without-pip", str(target)])
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     python = str(target / "bin" / "python")

@@ -1,8 +1,8 @@
-"""Penstock beside pgmq, pgqueuer and procrastinate: publish one by one and by 500, read and finish.
+"""Penstock against pgmq, pgqueuer and procrastinate: publish singly and by 500, read and finish.
 
-Each peer is used as its documentation says is fastest.  pgmq is SQL, so both sides are called by
-the same clients; the two Python libraries work in a process of their own, and Penstock beside them
-by its Python functions and penstock.Consumer.
+Each peer is used in the way that its documentation calls fastest. pgmq is SQL, so the same clients
+call both sides. Each of the two Python libraries works in its own process. Against them Penstock is
+used by its Python functions and penstock.Consumer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.subscriptions import stream
 
 SINGLE, BATCH, WORK = 2_000, 20_000, 50_000
 CLIENTS_SINGLE = 20_000
-#: How much of each the slower peers do in a turn: single, by 500, worked.
+#: How many events the slower peers take in a turn: singly, by 500, read and finished.
 PYTHON_PEERS = {
     "pgqueuer": (1_000, 20_000, 10_000),
     "procrastinate": (1_000, 10_000, 300),
@@ -44,7 +44,7 @@ FROM penstock.poll(
 
 
 def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case | Gap]:
-    """Every peer that is to be had; the others as gaps."""
+    """The cases of every peer that can be fetched.  The others are gaps."""
     try:
         yield from _against_pgmq(bench, settings)
     except PeerMissing as error:
@@ -76,7 +76,10 @@ def _against_pgmq(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
 
 
 def _single_against_pgmq(bench: BenchDatabase, rows: int, peer: Pgmq) -> Iterator[Case]:
-    """Like against like, payload only and full width; then our full width against its payload."""
+    """The same on both sides, payload only and full width.
+
+    Then our full width against its payload.
+    """
     bare = _by_clients(bench, payload_script(bench.new_topic()), rows)
     full = _by_clients(bench, publish_script(bench.new_topic()), rows)
     send, send_full = peer.single(rows), peer.single(rows, full=True)
@@ -89,7 +92,7 @@ def _single_against_pgmq(bench: BenchDatabase, rows: int, peer: Pgmq) -> Iterato
 
 
 def _batches_against_pgmq(bench: BenchDatabase, rows: int, peer: Pgmq) -> Iterator[Case]:
-    """The same by 500."""
+    """The same comparisons, by 500."""
     events = _with_body(messages(bench.new_topic(), rows))
     bare = publishing_events(bench, [Message(each.topic, each.payload) for each in events])
     full = publishing_events(bench, events)
@@ -168,7 +171,7 @@ def _with_body(events: list[Message]) -> list[Message]:
 
 
 def _poll_three_columns(bench: BenchDatabase, topic: str, count: int) -> Run:
-    """poll and commit by 500, of each event its sequence, time and payload."""
+    """Poll and commit by 500.  Reads the sequence, time and payload of each event."""
     turn = 0
 
     def run() -> float:

@@ -1,4 +1,4 @@
-"""pgmq: its SQL functions, called by the client and the driver that Penstock is called by."""
+"""pgmq: its SQL functions, called by the same client and driver as those of Penstock."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from benchmarks.single import KEY
 from penstock.records import Message
 
 VISIBILITY_SECONDS = 600
-BODY = json.dumps({"data": PAYLOAD[:188].decode()})  # 200 bytes with what stands around it
+BODY = json.dumps({"data": PAYLOAD[:188].decode()})  # 200 bytes with the rest of the JSON
 
 _READ = "SELECT msg_id, enqueued_at, message::text FROM pgmq.read(%s, %s, %s)"
-#: Of one message, whose key is chosen by the client as ours is.
+#: The headers of one message. The client chooses its key, as for ours.
 _HEADERS = (
     f"""('{{"type": "{TYPE}", "content_type": "{CONTENT_TYPE}", "source": "bench", "number": 7,"""
     """ "key": "account-' || :key || '"}')::jsonb"""
@@ -31,7 +31,7 @@ _DELETE = "SELECT count(*) FROM pgmq.delete(%s, %s::bigint[])"
 
 
 class Pgmq:
-    """A database in which its own command has installed it."""
+    """A database in which pgmq's own command has installed it."""
 
     def __init__(self, bench: BenchDatabase) -> None:
         command = pgmq_command()
@@ -46,7 +46,7 @@ class Pgmq:
         self._numbers: Iterator[int] = itertools.count(1)
 
     def single(self, rows: int, *, full: bool = False) -> Callable[[], float]:
-        """A commit for each message, by eight clients of pgbench: payload only, or with headers."""
+        """Send with a commit for each message, by eight clients of pgbench."""
         queue = self._new_queue()
         script = f"SELECT pgmq.send('{queue}', '{BODY}'::jsonb);\n"
         if full:
@@ -59,7 +59,7 @@ class Pgmq:
         return run
 
     def batch(self, events: Sequence[Message] | int) -> Callable[[], float]:
-        """A commit for each 500: payload only, or with headers that carry what an event has."""
+        """Send with a commit for each 500.  The headers, if any, hold what an event has."""
         queue = self._new_queue()
         rows = events if isinstance(events, int) else len(events)
 
@@ -76,7 +76,7 @@ class Pgmq:
         return run
 
     def work(self, rows: int) -> Callable[[], float]:
-        """Read and delete by 500; id, time and payload, the payload not even decoded."""
+        """Read and delete by 500.  Reads id, time and payload, and does not decode the payload."""
         queue = self._new_queue()
         connection = self._bench.connection
 

@@ -1,4 +1,4 @@
-"""pgqueuer on asyncpg, its fastest driver, in a process of its own.
+"""pgqueuer on asyncpg, its fastest driver, in a separate process.
 
 python -m benchmarks.peers.pgqueuer_worker URL
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.peers.protocol import BATCH_SIZE, PAYLOAD, serve
 
-# By name: these are only there in the peers' own environment.
+# Imported by name, because only the peers' environment has them.
 asyncpg: Any = importlib.import_module("asyncpg")
 pgqueuer: Any = importlib.import_module("pgqueuer")
 types: Any = importlib.import_module("pgqueuer.types")
@@ -23,7 +23,7 @@ ENTRYPOINT = "work"
 
 
 class Peer:
-    """A connection, and what is asked of it."""
+    """A connection, and the work that the run asks for."""
 
     def __init__(self, runner: asyncio.Runner, url: str) -> None:
         self._runner = runner
@@ -40,7 +40,7 @@ class Peer:
         return self._runner.run(self._batch(rows))
 
     def work(self, rows: int) -> float:
-        """Its own worker, taking 500 at a time, until nothing is left."""
+        """Run pgqueuer's own worker, 500 at a time, until nothing is left."""
         return self._runner.run(self._work(rows))
 
     async def _single(self, rows: int) -> float:
@@ -66,7 +66,7 @@ class Peer:
         await self._fill(rows)
         await self._connection.execute("VACUUM ANALYZE")
         done = 0
-        # A manager runs once.
+        # A manager can run only once.
         manager = pgqueuer.QueueManager(pgqueuer.Queries(pgqueuer.AsyncpgDriver(self._connection)))
 
         async def handle(job: Any) -> None:

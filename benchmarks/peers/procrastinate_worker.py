@@ -1,4 +1,4 @@
-"""procrastinate in a process of its own: jobs are deferred without asyncio, which is faster.
+"""procrastinate in a separate process.  Jobs are deferred without asyncio, which is faster.
 
 python -m benchmarks.peers.procrastinate_worker URL
 """
@@ -14,10 +14,10 @@ from typing import Any
 
 from benchmarks.peers.protocol import BATCH_SIZE, PAYLOAD, serve
 
-# By name: it is only there in the peers' own environment.
+# Imported by name, because only the peers' environment has it.
 procrastinate: Any = importlib.import_module("procrastinate")
 
-# It warns of an application in the main module, which a worker's command could not import.
+# It warns of an application in the main module, because a worker's command cannot import one.
 logging.disable(logging.WARNING)
 
 TASK = "work"
@@ -26,7 +26,7 @@ ARGUMENTS = {"payload": PAYLOAD.decode()}
 
 
 class Peer:
-    """Its two applications: one that defers, one whose worker works."""
+    """Two applications of procrastinate: one defers jobs, the other one's worker runs them."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -58,7 +58,7 @@ class Peer:
         return perf_counter() - begun
 
     def work(self, rows: int) -> float:
-        """Its own worker, until nothing is left."""
+        """Run procrastinate's own worker until nothing is left."""
         self._empty()
         self._fill(rows)
         return asyncio.run(self._work(rows))

@@ -1,6 +1,6 @@
-"""How the run talks to a peer that lives in a Python of its own: lines of JSON, both ways.
+"""How the run talks to a peer that runs in another Python: lines of JSON, both ways.
 
-This module is imported on both sides, so it needs nothing but the standard library.
+This module is imported on both sides, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ BATCH_SIZE = 500
 
 
 def serve(commands: Mapping[str, Callable[[int], float]]) -> None:
-    """The peer's side: each line names a command and a number of rows; the answer is seconds."""
+    """The peer's side.  Each line names a command and a number of rows.  The answer is seconds."""
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         try:
             answer = {"seconds": commands[request["do"]](request["rows"])}
-        except Exception as error:  # the run has to hear of it, whatever it is
+        except Exception as error:  # the run must learn of every failure
             print(json.dumps({"error": repr(error)}), flush=True)
             raise
         print(json.dumps(answer), flush=True)
 
 
 class PeerProcess:
-    """Our side: starts the module in the peers' Python and asks it to do things."""
+    """Our side: starts the module in the peers' Python and sends it commands."""
 
     def __init__(self, python: Path, module: str, url: str) -> None:
         self._process = subprocess.Popen(
@@ -60,7 +60,7 @@ class PeerProcess:
         self._process.stdout.close()
 
     def ask(self, command: str, rows: int) -> float:
-        """Let the peer do it; answers how many seconds it took by the peer's own clock."""
+        """Let the peer run a command.  Returns the seconds it took by the peer's own clock."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": command, "rows": rows}) + "\n")
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""A sink by its address, as a command, a daemon or Dagster is configured with it."""
+"""Opens a sink by its address, as commands, the daemon and Dagster are configured with it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _FLAGS = {"true": True, "false": False}
 def open_sink(address: str, *, token: str | None = None) -> Sink:
     """The sink of an address: `jsonl:DIRECTORY` or `pulsar://HOST:PORT/TENANT/NAMESPACE?admin=URL`.
 
-    A relative directory is written `jsonl:directory`.  The token is Pulsar's; it is no part of
-    the address, so that addresses can be shown.
+    A relative directory is written `jsonl:directory`. The token is for Pulsar. It is not part of
+    the address, so addresses can be shown.
     """
     parts = urlsplit(address)
     if parts.scheme == "jsonl" and not parts.netloc and parts.path:
@@ -39,7 +39,7 @@ def open_sink(address: str, *, token: str | None = None) -> Sink:
 
 
 def configured_sink(address: str, environ: Mapping[str, str] | None = None) -> Sink:
-    """The sink of an address, with the token that the environment has for it."""
+    """The sink of an address, with the token from the environment."""
     environ = os.environ if environ is None else environ
     return open_sink(address, token=environ.get(TOKEN_VARIABLE) or None)
 
@@ -50,7 +50,7 @@ def _pulsar(parts: SplitResult, token: str | None) -> Sink:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"pulsar", "_pulsar"}:
             raise
-        raise MissingExtra("pulsar", "pulsar-client") from error
+        raise MissingExtra.of("pulsar", "pulsar-client") from error
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     admin = options.pop("admin", None)
     unknown = options.keys() - {"batching", "create"}

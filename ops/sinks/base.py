@@ -1,7 +1,7 @@
 """What a relay writes to: the small interface, the block that it sends, and what can go wrong.
 
-A block is a range of one partition that was written down in the database, fenced by lease_epoch,
-before anything of it is sent.  A successor gets the very same block, so a sink has one task: a
+A block is a range of one partition. The relay records it in the database, fenced by lease_epoch,
+before it sends anything of it. A successor gets exactly the same block, so a sink has one task: a
 block that is sent twice is stored once.
 """
 
@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 
 class SinkUnavailable(SinkError):
-    """The sink does not answer or cannot take more now; the block is tried again later."""
+    """The sink does not answer or cannot take more now.  The block is tried again later."""
 
 
 class SinkMisconfigured(SinkError):
-    """The sink would lose or double events as it is set up; the text says what to set."""
+    """With its present settings the sink would lose or double events. The text says what to set."""
 
 
 class EventRefused(SinkError):
-    """The sink will never take this event: it goes to the dead letters, its block goes on."""
+    """The sink will never take this event.  It goes to the dead letters; its block goes on."""
 
     def __init__(self, sequence: int, reason: str) -> None:
         super().__init__(f"the sink refused the event of sequence {sequence}: {reason}")
@@ -37,10 +37,10 @@ class EventRefused(SinkError):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One recorded range of one partition, with its events; the dead-lettered ones are left out.
+    """One recorded range of one partition, with its events except the dead-lettered ones.
 
-    ``topic`` is the address that the topic had when the range was recorded: a repeated block is the
-    very same.  ``known_as`` is the topic's name for good: what was sent is known by it.
+    ``topic`` is the address that the topic had when the range was recorded, so a repeated block is
+    the same. ``known_as`` is the permanent name of the topic, by which sinks know what was sent.
     """
 
     relay: str
@@ -56,7 +56,7 @@ class Block:
 
 
 def encoded(events: Iterable[Event], encode: Callable[[Event], T]) -> Iterator[T]:
-    """Each event as the sink writes it; one that cannot be written is refused, not in the way."""
+    """Each event as the sink writes it.  One that cannot be written is refused."""
     for event in events:
         try:
             yield encode(event)
@@ -67,27 +67,28 @@ def encoded(events: Iterable[Event], encode: Callable[[Event], T]) -> Iterator[T
 class Sink(Protocol):
     """Where a relay writes.  One instance serves many topics and partitions, from one thread."""
 
-    #: How the sink is called in messages.
+    #: The sink's name in messages.
     name: str
-    #: The relay opens no block above these.
+    #: The limits of a block that the relay opens.
     max_block_events: int
     max_block_bytes: int
 
     def preflight(self, topic: str, partitions: int) -> None:
-        """Prove that nothing will be lost or doubled; SinkMisconfigured says what to set."""
+        """Prove that nothing will be lost or doubled.  SinkMisconfigured says what to set."""
 
     def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
-        """The last event that the sink holds of a relay's partition; None when it cannot tell.
+        """The last event that the sink holds of a relay's partition.
 
-        ``topic`` is the address, ``known_as`` the name for good, as in a block.
+        None when it cannot tell. ``topic`` is the address, ``known_as`` the permanent name, as in a
+        block.
         A log that does not reach it was restored to an earlier state.
         """
 
     def send_block(self, block: Block) -> None:
-        """Store the block; it is durable when this returns.
+        """Store the block.  It is durable when this returns.
 
         Raises SinkUnavailable, EventRefused or SinkMisconfigured.
         """
 
     def close(self) -> None:
-        """Give up connections.  Nothing is unsent, because send_block waits."""
+        """Close the connections.  Nothing is unsent, because send_block waits."""

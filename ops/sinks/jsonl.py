@@ -1,7 +1,7 @@
 """CloudEvents JSON Lines in files, exactly once over kills, pauses and power failures.
 
-One file per topic (the name that it is known as for good), partition and history.  Three facts make
-it exact, without a lock that a paused process could hold:
+There is one file per topic (under its permanent name), partition and history. Three facts make it
+exact, without a lock that a paused process could hold:
 
 * an event's line is a function of the event alone (`ops.cloudevents.to_json`), so a line has one
   place in the file and one content;
@@ -10,11 +10,11 @@ it exact, without a lock that a paused process could hold:
   and whenever;
 * a block is written with `pwrite` at that place, never appended and never truncated.
 
-A relay that was killed leaves a torn tail: a prefix of the block that its successor writes over
-with the same bytes. A relay that was paused, before or inside the write, wakes up and writes the
-same bytes to the same place: no harm, and meanwhile nobody waited for it.  After a power failure
-a torn block can have holes, so what stands there is compared, not trusted; and it is flushed
-again even when it is equal, because the one who wrote it may have died before its fsync.
+A relay that was killed leaves a torn tail: a prefix of the block. Its successor writes the same
+bytes over it. A relay that was paused, before or inside the write, wakes up and writes the same
+bytes to the same place. This does no harm, and no other relay had to wait for it. After a power
+failure a torn block can have holes, so the sink compares what is in the file with the block. It
+flushes even when both are equal, because the first writer may have died before its fsync.
 
 A reader that follows the file while it grows takes whole lines only.
 """
@@ -42,7 +42,7 @@ _MIB = 1 << 20
 
 @dataclass(slots=True)
 class _End:
-    """Where the last block of a file ended, so that the next one need not look for its place."""
+    """Where the last block of a file ended, so that the next one need not search for its place."""
 
     inode: int
     sequence: int
@@ -50,7 +50,7 @@ class _End:
 
 
 class JsonlSink:
-    """Writes each partition to a file of its own under a directory."""
+    """Writes each partition to its own file under a directory."""
 
     name = "jsonl"
     max_block_events = 10_000
@@ -61,11 +61,14 @@ class JsonlSink:
         self._ends: dict[Path, _End] = {}
 
     def path(self, known_as: str, partition: int, history: int = 1) -> Path:
-        """The file of a partition; after a restore that lost events, of its new history."""
+        """The file of a partition.
+
+        After a restore that lost events, it is that of the new history.
+        """
         return self.directory / file_name(known_as, partition, history)
 
     def preflight(self, topic: str, partitions: int) -> None:
-        """The directory can be made and written."""
+        """Check that the directory can be created and written."""
         try:
             self._make_directory()
         except OSError as error:
@@ -118,8 +121,8 @@ class JsonlSink:
             if _holds_others(there, block):
                 raise _other_events(path, block)
             if len(there) <= len(lines):
-                # Also when all of it stands there: after an fsync that failed, only new pages are
-                # written.
+                # Written also when all of it is there: after an fsync that failed, only new pages
+                # are flushed.
                 _write(file, offset, lines)
             elif not there.startswith(lines):
                 raise _other_lines(path)
@@ -154,7 +157,7 @@ class JsonlSink:
 
 
 def file_name(known_as: str, partition: int, history: int = 1) -> str:
-    """A name that no topic can leave the directory with, and that fits every file system."""
+    """The file name: it cannot lead out of the directory, and every file system accepts it."""
     stem = quote(known_as, safe="")
     if len(stem) > _LONGEST_STEM:
         digest = hashlib.sha256(known_as.encode()).hexdigest()[:32]
@@ -169,7 +172,7 @@ def file_name_of(stem: str, history: str) -> str:
 
 
 def end_before(file: int, sequence: int) -> int:
-    """The offset after the last whole line of a smaller sequence, looked for from the end."""
+    """The offset after the last whole line of a smaller sequence, searched from the end."""
     end = os.fstat(file).st_size
     tail = b""
     start = end
@@ -177,7 +180,7 @@ def end_before(file: int, sequence: int) -> int:
         step = min(_CHUNK, start)
         start -= step
         tail = _read(file, start, step) + tail
-        # The first piece may have begun before what was read; it is looked at with the next chunk.
+        # The first piece may have begun before this chunk, so it is examined with the next one.
         head, found, rest = (b"", True, tail) if start == 0 else _cut(tail)
         if not found:
             continue
@@ -194,7 +197,10 @@ def _cut(tail: bytes) -> tuple[bytes, bool, bytes]:
 
 
 def _end_in(text: bytes, sequence: int) -> int | None:
-    """The end of the last whole line of a smaller sequence.  A torn or damaged line is not one."""
+    """The end of the last whole line of a smaller sequence.
+
+    A torn or damaged line does not count.
+    """
     stop = text.rfind(b"\n") + 1
     while stop > 0:
         begin = text.rfind(b"\n", 0, stop - 1) + 1
@@ -212,7 +218,7 @@ def _history(name: str, stem: str) -> str | None:
 
 
 def _last_sequence(path: Path) -> int | None:
-    """That of the last whole line; None when there is none."""
+    """The sequence of the last whole line.  None when there is none."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         end = end_before(file, sys.maxsize)
@@ -236,9 +242,9 @@ def _sequence(line: bytes) -> int | None:
 
 
 def _holds_others(there: bytes, block: Block) -> bool:
-    """Whether a whole line that stands at the block's place is another event of its sequences.
+    """Whether a whole line at the block's place is a different event under one of its sequences.
 
-    What a power failure leaves of a torn block is no whole line, or is the very event.
+    After a power failure, a line of a torn block is either not whole or the same event.
     """
     ids = {event.sequence: str(event.event_id) for event in block.events} if there else {}
     for line in there.splitlines():
@@ -258,7 +264,7 @@ def _other_events(path: Path, block: Block) -> SinkMisconfigured:
 
 
 def _other_lines(path: Path) -> SinkMisconfigured:
-    """More than a torn block stands where the block belongs: another program wrote it."""
+    """There is more than a torn block where the block belongs: another program wrote it."""
     return SinkMisconfigured(
         f"{path} holds other lines where the block belongs",
         hint="move the file away; the relay writes a new one",

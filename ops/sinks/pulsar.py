@@ -7,22 +7,22 @@ broker keeps or drops whole:
 
 * no timer and no limit of the client cuts a batch; only a block above `BATCH_BYTES` is cut, always
   at the same places, and then each piece is kept or dropped whole;
-* the producer's name holds relay, topic (the name that it is known as for good), partition and
-  history, so the broker knows a successor by it, and neither a restored log, whose sequences begin
-  anew, nor another topic of the same address is taken for the old one;
+* the producer's name holds relay, topic (under its permanent name), partition and history, so the
+  broker knows a successor by it, and mistakes neither a restored log, whose sequences begin anew,
+  nor another topic of the same address for the old one;
 * producers are exclusive with fencing: the successor of a paused relay takes over at once
   (measured: 0.03 s; a shared name waits 5 s until the broker finds the old connection dead), and
   what the paused one sends later is refused, even after the broker has forgotten its sequence ids
   (`brokerDeduplicationProducerInactivityTimeoutMinutes`);
-* for the same reason the partition's last message is read before a block is sent again: what it
-  holds already is not sent;
-* a block that was open when a history began was perhaps sent under the name of the one before:
-  the partition's last message tells that, too;
+* for the same reason the sink reads the partition's last message before it sends a block again, and
+  does not send what Pulsar holds already;
+* a block that was open when a history began may have been sent under the producer name of the
+  history before: the partition's last message tells that, too;
 * when Pulsar holds later sequences than the block, or another event under one of its sequences, the
-  relay stops with an error: the database has lost commits, or the subscription was made anew or
-  moved back, and going on would lose events in silence.
+  relay stops with an error: the database has lost commits, or the subscription was created again or
+  moved back, and going on would silently lose events.
 
-With ``batching=False`` each event is a message of its own, as Key_Shared subscriptions need it.
+With ``batching=False`` each event is its own message, which Key_Shared subscriptions need.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from penstock.log.restores import Seen
 
 BATCH_BYTES = 4 << 20
 
-_ENVELOPE_BYTES = 10_240  # what the protocol takes of the broker's limit
+_ENVELOPE_BYTES = 10_240  # how much of the broker's limit the protocol uses itself
 _OPERATION_SECONDS = 15
 _Key = tuple[str, str, str, int, int]
 
@@ -83,13 +83,16 @@ class PulsarSink:
         self._limit = DEFAULT_MAX_MESSAGE_BYTES - _ENVELOPE_BYTES
 
     def pulsar_topic(self, topic: str) -> str:
-        """The Pulsar topic of a Penstock topic: of `topics`, else by the pattern, `/` as `.`."""
+        """The Pulsar topic of a Penstock topic.
+
+        It is from `topics`, else from the pattern, with `/` as `.`.
+        """
         return self._topics.get(topic) or self._template.format(topic=topic.replace("/", "."))
 
     def preflight(self, topic: str, partitions: int) -> None:
-        """The Pulsar topic has as many partitions and the broker deduplicates.
+        """Check that the Pulsar topic has as many partitions and that the broker deduplicates.
 
-        With ``create`` a missing topic is made so.
+        With ``create`` a missing topic is created this way.
         """
         target = self.pulsar_topic(topic)
         found = self._admin.partitions(target)
@@ -104,7 +107,7 @@ class PulsarSink:
         self._limit = self._admin.max_message_bytes() - _ENVELOPE_BYTES
 
     def seen(self, relay: str, topic: str, known_as: str, partition: int) -> Seen | None:
-        """The partition's last message, when this relay has sent it."""
+        """The partition's last message, if this relay sent it."""
         try:
             stored = last_stored(self._connected(), self._target(topic, partition))
         except pulsar.PulsarException as error:
@@ -114,7 +117,7 @@ class PulsarSink:
         return Seen(stored.sequence, stored.history)
 
     def send_block(self, block: Block) -> None:
-        """Send what of the block Pulsar does not hold yet, and wait until it does."""
+        """Send the part of the block that Pulsar does not hold yet, and wait until it is stored."""
         messages = list(encoded(block.events, lambda event: Message.of(event, block)))
         self._refuse_large(messages)
         if not messages:
@@ -145,7 +148,7 @@ class PulsarSink:
         known = self._channels.get(key)
         if known is not None and known.lease_epoch == block.lease_epoch:
             return known
-        # A holder in between has fenced the producer of an older lease.
+        # A holder of a lease in between has fenced the older producer.
         self._forget(key)
         target = self._target(block.topic, block.partition)
         channel = PulsarChannel(self._connected(), target, block, batching=self.batching)
@@ -174,15 +177,15 @@ class PulsarSink:
     def _held(self, channel: PulsarChannel, block: Block, messages: Sequence[Message]) -> int:
         """Up to which sequence Pulsar holds the block.
 
-        Looked at for a lease's first block and for every repeated one.
+        It is checked for a lease's first block and for every repeated one.
         """
         if channel.checked and not block.reopened:
             return 0
         stored = _present(channel, block)
         held = 0 if stored is None else stored.sequence
         if channel.remembered > held and channel.remembered >= block.first_sequence:
-            # The broker will drop events that nobody can see any more.  That is right for the very
-            # batch that was sent last, when the topic keeps nothing because nobody reads it.
+            # The broker will drop events that are not in the topic any more. That is right only for
+            # the batch that was sent last, when the topic keeps nothing because it has no readers.
             whole = self.batching and len(list(self._batches(messages))) == 1
             if not (block.reopened and whole) or channel.remembered != messages[0].event.sequence:
                 raise _ahead(block, f"remembers sequence {channel.remembered}")
@@ -199,7 +202,7 @@ class PulsarSink:
                 )
 
     def _batches(self, messages: Sequence[Message]) -> Iterator[list[Message]]:
-        """Nearly always one.  More are cut by their content alone: at the same places each time."""
+        """The batches of a block: nearly always one.  Where to cut depends on the content alone."""
         limit = min(BATCH_BYTES, self._limit)
         batch: list[Message] = []
         size = 0
@@ -238,19 +241,19 @@ class PulsarSink:
         if not too_big or len(refused) != len(batch):
             answers = ", ".join(sorted({str(each) for each in refused.values()}))
             raise SinkUnavailable(f"Pulsar did not store the events: {answers}")
-        # The whole batch, before anything was sent: the limit is lower than could be read.
+        # The whole batch was refused before it was sent: the limit is lower than it seemed.
         for message in batch:
             self._send(channel, block, [message])
 
 
 def _present(channel: PulsarChannel, block: Block) -> Stored | None:
-    """The last message of the partition, when this log's present history has sent it."""
+    """The last message of the partition, if it was sent in this log's present history."""
     stored = channel.stored()
     if stored is None:
         return None
     if (stored.relay, stored.known_as) != (block.relay, block.known_as):
         if (stored.relay, stored.source) == (block.relay, source(block.topic)):
-            return None  # of a topic that had the address before this one
+            return None  # from a topic that had the address before this one
         raise SinkMisconfigured(
             f"{channel.target} carries the events of {stored.source}, by the relay {stored.relay}",
             hint="give each relay and topic a Pulsar topic of its own",
@@ -270,9 +273,9 @@ def _present(channel: PulsarChannel, block: Block) -> Stored | None:
 def _began_before(stored: Stored, block: Block) -> bool:
     """Whether the block was open when its history began, and sent under the one before.
 
-    The record of an open block and the sequences in it are restored together: where one of them
-    stands for the very event that Pulsar holds last, the block was not lost, and neither was what
-    comes before that event.
+    The record of an open block and the sequences in it are restored together. If one of these
+    sequences is the event that Pulsar holds last, then neither the block nor what comes before that
+    event was lost.
     """
     return block.reopened and any(
         event.sequence == stored.sequence and str(event.event_id) == stored.event_id
@@ -281,7 +284,7 @@ def _began_before(stored: Stored, block: Block) -> bool:
 
 
 def _check_dropped(channel: PulsarChannel, block: Block, batch: Sequence[Message]) -> None:
-    """The broker took the batch for a repeated one: right only if its end is really there."""
+    """The broker dropped the batch as a repeated one.  That is right only if its end is there."""
     stored = _present(channel, block)
     if stored is None or stored.sequence < batch[-1].event.sequence:
         raise _ahead(block, "drops its events as duplicates")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ops.sinks.base import SinkMisconfigured, SinkUnavailable
 
-#: What a broker takes when nobody said otherwise.
+#: The largest message that a broker takes by default.
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 
 _TIMEOUT_SECONDS = 15
@@ -29,7 +29,7 @@ class PulsarAdmin:
         self._token = token
 
     def partitions(self, topic: str) -> int | None:
-        """The number of partitions: 0 when the topic has none, None when there is no such topic."""
+        """The number of partitions. 0 when the topic has none, None when there is no such topic."""
         found = self._get(f"{_path(topic)}/partitions", missing={"partitions": None})
         count = found["partitions"]
         return None if count is None else int(count)
@@ -52,7 +52,7 @@ class PulsarAdmin:
         self._send("POST", f"{_path(topic)}/deduplicationEnabled", True)
 
     def deduplicates(self, topic: str) -> bool:
-        """Whether the broker keeps out what it has seen: by policy, and by its own account."""
+        """Whether the broker drops what it has seen: by its policies and by its statistics."""
         if not self._policy(topic):
             return False
         deadline = time.monotonic() + _UNSETTLED_SECONDS
@@ -64,14 +64,14 @@ class PulsarAdmin:
             time.sleep(0.1)
 
     def max_message_bytes(self) -> int:
-        """The broker's limit of one message; Pulsar's default where only others may read it."""
+        """The broker's limit for one message.  Pulsar's default when this login may not read it."""
         answer = self._get("brokers/configuration/runtime", missing={}, forbidden={})
         return int(answer.get("maxMessageSize") or DEFAULT_MAX_MESSAGE_BYTES)
 
     def _policy(self, topic: str) -> bool:
-        """Topic, namespace, broker: the first that says something."""
+        """The policy of the topic, else of the namespace, else of the broker."""
         found = self._get(f"{_path(topic)}/deduplicationEnabled?applied=true", missing=None)
-        if found is None:  # the broker has policies per topic switched off
+        if found is None:  # policies per topic are switched off in the broker
             namespace = "/".join(_path(topic).split("/")[1:3])
             found = self._get(f"namespaces/{namespace}/deduplication", missing=None)
         if found is None:

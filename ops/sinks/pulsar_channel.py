@@ -1,4 +1,4 @@
-"""The way into one Pulsar partition: an exclusive producer, and a look at what is there."""
+"""The access to one Pulsar partition: an exclusive producer, and its last message."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from penstock.records import Event
 
 RELAY_PROPERTY = "penstock_relay"
 TOPIC_PROPERTY = "penstock_topic"
-#: More than a block can have (the database's own bound).
+#: More events than a block can have: the database limits it.
 MOST_EVENTS = 100_000
 READ_SECONDS = 15
 
-_MESSAGE_OVERHEAD = 96  # what a message in a batch takes beside its properties
+_MESSAGE_OVERHEAD = 96  # what a message in a batch needs besides its properties
 _PROPERTY_OVERHEAD = 8
 _NO_BATCH_BYTES = 64 << 20
 _NEVER_MS = 24 * 3600 * 1000
@@ -31,7 +31,7 @@ _DROPPED = -1
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An event with its properties and the room it takes on the way."""
+    """An event with its properties and its size on the wire."""
 
     event: Event
     properties: dict[str, str]
@@ -64,19 +64,19 @@ class Stored:
 class Outcome:
     """What the broker answered to the messages of one batch."""
 
-    #: What was not stored: result by sequence.
+    #: What was not stored: the broker's result for each sequence.
     refused: dict[int, Any]
     #: Where the rest is stored.
     entries: frozenset[tuple[int, int]]
 
     @property
     def dropped(self) -> bool:
-        """Whether the broker kept some of it out as a duplicate."""
+        """Whether the broker dropped some of it as duplicates."""
         return any(ledger == _DROPPED for ledger, _ in self.entries)
 
 
 class _Answers:
-    """Gathers answers on the client's threads, where nothing may raise, and wakes up once."""
+    """Gathers the broker's answers on the client's threads, which must not raise."""
 
     def __init__(self) -> None:
         self._taken: list[tuple[int, Any, Any]] = []
@@ -93,9 +93,9 @@ class _Answers:
             self._complete.set()
 
     def wait(self, count: int, timeout: float) -> bool:
-        """Until there are so many, or False."""
+        """Wait for this many answers.  False when they did not come in time."""
         self._expected = count
-        # Looked at after it was said: an answer in between has been counted here or sets the event.
+        # Checked after it was set: an answer in between is counted here or sets the event.
         return len(self._taken) >= count or self._complete.wait(timeout)
 
     def outcome(self) -> Outcome:
@@ -123,12 +123,12 @@ class PulsarChannel:
         self._producer = client.create_producer(
             target,
             producer_name=producer_name(block),
-            # Without end: a message given up alone would let the ones behind it pass.
+            # No time limit: if one message were given up, those after it would still be sent.
             send_timeout_millis=0,
-            # Room for any recorded block, whatever made it: a full queue would refuse single
-            # messages in the middle.
+            # Room for every possible block: a full queue would refuse single messages in the
+            # middle.
             max_pending_messages=MOST_EVENTS + 1,
-            # Nothing but our own flush ends a batch.
+            # Only our own flush ends a batch.
             batching_enabled=batching,
             batching_max_messages=MOST_EVENTS + 1,
             batching_max_allowed_size_in_bytes=_NO_BATCH_BYTES,
@@ -141,29 +141,29 @@ class PulsarChannel:
         self.remembered = int(self._producer.last_sequence_id())
 
     def close(self) -> None:
-        """What still waits in the producer is discarded, not sent behind our back."""
+        """Close the producer.  Messages that still wait in it are discarded, not sent later."""
         with suppress(pulsar.PulsarException):
             self._producer.close()
 
     def stored(self) -> Stored | None:
-        """The partition's last message, when a relay has sent it."""
+        """The partition's last message, if a relay sent it."""
         return last_stored(self._client, self.target)
 
     def deliver(self, batch: Sequence[Message], timeout: float) -> Outcome:
-        """Send the batch as one and wait for the broker's answers."""
+        """Send the messages as one batch and wait for the broker's answers."""
         answers = _Answers()
         sent = 0
         for message in batch:
             self._send(message, answers)
             sent += 1
-            # What the client refuses at once it refuses alone: the next one would leave a gap.
+            # The client refuses a single message at once. Sending the next one would leave a gap.
             if answers.refused:
                 break
         if self._batching and answers.refused:
             return answers.outcome()  # what was taken waits for a flush, and goes with the producer
         if self._batching:
-            # A flush has no time limit: it waits on a thread of its own, until the producer is
-            # closed at the latest.
+            # A flush has no time limit. It waits on its own thread, at most until the producer is
+            # closed.
             threading.Thread(target=self._flush, daemon=True).start()
         if not answers.wait(sent, timeout) and not answers.refused:
             raise SinkUnavailable(f"Pulsar did not confirm the events within {timeout:g} s")
@@ -181,13 +181,13 @@ class PulsarChannel:
         )
 
     def _flush(self) -> None:
-        # What goes wrong reaches the callbacks; when nothing reaches them, the time limit speaks.
+        # The callbacks get every failure. If they get nothing at all, the time limit ends the wait.
         with suppress(pulsar.PulsarException):
             self._producer.flush()
 
 
 def last_stored(client: Any, target: str) -> Stored | None:
-    """The last message of a Pulsar partition, when a relay has sent it."""
+    """The last message of a Pulsar partition, if a relay sent it."""
     reader = client.create_reader(target, pulsar.MessageId.latest, start_message_id_inclusive=True)
     try:
         if not reader.has_message_available():
@@ -196,11 +196,11 @@ def last_stored(client: Any, target: str) -> Stored | None:
     finally:
         reader.close()
     if RELAY_PROPERTY not in found:
-        return None  # of another producer, from before this relay
+        return None  # from another producer, before this relay
     return Stored(
         found[RELAY_PROPERTY],
         found["ce_source"],
-        # A message from before topics were known by a name of their own: by its address.
+        # The message is older than permanent names of topics, so its address is used.
         found.get(TOPIC_PROPERTY) or unquote(found["ce_source"]).removeprefix("/"),
         int(found["ce_penstockhistory"]),
         int(found["ce_sequence"]),
@@ -209,12 +209,12 @@ def last_stored(client: Any, target: str) -> Stored | None:
 
 
 def producer_name(block: Block) -> str:
-    """By this name the broker knows what it has already got from a relay."""
+    """The name by which the broker knows what it has already got from a relay."""
     return f"penstock/{block.relay}/{block.known_as}/{block.partition}/{block.history}"
 
 
 def wire_size(event: Event, properties: Mapping[str, str]) -> int:
-    """At least as many bytes as the event takes in a batch before compression."""
+    """An upper bound of the bytes that the event needs in a batch before compression."""
     size = len(event.payload) + _MESSAGE_OVERHEAD + len((event.key or "").encode())
     for name, value in properties.items():
         size += len(name) + len(value.encode()) + _PROPERTY_OVERHEAD

@@ -1,9 +1,10 @@
 """The sub-commands: those of the wheel, and those that a checkout adds.
 
-What ``penstock --help`` says of them is written here, so that the page loads none of them; a test
-compares it with what each says itself.  The platform's commands live with what they command
-(``ops``, ``consumers``) and are registered by the entry-point group ``penstock.commands``.  Where
-the platform is not installed, the page names them in one line, and a call says what is missing.
+The texts of ``penstock --help`` are here, so that the page loads no sub-command.  A test compares
+them with the text of each sub-command.  The platform's commands are in the packages that they
+command (``ops``, ``consumers``).  The entry-point group ``penstock.commands`` registers them.
+Where the platform is not installed, the page names them in one line, and a call says what is
+missing.
 """
 
 from __future__ import annotations
@@ -125,11 +126,11 @@ class Commands(TyperGroup):
     _registered: list[EntryPoint] | None = None
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Own commands first, then those of the platform that can be run here."""
+        """The commands of the wheel first, then those of the platform that can run here."""
         return [*OWN, *(each.name for each in self._more() if _is_here(each))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """An own command, else one of the platform, loaded now."""
+        """A command of the wheel, or else one of the platform.  It is loaded now."""
         about = OWN[cmd_name][1] if cmd_name in OWN else OF_THE_PLATFORM.get(cmd_name)
         if self._for_help and about:
             return TyperCommand(name=cmd_name, help=about)
@@ -138,7 +139,7 @@ class Commands(TyperGroup):
         return next((_load(each) for each in self._more() if each.name == cmd_name), None)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The page of all commands; it loads none that is named here."""
+        """The page of all commands.  It loads none of the commands that are named here."""
         missing = [each.name for each in self._more() if not _is_here(each)]
         if missing:
             self.epilog = f"In a checkout of Penstock, after `make setup`: {', '.join(missing)}."
@@ -149,7 +150,7 @@ class Commands(TyperGroup):
             self._for_help = False
 
     def _more(self) -> list[EntryPoint]:
-        """What is registered; looking through all that is installed takes a while."""
+        """The registered commands.  To look through all installed packages takes a while."""
         if self._registered is None:
             found = {each.name: each for each in entry_points(group=GROUP)}
             self._registered = [found[name] for name in sorted(found.keys() - OWN)]
@@ -174,7 +175,7 @@ def _command(name: str, found: Any) -> Any:
 
 
 def _is_here(entry: EntryPoint) -> bool:
-    """Whether a registered command can be run; one that is known by name is not loaded for it."""
+    """Whether a registered command can run.  A command known by name is not loaded to find out."""
     if entry.name in OF_THE_PLATFORM:
         return find_spec(entry.module.partition(".")[0]) is not None
     return not getattr(_load(entry), "is_missing", False)
@@ -190,7 +191,7 @@ def _load(entry: EntryPoint) -> Any:
 
 
 def needs(package: str) -> ConfigurationError:
-    """What to say of a command for which a package is missing."""
+    """The error for a command that lacks a package."""
     if package not in PLATFORM:
         return ConfigurationError(
             f"the Python package {package} is not installed",

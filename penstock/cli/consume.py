@@ -29,7 +29,7 @@ _IDLE_SECONDS = 0.5
 
 
 class _Printer(LeaseLoop):
-    """Writes each event once; what it has written is committed, or only read past."""
+    """Writes each event once.  Then it commits the position, or only reads on."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class _Printer(LeaseLoop):
         self.stop = threading.Event()
 
     def run_until_idle(self) -> None:
-        """Until nothing that is held is unread."""
+        """Run until no held partition has unread events."""
         with self.keeper, self.open() as connection:
             while not self.stop.is_set() and self.turn(connection):
                 pass
 
     def round(self, connection: Connection) -> int:
-        """One poll; answers how many events were written."""
+        """One poll.  Returns how many events were written."""
         before = self.stats.events
         ready = self.ready_leases()
         if ready:
@@ -66,7 +66,7 @@ class _Printer(LeaseLoop):
                         show_line(event)
                     else:
                         sys.stdout.write(f"{as_line(event)}\n")
-                # Before the position moves: what did not get out comes again.
+                # Before the position moves, so that events which were not written come again.
                 sys.stdout.flush()
                 try:
                     if self._commits:
@@ -130,7 +130,7 @@ def consume(
 
 
 def _say_if_paused(subscription: str) -> bool:
-    """Or nobody would know why nothing comes; whether there was something to say."""
+    """Say so if the subscription is paused, as then no events come.  Returns whether it is."""
     with database.connect() as connection:
         found = subscriptions.describe_subscription(connection, subscription)
     if found.paused_at is None:
@@ -143,7 +143,7 @@ def _say_if_paused(subscription: str) -> bool:
 
 @contextmanager
 def _asked_by_signals(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM lets it finish what it has in hand, a second one does not."""
+    """The first Ctrl-C or SIGTERM lets it finish the events in hand.  A second one does not."""
 
     def ask(number: int, _: FrameType | None) -> None:
         stop.set()

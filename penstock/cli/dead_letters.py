@@ -138,7 +138,7 @@ def _chosen(
     *,
     every: bool,
 ) -> list[int]:
-    """The ids that were given, or those that a filter finds; one of the two."""
+    """The given ids, or the ids that a filter finds.  Exactly one of the two is allowed."""
     is_filter = every or any(each is not None for each in wanted.values())
     if bool(ids) == is_filter:
         raise InvalidArgument(
@@ -189,7 +189,7 @@ def _shown(payload: bytes, wanted: Payload, limit: int) -> tuple[Payload, Any]:
             return Payload.hex, cut.hex()
     if wanted is Payload.text:
         try:
-            # A cut may have parted a character.
+            # The cut may have split a character.
             return wanted, cut.decode(errors="strict" if cut == payload else "ignore")
         except UnicodeDecodeError:
             pass

@@ -42,5 +42,5 @@ def doctor(
 
 
 def _printable(text: str) -> str:
-    """Names that others have chosen neither end the line nor drive the terminal."""
+    """Text with unprintable characters escaped: a name must not control the terminal."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

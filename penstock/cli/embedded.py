@@ -1,7 +1,7 @@
-"""The embedded database of a checkout, for who has configured no other one.
+"""The embedded database of a checkout, used when no other database is configured.
 
-``make dev`` and ``python -m resources.embedded start`` start it below the ``.penstock`` of it.
-Only its files are read here: the package that starts it is not part of the wheel.
+``make dev`` and ``python -m resources.embedded start`` start it in the checkout's ``.penstock``.
+This module only reads its files: the package that starts it is not part of the wheel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LINE_OF_PORT = 3
 
 @contextmanager
 def found_where_none_is_configured() -> Iterator[None]:
-    """For the time of a command; whatever is configured counts, and is never replaced."""
+    """Use it for the time of a command.  A configured database is never replaced."""
     directory = None if config.is_configured() else _directory()
     if directory is None:
         yield
@@ -45,7 +45,10 @@ def found_where_none_is_configured() -> Iterator[None]:
 
 
 def _directory() -> Path | None:
-    """Of the folder that we are in, or one above it; only one's own, for anybody can make one."""
+    """The directory that is named, or the one in the present folder or above it.
+
+    It must belong to this user, because any user can make one.
+    """
     named = os.environ.get(DIRECTORY_VARIABLE)
     here = Path.cwd()
     candidates = [Path(named)] if named else [each / _DIRECTORY for each in (here, *here.parents)]
@@ -59,7 +62,7 @@ def _directory() -> Path | None:
 
 
 def _url(directory: Path) -> str | None:
-    """Its address while it runs."""
+    """The address of the database while it runs."""
     try:
         lines = (directory / "data" / "postmaster.pid").read_text().splitlines()
         pid, port = abs(int(lines[0])), int(lines[_LINE_OF_PORT])

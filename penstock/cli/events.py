@@ -116,7 +116,7 @@ def fetch(
 def _fetched(
     connection: Any, topic: str, partition: int, first: int, max_events: int
 ) -> Iterator[Event]:
-    """Page by page: of many partitions only the first page is in memory."""
+    """The events, page by page.  Of many partitions only the first page is in memory."""
     from penstock import log
 
     page = min(max_events, _PAGE)
@@ -158,7 +158,7 @@ def tail(
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and a reader that has enough (`| head`) are how they are meant to end."""
+    """End without an error at Ctrl-C, at SIGTERM, or when the reader stops (`| head`)."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -166,14 +166,14 @@ def until_interrupted() -> Iterator[None]:
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
-        # What is still in the buffer would be written, and fail again, when the process ends.
+        # Otherwise the rest of the buffer would be written, and fail again, when the process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def as_line(event: Event) -> str:
-    """One line whatever the event holds: quoted like JSON where it is not plain text."""
+    """An event as one line, whatever it contains.  Text that is not plain is quoted like JSON."""
     at = event.sequenced_at.isoformat(sep=" ", timespec="milliseconds")
     key = "-" if event.key is None else _plain(event.key)
     try:
@@ -184,7 +184,7 @@ def as_line(event: Event) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that cannot end the line, or drive a terminal."""
+    """Text that is quoted where it could end the line or control a terminal."""
     return text if text.isprintable() else json.dumps(text)
 
 

@@ -14,7 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes(options: Mapping[str, Option]) -> Callable[[Function], Function]:
-    """Give the command below a flag for each option; it gets them as text, by name, or None.
+    """Give the command below a flag for each option.  It gets each as text, by name, or None.
 
     The function's own parameters come first, and its ``**given`` are the options.
     """

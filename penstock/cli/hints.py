@@ -1,4 +1,4 @@
-"""What to do, in the words of the command: its options, not SQL and not Python."""
+"""Hints in terms of the command: its options, not SQL and not Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from penstock.errors import PenstockError
 
-#: By what the error says; MySQL's and MariaDB's errors bring no hint of their own.
+#: By the text of the error.  Errors of MySQL and MariaDB have no hint.
 _BY_MESSAGE = (
     (
         r'^the namespace ".*" holds ',
@@ -40,7 +40,7 @@ _BY_HINT = (
 
 
 def for_the_command(error: PenstockError) -> PenstockError:
-    """The same error, whose hint can be followed at a terminal."""
+    """The same error, with a hint that can be followed at a terminal."""
     hint = error.hint
     for pattern, said in _BY_MESSAGE:
         if re.search(pattern, error.message):

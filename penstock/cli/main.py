@@ -1,7 +1,7 @@
 """Where the ``penstock`` command starts: errors become one line and an exit code.
 
 Exit codes: 0 done; 1 the answer is no (``migrate --check`` found something to apply); 2 the call
-was wrong; 3 the database or the machine stood in the way.
+was wrong; 3 the database or the machine caused a failure.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def app(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and answer its exit code."""
+    """Run the command and return its exit code."""
     try:
         from penstock.cli.root import invoke
     except ModuleNotFoundError as error:
         if error.name not in _OF_THE_COMMAND:
             raise
-        return _fail(str(MissingExtra(error.name or "typer", "typer rich")), EXIT_USAGE)
+        return _fail(str(MissingExtra.of(error.name or "typer", "typer rich")), EXIT_USAGE)
     try:
         return invoke(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:

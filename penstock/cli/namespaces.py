@@ -78,7 +78,7 @@ def list_(output: Output = Format.table) -> None:
 
 
 def done(text: str, output: Format, **record: str | int) -> None:
-    """Tell what a command has done, or answer it as one JSON object."""
+    """Say what a command has done, or write it as one JSON object."""
     if output is Format.json:
         show_json(record)
     else:

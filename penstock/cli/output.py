@@ -20,20 +20,20 @@ from rich.text import Text
 
 from penstock.records import EVENT_FIELDS, Event
 
-#: Blanks between two columns, and how narrow one may become before each field gets a line.
+#: Blanks between two columns, and the least width before each field gets a line.
 _GAP = 2
 _NARROWEST = 6
 
 
 class Format(enum.StrEnum):
-    """How a command answers."""
+    """How a command writes its result."""
 
     table = "table"
     json = "json"
 
 
 class Lines(enum.StrEnum):
-    """How a command answers that writes line by line."""
+    """How a command that works line by line writes its result."""
 
     text = "text"
     json = "json"
@@ -46,7 +46,7 @@ LineOutput = Annotated[
 
 
 def show(records: Iterable[Any], output: Format) -> None:
-    """Write records (dataclasses or dictionaries), each as a line of a table or all as JSON."""
+    """Write records (dataclasses or dictionaries) as lines of a table, or all as JSON."""
     rows = [as_dict(record) for record in records]
     if output is Format.json:
         show_json(rows)
@@ -67,12 +67,12 @@ def show_line(record: Any) -> None:
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal; standard output is for what programs read."""
+    """Tell the person at the terminal.  Standard output is for programs."""
     sys.stderr.write(f"{text}\n")
 
 
 def as_dict(record: Any) -> dict[str, Any]:
-    """The fields of a record; a payload that is no text is written in base64."""
+    """The fields of a record.  A payload that is not text is written in base64."""
     if isinstance(record, dict):
         return record
     return dict(_field(name, getattr(record, name)) for name in _names(record))
@@ -94,7 +94,7 @@ def _field(name: str, value: Any) -> tuple[str, Any]:
 
 
 def _show_table(rows: list[dict[str, Any]]) -> None:
-    """Columns where they fit, folded where they have to be; else field by field."""
+    """Columns where they fit, folded where necessary.  Otherwise field by field."""
     if not rows:
         say("nothing")
         return
@@ -104,7 +104,7 @@ def _show_table(rows: list[dict[str, Any]]) -> None:
     widths = [max(map(_width, column)) for column in zip(titles, *cells, strict=True)]
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
-        # Nobody's lines are too long: a row is one.
+        # Not a terminal: no line is too long, so each row is one line.
         console = Console(file=sys.stdout, highlight=False, width=sum(widths) + _GAP * len(widths))
     least = [min(width, _NARROWEST) for width in widths]
     if sum(least) + _GAP * (len(least) - 1) <= console.width:
@@ -150,7 +150,7 @@ def _as_text(value: Any) -> str:
 
 
 def _harmless(character: str) -> str:
-    """What somebody has published must not drive the terminal."""
+    """A character, escaped if it is not printable: published text must not control the terminal."""
     is_plain = character.isprintable() or character == "\n"
     return character if is_plain else repr(character)[1:-1]
 

@@ -55,7 +55,7 @@ def options(
 
 
 def _asks_nothing(arguments: list[str]) -> bool:
-    """Whether it is a question about the command itself."""
+    """Whether the arguments only ask about the command itself, as --help does."""
     return not arguments or not {"--help", "--version"}.isdisjoint(arguments)
 
 
@@ -66,7 +66,7 @@ def _embedded() -> AbstractContextManager[None]:
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run the command with these arguments; answers the exit code."""
+    """Run the command with these arguments.  Returns the exit code."""
     given = list(arguments)
     try:
         with nullcontext() if _asks_nothing(given) else _embedded():

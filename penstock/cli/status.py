@@ -54,7 +54,7 @@ def status(
 
 
 def _of_sequencer(found: SequencerState) -> str:
-    """In words, with what to do: what has no sequence is in no lag."""
+    """The sequencer's state in words, with what to do: the lag leaves out unsequenced events."""
     last = found.last_pass_seconds
     passed = "" if last is None else f" (its last pass that found work: {duration(last)} ago)"
     if not found.waiting_events:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def own_transaction(*, with_grants: bool = False) -> Iterator[Connection]:
     """A connection in a transaction that commits at the end, on every engine.
 
-    With grants there is none on MySQL and MariaDB, where each GRANT commits.
+    On MySQL and MariaDB, grants run without a transaction: each GRANT commits.
     """
     with database.connect() as connection:
         if with_grants and database.dialect_of(connection) == "mysql":

@@ -58,7 +58,7 @@ def worker(
 
 
 def load(address: str) -> App:
-    """The application at module:name; what lies in the present folder is found too."""
+    """The application at module:name.  Modules in the present folder are found too."""
     module_name, colon, name = address.partition(":")
     if not (module_name and colon and name):
         raise ConfigurationError(f"{address!r} is no address", hint="write module:app")

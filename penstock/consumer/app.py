@@ -28,7 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class Declared:
-    """One consumer, before anything is connected."""
+    """One declared consumer.  It has no connection yet."""
 
     subscription: str
     topics: tuple[str, ...]
@@ -36,7 +36,7 @@ class Declared:
     options: ConsumerOptions
 
     def around(self, change: Callable[[Any], Any]) -> Declared:
-        """The same with another handler."""
+        """The same declaration with another handler."""
         kind = "handler" if self.options.batch_handler is None else "batch_handler"
         changed = {kind: change(getattr(self.options, kind))}
         return replace(self, options=replace(self.options, **changed))
@@ -60,8 +60,9 @@ class App:
     ) -> Callable[[Function], Function]:
         """Consume with the function below; ``batch`` gives it a :class:`penstock.Batch`.
 
-        With ``topics`` the subscription is made when the worker starts, where there is none, and
-        reads from ``start`` on.  The other options are those of :class:`penstock.Consumer`.
+        With ``topics``, the worker makes the subscription when it starts, unless there is one.
+        A new subscription reads from ``start`` on.  The other options are those of
+        :class:`penstock.Consumer`.
         """
         if isinstance(topics, str):
             raise InvalidArgument("topics is a text", hint="give a list of topics")
@@ -79,14 +80,14 @@ class App:
                 else replace(given, handler=function)
             )
             declared = Declared(subscription, tuple(topics), start, whole)
-            self._make("postgresql://nowhere/none", declared)  # a wrong option shows here
+            self._make("postgresql://nowhere/none", declared)  # refuses wrong options now
             self.consumers[subscription] = declared
             return function
 
         return declare
 
     def workers(self, around: Callable[[str, Function], Function] | None = None) -> list[Worker]:
-        """A worker for each consumer; nothing is connected yet.
+        """A worker for each consumer.  No worker has a connection yet.
 
         ``around`` is given the name of each worker and its handler, and returns what is called
         instead of it.
@@ -105,7 +106,7 @@ class App:
         return found
 
     def prepare(self) -> None:
-        """Make the subscriptions that are missing; refuse what cannot work."""
+        """Make the missing subscriptions, and refuse consumers that cannot work."""
         with database.connect(self.url) as connection:
             migrate.require_usable(connection)
             for declared in self.consumers.values():

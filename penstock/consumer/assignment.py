@@ -1,6 +1,7 @@
-"""The partitions that a consumer holds, and what it has in hand of each: nothing is committed here.
+"""The partitions that a consumer holds, and the events in hand of each.
 
-A lease that comes is taken in hand, and one that goes is forgotten; the application is told.
+The assignment begins each new lease, forgets each lost one, and tells the application of both.  It
+commits nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KEY_RUN = 16
 class Assignment:
     """What is in hand, by partition.
 
-    ``lock`` guards what the thread that reads ahead and the loop's thread both touch.
+    ``lock`` guards the data that the loop's thread shares with the thread that reads ahead.
     """
 
     def __init__(
@@ -57,19 +58,20 @@ class Assignment:
         return self._hands.get(lease.partition_id)
 
     def ready(self) -> list[tuple[Lease, InHand]]:
-        """What is to be worked on, each time beginning with another one."""
+        """The partitions to work on.  Each call begins with another one."""
         found = [(lease, self._hands.get(lease.partition_id)) for lease in self._keeper.active()]
         return [(lease, each) for lease, each in found if each is not None]
 
     def rows(self) -> int:
-        """How many events are in memory: read, and not done."""
+        """How many events are in memory: they were read and are not done."""
         with self.lock:
             return sum(each.rows for each in self._hands.values())
 
     def busy(self) -> set[int]:
-        """Partitions where a handler is at work that was begun before the lease was lost.
+        """Partitions with a handler that began before the lease was lost, or before an outage.
 
-        Or before an outage.  It has to end first, or a key would lose its order; and it may commit.
+        That handler has to end first.  Otherwise a key could lose its order.  The handler may also
+        still commit.
         """
         under_way = self._executor.under_way
         return {each.work.lease.partition_id for each in under_way if each.work.closed}
@@ -77,9 +79,9 @@ class Assignment:
     # -- leases that come and go ----------------------------------------------------------------
 
     def look_at_leases(self) -> list[InHand]:
-        """Forget what is no longer held, and begin what is new; answers that.
+        """Forget partitions that are no longer held, and begin new ones.  Returns the new ones.
 
-        New is also what is held from further back: it is read again.
+        A partition whose position has moved back counts as new: it is read again.
         """
         held = {lease.partition_id: lease for lease in self._keeper.leases()}
         lost = [each for each in self._hands.values() if not _is_still(each, held)]
@@ -103,7 +105,7 @@ class Assignment:
         return begun
 
     def forget(self, gone: Sequence[InHand]) -> None:
-        """Drop what was read; what is under way changes nothing any more."""
+        """Drop the events that were read.  Units that are under way change nothing any more."""
         with self.lock:
             for each in gone:
                 each.closed = True
@@ -111,7 +113,7 @@ class Assignment:
                     del self._hands[each.lease.partition_id]
 
     def tell_revoked(self, hands: Sequence[InHand]) -> None:
-        """The application is told that these go, or are gone."""
+        """Tell the application that these partitions are about to go, or are lost."""
         self._tell(self._on_revoked, [_place(each.lease) for each in hands])
 
     def _taken_in_hand(self, lease: Lease) -> InHand:
@@ -133,27 +135,27 @@ class Assignment:
     # -- units ----------------------------------------------------------------------------------
 
     def begin(self, each: InHand) -> Unit | None:
-        """The next events of a partition that are handed over together, or a letter."""
+        """The next unit of a partition: events that are handed over together, or a dead letter."""
         left = self._most_uncommitted - each.handled
         limit = KEY_RUN if self._by_key else max(1, min(self._batch_size, left))
         with self.lock:
             return each.begin_letter() or each.begin(limit, self._clock())
 
     def end(self, unit: Unit, done: int, *, pause_until: float | None = None) -> None:
-        """So many events of a unit are done; the rest comes again, after the pause."""
+        """So many events of a unit are done.  The rest comes again after the pause."""
         with self.lock:
             unit.work.end(unit, done, self._clock(), pause_until=pause_until)
 
     def take(
         self, each: InHand, events: Sequence[Any], wanted: Callable[[Any], bool] | None
     ) -> None:
-        """Events were read; those of a lease that was lost meanwhile are dropped."""
+        """Take events that were read.  Those of a lease that was lost meanwhile are dropped."""
         with self.lock:
             if not each.closed:
                 self._stats.filtered += each.take(events, wanted)
 
     def has_ended(self, each: InHand) -> bool:
-        """Whether nothing is under way; what was not begun is dropped."""
+        """Whether nothing is under way.  Events that were not begun are dropped."""
         with self.lock:
             each.drop_waiting()
         return not each.under_way
@@ -169,7 +171,7 @@ class Assignment:
 
 
 def _is_still(each: InHand, held: dict[int, Lease]) -> bool:
-    """Whether it is held under the same lease, and not from further back."""
+    """Whether it is held under the same lease, and its position has not moved back."""
     lease = held.get(each.lease.partition_id)
     return (
         lease is not None

@@ -3,8 +3,8 @@
     consumer = penstock.AsyncConsumer(url, "billing", handler=bill, concurrency=20)
     await consumer.run(stop)
 
-Polls, commits and heartbeats are made by threads, so an event loop that is blocked for a while
-delays handlers and loses no lease.
+Threads do the polls, commits and heartbeats.  So an event loop that is blocked for a while delays
+handlers, but the consumer loses no lease.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class AsyncConsumer:
 
     @property
     def stats(self) -> LoopStats:
-        """What it has done since it was made."""
+        """What this consumer has done since it was made."""
         return self._consumer.stats
 
     @property
     def keeper(self) -> Keeper:
-        """What holds its leases."""
+        """The keeper of its leases."""
         return self._consumer.keeper
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Work until ``stop`` is set, or the task is cancelled.
 
-        Either way the events in hand are finished and committed first; cancelled once more, it
-        waits for them no longer.  Without ``stop``, SIGINT (Ctrl-C) and SIGTERM end it as well.
+        Either way the events in hand are finished and committed first.  A second cancellation ends
+        the wait for them.  Without ``stop``, SIGINT (Ctrl-C) and SIGTERM end it as well.
         """
         with stopped_by_signals_on_loop(stop) as asked:
             ended = threading.Event()
@@ -62,11 +62,11 @@ class AsyncConsumer:
                 stopping.cancel()
 
     async def run_until_idle(self) -> int:
-        """Work off what is there now, as :meth:`penstock.Consumer.run_until_idle`."""
+        """Handle the events that are there now, as :meth:`penstock.Consumer.run_until_idle`."""
         return await self._in_thread(self._consumer.run_until_idle, lambda: None)
 
     async def _in_thread(self, work: Callable[[], T], ask_to_end: Callable[[], object]) -> T:
-        """In a thread of its own: those of asyncio.to_thread are the application's."""
+        """Run in a separate thread: the threads of asyncio.to_thread belong to the application."""
         loop = asyncio.get_running_loop()
         self._consumer.use_loop(loop)
         done: asyncio.Future[T] = loop.create_future()

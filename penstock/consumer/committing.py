@@ -1,6 +1,6 @@
 """Committing: when positions are due, what is written in one statement, and what follows from it.
 
-A commit goes as far as ``done`` of each partition: behind it nothing is unfinished.
+A commit moves the position of each partition to ``done``.  All events up to there are finished.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from penstock.leases.loop import LoopStats
     from penstock.records import Lease
 
-#: How long a partition stands still that would park more events than may be parked.
+#: How long a partition pauses when a commit would park more events than are allowed.
 STANDS_SECONDS = 10.0
 
 
 class Chosen(NamedTuple):
-    """How far a partition is to be committed, and what has to be parked with that."""
+    """How far to commit a partition, and which events that commit has to park."""
 
     hand: InHand
     position: int
@@ -35,9 +35,9 @@ class Chosen(NamedTuple):
 
 
 class Committer:
-    """Moves positions forward in the store, and gives partitions back committed.
+    """Moves positions forward in the store, and commits partitions before giving them back.
 
-    ``every_seconds`` is the slice of time that shares a commit.
+    ``every_seconds`` is the time between two commits: what is done in between shares one.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Committer:
         self._clock = options.clock
 
     def commit_due(self, connection: Connection, *, idle: bool) -> None:
-        """One commit for all partitions whose slice of time or count is over."""
+        """Commit together all partitions that have waited long enough, or have enough done."""
         now = self._clock()
         begun = (each for each in self._assignment.all() if self._has_more(each, now))
         due = [each for each in begun if idle or self._is_due(each, now)]
         self.commit(connection, due)
 
     def _has_more(self, each: InHand, now: float) -> bool:
-        """Whether there is something to commit; what is under way in order may commit by itself."""
+        """Whether there is something to commit.  A unit under way in order may commit by itself."""
         if each.done <= each.committed or now < each.stands_until:
             return False
         if each.under_way > each.letter_under_way and not self._by_key:
@@ -81,7 +81,7 @@ class Committer:
     # -- a commit: what to write, writing it, and what follows -----------------------------------
 
     def commit(self, connection: Connection, due: Sequence[InHand]) -> None:
-        """Commit what is done of partitions that are still held: together, or each alone."""
+        """Commit the done events of partitions that are still held: together, or each alone."""
         chosen = self._choose(due)
         if len(chosen) > 1 and any(each.parking for each in chosen):
             is_settled = False
@@ -97,7 +97,7 @@ class Committer:
             return [Chosen(each, each.done, each.to_park(each.done)) for each in held]
 
     def _write(self, connection: Connection, chosen: Sequence[Chosen]) -> bool:
-        """One statement; False when it was refused for one of several: which, is to be seen."""
+        """Run one statement.  Returns False when it was refused for one of several partitions."""
         try:
             if chosen and chosen[0].parking:
                 (alone,) = chosen
@@ -107,7 +107,7 @@ class Committer:
                 after = [each.hand.committed for each in chosen]
                 self._keeper.commit(connection, wanted, after)
         except (TooManyParked, StaleLease, BackwardCommit) as error:
-            if len(chosen) > 1:  # the others are not to suffer
+            if len(chosen) > 1:  # commit each alone, so that the others succeed
                 return False
             self._refused(connection, chosen[0].hand, error)
             return True
@@ -128,7 +128,7 @@ class Committer:
         )
 
     def _refused(self, connection: Connection, each: InHand, error: PenstockError) -> None:
-        """What follows for the one partition whose commit was refused."""
+        """Deal with the one partition whose commit was refused."""
         if isinstance(error, StaleLease):
             self.lease_lost(each, error)
             return
@@ -144,9 +144,9 @@ class Committer:
     # -- where a partition stands ---------------------------------------------------------------
 
     def stands_at(self, each: InHand, position: int) -> None:
-        """The position in the store is known.
+        """Take over the position from the store.
 
-        StaleLease when it went back: what was read lies behind events that are not done.
+        Raises StaleLease when it moved back: then events before those in hand are not done.
         """
         if position < each.committed:
             raise StaleLease(
@@ -159,12 +159,12 @@ class Committer:
         self._keeper.moved(each.lease, position)
 
     def count_done(self, each: InHand) -> None:
-        """What was handled is committed, and counts."""
+        """The handled events are committed: count them."""
         self._stats.done(each.handled)
         each.handled, each.first_done_at = 0, None
 
     def compare(self, connection: Connection, outcome: Outcome) -> BaseException | None:
-        """The handler had a hand in the position: how far it stands, the store knows."""
+        """A handler may have moved the position, so ask the store for it."""
         unit, error = outcome.unit, outcome.error
         stored = self._keeper.position(connection, unit.work.lease)
         committed = sum(event.sequence <= stored for event in unit.events)
@@ -177,7 +177,7 @@ class Committer:
         return error
 
     def look_at_late_commit(self, connection: Connection, outcome: Outcome) -> None:
-        """A handler has committed by itself under a lease that had ended here, and may be back."""
+        """Take over a handler's commit under a lease that had ended here, and may be held again."""
         lease = outcome.unit.work.lease
         if not outcome.batch.handed_over or not self._keeper.knows(lease):
             return
@@ -189,7 +189,7 @@ class Committer:
     # -- leases that go -------------------------------------------------------------------------
 
     def let_go(self, connection: Connection, asked: Sequence[Lease]) -> list[Lease]:
-        """Those of which nothing is under way any more; their last position is committed."""
+        """The partitions with nothing under way, after a commit of their last position."""
         hands = [self._assignment.of(lease) for lease in asked]
         ready = [each for each in hands if each is not None and self._assignment.has_ended(each)]
         self.part_with(connection, ready)
@@ -202,14 +202,14 @@ class Committer:
         ]
 
     def part_with(self, connection: Connection, hands: Sequence[InHand]) -> None:
-        """The application first: what it does there can still be committed."""
+        """Tell the application first: what it does then can still be committed."""
         if hands:
             self._assignment.tell_revoked(hands)
             self.commit(connection, [each for each in hands if each.done > each.committed])
             self._assignment.forget(hands)
 
     def lease_lost(self, each: InHand, error: StaleLease) -> None:
-        """The fence refused: nothing of it counts any more."""
+        """The fence refused the lease: nothing done under it counts any more."""
         self._stale(each.lease, error)
         self._assignment.forget([each])
         self._assignment.tell_revoked([each])

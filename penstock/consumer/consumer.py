@@ -1,8 +1,9 @@
 """A consumer with a handler: polls, handles, commits, in order per partition or per key.
 
-The loop is here.  What it works with, each in a file of its own: the assignment (what is in hand of
-which partition), the reader, the executor (who runs handlers), the retrier (what follows when an
-event fails) and the committer.  The loop's thread hands events over and takes outcomes back.
+The loop is here.  It works with these parts, each in a separate file: the assignment (the events in
+hand of each partition), the reader, the executor (runs the handlers), the retrier (decides what
+follows when an event fails) and the committer.  The loop's thread hands events over and takes
+outcomes back.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ __all__ = [
 
 #: How much is read ahead where handlers run beside the loop.
 PREFETCH_ROWS = 5_000
-#: In the loop's own thread a commit keeps what comes next waiting: one for all rounds of so long.
+#: In the loop's own thread a commit delays the next events, so one commit covers this many seconds.
 INLINE_COMMIT_SECONDS = 0.01
-#: How soon to look again whose fault it is that a handler takes too long.
+#: How soon to look again at why a handler takes too long.
 HANGING_LOOK_SECONDS = 0.05
 
 
@@ -63,8 +64,8 @@ class Consumer(LeaseLoop):
     """Reads a subscription until it is told to stop.
 
     Give ``handler``, called with each event, or ``batch_handler``, called with each :class:`Batch`;
-    ``def`` or ``async def``.  What fails comes again after a pause, as the subscription's retry
-    policy says.  The options are those of :class:`penstock.consumer.options.ConsumerOptions`;
+    ``def`` or ``async def``.  An event that fails comes again after a pause, as the subscription's
+    retry policy says.  The options are those of :class:`penstock.consumer.options.ConsumerOptions`;
     docs/consumers.md explains them.
     """
 
@@ -117,21 +118,21 @@ class Consumer(LeaseLoop):
 
     @classmethod
     def of(cls, url: str | None, subscription: str, options: ConsumerOptions) -> Consumer:
-        """A consumer with options that were made before."""
+        """A consumer with an existing ConsumerOptions."""
         return cls(url, subscription, **options.given())
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Work until ``stop`` is set; the events in hand are finished and committed first.
+        """Work until ``stop`` is set.  The events in hand are finished and committed first.
 
-        Without one, SIGINT (Ctrl-C) and SIGTERM end it in the same way, in the main thread.
+        Without ``stop``, SIGINT (Ctrl-C) and SIGTERM end it in the same way, in the main thread.
         """
         with stopped_by_signals(stop) as asked:
             super().run(asked)
 
     def run_until_idle(self) -> int:
-        """Work off what is there now; answers how many events were handled.
+        """Handle the events that are there now.  Returns how many were handled.
 
-        HandlerFailed when a handler raised: its events, and those behind them, are left.
+        Raises HandlerFailed when a handler raised: its events, and those after them, are left.
         """
         before = self.stats.events
         with (
@@ -151,7 +152,7 @@ class Consumer(LeaseLoop):
         return self.stats.events - before
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run the handlers on this event loop, and not on one of its own."""
+        """Run the handlers on this event loop, not on one that the consumer makes."""
         assert isinstance(self.executor, TaskExecutor)
         self.executor.loop = loop
 
@@ -163,7 +164,7 @@ class Consumer(LeaseLoop):
     # -- one round ------------------------------------------------------------------------------
 
     def round(self, connection: Connection) -> int:
-        """Read, hand over, take back, commit; answers how much was done."""
+        """Read, hand over, take back, commit.  Returns how much was done."""
         self.retrier.look_around(connection, self.assignment.look_at_leases())
         self.reader.read(connection, self._ear)
         done = self._hand_over(connection)
@@ -172,15 +173,15 @@ class Consumer(LeaseLoop):
         return done
 
     def heard(self, notices: Sequence[str]) -> None:
-        """Partitions have grown, as the database says."""
+        """The database says that these partitions have grown."""
         self.reader.heard(notices)
 
     def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
-        """Which of the leases that are asked back can be given back now."""
+        """Of the leases that are asked back: those that can be given back now."""
         return self.committer.let_go(connection, asked)
 
     def _hand_over(self, connection: Connection) -> int:
-        """Begin what can be begun; answers how much came to an end."""
+        """Begin the units that can begin.  Returns how much came to an end."""
         done, committed_at = self._settle(connection), self._clock()
         ready = [each for _, each in self.assignment.ready()]
         while ready and self.executor.free:
@@ -200,7 +201,7 @@ class Consumer(LeaseLoop):
         return done
 
     def _committed_between(self, connection: Connection, committed_at: float) -> float:
-        """A round over many partitions may take long; answers when something was committed last."""
+        """Commit within a long round over many partitions.  Returns the time of the last commit."""
         now = self._clock()
         if now - committed_at < self._slice_seconds:
             return committed_at
@@ -208,7 +209,7 @@ class Consumer(LeaseLoop):
         return now
 
     def _next(self, connection: Connection, each: InHand) -> Unit | None:
-        """The next unit of a partition that may be handed out."""
+        """The next unit of a partition that may be handed to a handler."""
         while not each.closed:
             unit = self.assignment.begin(each)
             if unit is None:
@@ -221,7 +222,7 @@ class Consumer(LeaseLoop):
     # -- outcomes -------------------------------------------------------------------------------
 
     def _settle(self, connection: Connection) -> int:
-        """Take back what has come; answers how many events that has brought forward."""
+        """Take back the outcomes that have come.  Returns how many events made progress."""
         done = 0
         for outcome in self.executor.arrived():
             try:
@@ -231,7 +232,7 @@ class Consumer(LeaseLoop):
         return done
 
     def _settled(self, connection: Connection, outcome: Outcome) -> int:
-        """Take back a unit; answers what it has brought forward.  StaleLease: nothing."""
+        """Take back a unit.  Returns how many events made progress: 0 when the lease is stale."""
         unit, error = outcome.unit, outcome.error
         self.stats.last_round = self._clock()
         if unit.work.closed:
@@ -258,7 +259,7 @@ class Consumer(LeaseLoop):
         return self.retrier.letter_ended(connection, unit, error, finished=finished)
 
     def _cut_off(self, unit: Unit, error: BaseException | None, outlived: bool) -> PenstockError:
-        """The loop's own connection went away under a handler: what to raise."""
+        """The loop's own connection was lost while a handler used it: the error to raise."""
         if outlived and unit.letter is None:
             error = OutlivedLease(
                 f"the work on {len(unit.events)} events took longer than the lease: {error}",
@@ -272,7 +273,10 @@ class Consumer(LeaseLoop):
     # -- handlers that take too long ------------------------------------------------------------
 
     def _give_up_overdue(self, connection: Connection) -> None:
-        """A thread cannot be ended: what hangs loses its lease, and can commit nothing."""
+        """Give up the lease of each handler that hangs, so that it can commit nothing.
+
+        Its thread cannot be ended.
+        """
         if self._overdue_seconds is None:
             return
         latest = self._clock() - self._overdue_seconds
@@ -305,7 +309,7 @@ class Consumer(LeaseLoop):
 
     @contextmanager
     def session(self, connection: Connection) -> Iterator[None]:
-        """What is in hand is read on this connection, and forgotten with it."""
+        """Events in hand are read on this connection, and forgotten when it ends."""
         with self._session(connection, read_ahead=self.reader.reads_ahead):
             yield
 
@@ -339,7 +343,10 @@ class Consumer(LeaseLoop):
         self.executor.wake.clear()
 
     def longest_rest(self) -> float:
-        """Until the next thing is due that nobody wakes us for: a handler that ends does."""
+        """How long the loop may rest: until the next thing is due.
+
+        Things that wake the loop are left out, such as the end of a handler.
+        """
         now = self._clock()
         due = [now + self._idle_seconds, *self.assignment.next_due(self.committer.every_seconds)]
         if self._overdue_seconds is not None:
@@ -375,14 +382,14 @@ def _delivered(keeper: Keeper, in_order: bool, unit: Unit, connections: Connecti
 
 
 def _ahead_rows(options: ConsumerOptions, *, is_inline: bool) -> int:
-    """How much is read ahead; where nothing is, the loop reads."""
+    """How many events are read ahead.  With 0, the loop reads between handlers."""
     if options.prefetch_rows is not None:
         return options.prefetch_rows
     return 0 if is_inline else PREFETCH_ROWS
 
 
 def _commit_seconds(options: ConsumerOptions, *, is_inline: bool) -> float:
-    """The slice of time that shares a commit."""
+    """The time between two commits."""
     if is_inline and options.commit_every_events is None:
         return min(options.commit_every_seconds, INLINE_COMMIT_SECONDS)
     return options.commit_every_seconds

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.leases.keeper import Keeper
 
 
-#: Where a transaction is: before the handler's block, in it, or behind it.
+#: Where a transaction is: before the handler's block, in it, or after it.
 _BEFORE, _WITHIN, _BEHIND = range(3)
 
 
@@ -39,7 +39,7 @@ class _At:
 
 
 class HandlerFailed(PenstockError):
-    """A handler raised, and nobody waits for the next attempt."""
+    """A handler raised, and this run does not wait for the next attempt."""
 
 
 class HandlerTimedOut(PenstockError):
@@ -55,7 +55,7 @@ class HandlerRolledBack(PenstockError):
 
 
 class Connections(Protocol):
-    """Where a handler gets its connection: the executor that runs it."""
+    """Gives a handler its connection; the executor that runs the handler is one."""
 
     @property
     def connection(self) -> Connection:
@@ -77,10 +77,9 @@ class Batch:
     ) -> None:
         self.events = unit.events
         self.lease = unit.work.lease
-        #: Whether the handler had a hand in the position: then the database is asked for it.
+        #: Whether the handler may have moved the position: then the database is asked for it.
         self.handed_over = False
-        #: Whether the last transaction came to nothing by no fault of the handler's: that was no
-        #: attempt.
+        #: Whether the last transaction failed, and not because of the handler: that was no attempt.
         self.disturbed = False
         self._unit = unit
         self._keeper = keeper
@@ -113,7 +112,7 @@ class Batch:
 
     @property
     def claimed(self) -> int:
-        """How far the handler believes to have committed."""
+        """How far the handler believes it has committed."""
         return self._after
 
     def transaction(self) -> Transaction:
@@ -160,7 +159,7 @@ class Batch:
         self._after = position
 
     def _parked(self, position: int) -> list[int]:
-        """What lies between, and has to wait behind its key."""
+        """The events in between that have to wait because their key is parked."""
         return [each for each in self._unit.parked if self._after < each <= position]
 
     def _before_commit(self) -> int:
@@ -184,7 +183,7 @@ class Batch:
 
     @contextmanager
     def work_on(self, position: int) -> Iterator[Connection]:
-        """The transaction of :meth:`transaction`, up to a position."""
+        """The transaction of :meth:`transaction`, committing up to a position."""
         with self._trying() as at:
             connection = self._used = self._connections.connection
             kind = sessions.of_connection(connection)
@@ -212,7 +211,7 @@ class Batch:
 
     @contextmanager
     def _trying(self) -> Iterator[_At]:
-        """What ends in an error has committed nothing; it may be nobody's fault."""
+        """Record that a block which ends in an error has committed nothing, and what caused it."""
         before, self._began = self._after, time.monotonic()
         self.disturbed, at = False, _At()
         try:
@@ -224,11 +223,11 @@ class Batch:
 
     @property
     def cut_off(self) -> bool:
-        """Whether the consumer's own connection is gone, and not one of the handler's."""
+        """Whether the consumer's own connection is lost, and not one of the handler's."""
         return self._used is not None and sessions.of_connection(self._used).is_closed(self._used)
 
     def outlived_lease(self, error: BaseException) -> bool:
-        """Whether it is gone because the transaction went on for too long."""
+        """Whether it is lost because the transaction took too long."""
         seconds = time.monotonic() - self._began if self._began else 0.0
         kind = sessions.of_connection(self._used)
         return kind.outlived_lease(error, seconds, self._keeper.member.lease_seconds)
@@ -243,7 +242,7 @@ class Delivery(Event):
 
     @classmethod
     def of(cls, event: Event, batch: Batch) -> Delivery:
-        """The event, in the hands of a handler."""
+        """The event as a handler gets it."""
         delivery = _new(cls)
         _set_place(delivery, event._place)
         _set_row(delivery, event._row)
@@ -262,7 +261,7 @@ class Delivery(Event):
 
     @property
     def events(self) -> list[Event]:
-        """Itself: :mod:`penstock.inbox` takes events and batches."""
+        """This event alone: :mod:`penstock.inbox` takes events and batches."""
         return [self]
 
     @property
@@ -273,7 +272,7 @@ class Delivery(Event):
     def transaction(self) -> Transaction:
         """A transaction that commits the block's writes and the position together, or neither.
 
-        See :meth:`Batch.transaction`; what came before this event was done before.
+        See :meth:`Batch.transaction`.  The events before this one are done by then.
         """
         return Transaction(self._batch, self.sequence)
 
@@ -323,9 +322,10 @@ class Transaction:
 
 
 def _is_disturbed(step: int, error: BaseException) -> bool:
-    """Whether a step of ours failed, and not the handler's.
+    """Whether a step of Penstock failed, and not one of the handler's.
 
-    What takes too long in COMMIT is what the handler has left to it, a deferred constraint say.
+    A COMMIT that takes too long counts as the handler's step: it does what the handler left to
+    it, a deferred constraint for example.
     """
     if step == _WITHIN or not database.is_passing(error):
         return False

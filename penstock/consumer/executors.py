@@ -1,7 +1,7 @@
-"""Who handles: the consumer's own thread, threads of their own, or tasks of an event loop.
+"""What runs the handlers: the consumer's own thread, other threads, or tasks of an event loop.
 
-Whoever it is, the consumer's thread hands over units and takes back outcomes; only it touches the
-position of what it did not hand over.  ``wake`` is set when an outcome has come.
+In each case the consumer's thread hands over units and takes back outcomes.  Only that thread
+touches the position of events that it did not hand over.  ``wake`` is set when an outcome has come.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ Clock = Callable[[], float]
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a unit; how many of its events are done stands in the unit."""
+    """What became of a unit.  The unit itself says how many of its events are done."""
 
     unit: Unit
     batch: Batch
     error: BaseException | None = None
-    #: The connection that it had of the consumer is gone.
+    #: The connection that the consumer gave it is lost.
     cut_off: bool = False
     outlived: bool = False
 
     @property
     def disturbed(self) -> bool:
-        """Whether the database kept the handler from its work, which took no longer than it may."""
+        """Whether the database failed the handler, and the handler was within its time."""
         return self.batch.disturbed and not self.outlived
 
 
 class Executor(ABC):
-    """So many units at once."""
+    """Runs up to so many units at once."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class Executor(ABC):
         return self.count - len(self.under_way)
 
     def submit(self, unit: Unit) -> None:
-        """Handle a unit; the outcome comes into the mailbox."""
+        """Handle a unit.  Its outcome comes into the mailbox."""
         unit.began = self._clock()
         self.under_way.append(unit)
         self._start(unit)
 
     def arrived(self) -> list[Outcome]:
-        """What has come."""
+        """The outcomes that have come."""
         came: list[Outcome] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -93,17 +93,17 @@ class Executor(ABC):
         return came
 
     def hanging(self, overdue: list[Unit]) -> list[Unit]:
-        """Of units that take too long, those whose own fault that is."""
+        """Of the units that take too long, those that cause it themselves."""
         return overdue
 
     def abandon(self, unit: Unit) -> bool:
-        """Wait no longer for a unit; False when it has ended meanwhile."""
+        """Stop waiting for a unit.  Returns False when it has ended meanwhile."""
         unit.abandoned = True
         self.under_way.remove(unit)
         return True
 
     def stranded(self) -> list[Unit]:
-        """Units that ended with another one that was abandoned, by no fault of their own."""
+        """Units that ended only because another one was abandoned."""
         return []
 
     wake: Wake
@@ -115,7 +115,7 @@ class Executor(ABC):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """While the block lasts; what is under way behind it is waited for no longer."""
+        """Run handlers while the block lasts.  After it, nothing waits for units under way."""
         self.wake = Wake()
         self._open()
         try:
@@ -166,7 +166,7 @@ class Executor(ABC):
                     unit.began = self._clock()
                     if self._is_over(unit, until):
                         break
-        except (Exception, SystemExit) as error:  # who leaves so has not handled it
+        except (Exception, SystemExit) as error:  # a handler that exits has not handled it
             return failed(unit, batch, error)
         return Outcome(unit, batch)
 
@@ -190,7 +190,7 @@ class InlineExecutor(Executor):
 
 
 class ThreadExecutor(Executor):
-    """Threads with connections of their own, opened when a handler first asks for one."""
+    """Threads, each with a connection that opens when a handler first asks for one."""
 
     def __init__(self, *given: Any, connect: Callable[[], Connection], **options: Any) -> None:
         super().__init__(*given, **options)
@@ -213,13 +213,13 @@ class ThreadExecutor(Executor):
             self._add()
 
     def _close(self) -> None:
-        """They end when what they have in hand is done."""
+        """Tell the threads to end after what they have in hand."""
         for _ in self._threads:
             self._tasks.put(None)
         self._threads.clear()
 
     def abandon(self, unit: Unit) -> bool:
-        """Another thread takes the place of the one that hangs, which cannot be ended."""
+        """Start another thread in place of the one that hangs, which cannot be ended."""
         with self._lock:
             if unit.abandoned:
                 return False

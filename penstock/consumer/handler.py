@@ -1,4 +1,4 @@
-"""How a handler is called: what it is, and what stands around it."""
+"""How a handler is called: its kind, and the middleware around it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _around(each: Middleware, call_next: Handler, delivered: Any) -> Any:
 
 
 def _refusing_coroutines(handler: Handler) -> Handler:
-    """A plain function that answers a coroutine has done nothing yet: that must not pass."""
+    """Refuse a plain function that returns a coroutine: it has done nothing yet."""
 
     def call(delivered: Any) -> None:
         answer = handler(delivered)

@@ -1,9 +1,9 @@
 """What a consumer has in hand of one partition, and how far it is done.  No input, no output.
 
-Events wait in lanes: one lane for the whole partition, or, where keys are worked on side by side,
-one for each key.  Of a lane nothing is begun before what came earlier in it is done, so a key keeps
-its order.  Lanes end in any order, and the position may only be committed up to ``done``: the end
-of the contiguous prefix, behind which nothing is unfinished.
+Events wait in lanes: one lane for the whole partition, or one for each key where several keys are
+worked on at once.  In a lane, no event begins before the earlier ones are done, so a key keeps its
+order.  Lanes end in any order.  The position may only be committed up to ``done``, the end of the
+contiguous prefix: all events up to there are finished.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _NONE = object()
 #: What is kept of an event beside its payload, roughly: row, key, headers, objects.
 OVERHEAD_BYTES = 700
-#: So many suspects go out together: sequences, as whoever comes behind a death counts them.
+#: How many suspects are handed out together.  Counted in sequences, as the next consumer counts
+#: them after a crash.
 SUSPECT_GROUP = 50
 
 
@@ -49,19 +50,19 @@ class Unit:
     events: list[Event]
     after: int
     through: int
-    #: How many of them are done; the handler's side counts, the consumer's side reads.
+    #: How many of them are done.  The handler's side counts, the consumer's side reads.
     done: int = 0
     #: When the event that is being handled was begun, by the monotonic clock.
     began: float = 0.0
-    #: Set when nobody waits for it any more.
+    #: Set when the consumer waits for it no longer.
     abandoned: bool = False
-    #: Sequences up to ``through`` whose keys wait: a commit parks them.
+    #: Sequences up to ``through`` whose keys are parked: a commit parks them as well.
     parked: tuple[int, ...] = ()
-    #: A dead letter that was handed out again, in place of events behind the position.
+    #: A redriven dead letter; the unit has it instead of events after the position.
     letter: Redriven | None = None
-    #: It may hold what ended an earlier consumer.
+    #: Whether it may hold an event that crashed an earlier consumer.
     careful: bool = False
-    #: What the consumer knew of the subscription when it was begun: one version for all of it.
+    #: The subscription's settings when the unit began: one version for the whole unit.
     policy: SubscriptionPolicy | None = None
 
 
@@ -82,21 +83,21 @@ class InHand:
         self.done = lease.position
         #: Everything up to here was read.
         self.read = lease.position
-        #: Nothing of it counts any more: the lease is gone.
+        #: The lease is lost: nothing done under it counts any more.
         self.closed = False
-        #: Handled since the last commit, and the time of the first of them.
+        #: Events handled since the last commit, and the time of the first of them.
         self.handled = 0
         self.first_done_at: float | None = None
         self.rows = 0
         self.bytes = 0
         self.under_way = 0
-        #: Up to here events may break their consumer: one group at a time, in order.
+        #: Events up to here may crash their consumer: handed out one group at a time, in order.
         self.careful_to = 0
-        #: Up to here each of them alone.
+        #: Events up to here are handed out each alone.
         self.alone_to = 0
         #: Events that have failed: each is handed out alone.
         self.alone: set[int] = set()
-        #: Nothing is begun or committed before: as many events are parked as may be.
+        #: Until then nothing begins or is committed, because the limit of parked events is reached.
         self.stands_until = 0.0
         self.letters: deque[Redriven] = deque()
         self.letter_under_way = False
@@ -109,13 +110,13 @@ class InHand:
         self._paused: dict[Hashable, float] = {}
         #: How many events of a lane are handed out at once, where one of them fails.
         self._limits = {} if limits is None else limits
-        #: Done, and something before them is not.
+        #: Done events that come after one that is not done.
         self._ahead: set[int] = set()
 
     def take(self, events: Sequence[Event], wanted: Callable[[Event], bool] | None = None) -> int:
-        """Events that were read behind ``read``; answers how many of them nobody wants.
+        """Take events that were read after ``read``.  Returns how many of them the filter drops.
 
-        Those are done: the position passes them.
+        Those count as done: the position passes them.
         """
         if not events:
             return 0
@@ -139,7 +140,7 @@ class InHand:
         return passed
 
     def begin(self, limit: int, now: float) -> Unit | None:
-        """At most so many events of a lane of which nothing is under way and that has no pause."""
+        """At most so many events of one lane that has nothing under way and no pause."""
         if self._paused:
             self._resume(now)
         lane = self._next_lane(now)
@@ -160,7 +161,7 @@ class InHand:
         return Unit(self, lane, events, self.committed, through, parked=parked)
 
     def begin_letter(self) -> Unit | None:
-        """The next dead letter that was handed out again; one at a time."""
+        """The next redriven dead letter; one at a time."""
         if self.letter_under_way or not self.letters:
             return None
         letter = self.letters.popleft()
@@ -169,14 +170,14 @@ class InHand:
         return Unit(self, _NONE, [letter.event], self.committed, self.committed, letter=letter)
 
     def end_letter(self) -> None:
-        """It came back."""
+        """The redriven dead letter came back."""
         self.letter_under_way = False
         self.under_way -= 1
 
     def end(self, unit: Unit, done: int, now: float, *, pause_until: float | None = None) -> None:
-        """The unit came back with its first ``done`` events done; the others are to be done again.
+        """The unit came back with its first ``done`` events done.  The others come again.
 
-        Until ``pause_until`` nothing of its lane is begun.
+        Nothing of its lane begins before ``pause_until``.
         """
         self.under_way -= 1
         finished, rest = unit.events[:done], unit.events[done:]
@@ -192,7 +193,7 @@ class InHand:
             self._ready.append(unit.lane)
 
     def was_committed(self, position: int) -> None:
-        """The position stands there in the database."""
+        """The database has this position now."""
         self.committed = position
         self._to_park = {each for each in self._to_park if each > position}
 
@@ -201,7 +202,7 @@ class InHand:
         return sorted(each for each in self._to_park if each <= position)
 
     def park(self, keys: frozenset[str]) -> None:
-        """Events of these keys wait: what is in hand of them is passed over and parked."""
+        """These keys are parked: their events in hand are passed over and parked."""
         self._parked_keys = keys
         for lane, waiting in list(self._lanes.items()):
             kept = [event for event in waiting if event.key not in keys]
@@ -220,11 +221,11 @@ class InHand:
                     self._ready.remove(lane)
 
     def narrow(self, unit: Unit) -> None:
-        """Hand out half as many events of its lane at once: one of them fails."""
+        """Hand out half as many events of its lane at once, because one of them fails."""
         self._limits[unit.lane] = max(1, (len(unit.events) - unit.done) // 2)
 
     def widen(self, unit: Unit) -> None:
-        """Hand out twice as many again: the unit went well."""
+        """Hand out twice as many again, because the unit succeeded."""
         limit = self._limits.get(unit.lane)
         if limit is not None:
             self._limits[unit.lane] = limit * 2
@@ -235,7 +236,7 @@ class InHand:
         return min(self._paused.values(), default=None)
 
     def drop_waiting(self) -> None:
-        """Forget what was not begun: somebody else will read it."""
+        """Forget events that were not begun: another consumer will read them."""
         for lane, waiting in list(self._lanes.items()):
             self.rows -= len(waiting)
             self.bytes -= _size(waiting)
@@ -246,7 +247,7 @@ class InHand:
         self._paused.clear()
 
     def _next_lane(self, now: float) -> Hashable:
-        """A lane that is ready; while care is needed, that of the event behind the position."""
+        """A lane that is ready.  With suspects, the lane of the first event after the position."""
         if now < self.stands_until:
             return _NONE
         if self.done < self.careful_to:
@@ -260,7 +261,7 @@ class InHand:
         return self._ready.popleft() if self._ready else _NONE
 
     def _together(self, waiting: deque[Event], most: int) -> int:
-        """How many of a lane may be handed out at once, as far as its first one goes."""
+        """How many of a lane may be handed out at once, judged by its first event."""
         first = waiting[0].sequence
         if first in self.alone or first <= self.alone_to:
             return 1
@@ -270,7 +271,7 @@ class InHand:
         return sum(event.sequence < end for event in islice(waiting, SUSPECT_GROUP))
 
     def _pass_over(self, events: Iterable[Event], kept: Iterable[Event]) -> set[int]:
-        """What is not kept is done; answers which that is."""
+        """Mark the events that are not kept as done.  Returns those events."""
         passed = {event.sequence for event in events}
         passed.difference_update(event.sequence for event in kept)
         self._ahead |= passed
@@ -308,7 +309,7 @@ class InHand:
         self._advance()
 
     def _advance(self) -> None:
-        """To the end of the contiguous prefix: a hole is an event that is not done."""
+        """Move ``done`` to the end of the contiguous prefix: a gap is an event that is not done."""
         while self.done + 1 in self._ahead:
             self.done += 1
             self._ahead.remove(self.done)

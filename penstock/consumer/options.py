@@ -23,7 +23,7 @@ P = ParamSpec("P")
 Self = TypeVar("Self")
 
 Handler = Callable[[Any], Any]
-#: ``middleware(delivered, call_next)`` stands around each call of the handler.
+#: ``middleware(delivered, call_next)`` wraps each call of the handler.
 Middleware = Callable[[Any, Handler], Any]
 
 
@@ -36,7 +36,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerOptions:
-    """How a consumer works; InvalidArgument for a value that it cannot have.
+    """How a consumer works.  A wrong value raises InvalidArgument.
 
     docs/consumers.md explains each with an example.
     """
@@ -45,22 +45,23 @@ class ConsumerOptions:
     handler: Handler | None = None
     #: Called with each :class:`penstock.Batch` instead.
     batch_handler: Handler | None = None
-    #: Its name among the consumers of the subscription; left out: host, process, a random part.
+    #: Its name among the consumers of the subscription.  Default: host, process, a random part.
     consumer_id: str | None = None
     #: Its share of the partitions, against the weights of the others.
     weight: float = 1.0
     #: Only these topics of the subscription.
     topics: Sequence[str] | None = None
-    #: How many events are read at once of a partition, and how many a batch has at most.
+    #: How many events are read at once from a partition, and how many a batch has at most.
     batch_size: int = 500
     #: How long to wait before the next look for events, where nothing wakes it.
     idle_seconds: float = 0.5
     #: How many handlers run at once: of different keys, or of batches of different partitions.
     concurrency: int = 1
-    #: Only events of these types, and with these headers; others are passed over.
+    #: Only events of these types, and with these headers.  Others are passed over.
     types: Collection[str] | None = None
     headers: Mapping[str, Any] | None = None
-    #: How much is read ahead, of all partitions together; 0: the loop reads between handlers.
+    #: How many events are read ahead, of all partitions together.  With 0 the loop reads itself,
+    #: between handlers.
     prefetch_rows: int | None = None
     prefetch_bytes: int = 64 * 1024 * 1024
     #: A position is committed when so many events are done, or so much time has passed.
@@ -68,15 +69,15 @@ class ConsumerOptions:
     commit_every_seconds: float = 1.0
     #: How long one call of a handler may take.
     handler_seconds: float | None = None
-    #: Stand around each call of the handler, the first one outermost.
+    #: They wrap each call of the handler, the first one outermost.
     middleware: Sequence[Middleware] = ()
-    #: Told which partitions came, with their positions; and which are about to go, or are lost.
+    #: Called with new partitions and their positions, and with those about to go or lost.
     on_assigned: Callable[[dict[TopicPartition, int]], Any] | None = None
     on_revoked: Callable[[list[TopicPartition]], Any] | None = None
-    #: A monotonic clock in seconds, and what draws the pauses between attempts.
+    #: A monotonic clock in seconds, and the source of randomness for pauses between attempts.
     clock: Callable[[], float] = time.monotonic
     rng: random.Random | None = None
-    #: The store that keeps leases and positions in place of the database, and how it shares out.
+    #: The store that keeps leases and positions instead of the database, and its way of sharing.
     coordination: str | None = None
     assign: str = "stealing"
 
@@ -110,12 +111,12 @@ class ConsumerOptions:
             )
 
     def given(self) -> dict[str, Any]:
-        """Each option by its name."""
+        """The value of each option, by name."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @property
     def by_key(self) -> bool:
-        """Whether keys of one partition are worked on side by side."""
+        """Whether handlers work on several keys of one partition at once."""
         return self.concurrency > 1 and self.batch_handler is None
 
     @property

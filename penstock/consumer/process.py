@@ -1,4 +1,4 @@
-"""What every long-running program of Penstock does: signals that drain, and logs as JSON lines."""
+"""What every long-running program of Penstock does: drain on signals, and log JSON lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def abort() -> None:
 
 
 def drain_on_signals(supervisor: Supervisor, again: Callable[[], None] = abort) -> None:
-    """The first SIGTERM or SIGINT makes the supervisor's wait() return; a further one aborts."""
+    """The first SIGTERM or SIGINT makes the supervisor's wait() return.  A second one aborts."""
     asked: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -39,19 +39,19 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 def extra_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given to a record as ``extra``."""
+    """The ``extra`` of a log record."""
     return {name: value for name, value in vars(record).items() if name not in _OWN}
 
 
 class TextLines(logging.Formatter):
-    """One line of text, with what was given as ``extra`` and with ``fields``."""
+    """One line of text a record, with its ``extra`` and with ``fields``."""
 
     def __init__(self, **fields: Any) -> None:
         told = "".join(f" {name}={value}" for name, value in fields.items())
         super().__init__(f"%(asctime)s %(levelname)s{told} %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The message, and behind it ``name=value`` of each extra."""
+        """The message, followed by ``name=value`` for each extra."""
         told = "".join(f" {name}={value}" for name, value in extra_of(record).items())
         return f"{super().formatMessage(record)}{told}"
 
@@ -64,7 +64,7 @@ class JsonLines(logging.Formatter):
         self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record with what was given as ``extra``."""
+        """The record as one line, with its ``extra``."""
         line: dict[str, Any] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
@@ -78,7 +78,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: str, form: str = "json", **fields: Any) -> None:
-    """On the standard error output as JSON lines or as text; ``fields`` say which process it is."""
+    """Log to standard error, as JSON lines or as text.  ``fields`` identify the process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(**fields) if form == "json" else TextLines(**fields))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

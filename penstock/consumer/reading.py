@@ -1,4 +1,4 @@
-"""Reading: by the loop itself, or ahead of it by a thread of its own."""
+"""Reading: the loop reads, or a separate thread reads ahead of it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from penstock.database import Connection, dialect
     from penstock.leases.keeper import Keeper
 
-#: So far may be read beyond an event that is not done: it would all come again after a crash.
+#: How far to read beyond an event that is not done: after a crash all of it would come again.
 MAX_AHEAD = 2_000
-#: Read so many of a partition while nobody knows how large its events are.
+#: How many events to read of a partition while their size is unknown.
 PROBE_ROWS = 16
-#: A poll brings batches of so many partitions: each poll costs as much as some hundred events.
+#: A poll reads batches of so many partitions: each poll costs as much as some hundred events.
 BATCHES_AT_ONCE = 4
-#: While a partition has no room, others are looked at again after so long.
+#: While one partition has no room, how long until the others are looked at again.
 FULL_PAUSE_SECONDS = 0.02
 
 
 class Reader:
-    """Fills what is in hand; with ``ahead_rows``, ahead of the work, so many rows at most."""
+    """Reads events into the assignment.  With ``ahead_rows``, reads ahead, at most so many rows."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class Reader:
         self._wanted = options.wanted()
         self._room = Room(self._bounds) if ahead_rows else None
         self._thread: ReadAhead | None = None
-        #: What was read to its end, and has not grown since, as far as was heard.
+        #: Partitions that were read to their end; no notice since then says that they have grown.
         self._read_out: dict[int, InHand] = {}
         self._asked_all_at = -math.inf
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether a thread of its own is to read."""
+        """Whether a separate thread reads."""
         return self._room is not None
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Let a thread read; ``wake`` is called when it has brought something."""
+        """Let a thread read.  It calls ``wake`` when it has read something."""
         self._thread = ReadAhead(
             self._connect,
             self._keeper.poll,
@@ -74,18 +74,18 @@ class Reader:
         self._thread.start()
 
     def stop(self) -> None:
-        """The thread ends, if there is one."""
+        """End the thread, if there is one."""
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
 
     def go_on(self) -> None:
-        """There is more room, or another partition: the thread looks again."""
+        """Let the thread look again: there is more room, or another partition."""
         if self._thread is not None:
             self._thread.changed.set()
 
     def read(self, connection: Connection, ear: dialect.Ear | None) -> None:
-        """Where the loop itself reads: what has nothing left in hand."""
+        """Read partitions that have nothing left in hand, where the loop itself reads."""
         if self._thread is not None:
             self._thread.require_well()
             return
@@ -101,12 +101,12 @@ class Reader:
             self._poll(connection, unread)
 
     def heard(self, notices: Sequence[str]) -> None:
-        """Partitions have grown, as the database says: also those that are held elsewhere."""
+        """The database says that these partitions have grown.  Some may be held elsewhere."""
         for grown in notices:
             try:
                 for partition_id in grown.split(","):
                     self._read_out.pop(int(partition_id), None)
-            except ValueError:  # "all", or what another login has said
+            except ValueError:  # "all", or text from another login
                 self._read_out.clear()
         self._keeper.heard(notices)
 
@@ -120,7 +120,7 @@ class Reader:
             self._read_out |= hands
 
     def _unread(self) -> list[tuple[InHand, Lease]]:
-        """What has nothing left in hand and may have grown, with the position to read behind."""
+        """Partitions with nothing in hand that may have grown, and the position to read after."""
         most = self._bounds.batch if self._by_key else 1
         return [
             (each, replace(lease, position=each.read))
@@ -131,7 +131,7 @@ class Reader:
         ]
 
     def _reads_wanted(self) -> Wanted:
-        """What the thread is to read next."""
+        """What the thread should read next."""
         assert self._room is not None
         ready = [each for _, each in self._assignment.ready()]
         with self._assignment.lock:
@@ -153,7 +153,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What may be in memory of all partitions together, and read at once of one of them."""
+    """How much may be in memory of all partitions together, and how much one read may bring."""
 
     rows: int
     bytes: int
@@ -163,7 +163,7 @@ class Bounds:
 class Room:
     """How much may be read of which partition.
 
-    Each has an equal share, so that one that is not worked off keeps no other one waiting.
+    Each has an equal share, so that a slow partition does not delay the others.
     """
 
     def __init__(self, bounds: Bounds) -> None:
@@ -180,7 +180,7 @@ class Room:
         least = full
         for each in hands:
             room = self._room(each, len(hands))
-            # Not for a few rows at a time; but an event that fits nowhere must come as well.
+            # Do not read a few rows at a time.  But an event larger than any room must come too.
             if not each.rows:
                 room = max(room, 1)
             if room >= (full + 1) // 2 or not each.rows:
@@ -189,12 +189,12 @@ class Room:
         return wanted, least
 
     def together(self, each: int) -> int:
-        """How many events of all partitions in one poll, whose answer is in memory twice."""
+        """How many events one poll may bring of all partitions; its result is in memory twice."""
         share = self._rows_of(self._bounds.bytes / BATCHES_AT_ONCE)
         return max(each, min(each * BATCHES_AT_ONCE, share))
 
     def learn(self, events: Sequence[Event], size: int) -> None:
-        """How large events are: the newest count most."""
+        """Learn how large events are.  The newest count most."""
         mean = size / len(events)
         self._mean = mean if self._mean is None else max(mean, (self._mean + mean) / 2)
 
@@ -212,12 +212,12 @@ class Wanted(NamedTuple):
     leases: list[tuple[InHand, Lease]]
     max_events: int
     max_each: int
-    #: A partition was left out for want of room.
+    #: Whether a partition was left out because it has no room.
     some_are_full: bool
 
 
 class ReadAhead(threading.Thread):
-    """Polls ahead until it is stopped; what it raised stands in ``error``."""
+    """Polls ahead until it is stopped.  ``error`` keeps what ended it."""
 
     def __init__(
         self,
@@ -243,19 +243,19 @@ class ReadAhead(threading.Thread):
         self._stopped = False
 
     def require_well(self) -> None:
-        """Raise what has ended it."""
+        """Raise the error that ended it, if there is one."""
         if self.error is not None:
             raise self.error
 
     def stop(self) -> None:
-        """End, and wait for it."""
+        """End the thread, and wait for it."""
         self._stopped = True
         self.changed.set()
         self.join()
         self.changed.close()
 
     def run(self) -> None:
-        """In the thread."""
+        """Poll until stopped; the thread runs this."""
         try:
             with self._connect() as connection:
                 self._read(connection)

@@ -1,8 +1,9 @@
-"""What fails: again after a pause, alone; in the end a dead letter, or a key that waits.
+"""Events that fail: each comes again after a pause, alone.  In the end it is a dead letter.
 
-The calls and their order are those of :mod:`penstock.dead_letters`.  Attempts are counted here, and
-in the database from the moment on that the event stands right behind the position: so they survive
-the consumer, also when the event is what ends it.
+Then its key may be parked too.  The calls and their order are those of
+:mod:`penstock.dead_letters`.  This module counts attempts.  The database counts them too, as soon
+as the event is the next one after the position.  So the count survives the consumer, even when the
+event crashes it.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: An event that is to be given up waits for what stands before it, and looks so often.
+#: An event to be given up waits for the events before it, and looks again this often.
 LOOK_SECONDS = 0.1
-#: Of groups that may break their consumer one is under way at a time; others look so often.
+#: One group of suspects is under way at a time.  The others look again this often.
 TURN_SECONDS = 0.01
-#: The pause after the database has kept a handler from its work, from and to.
+#: The first and the longest pause after the database has failed a handler.
 DISTURBED_SECONDS = (0.1, 1.0)
 
 
 class Retrier:
-    """Knows what to do when events fail, and which may have ended an earlier consumer."""
+    """Decides what to do when events fail, and knows which may have crashed an earlier consumer."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Retrier:
         options: ConsumerOptions,
     ) -> None:
         self.failures = Failures(options.rng or random.Random())
-        #: What is in force for the subscription, as of the last look.
+        #: The policy of the subscription, as last read.
         self.policy: SubscriptionPolicy | None = None
         self._assignment = assignment
         self._committer = committer
@@ -75,9 +76,9 @@ class Retrier:
         self._to_report = ""
 
     def look_around(self, connection: Connection, new: Sequence[InHand]) -> None:
-        """What is known of partitions that are new here; as often as a heartbeat, what changed.
+        """Read what is known of new partitions and, at every heartbeat, what has changed.
 
-        What is begun keeps the version of the policy that it was begun under.
+        A unit keeps the version of the policy that was in force when it began.
         """
         if new and self._keeper.in_database:
             self._look_at_new(connection, new)
@@ -86,14 +87,14 @@ class Retrier:
             self.policy = policies.subscription_policy(connection, self._keeper.member.subscription)
             self._looked_at = now
             if not self._keeper.in_database:
-                # To give an event up takes a lease in the database.
+                # Giving an event up needs a lease in the database.
                 self.policy = replace(self.policy, max_attempts=sys.maxsize)
                 return
             self._look_for_redriven(connection)
             self._report(connection)
 
     def _report(self, connection: Connection) -> None:
-        """The last error, for `penstock status`."""
+        """Report the last error, for `penstock status`."""
         if self._to_report:
             text, self._to_report = self._to_report, ""
             try:
@@ -105,7 +106,7 @@ class Retrier:
         leases = [each.lease for each in new]
         suspects = dead_letters.suspects(connection, self._keeper.member, leases)
         parked = dead_letters.parked_keys(connection, self._keeper.member.subscription, leases)
-        # So many events may a consumer have handed out and not committed.
+        # How many events a consumer may have handed out and not committed.
         in_flight = MAX_AHEAD if self._options.by_key else self._options.most_uncommitted
         for each in new:
             lease = each.lease
@@ -121,7 +122,7 @@ class Retrier:
         self._reader.go_on()
 
     def prepared(self, connection: Connection, unit: Unit) -> bool:
-        """Whether a unit that was begun may be handed out; else it is back, or given up."""
+        """Whether a unit that was begun may be handed out.  If not, it is back, or given up."""
         each, event = unit.work, unit.events[0]
         failing = self.failures.of(each.lease.partition_id, event.sequence)
         if failing is None and event.sequence > each.careful_to:
@@ -132,7 +133,7 @@ class Retrier:
             self._put_back(unit, failing.due)
             return False
         unit.careful = event.sequence <= each.careful_to
-        # It would be counted for the death of another one.
+        # A crash by another event would be counted against it.
         if unit.careful and self._careful_under_way():
             self._put_back(unit, self._clock() + TURN_SECONDS)
             return False
@@ -140,15 +141,15 @@ class Retrier:
         return not self._keeper.in_database or self._prepared_again(connection, unit, attempts)
 
     def _careful_under_way(self) -> bool:
-        """Whether something is being handled that may be what ended an earlier consumer."""
+        """Whether a handler works on an event that may have crashed an earlier consumer."""
         return any(unit.careful for unit in self._executor.under_way)
 
     def keep_what_is_done(self, connection: Connection) -> None:
-        """Should an event end the process, others are not to be counted that had been handled."""
+        """Commit what is done, so that a crash does not count against events already handled."""
         self._committer.commit_due(connection, idle=True)
 
     def _prepared_again(self, connection: Connection, unit: Unit, attempts: int) -> bool:
-        """The same for one that has failed, or that a consumer died of."""
+        """The same for an event that has failed, or that may have crashed a consumer."""
         assert unit.policy is not None
         each, event = unit.work, unit.events[0]
         now, most = self._clock(), unit.policy.max_attempts
@@ -157,7 +158,7 @@ class Retrier:
         try:
             if not self._is_next(connection, each, event.sequence):
                 if attempts < most:
-                    return True  # what stands before it is not done: nobody could count it
+                    return True  # an event before it is not done: the database could not count it
                 self._put_back(unit, now + LOOK_SECONDS)
                 return False
             if len(unit.events) > 1:
@@ -176,7 +177,7 @@ class Retrier:
         return False
 
     def _is_next(self, connection: Connection, each: InHand, sequence: int) -> bool:
-        """Whether the event stands right behind the position; commits what is done before it."""
+        """Whether the event is the next one after the position.  Commits what is done before it."""
         if each.done != sequence - 1:
             return False
         if each.committed < each.done:
@@ -184,18 +185,18 @@ class Retrier:
         return each.committed == sequence - 1
 
     def _begin_group(self, connection: Connection, unit: Unit) -> None:
-        """Should they end this consumer, the next one hands each of them out alone."""
+        """Record a group: if it crashes this consumer, the next one hands each event out alone."""
         sequence = unit.events[0].sequence
         dead_letters.begin_attempt(
             connection, self._keeper.member, unit.work.lease, sequence, uncounted=dead_letters.GROUP
         )
 
     def _count_attempt(self, connection: Connection, unit: Unit, attempts: int) -> int:
-        """Answers how many attempts there were before this one."""
+        """Count an attempt.  Returns how many there were before it."""
         lease, sequence = unit.work.lease, unit.events[0].sequence
         failing = self.failures.of(lease.partition_id, sequence)
         new = failing is None or not failing.on_record
-        # Of an event that is on record that counts nothing.
+        # For an event that is on record this adds nothing.
         again = dead_letters.GROUP if failing is not None and failing.spared else 0
         counted = dead_letters.begin_attempt(
             connection,
@@ -247,7 +248,7 @@ class Retrier:
         self._assignment.end(unit, 0, pause_until=until)
 
     def end(self, unit: Unit, pause_until: float | None = None) -> None:
-        """What is done of a unit is done; the rest comes again."""
+        """Take back a unit: its done events stay done, the rest comes again."""
         each = unit.work
         self._assignment.end(unit, unit.done, pause_until=pause_until)
         self.failures.succeeded(each.lease.partition_id, unit.events[: unit.done])
@@ -256,23 +257,23 @@ class Retrier:
         self._reader.go_on()
 
     def unit_done(self, connection: Connection, unit: Unit) -> int:
-        """It went well; answers how many events are done."""
+        """The unit succeeded.  Returns how many events are done."""
         self.end(unit)
         with self._assignment.lock:
             unit.work.widen(unit)
-        if unit.careful:  # what ends this process next is not to be counted for it as well
+        if unit.careful:  # so that the next crash does not count against it as well
             self.keep_what_is_done(connection)
         return unit.done
 
     def put_down(self, unit: Unit) -> None:
-        """What it has done is done, and the rest comes again; that was no attempt."""
+        """The done events of the unit stay done, and the rest comes again.  That was no attempt."""
         if unit.letter is not None:
             unit.work.end_letter()
         else:
             self.end(unit)
 
     def unit_disturbed(self, unit: Unit, error: BaseException) -> int:
-        """The database kept the handler from its work: the events come again, uncounted."""
+        """The database failed the handler: the events come again, and no attempt is counted."""
         self._note_failure(unit, error, ", which is no attempt")
         if unit.letter is not None:
             unit.work.end_letter()
@@ -283,9 +284,9 @@ class Retrier:
         return unit.done
 
     def unit_failed(self, unit: Unit, error: BaseException) -> int:
-        """Events of a unit failed; answers what is done, or nearer to be."""
+        """Events of a unit failed.  Returns how many events made progress."""
         left = len(unit.events) - unit.done
-        if left == 0:  # it raised behind its commit
+        if left == 0:  # it raised after its commit
             self._note_failure(unit, error, "")
             self.end(unit)
         elif self._by_batch and left > 1:
@@ -299,7 +300,7 @@ class Retrier:
         return unit.done
 
     def postpone_unit(self, unit: Unit, error: BaseException) -> None:
-        """The first event of it that is not done comes again after a pause, alone."""
+        """The first event that is not done comes again after a pause, alone."""
         event, now = unit.events[unit.done], self._clock()
         assert unit.policy is not None
         failing = self.failures.failed(
@@ -317,7 +318,7 @@ class Retrier:
         self._stats.timeouts += isinstance(error, HandlerTimedOut)
         event = unit.events[min(unit.done, len(unit.events) - 1)]
         place = f"{event.topic} partition {event.partition} sequence {event.sequence}"
-        # Not what it says: that can be a part of the payload.
+        # Not the error's text: that may contain a part of the payload.
         self._to_report = f"{type(error).__name__} at {place}{what_follows}"
         log.error(
             "handler failed at %s%s",
@@ -344,7 +345,7 @@ class Retrier:
     def letter_ended(
         self, connection: Connection, unit: Unit, error: BaseException | None, *, finished: bool
     ) -> int:
-        """A dead letter that was handed out again came back."""
+        """A redriven dead letter came back from its handler."""
         each, letter = unit.work, unit.letter
         assert letter is not None
         each.end_letter()
@@ -356,7 +357,7 @@ class Retrier:
                 reason = f"{type(error).__name__}: {error}"
                 dead_letters.fail_redriven(connection, self._keeper.member, letter, reason)
             self._look_at_parked(connection, each)
-        except NotRedriven as gone:  # finished before it raised, dropped, or taken by another one
+        except NotRedriven as gone:  # finished before it raised, dropped, or taken elsewhere
             log.warning("%s", gone)
         except StaleLease as stale:
             self._committer.lease_lost(each, stale)
@@ -374,14 +375,14 @@ class Failure:
     attempts: int = 0
     due: float = 0.0
     reason: str = ""
-    #: The database counts it too, for whoever holds the partition next.
+    #: Whether the database counts it too, for the next holder of the partition.
     on_record: bool = False
-    #: The attempt that is on record was none: the next one is counted in its place.
+    #: The recorded attempt did not count: the next one takes its place.
     spared: bool = False
 
 
 class Failures:
-    """What has failed here, under the policy of the subscription, by partition and sequence."""
+    """The events that failed here, under the subscription's policy, by partition and sequence."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -403,7 +404,7 @@ class Failures:
         policy: SubscriptionPolicy,
         now: float,
     ) -> Failure:
-        """Count an attempt that failed; an exhausted event is due at once, to be given up."""
+        """Count a failed attempt.  With no attempts left, the event is due now, to be given up."""
         found = self._failing.setdefault((partition_id, sequence), Failure())
         found.attempts += 1
         found.reason = f"{type(error).__name__}: {error}"
@@ -417,32 +418,32 @@ class Failures:
         found.attempts, found.on_record, found.spared = attempts, True, False
 
     def spare(self, partition_id: int, sequence: int) -> None:
-        """What was handed out came back by no fault of its own."""
+        """The event came back, and not because it failed: that was no attempt."""
         found = self._failing.get((partition_id, sequence))
         if found is not None:
             found.spared = found.on_record
 
     def forget_record(self, partition_id: int) -> None:
-        """The lease was lost: what was counted in the database may have been counted on."""
+        """The lease was lost: another consumer may have counted more attempts in the database."""
         for (place, _), found in self._failing.items():
             if place == partition_id:
                 found.on_record = False
 
     def succeeded(self, partition_id: int, events: Iterable[Event]) -> None:
-        """Events that are done, or given up, have no attempts any more."""
+        """Forget the attempts of events that are done, or given up."""
         if self._failing:
             for event in events:
                 self._failing.pop((partition_id, event.sequence), None)
 
 
 def _pause(attempt: int, policy: SubscriptionPolicy, rng: random.Random) -> float:
-    """Doubles from the first pause to the longest; ``jitter`` is the share that is drawn."""
+    """The pause, doubling from the first to the longest.  ``jitter`` is its random share."""
     first, longest = policy.first_backoff_seconds, policy.longest_backoff_seconds
     return doubled(attempt, first, longest) * (1.0 - policy.jitter * rng.random())
 
 
 def _alone_to(suspect: dead_letters.Suspect) -> int:
-    """Up to where each suspect is handed out alone, and counted, where they are in order."""
+    """In ordered work: the sequence up to which each suspect is handed out alone, and counted."""
     if suspect.sequence is None:
         return 0
     group_died = suspect.died and suspect.attempts == 0

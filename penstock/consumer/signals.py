@@ -1,4 +1,4 @@
-"""A consumer that is run without a `stop` ends by SIGINT (Ctrl-C) or SIGTERM: cleanly, once."""
+"""A consumer that runs without a `stop` ends cleanly at the first SIGINT (Ctrl-C) or SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stopped_by_signals(stop: threading.Event | None) -> Iterator[threading.Event]:
-    """The event that ends a run: the caller's, else one that signals set while the block runs."""
+    """The event that ends a run: the caller's, or one that signals set while the block runs."""
     if stop is not None:
         if not callable(getattr(stop, "is_set", None)) or _is_async(stop):
             raise InvalidArgument(
@@ -72,10 +72,10 @@ def stopped_by_signals_on_loop(stop: asyncio.Event | None) -> Iterator[asyncio.E
 
 @contextmanager
 def _handling(tell: Callable[[], object]) -> Iterator[bool]:
-    """Call `tell` at the first signal; False where signals are not ours to handle.
+    """Call `tell` at the first signal.  False where Penstock may not handle signals.
 
     Only the main thread may handle signals, and a handler that the application has set stays.  A
-    second signal does what it would have done without us: Ctrl-C twice ends at once.
+    second signal does what it would have done without Penstock: Ctrl-C twice ends at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield False
@@ -101,7 +101,7 @@ def _handling(tell: Callable[[], object]) -> Iterator[bool]:
 
 
 def _is_default(found: Any) -> bool:
-    """Whether nobody has set this handler but Python, or asyncio.run."""
+    """Whether this handler was set by Python or asyncio.run, and not by the application."""
     if found is signal.SIG_DFL or found is signal.default_int_handler:
         return True
     owner = getattr(getattr(found, "func", None), "__self__", None)

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 STARTED_AFTER_SECONDS = 5.0
 MAX_RESTART_SECONDS = 30.0
-#: After so long without a failure the next one counts as the first again.
+#: After so long without a failure, the next one counts as the first again.
 HEALTHY_AFTER_SECONDS = 60.0
 STUCK_AFTER_SECONDS = 300.0
 LOOK_SECONDS = 0.5
@@ -31,13 +31,14 @@ class _Running:
     restarts: int = 0
     error: str = ""
     attempt: int = 0
-    #: When it was last started or failed: while it waits to be started again it is not stuck.
+    #: When it was last started or failed.  A worker that waits for its next start is not stuck.
     turned: float = 0.0
 
 
 class Supervisor:
-    """A worker that fails while the daemon starts ends it; later it is started again, with backoff.
+    """Runs workers in threads.  A worker that fails is started again, with backoff.
 
+    But a worker that fails while the daemon starts ends the daemon.
     ``clock`` is a monotonic clock in seconds.
     """
 
@@ -72,10 +73,10 @@ class Supervisor:
         self._asked.put(None)
 
     def wait(self) -> None:
-        """Until somebody calls :meth:`stop` or a worker fails so that all must end.
+        """Wait until :meth:`stop` is called, or a worker fails so that all must end.
 
-        The kernel may give a signal to any thread, and only this one runs handlers: it has to wake
-        up by itself now and then.
+        The kernel may give a signal to any thread, but only this one runs handlers.  So it has to
+        wake up by itself now and then.
         """
         while True:
             with contextlib.suppress(queue.Empty):
@@ -84,7 +85,8 @@ class Supervisor:
     def drain(self, seconds: float) -> bool:
         """Ask every worker to finish what it has in hand, and wait for it.
 
-        False when one is still at work after ``seconds``; raises the failure that ended all.
+        Returns False when one is still at work after ``seconds``.  Raises the failure that ended
+        all.
         """
         self._stop.set()
         deadline = self._clock() + seconds
@@ -135,10 +137,11 @@ class Supervisor:
                 self._stop.wait(pause)
 
     def _ends_all(self, error: Exception, ran_seconds: float) -> bool:
-        """A start that fails must be seen by whoever started, and a wrong call will not heal.
+        """Whether this failure ends all workers.
 
-        Where it was right for a while, somebody has taken away what it was about (a subscription,
-        say), which must not end the others.
+        A failure at the start does, so that the operator sees it: a wrong call stays wrong.  A call
+        that was right for a while does not: somebody has removed what it needs, a subscription for
+        example, and that must not end the others.
         """
         if isinstance(error, UsageError) and ran_seconds < HEALTHY_AFTER_SECONDS:
             return True

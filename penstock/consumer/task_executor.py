@@ -1,4 +1,4 @@
-"""Handlers as tasks of an event loop: the caller's, or one in a thread of its own."""
+"""Handlers as tasks of an event loop: the caller's, or one in a separate thread."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A handler in an event loop that blocks cannot be cancelled: then it is given up after so long.
+#: A handler in a blocked event loop cannot be cancelled.  It is given up after so long.
 BLOCKED_LOOP_FACTOR = 2
-#: How long to wait for the end of an event loop.
+#: How long to wait until an event loop ends.
 CLOSE_SECONDS = 5.0
 
 
 class _LoopWasBlocked(Exception):
-    """A handler was cancelled long after its time: another one kept the event loop."""
+    """A handler was cancelled long after its time, because another one blocked the event loop."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class _LoopWasBlocked(Exception):
 
 
 class TaskExecutor(Executor):
-    """Tasks of an event loop: the caller's, or one in a thread of its own."""
+    """Runs handlers as tasks of an event loop: the caller's, or one in a separate thread."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TaskExecutor(Executor):
         self._idle_connections: list[Any] = []
         self._tasks: dict[asyncio.Task[None], Unit] = {}
         self._stranded: list[Unit] = []
-        # A question to the loop, whether it runs: when it was asked, its answer, and since when
+        # Asks the event loop whether it runs: when this was asked, the answer, and since when
         # it has answered.
         self._asked_at: float | None = None
         self._answered = threading.Event()
@@ -72,7 +72,7 @@ class TaskExecutor(Executor):
         )
 
     def _open(self) -> None:
-        """Start a loop where none was given."""
+        """Start an event loop where none was given."""
         if self.loop is None:
             self._open_loop()
 
@@ -84,7 +84,7 @@ class TaskExecutor(Executor):
         self._own_thread.start()
 
     def _close(self) -> None:
-        """End the loop if it is an own one."""
+        """End the event loop if this executor started it."""
         if self.loop is None:
             return
         if self._own_thread is not None:
@@ -96,14 +96,14 @@ class TaskExecutor(Executor):
         self.loop = None
 
     def _leave_loop(self) -> threading.Thread:
-        """Have the own loop end, as soon as it runs; answers its thread."""
+        """Have this executor's own event loop end, as soon as it runs.  Returns its thread."""
         assert self.loop is not None and self._own_thread is not None
         asyncio.run_coroutine_threadsafe(_wind_up(self._idle_connections), self.loop)
         left, self._own_thread, self._idle_connections = self._own_thread, None, []
         return left
 
     def hanging(self, overdue: list[Unit]) -> list[Unit]:
-        """A loop that is blocked keeps every handler waiting: it is the one that runs."""
+        """In a blocked event loop every handler waits: only the one that runs hangs."""
         assert self.loop is not None
         now = self._clock()
         if not overdue:
@@ -120,7 +120,7 @@ class TaskExecutor(Executor):
             running = asyncio.current_task(self.loop)
             blocking = [unit for task, unit in list(self._tasks.items()) if task is running]
             return blocking or overdue  # it may be a task that a handler has made
-        # What a loop that runs has not cancelled by then does not let itself be cancelled.
+        # The event loop runs, and the handler is still there: it refuses to be cancelled.
         return overdue if self._has_passed(self._runs_since, now) else []
 
     def _is_blocked(self, now: float) -> bool:
@@ -131,7 +131,7 @@ class TaskExecutor(Executor):
         return since is not None and now - since > self._handler_seconds
 
     def abandon(self, unit: Unit) -> bool:
-        """A loop that a handler blocks is left to it; what else was on it strands."""
+        """Leave a blocked event loop to the handler that blocks it.  Its other units strand."""
         if unit not in self.under_way:
             return False
         super().abandon(unit)
@@ -145,12 +145,12 @@ class TaskExecutor(Executor):
         return True
 
     def stranded(self) -> list[Unit]:
-        """What was under way on a loop that was left."""
+        """The units that were under way on an event loop that was left."""
         stranded, self._stranded = self._stranded, []
         return stranded
 
     def tell(self, callback: Callable[[Any], Any], said: Any) -> None:
-        """In the event loop, as a coroutine where it is one."""
+        """Call the function in the event loop; await it where it is a coroutine."""
 
         async def call() -> None:
             answer = callback(said)
@@ -162,7 +162,7 @@ class TaskExecutor(Executor):
 
     @asynccontextmanager
     async def async_connection(self) -> AsyncIterator[Any]:
-        """A psycopg.AsyncConnection of the consumer's, kept for the next one."""
+        """A psycopg.AsyncConnection of the consumer, kept for the next unit."""
         if self._idle_connections:
             connection = self._idle_connections.pop()
         else:
@@ -179,7 +179,7 @@ class TaskExecutor(Executor):
 
     def _start(self, unit: Unit) -> None:
         assert self.loop is not None
-        unit.began = math.inf  # not before the loop comes to it
+        unit.began = math.inf  # not before the event loop runs it
         asyncio.run_coroutine_threadsafe(self._run(unit), self.loop)
 
     async def _run(self, unit: Unit) -> None:
@@ -201,11 +201,11 @@ class TaskExecutor(Executor):
             outcome = Outcome(unit, batch)
         except _LoopWasBlocked as late:
             log.warning("%s", late)
-            outcome = Outcome(unit, batch)  # what is not done of it comes again
+            outcome = Outcome(unit, batch)  # its events that are not done come again
         except (Exception, SystemExit) as error:
             outcome = failed(unit, batch, error)
         except asyncio.CancelledError:
-            # The application has cancelled it: the event comes again.
+            # The application cancelled it: the event comes again.
             outcome = Outcome(unit, batch, HandlerTimedOut("the handler was cancelled"))
         self._post(outcome)
 
@@ -234,7 +234,7 @@ class TaskExecutor(Executor):
                 await called
         except TimeoutError as error:
             if not limit.expired():
-                raise  # a time limit of the handler's own
+                raise  # the handler's own time limit
             late = time.monotonic() - begun - self._handler_seconds
             if late > self._handler_seconds * (BLOCKED_LOOP_FACTOR - 1):
                 raise _LoopWasBlocked(late) from error
@@ -251,7 +251,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _wind_up(connections: list[Any]) -> None:
-    """End what a loop still does, and then the loop."""
+    """End the tasks of an event loop, and then the loop."""
     loop = asyncio.get_running_loop()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for each in others:

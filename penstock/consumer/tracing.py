@@ -13,7 +13,7 @@ from penstock.publishing.tracing import API, NAMES, propagator
 def around_handlers(subscription: str, *, is_async: bool) -> Callable[..., Any] | None:
     """A middleware with a span for each event or batch; None where OpenTelemetry is not in use.
 
-    The span of an event goes on with its publisher's trace; that of a batch is linked to them.
+    The span of an event continues its publisher's trace.  That of a batch links to those traces.
     """
     if sys.modules.get(API) is None:
         return None

@@ -13,7 +13,7 @@ from penstock.leases.loop import LeaseLoop, LoopStats
 
 logger = logging.getLogger(__name__)
 
-#: How long a consumer waits for the lease of an earlier run of its id to end.
+#: How long a consumer waits for the membership of an earlier run with its id to end.
 REJOIN_SECONDS = 60.0
 REJOIN_PAUSE = 0.5
 
@@ -23,33 +23,33 @@ class Worker(Protocol):
 
     @property
     def name(self) -> str:
-        """What log lines and metrics call it."""
+        """Its name in log lines and metrics."""
 
     def run(self, stop: threading.Event) -> None:
-        """Work until ``stop`` is set; an exception is a failure and the worker is started again."""
+        """Work until ``stop`` is set.  An exception is a failure: the worker is started again."""
 
     def last_turn(self) -> float:
-        """When the loop last went round, by the monotonic clock."""
+        """When the loop last finished a round, by the monotonic clock."""
 
     def counters(self) -> dict[str, float]:
-        """What it has done since the start, by metric name."""
+        """What the worker has done since its start, by metric name."""
 
 
 class ConsumerWorker:
-    """A :class:`penstock.Consumer`, made anew for every start, with its figures kept."""
+    """Runs a :class:`penstock.Consumer`, a new one for every start, and keeps its figures."""
 
     prefix = "consumed"
 
     def __init__(self, name: str, make: Callable[[], LeaseLoop]) -> None:
         self.name = name
         self._make = make
-        # Both in one, so that a scrape between them does not count the same events twice.
+        # Both in one tuple, so that a scrape in between does not count the same events twice.
         self._state: tuple[LeaseLoop | None, dict[str, float]] = (None, {})
 
     def run(self, stop: threading.Event) -> None:
         """Consume until told to stop.
 
-        A run of the same id that was killed counts as running until its lease ends: wait for that.
+        A killed run of the same id counts as running until its time ends, so wait for that.
         """
         give_up = time.monotonic() + REJOIN_SECONDS
         while True:
@@ -80,7 +80,7 @@ class ConsumerWorker:
         return {name: value + before.get(name, 0.0) for name, value in now.items()}
 
     def gauges(self) -> dict[str, float]:
-        """What it holds, and for how long the database has not heard of it."""
+        """What it holds, and how long ago the database last heard from it."""
         consumer, _ = self._state
         if consumer is None:
             return {}

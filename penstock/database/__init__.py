@@ -1,6 +1,6 @@
 """All that knows what kind of database it is: connections, statements, dialects, migrations.
 
-Other folders write ``database.call(connection, "name", ...)``; it stands in
+Other folders write ``database.call(connection, "name", ...)``; the function is defined in
 :mod:`penstock.database.calls`.
 """
 

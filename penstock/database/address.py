@@ -1,8 +1,8 @@
 """What an address of a database says, and how much of it may be shown.
 
-Only the host, the port and the name of the database ever appear in an error, a log or on a page.
-User, password and options do not: where an address is written wrongly, nobody can tell which part
-is which, so nothing of it is shown.
+Only the host, the port and the name of the database ever appear in an error, in a log or on a page.
+User, password and options do not.  When an address is malformed, it is not certain which part is
+the password, so nothing of it is shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 from penstock.errors import ConfigurationError
 
-#: What stands in the place of an address that cannot be read, or of a part that is not shown.
+#: Shown in place of an address that cannot be read, or of a part that is not shown.
 HIDDEN = "***"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _HOST = r"(?:\[[0-9A-Za-z:.%]*\]|[\w.%~-]*)(?::[0-9]{0,5})?"
@@ -31,7 +31,7 @@ HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The parts of a URL, as they are written; `place` is what may be shown."""
+    """The parts of a URL, as they are written; only `place` may be shown."""
 
     scheme: str
     user: str | None = field(repr=False)
@@ -72,7 +72,7 @@ def without_secrets(url: str, text: str) -> str:
     place = shown(url)
     for secret in sorted(_secrets(url) - {""}, key=len, reverse=True):
         if secret == place or re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", place):
-            continue  # what is shown anyway
+            continue  # this part may be shown
         if len(secret) >= _ANYWHERE:
             found = found.replace(secret, HIDDEN)
         found = re.sub(rf"(['\"]){re.escape(secret)}\1", rf"\1{HIDDEN}\1", found)
@@ -98,7 +98,7 @@ def _read(url: str) -> Address | None:
 
 
 def _secrets(url: str) -> set[str]:
-    """Every part that is not shown, as it is written and as it is meant."""
+    """Every part that is not shown, as it is written in the URL and decoded."""
     if "://" not in url:
         return {value.strip("'") for name, value in _PAIR.findall(url) if name not in _SHOWN}
     address = _read(url)

@@ -40,7 +40,7 @@ class _Psycopg(Door):
         import psycopg
 
         kind = self.connection.cursor_factory
-        if issubclass(kind, psycopg.AsyncRawCursor):  # knows no named parameters
+        if issubclass(kind, psycopg.AsyncRawCursor):  # it takes no named parameters
             kind = psycopg.AsyncCursor
         async with kind(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
             await cursor.execute(sql, binds or None)
@@ -55,7 +55,7 @@ class _Asyncpg(Door):
 
 
 class _Sqlalchemy(Door):
-    """SQLAlchemy's AsyncConnection: it has to know that a transaction begins."""
+    """SQLAlchemy's AsyncConnection, which must be told that a transaction begins."""
 
     def driver_connection(self) -> Any:
         return self.connection.sync_connection.connection.driver_connection
@@ -95,7 +95,7 @@ async def door_of(connection: Any) -> Door:
 
 
 async def run(door: Door, steps: Steps[T]) -> T:
-    """Do what the steps ask for, one statement after the other; returns what they return."""
+    """Run the statements that the steps ask for, one after the other; returns their result."""
     try:
         call = next(steps)
         while True:
@@ -111,7 +111,7 @@ async def run(door: Door, steps: Steps[T]) -> T:
 
 
 async def run_on(connection: Any, steps: Steps[T]) -> T:
-    """The same on a connection that was given."""
+    """The same on a connection, for which it finds the door."""
     return await run(await door_of(connection), steps)
 
 

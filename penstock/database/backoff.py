@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: the pauses of all that tries again."""
+"""How long to wait before the next attempt: the pauses of everything that retries."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 
 #: The longest pause between two attempts to connect.
 MAX_RECONNECT_SECONDS = 10.0
-#: The shortest pause and the first longest one of what tries again until it succeeds.
+#: For retries that go on until they succeed: the shortest pause, and the longest first pause.
 _SHORTEST_SECONDS, _FIRST_SECONDS = 0.1, 1.0
-#: A pause that doubles so often is longer than any setting allows.
+#: A pause that has doubled this often is longer than any setting allows.
 _MOST_DOUBLINGS = 40
 
 

@@ -2,8 +2,9 @@
 
 :func:`call` works on a psycopg or PyMySQL connection, a SQLAlchemy Connection or Session, and any
 other DB-API connection.  It joins the caller's transaction and never begins, commits or rolls back
-one.  Only where there is none, because a MySQL connection commits by itself, a call that changes
-something is one: procedures are not atomic by themselves, as functions of PostgreSQL are.
+one.  There is one exception.  On a MySQL connection that commits by itself, a call that changes
+something runs in a transaction of its own.  Unlike PostgreSQL's functions, MySQL's procedures are
+not atomic by themselves.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-#: Shutdowns, and the time limits that end a session (as a lease that runs out does).
+#: Shutdowns, and the time limits that end a session (for example when its lease runs out).
 _SESSION_ENDED = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
-#: The same of MySQL and MariaDB, and what their drivers say of a connection that is gone.
+#: The same for MySQL and MariaDB, and their drivers' errors for a connection that is gone.
 _CONNECTION_LOST = frozenset(
     {0, 1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031}
 )
 _CLIENT_ERRORS = range(2000, 2100)
-#: Deadlocks, locks that were not had in time, and on MariaDB a row newer than the snapshot.
+#: Deadlocks, waits for a lock that took too long, and on MariaDB a row newer than the snapshot.
 _CONTENTION = frozenset({"40P01", "55P03", 1020, 1205, 1213})
 _NOTICES_FULL = "54000"  # program_limit_exceeded
 #: Ended by a limit of time or by an operator.
 _CANCELLED = frozenset({"57014", 1317, 1969, 3024})
-#: No serial order; and a pooler's other session.
+#: Serialization failures, and statements that a pooler sent to another session.
 _PASSING = frozenset({"40001", "26000", "42P05"}) | _CANCELLED
 _INSUFFICIENT_RESOURCES = "53"
 
@@ -61,7 +62,7 @@ def connect(
 ) -> Connection:
     """A connection to ``url``, or to the database that the environment names.
 
-    psycopg's for PostgreSQL, which the type says; PyMySQL's for MySQL and MariaDB.
+    psycopg's for PostgreSQL, as the type says; PyMySQL's for MySQL and MariaDB.
     """
     url = url or config.database_url()
     with reconnect.turn():
@@ -87,7 +88,7 @@ def call(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
 
 
 def call_events(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:
-    """The same for a statement that answers events, to be decoded by :class:`penstock.Event`."""
+    """The same for a statement that returns events, to be decoded by :class:`penstock.Event`."""
     return _call(connection, name, binds, raw=True)
 
 
@@ -131,7 +132,7 @@ def _execute(
 
 @contextmanager
 def typed_errors(schema: str | None = None) -> Iterator[None]:
-    """Driver errors that are Penstock's become typed ones, all others pass untouched."""
+    """Driver errors that are Penstock's become typed ones; all others pass unchanged."""
     try:
         yield
     except PenstockError:
@@ -151,7 +152,7 @@ def dialect_of(connection: Any) -> str:
 
 
 def database_key(connection: Any) -> tuple[str, ...] | None:
-    """Which database the connection is open to, for caches; None when it cannot be told."""
+    """Which database the connection is open to, for caches; None when that is not known."""
     inner = driver_connection(connection)
     try:
         return _keys[inner]
@@ -183,10 +184,10 @@ def is_unavailable(error: BaseException) -> bool:
 
 
 def is_contention(error: BaseException) -> bool:
-    """Whether a driver error says that another transaction was in the way: it may pass next time.
+    """Whether a driver error says that another transaction interfered: a retry may succeed.
 
-    The database has rolled back at least the statement; at a deadlock, and where a snapshot was too
-    old for MariaDB, the whole transaction.
+    The database has rolled back at least the statement.  After a deadlock, or when a snapshot was
+    too old for MariaDB, it has rolled back the whole transaction.
     """
     if isinstance(error, TransactionRolledBack):
         return True
@@ -199,14 +200,15 @@ def is_without_notice(error: BaseException) -> bool:
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether a driver error says that a limit of time, or an operator, has ended the statement."""
+    """Whether a driver error says that a time limit or an operator has ended the statement."""
     return (errno_of(error) or sqlstate_of(error)) in _CANCELLED
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the database's state is at fault, and not what was asked of it.
+    """Whether the error comes from the database's present state and not from the call.
 
-    It cannot be reached, takes no more connections, has ended the statement, was in contention.
+    The database cannot be reached, takes no more connections, has ended the statement, or another
+    transaction interfered.
     """
     if isinstance(error, (DatabaseUnavailable, NoDiskSpace)):
         return True

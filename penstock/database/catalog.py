@@ -1,6 +1,6 @@
 """The SQL files: named client statements, numbered migrations and the functions.
 
-In a checkout the files lie in ``sql/`` beside this package, in the installed wheel inside it.
+In a checkout the files are in ``sql/`` beside this package, in the installed wheel inside it.
 They are read through :mod:`importlib.resources`, so they are found inside a zipped package too.
 """
 
@@ -19,8 +19,8 @@ from penstock.errors import DEFAULT_SCHEMA, InvalidArgument, PenstockError
 
 _BLOCK = re.compile(r"^-- name: *(\S+) *$", re.MULTILINE)
 _BIND = re.compile(r"%\((\w+)\)s")
-#: What a comment of a MySQL statement says to the program: `-- json: 3` (a place), `-- reads only`,
-#: `-- limits the session`.
+#: The comments of MySQL statements that this program reads: `-- json: 3` (the index of a column),
+#: `-- reads only`, `-- limits the session`.
 _JSON = re.compile(r"json: (\d+(?:, \d+)*)")
 _READS = "reads only"
 _LIMITS = "limits the session"
@@ -39,11 +39,11 @@ class Statement:
     about: str
     text: str
     binds: frozenset[str]
-    #: Places of the columns that come as JSON text and are lists.
+    #: Indexes of the columns that come as JSON text and stand for lists.
     json: frozenset[int] = frozenset()
     #: It changes nothing, so it needs no transaction.
     reads: bool = False
-    #: It leaves the session with a time limit that is meant for its transaction.
+    #: It sets a time limit that is meant for its transaction but stays with the session.
     limits: bool = False
 
 
@@ -87,7 +87,7 @@ def statement(dialect: str, name: str, schema: str = DEFAULT_SCHEMA) -> Statemen
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    """The named blocks of one file as they stand there: name and text, comments included."""
+    """The named blocks of one file, unchanged: name and text, comments included."""
     _, *parts = _BLOCK.split(text)
     return [(name, body.strip()) for name, body in zip(parts[::2], parts[1::2], strict=True)]
 
@@ -145,7 +145,7 @@ def _migration(file: Traversable) -> Migration:
 def functions(dialect: str) -> Functions:
     """The repeatable files, which are applied again whenever one of them has changed.
 
-    Their markers are written out, so that the checksum is that of what the database gets.
+    Their markers are expanded, so the checksum covers the text that the database gets.
     """
     found = tuple(
         (file.name, _expanded(dialect, file.name, file.read_text("utf-8").replace("\r\n", "\n")))
@@ -159,7 +159,7 @@ def _expanded(dialect: str, file: str, text: str) -> str:
 
 
 def _folder(dialect: str) -> Traversable:
-    # The wheel's own folder first: a stranger's package may be called `sql` as well.
+    # The wheel's own folder first: another package may be called `sql` too.
     for root in (files("penstock") / "sql", Path(__file__).parents[2] / "sql"):
         if (root / dialect).is_dir():
             return root / dialect

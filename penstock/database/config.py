@@ -21,7 +21,7 @@ _DIALECTS = {
     "mysql": "mysql",
     "mariadb": "mysql",
 }
-#: The addresses of logs in memory, of penstock.testing; no environment names one.
+#: The kind of address of a log in memory (penstock.testing); no environment names one.
 _TESTING = "testing"
 _SCHEMES = {"postgres": "postgresql", "mysql": "mysql"}
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306}

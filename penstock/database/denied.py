@@ -1,6 +1,6 @@
-"""What the database refuses a login, as a typed error that says which role it needs.
+"""A missing right of a login, as a typed error that says which role the login needs.
 
-Only what concerns Penstock's own schema: what an application may not do elsewhere is its matter.
+Only rights in Penstock's own schema count.  Other refusals are left to the application.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from penstock.database import catalog
 from penstock.errors import NotInRole, PenstockError, driver_error, errno_of, sqlstate_of
 
 _POSTGRES_DENIED, _POSTGRES_NO_OBJECT = "42501", "42704"
-#: On a database, a table, a column, a procedure.
-_MYSQL_ROUTINE = 1370
-_MYSQL_DENIED = frozenset({1044, 1142, 1143, _MYSQL_ROUTINE})
+_MYSQL_DATABASE, _MYSQL_ROUTINE = 1044, 1370
 _MARIADB_NO_ROLE, _MYSQL_NO_ROLE = 1959, 3523
-#: What PostgreSQL names: "permission denied for function publish".
+#: PostgreSQL's message, for example "permission denied for function publish".
 _REFUSED = re.compile(r"permission denied for (schema|function|procedure|table|sequence) \"?(\w+)")
 _ACCOUNT = re.compile(r" (?:to|for) user ['`][^'`]*['`](?:@['`][^'`]*['`])?")
 _LISTED = re.compile(r"'(\w+)'(?: AS role)?, '([^']*)'")
@@ -35,8 +33,8 @@ def translated(error: BaseException, schema: str) -> PenstockError | None:
         kind, name = (found[1], found[2]) if found else ("", "")
         ours = name == schema if kind == "schema" else name in _functions("postgres")
         return _refused(first, schema, "postgres", name) if ours else None
-    if number in _MYSQL_DENIED and re.search(rf"[`'\"]{schema}[`'\".]", first):
-        # Not in the server's words, which name the user.
+    if number in {_MYSQL_DATABASE, _MYSQL_ROUTINE} and re.search(rf"[`'\"]{schema}[`'\".]", first):
+        # The server's own message is not passed on, because it names the user.
         found = re.search(rf"{schema}[`'\"]?\.[`'\"]?(\w+)", first)
         name = found[1] if found and number == _MYSQL_ROUTINE else ""
         what = f"procedure {name}" if name else f"database {schema}"
@@ -45,7 +43,7 @@ def translated(error: BaseException, schema: str) -> PenstockError | None:
 
 
 def without_user(said: str) -> str:
-    """What MySQL or MariaDB says, without the account that it names."""
+    """The message of MySQL or MariaDB, without the account that it names."""
     return _ACCOUNT.sub("", said)
 
 

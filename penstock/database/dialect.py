@@ -1,4 +1,4 @@
-"""What every dialect can do."""
+"""What every dialect must be able to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = tuple[Any, ...]
 
 
 class Dialect(Protocol):
-    """One kind of database; stateless, and nothing of a driver is imported before it is needed."""
+    """One kind of database; stateless.  It imports its driver only when it is needed."""
 
     name: str
 
@@ -36,19 +36,19 @@ class Dialect(Protocol):
         ...
 
     def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
-        """Run one statement on any kind of connection; all rows that it answers."""
+        """Run one statement on any kind of connection; returns all rows."""
         ...
 
     def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
-        """The same for rows of events, whose ids and times may come as the driver has them."""
+        """The same for rows of events, whose ids and times may still be in the driver's form."""
         ...
 
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
-        """The rows of a named statement with the values that the other dialects give too."""
+        """The rows of a named statement, with values of the same types on every dialect."""
         ...
 
     def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
-        """Around a statement: wholly or not at all, outside of a transaction too."""
+        """Makes the statement in its block atomic, even outside of a transaction."""
         ...
 
     def key(self, driver: Any) -> tuple[str, ...] | None:
@@ -56,12 +56,12 @@ class Dialect(Protocol):
         ...
 
     def out_of_range(self, error: BaseException) -> str | None:
-        """What the database says when a number does not fit; None for every other error."""
+        """The database's message when a number does not fit; None for every other error."""
         ...
 
 
 def unavailable(url: str, error: BaseException, hint: str) -> PenstockError:
-    """The server could not be reached; of the address only where it is."""
+    """The error when the server cannot be reached; it shows only the place of the address."""
     text = address.without_secrets(url, str(error) or type(error).__name__)
     return DatabaseUnavailable(
         f"cannot connect to {address.shown(url)}: {text}",
@@ -70,7 +70,7 @@ def unavailable(url: str, error: BaseException, hint: str) -> PenstockError:
 
 
 def tuples(rows: Iterable[Any]) -> list[Row]:
-    """Rows as a cursor gives them, which may be one that makes dictionaries."""
+    """A cursor's rows as tuples, also when the cursor makes dictionaries."""
     found = list(rows)
     if found and isinstance(found[0], Mapping):
         return [tuple(row.values()) for row in found]
@@ -78,7 +78,7 @@ def tuples(rows: Iterable[Any]) -> list[Row]:
 
 
 def on_sqlalchemy(connection: Any) -> bool:
-    """Whether the connection is SQLAlchemy's, which has to know that a transaction begins."""
+    """Whether the connection is SQLAlchemy's, which must be told that a transaction begins."""
     return hasattr(connection, "exec_driver_sql")
 
 
@@ -90,7 +90,7 @@ class Work(Protocol):
         ...
 
     def is_broken(self, connection: Any) -> bool:
-        """Whether a transaction was rolled back under its block, which passed that over."""
+        """Whether the transaction was rolled back while its block ignored the error."""
         ...
 
     def is_closed(self, connection: Any) -> bool:
@@ -98,30 +98,30 @@ class Work(Protocol):
         ...
 
     def commits_by_itself(self, connection: Any) -> bool:
-        """Whether a statement is committed with its end: no transaction is open."""
+        """Whether each statement commits when it ends, because no transaction is open."""
         ...
 
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
-        """Whether the server ended a session whose transaction went on for too long."""
+        """Whether the server ended the session because its transaction took too long."""
         ...
 
     def listen(self, connection: Any) -> Ear:
-        """Hear from now on what is sequenced."""
+        """Begin to hear which partitions get events."""
         ...
 
 
 class Ear(Protocol):
-    """What a connection hears of partitions that grew: of each pass their ids, or "all"."""
+    """What a connection hears of partitions that got events: for each pass their ids, or "all"."""
 
     @property
     def is_told(self) -> bool:
-        """Whether it is sure to hear: else only a look tells what there is."""
+        """Whether it is certain to hear of new events.  If not, the caller has to poll."""
         ...
 
     def heard(self) -> list[str]:
-        """What was said since it was asked last; waits for nothing."""
+        """What was heard since the last call; does not wait."""
         ...
 
     def wait(self, most_seconds: float, wake: Wake) -> list[str]:
-        """The same; while there is nothing, until ``wake`` is set, and at most so long."""
+        """The same, but waits for it: until ``wake`` is set, and at most this long."""
         ...

@@ -2,11 +2,11 @@
 
 Numbered migrations run once each and are never edited: their checksums are recorded.  The functions
 are repeatable: all of them are applied whenever one has changed.  On PostgreSQL each step is a
-transaction; MySQL commits with every statement, so there each one can be repeated.  Migrations are
-expand/contract, so the version before works on the new schema; one that ends this says so
-(``-- oldest program: NNNN``).
+transaction.  MySQL commits with every statement, so there each statement can be repeated.
+Migrations expand first and contract later, so the version before works on the new schema.  A
+migration on which older programs no longer work says so (``-- oldest program: NNNN``).
 
-How a step is run is the dialect's: :mod:`penstock.database.postgres.migrate` and
+How a step is run depends on the dialect: :mod:`penstock.database.postgres.migrate` and
 :mod:`penstock.database.mysql.migrate`.
 """
 
@@ -42,8 +42,8 @@ DIALECT = "postgres"
 LOCK_WAIT_SECONDS = 60.0
 
 _INSUFFICIENT_PRIVILEGE = "42501"
-#: Of MySQL: on a database, a user's right, a table, a procedure; and to make functions while the
-#: binary log is on.
+#: MySQL's refusals: on a database, of a user's right, on a table, on a procedure, and to make
+#: functions while the binary log is on.
 _ACCESS_DENIED = frozenset({1044, 1142, 1227, 1370, 1419})
 _NO_FUNCTIONS = 1419
 _CALL_REFUSED = "execute command denied"
@@ -174,12 +174,12 @@ class _Runner:
         self._functions = catalog.functions(steps.dialect)
 
     def prepare(self) -> None:
-        """Schema and bookkeeping table, unless they are there: that needs fewer rights."""
+        """Create the schema and the bookkeeping table, unless they exist: then fewer rights do."""
         self._steps.prepare()
         self._refuse_foreign(self._recorded())
 
     def migration(self, migration: catalog.Migration) -> bool:
-        """Apply one migration unless it is applied; True when it was."""
+        """Apply one migration unless it is applied already; True when it applied it."""
 
         def is_needed() -> bool:
             recorded = self._recorded()
@@ -189,7 +189,7 @@ class _Runner:
         return is_needed() and self._steps.migration(migration, is_needed)
 
     def functions(self) -> bool:
-        """Apply all functions if one has changed; True when they were."""
+        """Apply all functions if one has changed; True when it applied them."""
 
         def is_needed() -> bool:
             recorded = self._recorded()

@@ -1,7 +1,7 @@
-"""How fast this process may connect: a database that comes back is not met by everybody at once.
+"""How fast this process may connect, so that not all workers reconnect to a database at once.
 
-Nothing is limited until :func:`limit` says so; the daemon does.  The pauses of the single loops
-cannot do it: each is random for itself, and there are as many as there are workers.
+Nothing is limited until :func:`limit` is called, as the daemon does.  The pauses of the single
+loops cannot limit the process: each loop chooses its pauses alone, and every worker has a loop.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 
 class Pace:
-    """A turn for each attempt, one behind the other, with a random part between two of them.
+    """A turn for each attempt, one after the other, with a partly random pause between two.
 
-    ``grace_seconds`` pass before the first has to wait: a start may open all it needs.
-    ``clock`` is a monotonic clock in seconds.
+    During the first ``grace_seconds`` no attempt waits, so that a start can open all connections
+    that it needs.  ``clock`` is a monotonic clock in seconds.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Pace:
         self.failures = 0
 
     def pause(self) -> float:
-        """Take a turn; answers how long the caller has to wait for it."""
+        """Take a turn.  Returns how long the caller has to wait for it."""
         now = self._clock()
         if now < self._free_from:
             return 0.0
@@ -48,7 +48,7 @@ class Pace:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Wait for a turn, and count how the attempt inside ends."""
+        """Wait for a turn, and count whether the attempt in the block succeeds or fails."""
         self._ended.wait(self.pause())
         try:
             yield
@@ -61,11 +61,11 @@ class Pace:
                 self.opened += 1
 
     def end(self) -> None:
-        """Nobody waits any more: what drains has little time."""
+        """End all waits, and let later attempts begin at once: a drain has little time."""
         self._ended.set()
 
 
-#: Empty, or the one: what is not a daemon connects when it likes.
+#: Empty, or the one pace of the process.  A process that is not a daemon has none.
 _paces: list[Pace] = []
 
 

@@ -1,4 +1,4 @@
-"""The session of a connection: what loops need of it beyond statements, by kind of database."""
+"""What loops need of a connection beyond statements, for each kind of database."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _WORK: dict[str, Work] = {"postgres": _POSTGRES, "mysql": MySQLWork()}
 
 
 def register(dialect_name: str, work: Work) -> None:
-    """What the connections of a further dialect can do."""
+    """Add the Work of one more dialect."""
     _WORK[dialect_name] = work
 
 
 def of_async_connection(connection: Any) -> Work:
-    """PostgreSQL's only: there is no other asynchronous driver that we know."""
+    """The Work of an asynchronous connection: always PostgreSQL's, the only one supported here."""
     return _POSTGRES
 
 
 def of_connection(connection: Any) -> Work:
-    """By the kind of the connection."""
+    """The Work of a connection, by its kind."""
     return _WORK[dialects.of_connection(connection).name]

@@ -1,6 +1,6 @@
-"""Protocols as steps: what to ask the database, and what its answer means.
+"""Protocols as steps: what to ask the database, and what the rows that it returns mean.
 
-A generator yields a :class:`Call` and is sent the rows; so the same lines serve synchronous
+A generator yields a :class:`Call` and is sent the rows.  So the same code serves synchronous
 connections (:func:`run`) and asynchronous ones (``penstock.aio``).
 """
 

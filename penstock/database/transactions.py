@@ -10,7 +10,7 @@ from penstock.errors import InvalidArgument
 
 
 def transaction_on(connection: Any) -> Any:
-    """The transaction of a connection that is in none, committed at the end or rolled back."""
+    """A transaction on a connection that is in none; it commits at the end or rolls back."""
     if hasattr(connection, "vendor"):
         from django.db.transaction import Atomic
 
@@ -26,9 +26,9 @@ def transaction_on(connection: Any) -> Any:
 
 @contextmanager
 def _by_hand(connection: Any) -> Iterator[None]:
-    """DB-API: it begins by itself, unless the connection commits by itself."""
+    """DB-API: the driver begins the transaction, unless the connection commits by itself."""
     begin = getattr(connection, "begin", None)
-    if begin is not None:  # PyMySQL: also where the connection commits by itself
+    if begin is not None:  # PyMySQL: it also works when the connection commits by itself
         begin()
     elif getattr(connection, "autocommit", False) is True:
         if not hasattr(connection, "transaction"):

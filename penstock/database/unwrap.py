@@ -1,4 +1,4 @@
-"""The driver's connection below what SQLAlchemy, Django or a tracer puts around it."""
+"""The driver's connection inside the wrappers of SQLAlchemy, Django or a tracer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import InvalidArgument
 
-#: Drivers that know nothing but coroutines, and methods that are coroutines where others are not.
+#: Drivers that have only coroutines, and methods that are coroutines where others are not.
 _ASYNCHRONOUS = frozenset({"asyncpg", "aiomysql", "asyncmy", "aiosqlite", "aiopg"})
 _AWAITED = ("commit", "execute", "exec_driver_sql")
 
@@ -25,7 +25,7 @@ def add_plain_driver(class_name: str) -> None:
 def plain_driver(connection: Any) -> str | None:
     """The full name of the class of a connection that needs no unwrapping; None for all others.
 
-    By ``__class__``, which a tracer's wrapper passes on from the connection that it wraps.
+    It looks at ``__class__``, which a tracer's wrapper takes from the connection inside it.
     """
     return _plain_class(connection.__class__)
 
@@ -40,7 +40,7 @@ def _plain_class(kind: Any) -> str | None:
 
 
 def unwrapped(connection: Any) -> Any:
-    """SQLAlchemy's Session becomes its Connection; what cannot work is refused by name."""
+    """SQLAlchemy's Session becomes its Connection; objects that cannot work are refused by name."""
     if plain_driver(connection) is not None:
         return connection
     if is_asynchronous(connection):
@@ -61,7 +61,7 @@ def unwrapped(connection: Any) -> Any:
 
 
 def is_asynchronous(connection: Any) -> bool:
-    """Whether a connection, session, engine or pool is to be awaited."""
+    """Whether a connection, session, engine or pool is asynchronous."""
     return _asynchronous_class(connection.__class__)
 
 

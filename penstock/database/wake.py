@@ -1,4 +1,4 @@
-"""An event that a thread waits for together with what a connection hears."""
+"""An event that a thread can wait for together with a connection's socket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _AT_ONCE = 4096
 
 
 class Wake:
-    """As threading.Event: set by any thread, waited for by one; that one closes it."""
+    """Like threading.Event: any thread sets it, one thread waits for it and closes it."""
 
     def __init__(self) -> None:
         self._read, self._write = socket.socketpair()
@@ -18,18 +18,18 @@ class Wake:
         self._write.setblocking(False)
 
     def set(self) -> None:
-        """Wake who waits now, or whoever waits next."""
-        with contextlib.suppress(OSError):  # full: it is set; or closed: nobody waits
+        """Wake the thread that waits now, or the next one that waits."""
+        with contextlib.suppress(OSError):  # full: it is set already; closed: no thread waits
             self._write.send(b"x")
 
     def clear(self) -> None:
-        """Wait for the next one."""
+        """Forget that it was set, and wait for the next time."""
         with contextlib.suppress(OSError):
             while len(self._read.recv(_AT_ONCE)) == _AT_ONCE:
                 pass
 
     def wait(self, seconds: float, *, beside: int | None = None) -> bool:
-        """Until it is set, or ``beside``, the number of an open file, has something to read."""
+        """Wait until it is set, or until the file with the number ``beside`` can be read."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._read, selectors.EVENT_READ)
             if beside is not None:
@@ -37,6 +37,6 @@ class Wake:
             return bool(selector.select(max(0.0, seconds)))
 
     def close(self) -> None:
-        """Give the sockets back."""
+        """Close the sockets."""
         self._read.close()
         self._write.close()

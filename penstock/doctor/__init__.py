@@ -1,9 +1,9 @@
-"""The doctor: what is wrong with the database for Penstock, each with the command that mends it.
+"""The doctor: what is wrong with the database, each finding with the command that mends it.
 
     for finding in doctor("postgresql://..."):
         print(finding.what, finding.command)
 
-It changes nothing.  What a topic's policies ask for is not its business: ``ops.health`` knows them.
+It changes nothing.  It does not check the policies of topics: ``ops.health`` does that.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from penstock.doctor.findings import Finding as Finding, Limits as Limits, Sever
 
 
 def doctor(url: str | None = None, limits: Limits | None = None) -> list[Finding]:
-    """Everything that is wrong, errors first; on connections of its own, so it takes an address.
+    """Everything that is wrong, errors first.  Opens its own connections, so it takes an address.
 
-    DatabaseUnavailable when there is nobody to examine.
+    Raises DatabaseUnavailable when the database does not answer.
     """
     url = url or config.database_url()
     if config.dialect_of_url(url) == "mysql":

@@ -1,4 +1,4 @@
-"""What the doctor says, and from when on it says it."""
+"""The doctor's findings, and the limits from which on it reports them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad a finding is: an error loses data or stops the log, a warning soon may."""
+    """How bad a finding is: an error loses data or stops the log, a warning may do so soon."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -26,7 +26,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is still well: ages in seconds, and for how many days storage has to be ready."""
+    """What is still acceptable: ages in seconds, and for how many days storage must be ready."""
 
     snapshot_seconds: float = 600.0
     waiting_seconds: float = 10.0
@@ -34,7 +34,7 @@ class Limits:
 
 
 def error(check: str, what: str, command: str) -> Finding:
-    """A finding that needs somebody now."""
+    """A finding that needs an operator now."""
     return Finding(check, Severity.ERROR, what, command)
 
 
@@ -44,7 +44,7 @@ def warning(check: str, what: str, command: str) -> Finding:
 
 
 def behind(waits: str, *, is_idle: bool) -> Finding:
-    """Events that wait too long: either nobody sequences, or the one who does is slower."""
+    """Events wait too long: either no sequencer works, or it is too slow."""
     if is_idle:
         return error(
             "sequencer",
@@ -67,5 +67,5 @@ def duration(seconds: float) -> str:
 
 
 def shell(*words: str) -> str:
-    """A command line; the password of the database is never part of it."""
+    """A command line.  It never contains the database's password."""
     return shlex.join(word for word in words if word)

@@ -1,4 +1,4 @@
-"""Events that were given up: they wait for somebody who looks at them."""
+"""Events that were given up: their dead letters wait for an operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.database import call
 from penstock.doctor.findings import Finding, duration, shell, warning
 from penstock.errors import PermissionDenied
 
-#: So many of a subscription are counted.
+#: How many dead letters of a subscription are counted at most.
 _MOST_COUNTED = 10_000
 
 

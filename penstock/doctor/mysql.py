@@ -20,13 +20,13 @@ from penstock.errors import DatabaseTooOld, NotMigrated, errno_of
 from penstock.log import LogStatus, status as log_status
 from penstock.log.sequencer_state import longest_locks
 
-#: Events get their ids in blocks: an event that is published alone uses one up.
+#: Events get their ids in blocks: an event that is published alone uses up a whole block.
 IDS_IN_A_BLOCK = 256
 FEW_BLOCKS = 1_000_000
 FEW_IDS = 100_000
 
 _NEXT_PASS_SECONDS = 1.0
-#: What the login may not do: see transactions, see prepared ones.
+#: Rights that the login lacks: to see transactions, to see prepared ones.
 _DENIED = frozenset({1227, 1401, 1045})
 
 
@@ -137,7 +137,7 @@ def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
 
 
 def _xid(row: tuple[Any, ...]) -> str:
-    """The name of a prepared transaction, in hexadecimal: it may hold any byte."""
+    """The name of a prepared transaction, in hexadecimal, because it may contain any byte."""
     format_id, global_length, branch_length, data = row
     name = data if isinstance(data, bytes) else str(data).encode()
     first, second = name[:global_length], name[global_length : global_length + branch_length]
@@ -145,7 +145,7 @@ def _xid(row: tuple[Any, ...]) -> str:
 
 
 def _sequencer(patient: _Patient, status: LogStatus) -> Iterator[Finding]:
-    """Looks twice: the events of a transaction that was long open are old when they appear."""
+    """Looks twice, because events of a long transaction are already old when they appear."""
     limit = patient.limits.waiting_seconds
     if status.unsequenced_age_seconds > limit:
         time.sleep(_NEXT_PASS_SECONDS)

@@ -25,7 +25,7 @@ class Client:
         return shell("mysql", *self.arguments, "-e", statement)
 
     def set(self, name: str, value: str) -> str:
-        """Sets a variable; MariaDB forgets it at the next start, and then reads its file."""
+        """Sets a variable.  MariaDB loses the value at the next start, and then reads its file."""
         if self.is_mariadb:
             command = self.run(f"SET GLOBAL {name} = {value}")
             return f"{command}  # and write {name} = {value} into the server's file"

@@ -22,16 +22,16 @@ from penstock.errors import DatabaseTooOld, NotMigrated
 if TYPE_CHECKING:
     from penstock.database import Connection
 
-#: An idle sequencer looks at least this often whether something has come.
+#: An idle sequencer looks for new events at least this often.
 _NEXT_PASS_SECONDS = 1.0
 _POOLER_PROBES = 3
-#: The share of the queue of notices that is a finding.
+#: From this share on, a full queue of notices is a finding.
 _MOST_NOTICES = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class _Patient:
-    """The connection, and what is known of where it leads."""
+    """The connection, and what is known about its server."""
 
     connection: Connection
     limits: Limits
@@ -66,7 +66,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
 
 @contextmanager
 def _plain(url: str) -> Iterator[Any]:
-    """A connection as an application makes one, without any setting of ours."""
+    """A connection as an application makes one, without any setting of Penstock."""
     import psycopg
 
     with closing(
@@ -77,7 +77,7 @@ def _plain(url: str) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """What the address leads to; of a replica also where it gets its data from."""
+    """The server at the address.  For a replica, also where it gets its data from."""
 
     in_recovery: bool
     primary_host: str | None
@@ -105,7 +105,7 @@ def _address(patient: _Patient, host: str | None, port: int | None) -> str | Non
 
 
 def _pooler(patient: _Patient, plain: Any, endpoint: _Endpoint) -> Iterator[Finding]:
-    """A session of the server's own belongs to one client; a pooled one is lent anew each time."""
+    """Finds a pooler that gives a client another session after each transaction."""
 
     def answering(connection: Any) -> int:
         return int(call(connection, "doctor_backend")[0][0])
@@ -160,7 +160,10 @@ class _Holder:
     doing: str | None
 
     def limit(self, limits: Limits) -> float:
-        """A prepared transaction that holds a lease stops its partition, as no session can."""
+        """The allowed age.  It is shorter for a prepared transaction that holds a lease.
+
+        Such a transaction stops its partition, which a session cannot do.
+        """
         holds_a_lease = self.kind == "prepared" and self.doing is not None
         return limits.waiting_seconds if holds_a_lease else limits.snapshot_seconds
 
@@ -234,7 +237,7 @@ class _Sequencer:
 
 
 def _notices(patient: _Patient) -> Iterator[Finding]:
-    """Which session reads them, nobody is told: PostgreSQL's own log names the oldest too."""
+    """PostgreSQL does not say which session fails to read them; its log names the oldest too."""
     for usage, *holder in call(patient.connection, "doctor_notices", least=_MOST_NOTICES):
         pid, login, name, application, age = holder
         full = (
@@ -255,7 +258,7 @@ def _notices(patient: _Patient) -> Iterator[Finding]:
 
 
 def _sequencer(patient: _Patient) -> Iterator[Finding]:
-    """Looks twice: the events of a transaction that was long open are old when they appear."""
+    """Looks twice, because events of a long transaction are already old when they appear."""
     limit = patient.limits.waiting_seconds
     state = _Sequencer(*call(patient.connection, "doctor_sequencer")[0])
     if state.waiting_seconds > limit:
@@ -314,7 +317,7 @@ class _Slice:
     busy: bool
 
     def is_under_way(self, limits: Limits) -> bool:
-        """Somebody works on it, or clean had to leave it for now: not for long, as far as known."""
+        """Whether a session works on it or clean left it for now, and that is not long ago."""
         known = self.begun_seconds is not None
         young = known and (self.begun_seconds or 0) <= limits.snapshot_seconds
         left_for_now = self.condemned and self.state != "missing" and young
@@ -360,7 +363,7 @@ def _condemned(patient: _Patient, slice_: _Slice) -> Finding:
 
 
 def _drop(schema: str, slice_: _Slice) -> Iterator[str]:
-    """The rest of what clean does."""
+    """The remaining steps of clean."""
     parent, name = (f"{quoted(schema)}.{quoted(each)}" for each in (slice_.parent, slice_.name))
     if slice_.state == "half detached":
         yield "SET lock_timeout = '20s'"

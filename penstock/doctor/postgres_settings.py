@@ -1,7 +1,8 @@
 """PostgreSQL's settings: which values are wrong for an event log, and how each is mended.
 
-What counts is what an application's session gets, so they are read on a plain connection.  Where a
-wrong value comes from decides what mends it: the same setting can stand in five places.
+The values that an application's session gets are the ones that count, so they are read on a plain
+connection.  The same setting can be set in five places.  The place of a wrong value decides which
+command mends it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Psql:
         """The command that runs statements, in another database of the server if need be."""
         from penstock.doctor.findings import shell
 
-        # What follows a statement that failed could do harm.
+        # Stop at an error: the statements after a failed one could do harm.
         stop = ("-v", "ON_ERROR_STOP=1") if len(statements) > 1 else ()
         place = ("-d", database or self.database, *stop)
         return shell("psql", *self.arguments, *place, *(w for s in statements for w in ("-c", s)))
@@ -119,7 +120,7 @@ def examine_settings(rows: list[tuple[Any, ...]], psql: Psql) -> Iterator[Findin
 
 
 def _mending(setting: Setting, right: str, psql: Psql) -> str:
-    """Where a value comes from, there it is changed."""
+    """The command that changes a value in the place where it is set."""
     wanted = f"{setting.name} = '{right}'"
     login, database = quoted(psql.login), quoted(psql.database)
     places = {
@@ -128,7 +129,7 @@ def _mending(setting: Setting, right: str, psql: Psql) -> str:
         "database user": f"ALTER ROLE {login} IN DATABASE {database} SET {wanted}",
         "global": f"ALTER ROLE ALL SET {wanted}",
     }
-    # Else it would refuse its own change.
+    # Otherwise the session would refuse its own change.
     first = ("SET default_transaction_read_only = off",) * (setting.name in _REFUSES_CHANGES)
     if setting.source in places:
         return psql.run(*first, places[setting.source])
@@ -137,7 +138,7 @@ def _mending(setting: Setting, right: str, psql: Psql) -> str:
     if setting.source != "command line":
         return psql.run(*first, f"ALTER SYSTEM SET {wanted}", _RELOAD)
     if setting.context in {"user", "superuser"}:
-        # What was given to the server's command is stronger than its files, and weaker than this.
+        # A value on the server's command line overrides its files; this overrides both.
         return psql.run(*first, places["database"])
     return (
         f"pg_ctl restart -o '-c {setting.name}={right}'  # the server's command line says otherwise"

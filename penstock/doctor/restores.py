@@ -1,4 +1,4 @@
-"""Whether a restore lost commits that somebody outside has seen, on any database."""
+"""Whether a restore lost commits that others have already seen, on any database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.doctor.findings import Finding, error
 
 
 def examine_restores(connection: Any) -> list[Finding]:
-    """At most one finding: what is beyond the log is stopped until it is reconciled."""
+    """At most one finding: positions beyond the end of the log are stopped until a reconcile."""
     beyond = call(connection, "restore_status")
     if not beyond:
         return []

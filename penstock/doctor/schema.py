@@ -10,7 +10,7 @@ from penstock.errors import NotMigrated, PenstockError
 
 
 def examine_schema(connection: Any) -> list[Finding]:
-    """At most one finding; nothing else can be looked at when it is an error."""
+    """At most one finding.  When it is an error, the doctor can examine nothing else."""
     try:
         pending = migrate.check(connection)
         migrate.require_usable(connection)

@@ -1,3 +1,3 @@
-"""Who holds which partition, and for how long: keepers of leases, heartbeats, fair shares."""
+"""Which consumer holds which partition, and for how long: keepers, heartbeats, fair shares."""
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Holding leases: membership, heartbeats and check-ins, whatever the handlers do meanwhile.
+"""Holding leases: membership, heartbeats and check-ins, independent of the handlers.
 
-A keeper joins, is kept alive by the heartbeat of its process, checks in when that heartbeat says
-so, and joins again after it was collected.  It trusts the database's clock for everything but one
-thing: by its own monotonic clock it stops using leases before the database could give them away.
+A keeper joins.  The heartbeat of its process keeps it alive and says when to check in.  After it
+was collected as dead, it joins again.  It trusts the database's clock, with one exception: it uses
+its own monotonic clock to stop using leases before the database could give them to another
+consumer.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: By how much check-ins that consumers ask for may exceed target_qps, where they are many.
+#: With many consumers: how far early check-ins may exceed target_qps.
 ASKED_SHARE = 0.2
 #: The pause after a heartbeat that found the consumer's row locked.
 LOCKED_SECONDS = 0.2
@@ -70,7 +71,7 @@ class LeaseKeeper(Keeper):
         self._topics = topics
         self._known: dict[int, Lease] = {}
         self._heart: heartbeat.Heart | None = None
-        # Times of the process's clock, which the heart goes by.
+        # Times by the process's clock, which the heart uses.
         self._beat_at = -math.inf
         self._checked_in_at = -math.inf
         self._check_in_at = math.inf
@@ -110,16 +111,16 @@ class LeaseKeeper(Keeper):
         heartbeat.leave(self, self._heart)
 
     def moved(self, lease: Lease, position: int) -> None:
-        """The position of a lease was committed; a restored log is compared with it."""
+        """The position of a lease was committed.  Keep it, to compare it with a restored log."""
         with self._lock:
             self._remember(replace(lease, position=position))
         super().moved(lease, position)
 
     def check_in_soon(self) -> None:
-        """Check in before the heartbeat says so, and look anew at what is unread.
+        """Check in before the heartbeat says so, and look again at what is unread.
 
-        Every consumer hears of every partition that grows: where they are many, most of those who
-        ask have heard of another one's check-in before their own comes.
+        Every consumer hears of every partition that grows.  With many consumers, most of those that
+        ask hear of another one's check-in before their own turn comes.
         """
         with self._lock:
             now = time.monotonic()
@@ -130,7 +131,7 @@ class LeaseKeeper(Keeper):
             self._heart.wake()
 
     def heard(self, notices: Sequence[str]) -> None:
-        """Check in soon where something has grown that is not held here."""
+        """Check in soon when a partition has grown that is not held here."""
         if not notices:
             return
         held = {str(lease.partition_id) for lease in self.leases()}
@@ -152,9 +153,9 @@ class LeaseKeeper(Keeper):
         max_events: int,
         max_each: int | None = None,
     ) -> list[tuple[Lease, list[Event]]]:
-        """Unread events behind the position of each lease.
+        """Unread events after the position of each lease.
 
-        LogBehind, and the partition is stopped, when the log ends before what was read.
+        Raises LogBehind, and the partition stops, when the log ends before what was read.
         """
         try:
             return stream.poll(connection, self.member, leases, max_events, max_each)
@@ -177,7 +178,7 @@ class LeaseKeeper(Keeper):
 
     def position(self, connection: Connection, lease: Lease) -> int:
         """Where a partition stands in the database."""
-        for each in self.held(connection):  # by ids: its topic may have another name by now
+        for each in self.held(connection):  # by ids: its topic may have a new name by now
             if (each.partition_id, each.lease_epoch) == (lease.partition_id, lease.lease_epoch):
                 return each.position
         raise StaleLease(
@@ -186,28 +187,31 @@ class LeaseKeeper(Keeper):
         )
 
     def held(self, connection: Connection) -> list[Lease]:
-        """What the database says is held, and where it stands."""
+        """The leases and positions that the database has."""
         return stream.held_leases(connection, self.member)
 
     # What the heart calls, from its two threads.
 
     def may_beat(self, now: float) -> bool:
-        """Whether to keep it alive: not one that cannot check in, for others get what it should."""
+        """Whether to keep the consumer alive.
+
+        Not while it cannot check in: the others have to get its share.
+        """
         if self._member is None or self._gone or self._doubtful or self._left:
             return False
         return now - self._owed_since < self._member.lease_seconds
 
     def beat_due(self, share: float = 1.0) -> float:
-        """When this share of a heartbeat will have passed since the last one."""
+        """The time when this share of a heartbeat interval has passed since the last heartbeat."""
         return self._beat_at + self.member.heartbeat_seconds * share
 
     def begin_beat(self) -> tuple[Membership, float]:
-        """Who is to be kept alive, and the lease's clock before it was asked for."""
+        """The member to keep alive, and the time by the leases' clock before the heartbeat."""
         self._beat_at = time.monotonic()
         return self.member, self._clock()
 
     def beaten(self, member: Membership, begun: float, beat: Beat) -> None:
-        """The answer to a heartbeat."""
+        """Take the result of a heartbeat."""
         now = time.monotonic()
         with self._lock:
             if member is not self._member:  # it has joined again meanwhile
@@ -237,7 +241,7 @@ class LeaseKeeper(Keeper):
         return math.inf if self._left else self._check_in_at
 
     def check_in(self) -> None:
-        """Check in, or see when to try again; what fails here disturbs no other consumer."""
+        """Check in, or set when to try again.  A failure here disturbs no other consumer."""
         with self._lock:
             fresh, self._asked = self._asked, False
             self._check_in_at = math.inf
@@ -246,7 +250,7 @@ class LeaseKeeper(Keeper):
             self._failures = 0
             return
         except (DuplicateSession, LogBehind) as error:
-            # Somebody else runs under this id, or what is held is of a log that is no more.
+            # Another run has this id, or the leases are of a log that was restored since.
             self._forget_all()
             log.error("%s", error)
         except Exception as error:
@@ -260,11 +264,11 @@ class LeaseKeeper(Keeper):
             self._check_in_at = time.monotonic() + backoff(self._failures)
 
     def doubt(self) -> None:
-        """The server may be another one now, or an earlier state of the same."""
+        """Compare before the next check-in: the server may be another, or in an earlier state."""
         self._doubtful = True
 
     def compare(self, connection: Connection) -> None:
-        """Report what this consumer knows of the log; who is ahead of it has to check in first."""
+        """Compare what this consumer knows with the log.  If it is ahead, it checks in first."""
         try:
             self._require_known(connection)
         except PenstockError as error:
@@ -281,9 +285,9 @@ class LeaseKeeper(Keeper):
         restores.require_leases(connection, known, f'consumer "{self.consumer}"', self.subscription)
 
     def _went_back(self, before: dict[int, Lease], held: Sequence[Lease]) -> list[Lease]:
-        """Those whose position is behind where it was known to stand, under the same lease.
+        """The leases whose position is before the known one, under the same lease_epoch.
 
-        Behind a pooler the connection outlives a restore of the database.
+        This finds a restore through a pooler, where the connection outlives the restore.
         """
         known = {lease.partition_id: before.get(lease.partition_id, lease) for lease in held}
         return [
@@ -294,7 +298,7 @@ class LeaseKeeper(Keeper):
         ]
 
     def _at_office(self, work: Callable[[Connection], object]) -> None:
-        """Once more on a new connection when the old one turns out to be lost."""
+        """Do it, and once more on a new connection when the old one turns out to be lost."""
         assert self._heart is not None
         for is_last in (False, True):
             try:
@@ -306,7 +310,7 @@ class LeaseKeeper(Keeper):
                     raise
 
     def _remember(self, lease: Lease) -> None:
-        """The furthest position of each partition, whoever holds it by now."""
+        """Keep the furthest position of each partition, whichever consumer holds it by now."""
         known = self._known.get(lease.partition_id, lease)
         if (lease.history, lease.position) >= (known.history, known.position):
             self._known[lease.partition_id] = lease
@@ -337,7 +341,7 @@ class LeaseKeeper(Keeper):
             self.doubt()
             self._require_known(connection)
         with self._lock:
-            for lease in back:  # the log holds all that was seen: it is read again from there
+            for lease in back:  # the log has all events that were seen: read them again from there
                 self._leases.pop(lease.partition_id, None)
                 self._known[lease.partition_id] = lease
             self._install({lease.partition_id: self._newest(lease) for lease in held}, begun)

@@ -1,7 +1,7 @@
-"""What keeps all consumers of a process alive: for each database one heartbeat and two connections.
+"""Keeps all consumers of a process alive: for each database one heartbeat and two connections.
 
-One thread sends the heartbeat of all keepers of the process; another one lets them check in, one
-at a time, when they are due.  A check-in that waits for a lock delays no heartbeat.
+One thread sends the heartbeat of all keepers of the process.  Another thread lets them check in
+when they are due, one at a time.  A check-in that waits for a lock delays no heartbeat.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A statement that takes longer has failed: others of the process wait behind it.
+#: A statement that takes longer has failed, because others of the process wait for it.
 STATEMENT_TIMEOUT_MS = 10_000
-#: A consumer whose next beat comes within this share of its interval is taken along.
+#: A consumer whose next heartbeat is due within this share of its interval is included.
 EARLY_SHARE = 0.5
 
 _hearts: dict[tuple[int, str], Heart] = {}
@@ -34,7 +34,7 @@ _hearts_lock = threading.Lock()
 
 
 class Kept(Protocol):
-    """What the heart asks of each keeper whose consumer it keeps alive; times are monotonic."""
+    """What the heart needs of each keeper whose consumer it keeps alive.  Times are monotonic."""
 
     def may_beat(self, now: float) -> bool:
         """Whether there is a membership that a heartbeat can keep alive."""
@@ -61,7 +61,7 @@ class Kept(Protocol):
         ...
 
     def doubt(self) -> None:
-        """The connection was lost: what is known of positions may be out of date."""
+        """The connection was lost: known positions may be out of date."""
         ...
 
     def compare(self, connection: Connection) -> None:
@@ -70,7 +70,7 @@ class Kept(Protocol):
 
 
 def enter(keeper: Kept, url: str) -> Heart:
-    """Add a keeper to the process's heart for a database; the first one starts it."""
+    """Add a keeper to the process's heart for a database.  The first keeper starts it."""
     with _hearts_lock:
         heart = _hearts.setdefault((os.getpid(), url), Heart(url))
         heart.keepers.append(keeper)
@@ -78,7 +78,7 @@ def enter(keeper: Kept, url: str) -> Heart:
 
 
 def leave(keeper: Kept, heart: Heart) -> None:
-    """Take a keeper out; with the last one the heart ends."""
+    """Take a keeper out.  The heart ends with the last one."""
     with _hearts_lock:
         heart.keepers.remove(keeper)
         last = not heart.keepers
@@ -103,7 +103,7 @@ class Heart:
         self._starting = threading.Lock()
 
     def start(self) -> None:
-        """Begin, if that was not done: once a keeper has joined."""
+        """Start the threads, unless they run.  Called after a keeper has joined."""
         with self._starting:
             if not self._threads:
                 for name, work in (("heartbeat", self._beat), ("check-ins", self._look)):
@@ -114,7 +114,7 @@ class Heart:
         self.wake()
 
     def wake(self) -> None:
-        """Look anew who is to beat or to check in."""
+        """Look again which keeper has a heartbeat or a check-in due."""
         self._beat_now.set()
         self._look_now.set()
 
@@ -137,10 +137,10 @@ class Heart:
 
     @contextmanager
     def office(self) -> Iterator[Connection]:
-        """The connection for check-ins, for one at a time; closed when it was lost under the block.
+        """The connection for check-ins, for one keeper at a time; closed when the block loses it.
 
-        The server behind a new one may be another, or an earlier state of this one: everybody who
-        knows positions has to compare them.
+        A new connection may lead to another server, or to an earlier state of this one.  So every
+        keeper that knows positions has to compare them.
         """
         with self._office:
             try:
@@ -186,7 +186,7 @@ class Heart:
         _close(connection)
 
     def _beat_once(self, connection: Connection) -> float:
-        """One statement for all whose time has come; answers when the next one's comes."""
+        """One statement for all keepers that are due.  Returns when the next one is due."""
         now = time.monotonic()
         alive = [keeper for keeper in list(self.keepers) if keeper.may_beat(now)]
         if alive and min(keeper.beat_due() for keeper in alive) <= now:
@@ -211,7 +211,7 @@ class Heart:
             self._sleep(self._look_now, min(times, default=MAX_RECONNECT_SECONDS))
 
     def _sleep(self, event: threading.Event, seconds: float) -> None:
-        """Until somebody wakes this, at most so long."""
+        """Sleep until :meth:`wake`, at most so long."""
         if not self._ended.is_set():
             event.wait(max(0.0, min(seconds, MAX_RECONNECT_SECONDS)))
         event.clear()

@@ -1,4 +1,4 @@
-"""What a loop needs of the place where its leases live."""
+"""What a loop needs from the store that has its leases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Keeper(ABC):
     in a store beside it (etcd, Redis, memory).
     """
 
-    #: Whether leases and positions are rows of the database that has the log.
+    #: Whether leases and positions are rows of the same database as the log.
     in_database: ClassVar[bool]
 
     consumer: str
@@ -63,7 +63,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def __enter__(self) -> Keeper:
-        """Joins and checks in once: what is wrong shows here and not in a thread."""
+        """Joins and checks in once, so that an error shows here and not in a thread."""
 
     @abstractmethod
     def __exit__(
@@ -82,14 +82,14 @@ class Keeper(ABC):
         return self._member
 
     def leases(self) -> list[Lease]:
-        """What is held now, by the local clock too; empty once the lease may have ended."""
+        """The leases held now, by the local clock too.  Empty once they may have ended."""
         with self._lock:
             if self._clock() >= self._valid_until:
                 return []
             return list(self._leases.values())
 
     def active(self) -> list[Lease]:
-        """What is to be worked on, each time beginning with another one, so that none starves."""
+        """The leases to work on.  Each call begins with another one, so that none starves."""
         active = [lease for lease in self.leases() if lease.state == "ACTIVE"]
         self._turn += 1
         start = self._turn % len(active) if active else 0
@@ -101,7 +101,7 @@ class Keeper(ABC):
             return self._clock() < self._valid_until and self._is_present(lease)
 
     def knows(self, lease: Lease) -> bool:
-        """Whether it has the lease in mind, also while that has ended by the local clock."""
+        """Whether the keeper knows the lease, even if it has ended by the local clock."""
         with self._lock:
             return self._is_present(lease)
 
@@ -120,18 +120,18 @@ class Keeper(ABC):
         self.check_in_soon()
 
     def heard(self, notices: Sequence[str]) -> None:  # noqa: B027 - it may be of no use
-        """Partitions have grown, as the database says: lists of their ids, or "all"."""
+        """The database says that partitions have grown: lists of their ids, or "all"."""
 
-    # Under the lock: a store's answer to a check-in, and the end of all that was held.
+    # With the lock held: the result of a check-in, and the end of all leases.
 
     def _install(self, leases: dict[int, Lease], begun: float) -> None:
-        """These are held, by a check-in that was begun at this time of the local clock."""
+        """Keep these leases, from a check-in that began at this time of the local clock."""
         self._leases = leases
         self._valid_until = begun + self.member.lease_seconds * LOCAL_SHARE
         self.last_success = self._clock()
 
     def _keep_alive(self, begun: float) -> None:
-        """A heartbeat that was begun then was answered: what is held is so for longer."""
+        """Extend the leases, after a heartbeat that began at this time of the local clock."""
         until = begun + self.member.lease_seconds * LOCAL_SHARE
         self._valid_until = max(self._valid_until, until)
         self.last_success = self._clock()
@@ -141,7 +141,7 @@ class Keeper(ABC):
         self._valid_until = 0.0
 
     def _newest(self, lease: Lease) -> Lease:
-        """A commit may have passed while the check-in was under way: its position counts."""
+        """The lease with the newer position: a commit may have passed during the check-in."""
         known = self._leases.get(lease.partition_id)
         if known is None or known.lease_epoch != lease.lease_epoch:
             return lease
@@ -167,7 +167,7 @@ class Keeper(ABC):
         max_events: int,
         max_each: int | None = None,
     ) -> list[tuple[Lease, list[Event]]]:
-        """Unread events behind the position of each lease, so many together and of each."""
+        """Unread events after the position of each lease, limited in total and for each lease."""
 
     @abstractmethod
     def commit(
@@ -176,7 +176,7 @@ class Keeper(ABC):
         wanted: Sequence[tuple[Lease, int]],
         after: Sequence[int],
     ) -> None:
-        """Move positions forward.  StaleLease or BackwardCommit where that is refused."""
+        """Move positions forward.  Raises StaleLease or BackwardCommit when that is refused."""
 
     @abstractmethod
     def release(self, connection: Connection, leases: Sequence[Lease]) -> None:
@@ -184,17 +184,17 @@ class Keeper(ABC):
 
     @abstractmethod
     def position(self, connection: Connection, lease: Lease) -> int:
-        """Where a partition stands; StaleLease when the store knows that it is not held."""
+        """The position of a partition.  Raises StaleLease when the store says it is not held."""
 
     @abstractmethod
     def held(self, connection: Connection) -> list[Lease]:
-        """What the store says is held, and where it stands."""
+        """The leases and positions that the store has."""
 
     def look_again(self, connection: Connection) -> None:
-        """Take over the stored positions: the answers to the last commits may have been lost.
+        """Take over the stored positions: the results of the last commits may have been lost.
 
-        Or the commits, in a crash or a restore: what was done with them is to be done again.
-        Also of leases that have ended by the local clock: a heartbeat can bring them back.
+        A crash or a restore may even have lost the commits: then their events are handled again.
+        Leases that have ended by the local clock are included: a heartbeat can bring them back.
         """
         with self._lock:
             known = dict(self._leases)

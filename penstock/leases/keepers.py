@@ -1,4 +1,4 @@
-"""Which keeper a loop has: leases are in the subscription's database, or in a store beside it."""
+"""Which keeper a loop has: one for leases in the subscription's database, or in another store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def keeper_for(
     coordination: str | None = None,
     assign: str = "stealing",
 ) -> Keeper:
-    """The keeper for a consumer of a subscription; nothing is opened before it is entered."""
+    """The keeper for a consumer of a subscription.  It opens nothing before it is entered."""
     url = url or config.database_url()
     if consumer_id is not None:
         validation.name(consumer_id, "consumer")

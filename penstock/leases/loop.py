@@ -1,4 +1,4 @@
-"""The loop around leases, written once: consumers and relays differ only in what a round does."""
+"""The loop around leases.  Consumers and relays share it, and differ in what a round does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ConnectionLost(PenstockError):
 
 @dataclass(slots=True)
 class LoopStats:
-    """What a loop has done since it started; ``last_round`` is a time of the monotonic clock."""
+    """What a loop has done since it started.  ``last_round`` is a time of the monotonic clock."""
 
     events: int = 0
     batches: int = 0
@@ -50,12 +50,12 @@ class LoopStats:
     last_round: float = field(default_factory=time.monotonic)
 
     def done(self, events: int) -> None:
-        """So many events were committed together."""
+        """Count events that were committed together."""
         self.events += events
         self.batches += events > 0
 
     def failed(self, error: BaseException) -> None:
-        """Count a failure, and log it where it is an expected one."""
+        """Count a failure, and log it if it is an expected one."""
         self.last_round = time.monotonic()
         self.failures += 1
         self.last_error = f"{type(error).__name__}: {error}"
@@ -63,7 +63,7 @@ class LoopStats:
             log.warning("%s", self.last_error)
 
     def stale(self, error: StaleLease) -> None:
-        """The fence refused a commit."""
+        """Count a commit that the fence refused."""
         self.stale_commits += 1
         self.failed(error)
 
@@ -81,15 +81,15 @@ class LeaseLoop(ABC):
         self.stats = LoopStats()
 
     def is_stopping(self) -> bool:
-        """Whether nothing more is to be begun."""
+        """Whether the loop begins nothing more."""
         return self._stop is not None and self._stop.is_set()
 
     @abstractmethod
     def round(self, connection: Connection) -> int:
-        """Work on :meth:`ready_leases` once; answers how many events were done with."""
+        """Work on :meth:`ready_leases` once.  Returns how many events are done."""
 
     def run(self, stop: threading.Event) -> None:
-        """Work until ``stop`` is set; the events in hand are finished and committed first."""
+        """Work until ``stop`` is set.  The events in hand are finished and committed first."""
         self._stop = stop
         with self.keeper, self.at_work():
             while not stop.is_set():
@@ -108,12 +108,12 @@ class LeaseLoop(ABC):
         return f"penstock {self.keeper.subscription}"[:63]
 
     def open(self) -> Connection:
-        """A connection for the work; the keeper has one of its own."""
+        """A connection for the work.  The keeper has another one."""
         return database.connect(self.keeper.url, application_name=self.application_name)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """What lives as long as the loop runs."""
+        """A context for the whole run of the loop."""
         wake = Wake()
         try:
             with self.woken(wake):
@@ -123,7 +123,7 @@ class LeaseLoop(ABC):
 
     @contextmanager
     def woken(self, wake: Wake) -> Iterator[None]:
-        """``wake`` ends the loop's rest: also when a check-in has brought leases."""
+        """In the block, ``wake`` ends the loop's rest, also when a check-in brings leases."""
         self._wake = wake
         self.keeper.wake = wake.set
         try:
@@ -132,11 +132,11 @@ class LeaseLoop(ABC):
             self.keeper.wake = lambda: None
 
     def session(self, connection: Connection) -> AbstractContextManager[object]:
-        """What lives as long as a connection of the loop; its end is the end of the work on it."""
+        """A context for one connection of the loop.  The work on that connection ends with it."""
         return nullcontext()
 
     def turn(self, connection: Connection) -> int:
-        """One round, and the answer to leases that are asked back: what was in hand is done."""
+        """One round, and then give back the leases that are asked back: none has events in hand."""
         self.stats.last_round = time.monotonic()
         done = self.round(connection)
         asked = [lease for lease in self.keeper.leases() if lease.state == "RELEASING"]
@@ -145,7 +145,7 @@ class LeaseLoop(ABC):
         return done
 
     def let_go(self, connection: Connection, asked: list[Lease]) -> list[Lease]:
-        """Which of the leases that are asked back can be given back now."""
+        """Of the leases that are asked back: those that can be given back now."""
         return asked
 
     def release(self, connection: Connection, leases: list[Lease]) -> None:
@@ -156,33 +156,33 @@ class LeaseLoop(ABC):
             self.keeper.lost(lease)
 
     def rest(self) -> None:
-        """Nothing was done: until something was sequenced or the loop is woken."""
+        """After a round without work: wait until events are sequenced, or the loop is woken."""
         assert self._ear is not None
         self.heard(self._ear.wait(self.longest_rest(), self._wake))
         self._wake.clear()
 
     def heard(self, notices: Sequence[str]) -> None:
-        """Partitions have grown, as the database says."""
+        """The database says that these partitions have grown."""
         self.keeper.heard(notices)
 
     def longest_rest(self) -> float:
-        """How long nothing may be due."""
+        """How long the loop may rest at most."""
         return self._idle_seconds
 
     def ready_leases(self) -> list[Lease]:
-        """Leases to work on, each round beginning with another one, so that none is starved."""
+        """Leases to work on.  Each round begins with another one, so that none starves."""
         now = time.monotonic()
         waiting = {partition for partition, (_, until) in self._postponed.items() if until > now}
         return [lease for lease in self.keeper.active() if lease.partition_id not in waiting]
 
     def done(self, lease: Lease, position: int, events: int) -> None:
-        """The position was committed, and so many events are done."""
+        """Note that the position was committed, and so many events are done."""
         self.went_well(lease)
         self.keeper.moved(lease, position)
         self.stats.done(events)
 
     def went_well(self, lease: Lease) -> None:
-        """The next failure of the partition is a first one."""
+        """After success: the next failure of the partition counts as the first."""
         self._postponed.pop(lease.partition_id, None)
 
     def attempts(self, lease: Lease) -> int:
@@ -190,7 +190,7 @@ class LeaseLoop(ABC):
         return self._postponed.get(lease.partition_id, (0, 0.0))[0]
 
     def postpone(self, lease: Lease, seconds: float) -> int:
-        """Leave the partition alone for a while; answers how often that happened in a row."""
+        """Leave the partition alone for a while.  Returns how often that happened in a row."""
         attempt = self.attempts(lease) + 1
         self._postponed[lease.partition_id] = (attempt, time.monotonic() + seconds)
         return attempt

@@ -1,7 +1,7 @@
 """The arithmetic of sharing partitions out: pure functions, the same for every registry.
 
-Shares go by weight with largest remainders (Hamilton), ties by name, so that every partition has a
-taker, shares at equal weights differ by one at most, and the same input gives the same shares.
+Shares go by weight with largest remainders (Hamilton), and ties by name.  So every partition has a
+taker, shares at equal weights differ by at most one, and the same input gives the same shares.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from penstock.errors import InvalidArgument
 
-#: Weights count to a millionth: with whole numbers, no rounding makes two consumers differ.
+#: Weights count to a millionth.  They are whole numbers here, so that all consumers round alike.
 UNITS = 10**6
 
 
 def quotas(weights: Mapping[str, float], partitions: int) -> dict[str, int]:
-    """How many partitions each consumer is to hold; together they are all."""
+    """How many partitions each consumer should hold.  Together they make all partitions."""
     units = {name: max(round(weight * UNITS), 1) for name, weight in weights.items()}
     total = sum(units.values())
     exact = {name: divmod(each * partitions, total) for name, each in units.items()}
@@ -33,9 +33,9 @@ def to_release(
     shares: Mapping[str, int],
     backlogs: Mapping[int, int],
 ) -> list[int]:
-    """What a consumer gives back: smallest backlog first, and only while somebody is short.
+    """What a consumer gives back: smallest backlog first, and only while others have too little.
 
-    ``holders`` are the active partitions.  What is free serves those who are short first.
+    ``holders`` are the active partitions.  Free partitions go first to consumers with too little.
     """
     mine = [partition for partition, holder in holders.items() if holder == consumer]
     surplus = len(mine) - shares.get(consumer, 0)
@@ -51,9 +51,9 @@ def to_release(
 def to_acquire(
     consumer: str, holders: Mapping[int, str | None], shares: Mapping[str, int], pivot: float
 ) -> list[int]:
-    """What a consumer takes of what is free, from a pivot (0 to 1) on and round.
+    """What a consumer takes of the free partitions, from a pivot (0 to 1) on, and round.
 
-    Consumers with pivots of their own do not meet at the same partition.
+    Consumers with different pivots do not compete for the same partition.
     """
     lacking = shares.get(consumer, 0) - sum(holder == consumer for holder in holders.values())
     if lacking <= 0:
@@ -64,7 +64,7 @@ def to_acquire(
 
 
 def sticky(holders: Mapping[int, str | None], weights: Mapping[str, float]) -> dict[int, str]:
-    """A decision for all partitions that moves as few as it can from those who hold them."""
+    """A decision for all partitions that moves as few as possible from their holders."""
     shares = quotas(weights, len(holders))
     decided: dict[int, str] = {}
     room = Counter(shares)
@@ -83,7 +83,7 @@ def pinned(partitions: Collection[int], place: int, places: int) -> Sequence[int
 
 
 def require_place(place: int, places: int) -> tuple[int, int]:
-    """Number ``place`` of ``places``; InvalidArgument when there is none."""
+    """Refuse a ``place`` that is not one of ``places``, with InvalidArgument."""
     if not 0 <= place < places:
         raise InvalidArgument(
             f"consumer {place} of {places}", hint="count from 0, to one below the number of places"

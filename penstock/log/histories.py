@@ -1,9 +1,10 @@
 """Restore: what a restore of the database lost, and going on after it.
 
-A restore that lost commits takes sequences back that somebody outside has seen.  Another cluster or
-timeline is noticed by the sequencer, which opens the next history by itself.  A copy of the whole
-volume looks like itself from inside: whoever keeps positions outside reports them, one that lies
-beyond the log stops its partition, and reconciling opens the next history.
+A restore can lose commits.  Then sequences are missing that clients, sinks or archives have already
+seen.  When the restore made another cluster or timeline, the sequencer notices it and opens the
+next history by itself.  A copy of the whole volume cannot be told from the original by looking at
+the database.  So everything that keeps positions outside the database reports them.  A position
+beyond the log stops its partition, until an operator reconciles.  That opens the next history.
 """
 
 from __future__ import annotations
@@ -48,5 +49,5 @@ def histories(connection: Any) -> list[History]:
 
 
 def reconcile(connection: Any, reason: str) -> int:
-    """Open the next history and let stopped partitions go on; answers its number."""
+    """Open the next history and let stopped partitions go on.  Returns its number."""
     return int(call(connection, "reconcile", reason=reason)[0][0])

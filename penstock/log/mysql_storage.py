@@ -1,9 +1,10 @@
 """The partitions of the insert-only tables on MySQL and MariaDB: made ahead, thinned and dropped.
 
-DDL waits for every open transaction that has used the table and makes all later ones wait behind
-it.  The least that MySQL can be told to wait is a second; so nothing is tried while a transaction
-is older than that, and what does not get its lock is left to the next time.  DDL commits, so the
-caller is in no transaction.
+DDL waits for every open transaction that has used the table.  While it waits, every later
+transaction that uses the table waits too.  The shortest limit that MySQL allows for this wait is
+one second.  So nothing is tried while any transaction has been open for longer than that, and work
+that does not get its lock is left for the next time.  DDL commits, so the caller must not be in a
+transaction.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from penstock import database
 from penstock.database import config
 from penstock.errors import errno_of
 
-#: Blocks of ids of events, as publish takes them.
+#: Publish takes ids of events in blocks of this size.
 BLOCK = 256
 
-#: Fewer numbers without events are left in `pending`: each is 30 bytes.
+#: Fewer numbers without events than this are left in `pending`: each takes only 30 bytes.
 FEW_NUMBERS = 1_000
 
 _LOCK_WAIT_TIMEOUT = 1205
@@ -30,7 +31,7 @@ _HELD = "a transaction that is open uses the table"
 
 
 def ensure(connection: Any) -> int:
-    """Make slices ahead of the writers; answers how many were added."""
+    """Make slices ahead of the writers.  Returns how many were added."""
     database.call(connection, "note_slice_rates")
     added = 0
     stuck: set[str] = set()
@@ -46,7 +47,7 @@ def ensure(connection: Any) -> int:
 
 
 def add(connection: Any, parent: str, start_id: int, end_id: int) -> bool:
-    """Append a slice to a table; False when it has to wait, or to be done by the owner's login."""
+    """Append a slice to a table.  False when it has to wait or needs the owner's login."""
     name = f"b{start_id // BLOCK}" if parent == "events" else f"s{start_id}"
     change = f"ADD PARTITION (PARTITION {name} VALUES LESS THAN ({int(end_id)}))"
     try:
@@ -58,10 +59,11 @@ def add(connection: Any, parent: str, start_id: int, end_id: int) -> bool:
 
 
 def drop(connection: Any, parent: str, name: str) -> str:
-    """Drop a slice that `droppable_slices` named; answers what keeps it from that.
+    """Drop a slice that `droppable_slices` named.  Returns what prevents it, if anything does.
 
-    Below the floor nothing can come to a slice of events.  Of a ledger, the lock says that whoever
-    has written to it has ended, and then the slice has to be droppable still.
+    A slice of events below the floor gets no more events.  A slice of a ledger can still be written
+    to by an open transaction.  Once this function has the lock, all such transactions have ended,
+    so it checks again that the slice can be dropped.
     """
     if parent != "events":
         problem = _wait_for_writers(connection, parent)
@@ -74,9 +76,9 @@ def drop(connection: Any, parent: str, name: str) -> str:
 
 
 def keep(connection: Any, name: str, first_id: int, last_id: int) -> str:
-    """Put what is needed of a slice of events into its place; answers what keeps it from that.
+    """Replace a slice of events by what is still needed of it.  Returns what prevents it, if any.
 
-    Only one may do that at a time: the table that is exchanged has a fixed name.
+    Only one process may do this at a time, because the table that is exchanged has a fixed name.
     """
     schema = config.schema_name()
     rest = f"`{schema}`.events_rest"
@@ -93,8 +95,8 @@ def keep(connection: Any, name: str, first_id: int, last_id: int) -> str:
 def forget_numbers(connection: Any) -> bool:
     """Forget the numbers that the sequencer took from publishers which rolled back.
 
-    False when that has to wait.  Below the floor nobody looks for them, and behind the lock no
-    publisher is left that has only its number.
+    False when that has to wait.  Numbers below the floor are not looked for any more.  Once the
+    lock is held, no open transaction is left that has taken a number but not written its event.
     """
     pending = f"`{config.schema_name()}`.pending"
     while floor := _floor_above_numbers(connection):
@@ -130,11 +132,11 @@ def _floor_above_numbers(connection: Any) -> int | None:
 
 @contextmanager
 def alone(connection: Any) -> Iterator[bool]:
-    """Whether nobody else cleans this schema; until the end of the block nobody does.
+    """Whether this process is the only one that cleans this schema, until the end of the block.
 
-    A row that is locked would be an open transaction beside the DDL, which commits.  So the lock is
-    one of the server's, which any login may take, under a name that stands in a row on which no
-    login has a right.
+    A locked row cannot serve here: it needs an open transaction, and the DDL would commit it.  So
+    this takes a named lock of the server.  Any login may take such a lock, so its name is random
+    and is kept in a row on which no other login has a right.
     """
     name = {"name": f"penstock clean {_lock_name(connection)}"}
     ((got,),) = database.execute(connection, "SELECT GET_LOCK(%(name)s, 0)", name)
@@ -146,7 +148,7 @@ def alone(connection: Any) -> Iterator[bool]:
 
 
 def _lock_name(connection: Any) -> str:
-    """What the lock is called, chosen at random by the first who asks."""
+    """The name of the lock, which the first call chooses at random."""
     table = f"`{config.schema_name()}`.cleaning"
     rows = database.execute(connection, f"SELECT lock_name FROM {table}")
     if not rows:
@@ -178,7 +180,7 @@ def _alter(connection: Any, parent: str, change: str) -> str:
 
 
 def _locked(connection: Any, statement: str) -> bool:
-    """Run what waits for a table; False when it was not had within a second."""
+    """Run a statement that waits for a table; False when it got no lock within a second."""
     try:
         database.execute(connection, statement)
     except Exception as error:
@@ -189,7 +191,7 @@ def _locked(connection: Any, statement: str) -> bool:
 
 
 def _has_old_transaction(connection: Any) -> bool:
-    """Whether somebody's transaction has been open for a second; False when that cannot be seen."""
+    """Whether any transaction has been open for a second; False when the login cannot see that."""
     try:
         rows = database.execute(
             connection,

@@ -1,11 +1,12 @@
-"""Positions that were seen outside of the database, against a log that a restore has put behind.
+"""Positions that were seen outside the database, compared with a log that was restored.
 
-A copy of the whole database looks like itself from inside.  Whoever keeps positions elsewhere, a
-sink, an archive or a client, reports them before going on: one that lies beyond the log stops its
-partition until the restore is reconciled, for all readers where the login may operate the topic,
-else for the subscription that the report is made for.
+A restored copy of the whole database cannot be told from the original by looking at it.  So sinks,
+archives and clients that keep positions elsewhere report them before they go on.  A position beyond
+the log stops its partition until an operator reconciles the restore.  The partition stops for all
+readers when the reporting login may operate the topic.  Otherwise it stops only for the
+subscription that the report is made for.
 
-A position is one of a partition, by its id: the address of its topic may become another's.
+A position names its partition by id, because another topic may get the address later.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from penstock.topics.partition_ids import number_of, topic_of
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The last sequence of a partition that somebody has seen, and in which history."""
+    """The last sequence of a partition that was seen outside, and its history."""
 
     sequence: int
     history: int
@@ -30,7 +31,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the log says to a reported position; another history than the reporter's: look anew."""
+    """What the log returns for a reported position.
+
+    When its history is not the reporter's, the reporter has to read its state again.
+    """
 
     stopped: bool
     high_watermark: int
@@ -48,7 +52,7 @@ def report_position(
 ) -> Report:
     """Tell the log what a sink, an archive or a client has seen of a partition.
 
-    TopicNotFound when it is gone, or when the login may not operate its topic and the subscription
+    TopicNotFound when the topic is gone, or when the login may not operate it and the subscription
     does not read it.
     """
     seen = {partition_id: Seen(sequence, history)}
@@ -73,12 +77,12 @@ def report_positions(
 def require_log(
     connection: Any, seen: Mapping[int, Seen], source: str, subscription: str | None = None
 ) -> None:
-    """Report what was seen; LogBehind when the log does not reach it, and is stopped."""
+    """Report what was seen.  LogBehind when the log does not reach it; the partition is stopped."""
     _refuse_stopped(seen, report_positions(connection, seen, source, subscription), source)
 
 
 def require_leases(connection: Any, known: Iterable[Lease], source: str, subscription: str) -> None:
-    """The same for the positions of leases.  What is no longer read, or gone, does not count."""
+    """The same for the positions of leases, except topics that are gone or no longer read."""
     seen = {lease.partition_id: Seen(lease.position, lease.history) for lease in known}
     _refuse_stopped(seen, _reports(connection, seen, source, subscription), source)
 

@@ -1,4 +1,4 @@
-"""Whether committed events get their sequences: what waits, the last pass, who holds it."""
+"""Whether committed events get their sequences: what waits, the last pass, who holds the lock."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from penstock import database
 from penstock.errors import PermissionDenied, errno_of
 from penstock.log.sequences import status
 
-#: An idle sequencer looks at least this often whether something has come.
+#: An idle sequencer looks at least this often for new events.
 NEXT_PASS_SECONDS = 1.0
-#: A pass that is older than this is not that of a sequencer which is at work.
+#: When the last pass is older than this, no sequencer is at work.
 FRESH_SECONDS = 2.0
-#: MySQL and MariaDB: what a login without the right PROCESS is told.
+#: MySQL and MariaDB: the errors that a login without the right PROCESS gets.
 _DENIED = frozenset({1227, 1142, 1045})
 
 
@@ -33,8 +33,9 @@ class Sequencing(StrEnum):
 class SequencerState:
     """What waits for its sequence and why; ages in seconds.
 
-    ``last_pass_seconds`` is None for who is not told.  ``holder`` is the session that holds the
-    sequencer; on MySQL and MariaDB, which do not tell, the one that has held locks for longest.
+    ``last_pass_seconds`` is None for a login that may not see it.  ``holder`` is the session that
+    holds the sequencer's lock.  MySQL and MariaDB do not show that session: there it is the session
+    that has held locks for longest.
     """
 
     waiting_events: int
@@ -46,7 +47,7 @@ class SequencerState:
 
 
 def sequencer_state(connection: Any) -> SequencerState:
-    """Looks twice when events wait and no pass was made of late: one may be about to be.
+    """Look twice when events wait and the last pass is old: the next pass may be about to begin.
 
     Needs a connection that commits by itself.
     """
@@ -72,7 +73,7 @@ def _look(connection: Any) -> SequencerState:
 
 
 def _with_holder(connection: Any, found: SequencerState) -> SequencerState:
-    """Asked of the server only now: there is nothing to find while passes are made."""
+    """The state with its holder, which is asked for only when no passes are made."""
     if database.dialect_of(connection) == "mysql":
         return _with_locks(connection, found)
     try:

@@ -14,7 +14,7 @@ from penstock.topics import names, validation
 class SequenceResult:
     """What one pass of the sequencer did.
 
-    ``busy``: another sequencer is at work.  ``more``: the tick is not worked off, call again.
+    ``busy``: another sequencer is at work.  ``more``: the tick is not finished, call again.
     ``grown`` are the ids of the partitions that got events.
     """
 
@@ -28,7 +28,8 @@ class SequenceResult:
 class LogStatus:
     """The state of the log in figures; ages in seconds.
 
-    Behind walls they are of what the login may see, and None is what only who passes them is told.
+    For a login whose view is limited by rights in namespaces, the figures cover what it may see.
+    Figures that only a login with the full view may have are None for it.
     """
 
     unsequenced_events: int
@@ -44,7 +45,7 @@ class LogStatus:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A place where a partition's index does not go on as it should: never seen in a sound log."""
+    """A hole in a partition's index.  A sound log has none."""
 
     partition: int
     expected: int
@@ -64,14 +65,17 @@ def sequence(
 
 
 def nothing_waits(connection: Any) -> bool:
-    """Whether a pass would find nothing; on PostgreSQL a pass tells it by itself, as cheaply."""
+    """Whether a pass would find nothing.
+
+    On PostgreSQL an empty pass costs no more than this question, so it is not asked there.
+    """
     if database.dialect_of(connection) != "mysql":
         return False
     return bool(database.call(connection, "nothing_waits")[0][0])
 
 
 def ensure_slices(connection: Any) -> int:
-    """Make storage ahead of the publishers; answers how many slices were added."""
+    """Make storage ahead of the publishers.  Returns how many slices were added."""
     if database.dialect_of(connection) == "mysql":
         from penstock.log import mysql_storage
 

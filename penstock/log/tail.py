@@ -1,4 +1,4 @@
-"""Follow a topic: what gets a sequence, partition by partition, as it comes."""
+"""Follow a topic: read events of all its partitions as they get their sequences."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def tail(
 ) -> Iterator[Event]:
     """The events of all partitions of a topic, each partition in order; no position is kept.
 
-    ``start``: ``earliest`` is all that the database holds, ``latest`` only what comes, a number the
-    newest so many of each partition.  With ``follow`` it goes on until the caller stops asking;
-    without it ends at the high watermarks that it met.  Needs a connection outside of a
-    transaction.
+    ``start``: ``earliest`` is all that the database holds, ``latest`` only new events.  A number
+    is that many of the newest events of each partition.  With ``follow`` it goes on until the
+    caller stops asking.  Without ``follow`` it ends at the high watermarks of the moment when it
+    began.  Needs a connection outside of a transaction.
     """
     done: dict[int, int] | None = None
     followed: set[int] = set()
@@ -53,7 +53,7 @@ def tail(
 
 
 def _still_there(topic: str, followed: set[int], present: set[int]) -> set[int]:
-    """The ids of the partitions; a resize adds some, and never does one go."""
+    """The ids of the partitions.  A resize adds partitions and never removes one."""
     if not followed <= present:
         raise TopicNotFound(
             f'the topic that was followed is no longer "{topic}"',
@@ -78,7 +78,10 @@ def _before(start: str | int, found: PartitionRange) -> int:
 def _read(
     connection: Any, topic: str, done: dict[int, int], grown: dict[int, int]
 ) -> Iterator[Event]:
-    """What lies between; the partitions take turns, so that a long one starves none."""
+    """The events between two sequences of each partition.
+
+    The partitions take turns, so that one with many events does not delay the others.
+    """
     while grown:
         for partition, high in list(grown.items()):
             after = done[partition]
@@ -91,13 +94,13 @@ def _read(
 
 
 class _Waiting:
-    """Pauses that grow while nothing comes; a sequencer's notice ends one early."""
+    """Pauses that grow while no events come.  A sequencer's notice ends a pause early."""
 
     def __init__(self, connection: Any, most: float) -> None:
         self._connection = connection
         self._most = most
         self._pause = _FIRST_PAUSE
-        # Elsewhere, and behind a pooler, which drops it, the pauses alone do it.
+        # Other databases cannot listen, and a pooler drops the LISTEN: there only the pauses count.
         self._listens = database.dialect_of(connection) == "postgres" and hasattr(
             connection, "notifies"
         )

@@ -25,7 +25,7 @@ _COPY = (
 )
 
 
-# The headers travel as raw bytes: binary jsonb is a version byte and the text, which is at hand.
+# The headers travel as raw bytes: binary jsonb is a version byte and the text, which we have.
 _COPY_TYPES = ("text", "bytea", "text", "text", "text", "bytea", "uuid", "int4", "timestamptz")
 
 
@@ -39,11 +39,11 @@ _IDLE = 0  # libpq's PQTRANS_IDLE
 
 
 def publish_bulk(connection: Any, messages: Iterable[Message]) -> int:
-    """Publish any number of events at the speed of COPY; answers how many.
+    """Publish any number of events at the speed of COPY.  Returns how many.
 
-    Needs psycopg, below SQLAlchemy too, and an open transaction.  It works inside a savepoint: when
-    one event is refused, none is published and the caller's transaction can go on.  It knows no
-    dedup keys and no strict order.
+    Needs psycopg (directly or below SQLAlchemy) and an open transaction.  It works inside a
+    savepoint: when one event is refused, none is published and the caller's transaction can go on.
+    It supports neither dedup keys nor strict order.
     """
     driver = _psycopg_connection(connection)
     # On the caller's connection: this begins its transaction, also for SQLAlchemy, whose commit
@@ -55,7 +55,7 @@ def publish_bulk(connection: Any, messages: Iterable[Message]) -> int:
 
 
 class _Bulk:
-    """Chunk by chunk: while the server stores one, the next is checked and packed."""
+    """Sends chunk after chunk: while the server stores one, the next is checked and packed."""
 
     def __init__(self, driver: Connection, known: KnownTopics, server: ThreadPoolExecutor) -> None:
         self._driver = driver
@@ -78,10 +78,10 @@ class _Bulk:
         return self._stored()
 
     def _drawn(self, source: Iterator[Message]) -> list[Message]:
-        """The next messages, drawn while nothing is under way: a generator may use the connection.
+        """The next messages, drawn while the connection is idle: a generator may use it too.
 
-        The savepoint ends those that the generator has left open; it could else roll back to one
-        in which a chunk was stored.
+        A generator could leave a savepoint open and roll back to it later, with the chunks stored
+        since.  The savepoint that is set here ends such savepoints.
         """
         with self._driver.transaction():
             return list(_chunk(source))
@@ -96,7 +96,7 @@ class _Bulk:
         for place, row in enumerate(outgoing.rows(drawn, first), first):
             placed = self._known.placed(row)
             if placed is None:
-                self._stored()  # what it refused is said before what is asked now
+                self._stored()  # raises what it refused before the errors of the next call
                 try:
                     placed = run(self._driver, self._known.asked_for(row))
                 except PenstockError as error:
@@ -107,7 +107,7 @@ class _Bulk:
         return int(database.call(self._driver, "publish_bulk")[0][0])
 
     def _stored(self) -> int:
-        """Waits for the chunk that is being stored; answers how many events all of them had."""
+        """Wait for the chunk that is being stored.  Returns how many events all chunks had."""
         if self._storing is not None:
             self._published += self._storing.result()
             self._storing = None
@@ -124,7 +124,7 @@ def _chunk(source: Iterator[Message]) -> Iterator[Message]:
 
 
 def _size(payload: Any) -> int:
-    """What is not bytes is refused when it is packed."""
+    """The payload's size; 0 for what is not bytes, which is refused when it is packed."""
     return len(payload) if isinstance(payload, bytes | bytearray | memoryview) else 0
 
 

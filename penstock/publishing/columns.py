@@ -2,9 +2,9 @@
 
 By default psycopg writes a list as text: it escapes each element, and the server parses that text.
 For a batch of 500 events this is more work than everything else together, so psycopg is told to
-send binary arrays.  MySQL and MariaDB have no arrays: they get one JSON array of objects.  Any
-other driver gets plain lists, and so does a psycopg connection that binds on the client or uses
-another encoding.
+send binary arrays.  MySQL and MariaDB have no arrays: they get one JSON array of objects.  All
+other drivers get plain lists.  So does a psycopg connection that binds parameters on the client or
+uses another encoding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class BinaryList(list[Any]):
     """A column that psycopg sends as a binary array."""
 
 
-#: A column: the type of its values, and the values; None stands for a column that is not given.
+#: A column: the type of its values, and the values.  None means that the column is not given.
 Column = tuple[str, Sequence[Any] | None]
 
 
@@ -51,7 +51,7 @@ def _plain(type_name: str, values: Sequence[Any]) -> list[Any]:
 
 
 def _objects(columns: dict[str, tuple[str, Sequence[Any]]]) -> str:
-    """One JSON object for each event, of what is given of it; payloads in base64."""
+    """One JSON object for each event, with the fields that are given; payloads in base64."""
     names = [name if name == "headers" else name.removesuffix("s") for name in columns]
     parts = [_json_column(type_name, values) for type_name, values in columns.values()]
     objects = [
@@ -76,7 +76,7 @@ def _in_utc(value: datetime) -> str:
 
 
 def _takes_binary(driver: Any) -> bool:
-    """Also teaches the connection to send a BinaryList."""
+    """Whether a connection can send binary arrays; if so, it learns to send a BinaryList."""
     if not hasattr(driver, "pgconn"):
         return False
     import psycopg

@@ -1,4 +1,4 @@
-"""A registry of the types of an application that are events: how each becomes a Message."""
+"""A registry of an application's event types: how an object of each becomes a Message."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class Registry:
     """Maps types to (event type, topic, key function, content type, marshaller).
 
     An object is published by the route of its own class.  A class that was registered with
-    ``subclasses=True`` also takes objects of classes below it; of several, the nearest in the
-    order of inheritance.  Everything else is refused, so nothing is published as what it is not.
+    ``subclasses=True`` also takes objects of its subclasses.  When several such classes fit, the
+    nearest in the order of inheritance is used.  Every other object is refused, so that none is
+    published under a wrong type.
     """
 
     def __init__(self) -> None:
@@ -56,9 +57,9 @@ class Registry:
         marshal: Callable[[T], bytes] | None = None,
         subclasses: bool = False,
     ) -> None:
-        """Register a type; EmptyName or InvalidArgument when something is missing or is twice.
+        """Register a type; EmptyName or InvalidArgument for something missing or given twice.
 
-        Without ``marshal`` objects are written as JSON: dataclasses and mappings can be.
+        Without ``marshal`` objects are written as JSON, which works for dataclasses and mappings.
         """
         if not isinstance(python_type, _CLASS):
             raise InvalidArgument(
@@ -96,9 +97,10 @@ class Registry:
     def message(
         self, event: object, *, type: str | None = None, topic: str | None = None, **options: Any
     ) -> Message:
-        """The message of an object; a Message stays what it is.
+        """The message of an object; a Message is returned as it is.
 
-        ``type``, ``topic`` and every other field of Message, given here, stand before the route's.
+        ``type``, ``topic`` and every other field of Message that is given here replaces the
+        route's.
         """
         if isinstance(event, Message):
             changes = {"type": type, "topic": topic, **options}
@@ -123,7 +125,7 @@ class Registry:
         return Message(address, payload, type=event_type, **options)
 
     def messages(self, events: Iterable[object]) -> list[Message]:
-        """The messages of many objects; an error names the place of the one that it is about."""
+        """The messages of many objects; an error names the index of the object it is about."""
         found = []
         for place, event in enumerate(events):
             try:
@@ -141,7 +143,7 @@ class Registry:
     def publish_batch(
         self, connection: Any, events: Iterable[object], *, strict: bool = False
     ) -> list[uuid.UUID]:
-        """Publish many objects in one round trip, in order; answers their event ids."""
+        """Publish many objects in one round trip, in order.  Returns their event ids."""
         return publish_batch(connection, self.messages(events), strict=strict)
 
 

@@ -1,8 +1,8 @@
 """What publishers know of topics.
 
-Asking the database whether a topic exists does not abort the caller's transaction, publishing to
-one that does not would.  Only topics that exist are remembered; the database checks again when it
-publishes.
+Publishing to a topic that does not exist would abort the caller's transaction.  Asking the database
+first whether the topic exists does not.  Only topics that exist are remembered.  The database
+checks again when it publishes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BY_DATABASE = frozenset({"crc32", "round_robin"})  # strategies that need nothi
 
 
 class TopicFacts(NamedTuple):
-    """What decides whether a topic takes an event."""
+    """What decides whether a topic accepts an event."""
 
     topic_id: int
     partitions: int
@@ -52,9 +52,9 @@ class KnownTopics:
         self._found = found
 
     def placed(self, row: Row) -> Row | None:
-        """The event with its partition, where only publishers can choose it.
+        """The event, with its partition when only the publisher can choose it.
 
-        None when the database has to be asked first, before anything was written.
+        None when the caller has to ask the database first, before it writes anything.
         """
         facts = self._found.get(row.topic)
         if facts is None or len(row.payload) > facts.max_payload_bytes:
@@ -91,7 +91,7 @@ class KnownTopics:
 
     @contextmanager
     def forgotten_on_refusal(self, topics: Iterable[str]) -> Iterator[None]:
-        """Forget the topics when the database refuses: one may be deleted, or never committed."""
+        """Forget the topics when the database refuses: one may be deleted or not committed."""
         try:
             yield
         except UsageError:
@@ -101,12 +101,12 @@ class KnownTopics:
 
 
 def known_topics(connection: Any) -> KnownTopics:
-    """What is remembered of the database that a connection is open to."""
+    """What is remembered about the database of a connection."""
     return KnownTopics(remembered(database.database_key(connection)))
 
 
 def known_to_connection(connection: Any) -> KnownTopics:
-    """What is remembered of a connection that does not tell which database it is open to."""
+    """What is remembered for one connection that does not tell which database it is open to."""
     try:
         return KnownTopics(_connections.setdefault(connection, {}))
     except TypeError:  # it cannot be weakly referenced
@@ -114,7 +114,7 @@ def known_to_connection(connection: Any) -> KnownTopics:
 
 
 def remembered(key: tuple[str, ...] | None) -> Found:
-    """The topics of one database; nothing is remembered where it cannot be told."""
+    """The topics of one database; nothing is remembered when the database is not known."""
     if key is None:
         return {}
     if len(_databases) >= _MOST_DATABASES:

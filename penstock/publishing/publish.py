@@ -1,8 +1,8 @@
 """Publishing: an event exists if and only if the caller's transaction commits.
 
-What can be refused is refused before the INSERT, so that the caller's transaction is not aborted:
-sizes and names without the database, unknown topics and partitions by a look-up that is remembered.
-The database checks everything again.
+What can be refused is refused before the INSERT, so that the caller's transaction is not aborted.
+Sizes and names are checked without the database.  Topics and partitions are checked by a look-up
+whose result is remembered.  The database checks everything again.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ def publish(
     max_attempts: int | None = None,
     strict: bool = False,
 ) -> uuid.UUID:
-    """Publish one event in the caller's transaction; answers its id.
+    """Publish one event in the caller's transaction.  Returns its id.
 
-    Of a duplicate, an event whose ``dedup_key`` was used within the window, it answers the id of
-    the earlier event (`publish_once` tells which it was).  ``strict`` gives the events of one key
-    the order of their commits: a transaction waits for the one before it to end.
+    An event whose ``dedup_key`` was used within the window is a duplicate: then this returns the id
+    of the earlier event (`publish_once` also tells whether it was a duplicate).  ``strict`` gives
+    the events of one key the order of their commits: a transaction waits until the one before it
+    has ended.
     """
     message = Message(
         topic,
@@ -67,7 +68,7 @@ def publish(
 
 
 def publish_once(connection: Any, message: Message, *, strict: bool = False) -> Published:
-    """Publish one event; answers its id and whether it was a duplicate of an earlier one."""
+    """Publish one event.  Returns its id and whether it was a duplicate of an earlier one."""
     row = outgoing.row(message)
     return run(connection, publish_steps(known_topics(connection), row, strict=strict))
 
@@ -75,9 +76,9 @@ def publish_once(connection: Any, message: Message, *, strict: bool = False) -> 
 def publish_batch(
     connection: Any, messages: Iterable[Message], *, strict: bool = False
 ) -> list[uuid.UUID]:
-    """Publish many events in one round trip, in order; answers their ids, as `publish` does.
+    """Publish many events in one round trip, in order.  Returns their ids, as `publish` does.
 
-    A batch that is invalid in one event publishes none, and the error names the event's index.
+    When one event is invalid, none is published, and the error names the event's index.
     """
     rows = rows_of(messages)
     if not rows:

@@ -1,4 +1,4 @@
-"""Events on their way out: checked and written as the database takes them, without the database."""
+"""Events before they are sent: checked, and turned into rows, without asking the database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK = 500  # events that get their ids together
 
 
 class Row(NamedTuple):
-    """A checked event; the fields, and ``strict``, are the binds of the statement ``publish``."""
+    """A checked event.  Its fields and ``strict`` are the binds of the statement ``publish``."""
 
     topic: str
     payload: bytes
@@ -42,7 +42,7 @@ def row(message: Message) -> Row:
 
 
 def rows(messages: Iterable[Message], place: int = 0) -> Iterator[Row]:
-    """Many events, in order; an error names the place of the event, the first being ``place``."""
+    """Many events, in order.  An error names the event's index; the first event has ``place``."""
     source = iter(messages)
     while chunk := list(islice(source, _CHUNK)):
         context = tracing.context_headers()
@@ -85,7 +85,7 @@ def _row(message: Message, event_id: uuid.UUID, context: Mapping[str, str]) -> R
 
 
 def _headers(message: Message, context: Mapping[str, str]) -> Any:
-    """What the caller gave, what relays have to know, and the trace unless the caller gave one."""
+    """The caller's headers, those for relays, and the trace unless the caller gave one."""
     given = message.headers
     if (
         message.exchange is None

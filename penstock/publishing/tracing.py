@@ -1,7 +1,7 @@
 """The W3C trace context of the application, when it uses OpenTelemetry.
 
-OpenTelemetry is never imported here before the application has done so: without it, and without a
-current span, publishing costs nothing more.
+This module imports OpenTelemetry only after the application has done so.  Without OpenTelemetry or
+a current span, tracing adds no cost to publishing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def context_headers() -> Mapping[str, str]:
-    """The headers of the current span; none when there is none."""
+    """The headers of the current span; no headers when there is no span."""
     trace = sys.modules.get(API)
     if trace is None or not trace.get_current_span().get_span_context().is_valid:
         return _NOTHING

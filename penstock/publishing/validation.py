@@ -1,4 +1,4 @@
-"""What is refused of an event before the database sees it."""
+"""The checks of an event before the database sees it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
 def message(given: Message) -> None:
-    """Everything of an event that can be judged without the database."""
+    """Check everything of an event that can be checked without the database."""
     topic(given.topic)
     _payload(given.payload)
     if given.key is not None:
@@ -104,7 +104,7 @@ def headers_json(headers: Mapping[str, Any] | None) -> str | None:
 
 
 def _headers_limits(headers: Any, text: str) -> None:
-    """The limits of the database's headers_problem: readers could not parse what is beyond."""
+    """The limits of the database's headers_problem: readers could not parse more."""
     size = len(text.encode())
     if size > MAX_HEADERS_BYTES:
         raise InvalidArgument(

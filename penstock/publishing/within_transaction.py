@@ -1,4 +1,4 @@
-"""A transaction of our own around domain writes and the events that they lead to."""
+"""A transaction that Penstock opens, around domain writes and the events that follow from them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def within_transaction(
     registry: Registry | None = None,
     strict: bool = False,
 ) -> list[uuid.UUID]:
-    """Open a connection, call ``fn`` with it, publish what it answers, commit; answers their ids.
+    """Open a connection, call ``fn`` with it, publish what it returns, commit; returns the ids.
 
-    ``fn`` makes the domain writes and answers the events: Messages, or objects of a ``registry``.
-    Both are committed or neither is: any error rolls both back and comes out as it was raised.
+    ``fn`` makes the domain writes and returns the events: Messages, or objects of a ``registry``.
+    Both are committed or neither is.  Any error rolls both back and reaches the caller unchanged.
     ``connect`` is, for example, ``lambda: psycopg.connect(url)``, SQLAlchemy's ``engine.connect``
     or ``sessionmaker(engine)``, or ``lambda: django.db.connection``.
     """

@@ -1,39 +1,44 @@
 """What becomes of an event that cannot be handled: attempts, dead letters, parked keys, redrive.
 
-How a consumer puts the calls together.  "Commits by itself" means: made on a connection outside
-of any transaction, because it has to stand before the handler gets the event.  Everything else
-may be inside the handler's own transaction.  All are fenced by the lease; StaleLease means as
-ever: roll back and forget it.
+How a consumer puts the calls together.  "Commits by itself" means: call it on a connection outside
+of any transaction, because its effect must be committed before the handler gets the event.  All
+other calls may be inside the handler's own transaction.  All calls are fenced by the lease.
+StaleLease means the same as everywhere: roll back and forget the lease.
 
-1. A lease that is new here: ``suspects`` (once).  Without an answer for it, all is well: poll,
-   handle and commit as always, nothing is recorded.  With one, be *careful*: if ``died``, for as
-   many events as one consumer has in flight at most; if ``sequence`` is not None, at least for
-   that one.  Where a partition is handled in order, groups of at most 50 suspects cost fewer
-   calls: commit what is done, then ``begin_attempt`` for the first of them with
-   ``uncounted=GROUP`` (commits by itself), which counts for none of them.  Whoever finds that
-   record (``attempts`` is 0) and ``died`` hands the next 50 sequences out one at a time, as 3 says;
-   whoever finds any other record, that event.
-2. A handler failed in this process: commit what is done before the event (so that it stands right
-   behind the position) and be careful from it on; a failed batch, for all its events.
-3. Careful, one event at a time: each is committed alone.  First ``begin_attempt`` (commits by
-   itself), with ``uncounted=1`` if the event failed here before it was suspected.  If the answer
-   exceeds ``max_attempts`` of the subscription's policy, or the handler fails for the
-   ``max_attempts``-th time, do not hand it out again: ``give_up`` (commits by itself, and moves
-   the position), with ``park=policy.exhausted == "park_key"``.  Else hand it out; a failure is
-   repeated behind the policy's backoff, from ``begin_attempt`` on. A handler that ends the
-   process by an exception (SystemExit) is a failure too: a consumer that only leaves in good
-   order would give its lease back, and nobody would know.
-4. Keys that wait: ``parked_keys`` with each new lease, after each ``give_up`` that answered True,
-   and after each ``finish_redriven``; nobody else adds one.  While there are any, events of such
-   a key are not for the handler: commit the batch by ``commit_parking`` with their sequences, in
-   place of ``stream.commit`` (in the same transaction; with all of them parked there is no
-   handler). TooManyParked: nothing was committed, the partition has to wait; try again later.
-5. Redriven letters: ``poll_redriven`` (commits by itself) for all held leases, with each check-in
-   and while it answers something.  It is one cheap look where there are none.  Handle each
-   letter's ``event`` in order, alone; in its transaction call ``finish_redriven`` first, as one
-   calls ``stream.commit``.  NotRedriven: roll back, it is not yours any more.  When the handler
-   fails: ``fail_redriven``: it is dead again.  Partitions with redriven letters are leased like
-   those with unread events.
+1. For a new lease, call ``suspects`` (once).  When it returns nothing for the lease, poll, handle
+   and commit as always; no attempts are recorded.  When it returns a suspect, be *careful*.  If
+   ``died``, be careful for as many events as one consumer has in flight at most.  If ``sequence``
+   is not None, be careful at least for that event.
+
+   Where a partition is handled in order, groups of at most 50 suspects cost fewer calls.  Commit
+   what is done, then call ``begin_attempt`` for the first of them with ``uncounted=GROUP`` (commits
+   by itself); it counts an attempt for none of them.  A consumer that finds that record
+   (``attempts`` is 0) and ``died`` hands out the next 50 sequences one at a time, as 3 says.  A
+   consumer that finds any other record does so with that event only.
+2. When a handler fails in this process, commit what is done before the event, so that the event is
+   the first one after the position.  Be careful from that event on; after a failed batch, for all
+   events of the batch.
+3. Careful means one event at a time, and each is committed alone.  First call ``begin_attempt``
+   (commits by itself), with ``uncounted=1`` if the event failed here before it was suspected.  Do
+   not hand the event out again if the returned number exceeds ``max_attempts`` of the
+   subscription's policy, or if the handler fails for the ``max_attempts``-th time.  Call
+   ``give_up`` instead (commits by itself, and moves the position), with
+   ``park=policy.exhausted == "park_key"``.  Otherwise hand the event out.  After a failure wait for
+   the policy's backoff, then repeat from ``begin_attempt`` on.  A handler that ends the process by
+   an exception (SystemExit) is a failure too: a consumer that only left in good order would give
+   its lease back, and there would be no record of the failure.
+4. Call ``parked_keys`` for the keys that wait: with each new lease, after each ``give_up`` that
+   returned True, and after each ``finish_redriven``.  Nothing else adds a key.  While there are
+   such keys, do not hand their events to the handler.  Commit the batch by ``commit_parking`` with
+   their sequences, in place of ``stream.commit`` and in the same transaction.  When all events are
+   parked, no handler is called.  TooManyParked: nothing was committed and the partition has to
+   wait; try again later.
+5. For redriven letters, call ``poll_redriven`` (commits by itself) for all held leases: with each
+   check-in, and again while it returns letters.  Without redriven letters it costs little.  Handle
+   each letter's ``event`` in order, alone.  In its transaction call ``finish_redriven`` first, in
+   place of ``stream.commit``.  NotRedriven: roll back, the letter is no longer yours.  When the
+   handler fails, call ``fail_redriven``; the letter is dead again.  Partitions with redriven
+   letters are leased like those with unread events.
 
 On an asynchronous connection the two calls of a handler's transaction are
 :func:`penstock.aio.commit_parking` and :func:`penstock.aio.finish_redriven`.
@@ -54,10 +59,11 @@ from penstock.errors import InvalidArgument
 from penstock.records import Event, Lease, as_headers, as_time, as_uuid
 from penstock.subscriptions.stream import Membership
 
-#: What a dead letter can wait for: an operator; an operator, and its key with it; its holder.
+#: What a dead letter waits for: dead, an operator; parked, the same, and later events of its key
+#: wait with it; redriven, the holder of its partition.
 STATES = ("dead", "parked", "redriven")
 
-#: In place of ``uncounted``: a group of events begins, and nobody knows which one may be bad.
+#: A value for ``uncounted``: a group of events begins, and it is not known which one may be bad.
 GROUP = -1
 
 
@@ -65,9 +71,9 @@ GROUP = -1
 class Suspect:
     """A partition whose next events may break their consumer.
 
-    ``died``: a holder died since the position moved.  ``sequence`` is the event behind the position
-    when it was handed out ``attempts`` times on record, and ``reason`` why; with 0, a group began
-    there.
+    ``died``: a holder died since the position moved.  ``sequence`` is the first event after the
+    position, when a record says that it was handed out ``attempts`` times; ``reason`` says why.
+    With 0 attempts, a group began there.
     """
 
     partition_id: int
@@ -111,7 +117,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCounts:
-    """The dead letters of a subscription by state, and the age of the oldest in seconds."""
+    """How many dead letters a subscription has in each state; the oldest one's age in seconds."""
 
     subscription: str
     dead: int
@@ -121,13 +127,13 @@ class DeadLetterCounts:
 
     @property
     def left(self) -> int:
-        """Those that somebody has to look at."""
+        """Those that an operator has to look at."""
         return self.dead + self.parked
 
 
 @dataclass(frozen=True, slots=True)
 class WholeLetter:
-    """A dead letter with what it carries."""
+    """A dead letter with its headers and payload."""
 
     letter: DeadLetter
     headers: dict[str, Any]
@@ -135,7 +141,7 @@ class WholeLetter:
 
 
 def suspects(connection: Any, member: Membership, leases: Sequence[Lease]) -> dict[int, Suspect]:
-    """Of held leases, by partition id, those whose next events may break their consumer."""
+    """The held leases whose next events may break their consumer, by partition id."""
     rows = database.call(connection, "suspects", **_leases(member, leases))
     return {
         partition_id: Suspect(partition_id, bool(died), sequence, attempts or 0, reason or "")
@@ -152,11 +158,11 @@ def begin_attempt(
     uncounted: int = 0,
     reason: str = "",
 ) -> int:
-    """Count that the event behind the position is handed out; answers for which time.
+    """Count that the first event after the position is handed out.  Returns the attempt's number.
 
-    Commits by itself: InvalidArgument inside a transaction.  ``uncounted`` are the times before it
-    was suspected; with :data:`GROUP` it is on record that a group begins there, and nothing is
-    counted.  BackwardCommit when another event stands behind the position.
+    Commits by itself: InvalidArgument inside a transaction.  ``uncounted`` is how often it was
+    handed out before it was suspected.  With :data:`GROUP` this records that a group begins there,
+    and counts nothing.  BackwardCommit when another event is the first one after the position.
     """
     _require_own_commit(connection, "begin_attempt")
     rows = database.call(
@@ -180,10 +186,10 @@ def give_up(
     attempts: int,
     park: bool = False,
 ) -> bool:
-    """Make the event behind the position a dead letter and move over it, in one.
+    """Make the first event after the position a dead letter and move the position past it, in one.
 
-    With ``park``, later events of its key wait behind it, which the answer says; one without a key
-    is a dead letter like any other.  TooManyParked when it cannot be.
+    With ``park``, later events of its key wait for it; then this returns True.  An event without a
+    key becomes an ordinary dead letter.  TooManyParked when no more events may be parked.
     """
     rows = database.call(
         connection,
@@ -222,9 +228,9 @@ def commit_parking(
     after: int,
     sequences: Iterable[int],
 ) -> None:
-    """A commit that parks some of the events it passes, because their keys wait.
+    """A commit that parks some of the events that it moves past, because their keys wait.
 
-    ``after`` is the position behind which the events were read.  The errors are those of
+    ``after`` is the position after which the events were read.  The errors are those of
     :func:`penstock.stream.commit`, and TooManyParked.
     """
     steps.run(connection, parking_steps(member, lease, position, after, sequences))
@@ -244,7 +250,8 @@ def poll_redriven(
     """Redriven dead letters of held leases, in order, each counted as handed out.
 
     Commits by itself: InvalidArgument inside a transaction.  Of a parked key only the first event
-    comes; the next one when that is finished.  The event's ``sequenced_at`` is its ``created_at``.
+    is returned, and the next one after that is finished.  The event's ``sequenced_at`` is its
+    ``created_at``.
     """
     _require_own_commit(connection, "poll_redriven")
     rows = database.call(
@@ -255,9 +262,9 @@ def poll_redriven(
 
 
 def finish_redriven(connection: Any, member: Membership, letter: Redriven) -> None:
-    """Remove a redriven letter in the transaction of what its handler writes.
+    """Remove a redriven letter, in the transaction in which its handler writes.
 
-    NotRedriven, and roll back, when it waits no more.
+    NotRedriven when the letter waits no longer: then roll back.
     """
     steps.run(connection, finish_steps(member, letter))
 
@@ -269,7 +276,7 @@ def finish_steps(member: Membership, letter: Redriven) -> Steps[None]:
 
 
 def fail_redriven(connection: Any, member: Membership, letter: Redriven, reason: str) -> None:
-    """A redriven letter is dead again; of a parked one the whole key waits again."""
+    """Make a redriven letter dead again.  If it was parked, its whole key waits again."""
     database.call(
         connection,
         "fail_redriven",
@@ -280,9 +287,9 @@ def fail_redriven(connection: Any, member: Membership, letter: Redriven, reason:
 
 
 def redrive(connection: Any, subscription: str, letter_ids: Iterable[int] | None = None) -> int:
-    """Make these dead letters deliverable again, or all; answers how many were not so already.
+    """Make these dead letters deliverable again, or all.  Returns how many were not so already.
 
-    Whoever holds their partition gets them.  Of a parked key all events, in order.
+    The holder of their partition gets them.  Of a parked key it gets all events, in order.
     """
     ids = None if letter_ids is None else _ids(letter_ids)
     rows = database.call(connection, "redrive", subscription=subscription, letter_ids=ids)
@@ -290,7 +297,7 @@ def redrive(connection: Any, subscription: str, letter_ids: Iterable[int] | None
 
 
 def drop(connection: Any, subscription: str, letter_ids: Iterable[int]) -> int:
-    """Throw dead letters away; a record of each stays, without its payload.  Answers how many."""
+    """Delete dead letters; a record of each stays, without its payload.  Returns how many."""
     rows = database.call(
         connection, "drop_dead_letters", subscription=subscription, letter_ids=_ids(letter_ids)
     )
@@ -328,7 +335,7 @@ def dead_letters(
 
 
 def dead_letter(connection: Any, subscription: str, letter_id: int) -> WholeLetter | None:
-    """One dead letter with headers and payload; None when there is none of that id."""
+    """One dead letter with headers and payload; None when no letter has that id."""
     rows = database.call(
         connection, "dead_letter_of", subscription=subscription, letter_id=letter_id
     )
@@ -339,7 +346,7 @@ def dead_letter(connection: Any, subscription: str, letter_id: int) -> WholeLett
 
 
 def counts(connection: Any, subscription: str | None = None) -> list[DeadLetterCounts]:
-    """How many there are, of one subscription or of each; 10,000 means that many or more."""
+    """How many dead letters one subscription or each one has; 10,000 means that many or more."""
     rows = database.call(connection, "dead_letter_counts", subscription=subscription)
     return [DeadLetterCounts(*row) for row in rows]
 
@@ -386,7 +393,7 @@ def _ids(letter_ids: Iterable[int]) -> list[int]:
 
 
 def _text(reason: str) -> str:
-    """A reason that every database takes: PostgreSQL has no place for a zero byte."""
+    """At most 2,000 characters of the reason, without zero bytes, which PostgreSQL cannot store."""
     return reason.replace("\0", "\ufffd").encode(errors="replace").decode()[:2_000]
 
 

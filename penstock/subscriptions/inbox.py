@@ -1,18 +1,19 @@
-"""Exactly-once effect in another database than the log's.
+"""Exactly-once effect in a database that is not the log's.
 
-A handler writes to the application's database, and the position is committed to Penstock's: between
-the two a consumer can die, and its successor gets the same events again.  The inbox, a table beside
-the application's own (:func:`create`, or ``penstock inbox print`` for its migrations), holds how
-far each partition was worked off; it moves in the handler's transaction.
+A handler writes to the application's database, and the position is committed to Penstock's.
+Between the two a consumer can die, and its successor gets the same events again.  The inbox is a
+table beside the application's own (:func:`create`, or ``penstock inbox print`` for its migrations).
+It holds how far each partition is done, and moves forward in the handler's transaction.
 
     def handle(batch):
         with inbox.transaction(connect_to_app(), batch) as (connection, fresh):
             for event in fresh:
                 ...
 
-A consumer that lost its lease changes nothing once its successor was here, and before that what it
-did is not done again.  After a restore of the log that lost commits (a new history), and after
-:func:`forget`, events can be done again.  A seek back alone does not repeat them.
+A consumer that lost its lease can still commit its work until its successor uses the inbox.  The
+successor then skips the events of that work.  After that the old consumer can change nothing.
+Events can be done again after a restore of the log that lost commits (a new history), and after
+:func:`forget`.  A seek back alone does not repeat them.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from penstock.database.transactions import transaction_on
 from penstock.errors import InvalidArgument, StaleLease
 from penstock.records import Event, Lease
 
-#: A transaction that stands still for longer is ended by the server: a successor waits for it.
+#: The server ends a transaction that is idle for longer, because a successor waits for it.
 LIMIT_SECONDS = 10
 
 
 class Delivered(Protocol):
-    """What a consumer's handler is given, as far as the inbox needs it.
+    """What a consumer's handler gets, as far as the inbox needs it.
 
     A batch with a ``letter_id`` that is not None is a dead letter that was redriven.
     """
@@ -52,27 +53,28 @@ class Delivered(Protocol):
 
     @property
     def in_order(self) -> bool:
-        """Whether everything before them is done: not so while keys are handled side by side."""
+        """Whether all events before these are done; False while keys are handled in parallel."""
 
 
 @contextmanager
 def transaction(
     connection: Any, batch: Delivered, *, source: str = "", limit_seconds: int = LIMIT_SECONDS
 ) -> Iterator[tuple[Any, list[Event]]]:
-    """A transaction of the application's database around the events that are not done in it.
+    """A transaction of the application's database, and the events that are not done in it yet.
 
-    It commits with its block.  StaleLease when a later holder of the partition was here.
+    It commits when its block ends.  StaleLease when a later holder of the partition has already
+    used the inbox.
     """
     with transaction_on(connection), _limited(connection, limit_seconds):
         yield connection, fresh(connection, batch, source=source)
 
 
 def fresh(connection: Any, batch: Delivered, *, source: str = "") -> list[Event]:
-    """In the caller's transaction: the events that are not done, which are done with its end.
+    """The events that are not done yet; they are done when the caller's transaction commits.
 
     ``source`` tells the logs of several Penstocks apart.
     """
-    # Behind the position by nature: such a batch holds the one event of a redriven dead letter.
+    # A batch with a letter_id holds one redriven dead letter, which the position has passed.
     letter_id = getattr(batch, "letter_id", None) or 0
     if not letter_id and not batch.in_order:
         raise InvalidArgument(
@@ -103,7 +105,7 @@ def fresh(connection: Any, batch: Delivered, *, source: str = "") -> list[Event]
 
 
 def create(connection: Any) -> None:
-    """Make the table in the application's database, where there is none."""
+    """Make the table in the application's database, unless it exists."""
     database.call(connection, "create_inbox")
 
 
@@ -115,7 +117,7 @@ def definition(dialect: str) -> str:
 
 
 def forget(connection: Any, subscription: str, *, source: str = "") -> None:
-    """Let a subscription do again what it has done, as after a seek back that means it."""
+    """Let a subscription do its events again, for example after a seek back to repeat them."""
     database.call(connection, "forget_inbox", subscription=subscription, source=source)
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions as an operator sees them: listed, described, paused, and who works on what."""
+"""Subscriptions for an operator: list, describe and pause them, and see who works on what."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.topics import validation
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a subscription reads and its times, in seconds; ``paused_at`` is None while it runs."""
+    """A subscription's topics and times, in seconds; ``paused_at`` is None while it runs."""
 
     name: str
     mode: str
@@ -30,7 +30,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A consumer of a subscription; ``topics`` is None where it has named none."""
+    """A consumer of a subscription; ``topics`` is None when it has named none."""
 
     subscription: str
     consumer: str
@@ -47,7 +47,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class LeasedCursor:
-    """A partition that is held; ``deadline`` is its holder's."""
+    """A partition that is held; ``deadline`` is that of its holder."""
 
     subscription: str
     topic: str
@@ -78,7 +78,7 @@ class Statistics:
     paused_at: datetime | None
 
 
-#: The place of the first time in a leased cursor.
+#: The index of the first time in the row of a leased cursor.
 _TIMES_FROM = 9
 
 
@@ -95,10 +95,10 @@ def describe_subscription(connection: Any, subscription: str) -> Subscription:
 
 
 def pause(connection: Any, subscription: str, reason: str = "") -> bool:
-    """Hand out no lease from now on; returns False when it was paused already.
+    """Hand out no lease from now on; returns False when the subscription was paused already.
 
-    Then a reason replaces the earlier one.  Polls give nothing.  What is in hand may be committed
-    until the lease is given back.
+    In that case the reason replaces the earlier one.  Polls return no events.  A consumer may still
+    commit the events that it has, until it gives the lease back.
     """
     validation.name(subscription, "subscription")
     rows = database.call(connection, "pause_subscription", subscription=subscription, reason=reason)
@@ -106,7 +106,7 @@ def pause(connection: Any, subscription: str, reason: str = "") -> bool:
 
 
 def resume(connection: Any, subscription: str) -> bool:
-    """Hand out leases again; answers False when it was not paused."""
+    """Hand out leases again.  Returns False when the subscription was not paused."""
     validation.name(subscription, "subscription")
     rows = database.call(connection, "resume_subscription", subscription=subscription)
     return bool(rows[0][0])
@@ -127,13 +127,13 @@ def members(connection: Any, subscription: str | None = None) -> list[Member]:
 
 
 def unleased_cursors(connection: Any, subscription: str | None = None) -> list[Lag]:
-    """What can be leased: partitions with unread events that nobody holds."""
+    """What can be leased: partitions with unread events that no consumer holds."""
     rows = database.call(connection, "unleased_cursors", subscription=subscription)
     return [Lag(*row) for row in rows]
 
 
 def leased_cursors(connection: Any, subscription: str | None = None) -> list[LeasedCursor]:
-    """What is held, and by whom."""
+    """The partitions that are held, and who holds each."""
     rows = database.call(connection, "leased_cursors", subscription=subscription)
     return [
         LeasedCursor(
@@ -191,11 +191,14 @@ def lag(connection: Any, subscription: str | None = None) -> list[Lag]:
 
 
 def rejected_commits(connection: Any) -> int | None:
-    """How many commits the fence has refused, of anybody; None for who does not pass the walls."""
+    """How many commits the fence has refused, of all consumers.
+
+    None for a login whose view is limited by rights in namespaces.
+    """
     found = database.call(connection, "rejected_commits")[0][0]
     return None if found is None else int(found)
 
 
 def take_overs(connection: Any, subscription: str) -> int:
-    """How often a lease changed hands because its holder's time ran out."""
+    """How often a consumer got a lease because its holder's time had run out."""
     return int(database.call(connection, "take_overs", subscription=subscription)[0][0])

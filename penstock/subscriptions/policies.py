@@ -1,7 +1,8 @@
-"""Policies: how subscriptions beat, lease, measure and retry, set once for many of them.
+"""Policies: heartbeats, leases, measuring and retries, set once for many subscriptions.
 
-A policy is set for everything, a namespace, a topic or a subscription, as a whole; what it does not
-name is inherited, the subscription before the topic, the namespace and everything.
+A policy is set for everything, a namespace, a topic or a subscription, always as a whole.  What it
+does not name is inherited.  The policy of the subscription comes first, then that of the topic,
+that of the namespace, and that for everything.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ _NO_NUMBER = Range(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a setting may be: a number of a range, or one of some words."""
+    """The values that a setting may have: a number in a range, or one of some words."""
 
     preset: float | str
     range: Range = _NO_NUMBER
     words: tuple[str, ...] = ()
 
     def problem(self, value: object) -> str | None:
-        """What has to be given instead; None when the value is good."""
+        """What has to be given instead; None when the value is valid."""
         if self.words:
             return None if value in self.words else f"use one of {', '.join(self.words)}"
         return self.range.problem(value)
 
     def read(self, text: str) -> float | str:
-        """A value out of what the database or a command line has as text."""
+        """The value of a text from the database or a command line."""
         if self.words:
             return text
         try:
@@ -68,7 +69,8 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "exhausted": Setting("dead_letter", words=("dead_letter", "park_key")),
     },
 }
-#: Settings that depend on each other: both or none, the second at least so many times the first.
+#: Settings that depend on each other: both are set or none.  The number says how many times the
+#: first the second must be at least.
 _PAIRS = {
     "heartbeat": ("heartbeat_seconds", "lease_seconds", 3),
     "retry": ("first_backoff_seconds", "longest_backoff_seconds", 1),
@@ -77,7 +79,7 @@ _PAIRS = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What somebody has set for one scope; ``origin`` says whether a file or a hand did."""
+    """What is set for one scope; ``origin`` says whether it came from a file or by hand."""
 
     kind: str
     scope: str
@@ -102,7 +104,7 @@ class PolicyVersion:
 
 @dataclass(frozen=True, slots=True)
 class PolicyValue:
-    """A setting as it is in force, and the policy that it comes from ("preset": from none)."""
+    """A setting that is in force, and the policy that it comes from ("preset": from none)."""
 
     kind: str
     setting: str
@@ -115,7 +117,7 @@ class PolicyValue:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionPolicy:
-    """All that is in force for a subscription; ``version`` grows with each change of it."""
+    """All settings in force for a subscription; ``version`` grows when one of them changes."""
 
     version: int
     heartbeat_seconds: float
@@ -167,7 +169,7 @@ def set_policy(
     name: str = "",
     origin: str = "hand",
 ) -> int:
-    """Set a policy as a whole; answers its version, which grows when this changes anything."""
+    """Set a policy as a whole.  Returns its version, which grows when this changes anything."""
     rows = database.call(
         connection,
         "set_policy",
@@ -183,7 +185,7 @@ def set_policy(
 def clear_policy(
     connection: Any, kind: str, *, scope: str = "global", name: str = "", origin: str = "hand"
 ) -> int:
-    """Take back all that a policy sets: it is inherited again.  Answers its version."""
+    """Remove all settings of a policy, so that they are inherited again.  Returns its version."""
     rows = database.call(
         connection, "clear_policy", kind=kind, scope=scope, name=name, origin=origin
     )
@@ -191,7 +193,7 @@ def clear_policy(
 
 
 def policy_of(connection: Any, *, scope: str = "global", name: str = "") -> list[PolicyValue]:
-    """Every setting as it is in force for something, and where it comes from."""
+    """Every setting that is in force for a scope and name, and where it comes from."""
     rows = database.call(connection, "policy_of", scope=scope, name=name)
     return [
         PolicyValue(kind, setting, _known(kind)[setting].read(value), *rest)
@@ -210,7 +212,7 @@ def policy_history(
 
 
 def list_policies(connection: Any) -> list[Policy]:
-    """Every policy that sets something, of what the login may see."""
+    """Every policy that sets something and that the login may see."""
     rows = database.call(connection, "list_policies")
     return [
         Policy(kind, scope, name, json.loads(settings), *rest)

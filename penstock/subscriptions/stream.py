@@ -35,11 +35,11 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a heartbeat answered for one consumer, in seconds.
+    """What a heartbeat returned for one consumer, in seconds.
 
-    ``standing`` is "member", "gone" or "locked" (somebody holds its row: beat again in a moment).
-    ``check_in_seconds`` is when to check in; ``pace_seconds`` lies between two check-ins of one
-    consumer when all of them together keep to the subscription's target_qps.
+    ``standing`` is "member", "gone" or "locked" (another transaction holds its row: beat again in a
+    moment).  ``check_in_seconds`` says when to check in.  ``pace_seconds`` is the time between two
+    check-ins of one consumer at which all of them together keep to the subscription's target_qps.
     """
 
     standing: str
@@ -47,20 +47,20 @@ class Beat:
     pace_seconds: float
 
 
-#: What a row of a poll says of its event.
+#: The columns of a poll's row that describe the event.
 _behind_partition = itemgetter(slice(1, None))
 
-#: Where to begin: "earliest", "latest", the first sequence to read, or a time with its zone (as
-#: text in ISO 8601): the first event that was sequenced then or later.
+#: Where to begin: "earliest", "latest", the first sequence to read, or a time with its zone (also
+#: as text in ISO 8601).  A time means the first event that was sequenced then or later.
 Start = str | int | datetime
 
 
 def subscribe(
     connection: Any, subscription: str, topics: Iterable[str], start: Start = "earliest"
 ) -> int:
-    """Create the subscription, or add topics to it; answers how many topics were new.
+    """Create the subscription, or add topics to it.  Returns how many topics were new.
 
-    ``start`` holds for new topics only.
+    ``start`` applies to new topics only.
     """
     validation.name(subscription, "subscription")
     rows = database.call(
@@ -93,7 +93,7 @@ def configure_subscription(
 
 
 def unsubscribe(connection: Any, subscription: str) -> None:
-    """Remove a subscription; it holds back no event any more, and its positions are void."""
+    """Remove a subscription with its positions; events are no longer kept for it."""
     validation.name(subscription, "subscription")
     database.call(connection, "unsubscribe", subscription=subscription)
 
@@ -110,9 +110,9 @@ def join(
     """Become a member.  DuplicateSession when the id is already running.
 
     With ``topics``, which the subscription reads, it is given only partitions of these.
-    ``known`` are leases of an earlier membership, with the positions that were reached: LogBehind,
-    and the partition is stopped, when the log has been restored to before one of them.  Those of
-    topics that are gone do not count.
+    ``known`` are leases of an earlier membership, with the positions that were reached.  When the
+    log was restored to a point before one of them, the partition is stopped and this raises
+    LogBehind.  Leases of topics that are gone are ignored.
     """
     validation.name(subscription, "subscription")
     validation.name(consumer, "consumer")
@@ -140,10 +140,10 @@ def heartbeat(connection: Any, member: Membership) -> None:
 def heartbeats(
     connection: Any, members: Sequence[Membership], *, alone: bool = False
 ) -> list[Beat]:
-    """Keep many members alive by one statement; one that is gone is an answer, not an error.
+    """Keep many members alive by one statement.  A member that is gone raises no error.
 
     ``alone`` says that the connection commits by itself: on PostgreSQL that commit does not wait
-    for the disk.  A heartbeat that a crash takes back only lets a lease end early.
+    for the disk.  If a crash loses a heartbeat, a lease only ends early.
     """
     rows = database.call(
         connection,
@@ -156,7 +156,7 @@ def heartbeats(
 
 
 def check_in(connection: Any, member: Membership, *, fresh: bool = True) -> list[Lease]:
-    """A heartbeat that also shares out the partitions; answers what is now held.
+    """A heartbeat that also shares out the partitions.  Returns the leases that are now held.
 
     Unless ``fresh``, events that were sequenced in the last second may not count yet.
     """
@@ -165,7 +165,7 @@ def check_in(connection: Any, member: Membership, *, fresh: bool = True) -> list
 
 
 def held_leases(connection: Any, member: Membership) -> list[Lease]:
-    """What a consumer holds now, with the position behind which to read; changes nothing."""
+    """The leases that a consumer holds now, with the positions to read after; changes nothing."""
     rows = database.call(
         connection, "held_leases", subscription=member.subscription, consumer=member.consumer
     )
@@ -179,9 +179,9 @@ def poll(
     max_events: int = 500,
     max_each: int | None = None,
 ) -> list[tuple[Lease, list[Event]]]:
-    """Unread events behind the position of each lease; a lease that was lost gives none.
+    """Unread events after the position of each lease; a lease that was lost gives none.
 
-    ``max_events`` holds for all of them together, ``max_each`` for each partition.
+    ``max_events`` limits all of them together, ``max_each`` each partition.
     """
     rows = database.call_events(
         connection,
@@ -212,9 +212,9 @@ def commit(
 ) -> None:
     """Move positions forward, all or none, in the transaction that the connection is in.
 
-    Each position is the last sequence that is done; ``after`` are the positions behind which the
-    events were read, and the commit is refused where one of them has moved.  StaleLease,
-    BackwardCommit or BeyondHighWatermark without any effect; roll back what the same transaction
+    Each position is the last sequence that is done.  ``after`` are the positions after which the
+    events were read; the commit is refused when one of them has moved.  After StaleLease,
+    BackwardCommit or BeyondHighWatermark nothing has moved: roll back what the same transaction
     wrote.
     """
     steps.run(connection, commit_steps(member, list(positions), after))
@@ -238,7 +238,7 @@ def commit_steps(
 
 
 def release(connection: Any, member: Membership, leases: Sequence[Lease]) -> int:
-    """Give leases back; answers how many were still held."""
+    """Give leases back.  Returns how many were still held."""
     rows = database.call(
         connection,
         "release",
@@ -262,17 +262,17 @@ def position(connection: Any, subscription: str, topic: str) -> dict[int, int]:
 
 
 def report_error(connection: Any, member: Membership, text: str) -> None:
-    """Tell of the member's last error, for `penstock status`; the next one replaces it.
+    """Record the member's last error, for `penstock status`; the next one replaces it.
 
-    Cut at 2,000 characters.  It is for people to read: no payloads, no secrets.
+    It is cut at 2,000 characters.  People read it, so it must hold no payloads and no secrets.
     """
     database.call(connection, "report_error", error=text, **_identity(member))
 
 
 def seek(connection: Any, subscription: str, topic: str, partition: int, start: Start) -> int:
-    """Read on from somewhere else; answers the new position.
+    """Move the position to another place.  Returns the new position.
 
-    The present holder loses its lease: what it still commits is stale.
+    The present holder loses its lease: its later commits are refused as stale.
     """
     rows = database.call(
         connection,
@@ -288,7 +288,7 @@ def seek(connection: Any, subscription: str, topic: str, partition: int, start: 
 def reset(
     connection: Any, subscription: str, start: Start, *, topic: str | None = None
 ) -> dict[tuple[str, int], int]:
-    """The same for all partitions, or those of one topic: all or none; answers their positions."""
+    """The same for all partitions, or those of one topic: all or none.  Returns their positions."""
     rows = database.call(
         connection,
         "reset_subscription",

@@ -1,4 +1,4 @@
-"""For the tests of applications: a log in memory with a clock of its own, and assertions.
+"""For the tests of applications: a log in memory with a virtual clock, and assertions.
 
     db = MemoryDatabase()
     connection = db.connect()

@@ -1,7 +1,7 @@
 """Assertions about what was published and handled, on any connection, also to a database.
 
-They see what is committed: first everything that waits gets its sequence.  An assertion that fails
-says what was found instead.
+They see what is committed.  Each first sequences the events that wait.  An assertion that fails
+says what it found instead.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from penstock.topics import names
 _AT_ONCE = 1_000
 _MOST_SHOWN = 10
 _PAYLOAD_SHOWN = 60
-#: In place of a field that may be anything.
+#: Stands for a field that may have any value.
 ANYTHING: Any = object()
 
 
 def published(connection: Any, topic: str) -> list[Event]:
-    """Every event of a topic that the log holds, partition by partition, each in its order."""
+    """Every event of a topic in the log, partition by partition, in the order of each."""
     _sequence(connection)
     return [
         event
@@ -43,9 +43,9 @@ def assert_published(
     headers: Mapping[str, Any] = ANYTHING,
     times: int | None = None,
 ) -> list[Event]:
-    """Events that are as given were published, so many if ``times`` is said; answers them.
+    """Assert that matching events were published, exactly ``times`` if given.  Returns them.
 
-    What is not given may be anything; of ``headers`` those that are named count.
+    A field that is not given may have any value.  Of ``headers``, only the given ones count.
     """
     wanted = _wanted(key=key, type=type, payload=payload, headers=headers)
     events = published(connection, topic)
@@ -57,7 +57,7 @@ def assert_published(
 
 
 def assert_nothing_published(connection: Any, topic: str | None = None) -> None:
-    """No event was published, to the topic or at all."""
+    """Assert that no event was published, to the topic or at all."""
     topics = [topic] if topic else [each.address for each in names.list_topics(connection)]
     found = {each: events for each in topics if (events := published(connection, each))}
     if found:
@@ -74,7 +74,7 @@ def assert_handled(
     payload: bytes = ANYTHING,
     headers: Mapping[str, Any] = ANYTHING,
 ) -> list[Event]:
-    """Events that are as given were published, and the subscription has done all; answers them."""
+    """Assert that matching events were published and all are handled.  Returns them."""
     wanted = _wanted(key=key, type=type, payload=payload, headers=headers)
     events = published(connection, topic)
     found = [event for event in events if _is_as(event, wanted)]
@@ -98,7 +98,7 @@ def assert_dead_lettered(
     type: str = ANYTHING,
     reason: str = "",
 ) -> list[DeadLetter]:
-    """The subscription has given up events that are as given; ``reason`` is a part of why."""
+    """Assert that the subscription gave up matching events.  ``reason`` is a part of the reason."""
     wanted = _wanted(key=key, type=type)
     letters = dead_letters.dead_letters(connection, subscription, _AT_ONCE, topic=topic)
     found = [each for each in letters if _is_as(each, wanted) and reason in each.reason]

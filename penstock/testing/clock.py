@@ -1,4 +1,4 @@
-"""The clock of a log in memory: it goes on when it is told to."""
+"""The clock of a log in memory: a test moves it on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from penstock.errors import InvalidArgument
 
 
 class VirtualClock:
-    """Stands still until :meth:`advance`; with ``running``, the time that passes counts as well.
+    """Stands still until :meth:`advance`.  With ``running``, real time that passes counts as well.
 
-    Leases, delays and the window of dedup keys go by it, and so do the times of events.
+    Leases, delays, the window of dedup keys and the times of events use this clock.
     """
 
     def __init__(self, start: datetime | None = None, *, running: bool = False) -> None:
@@ -29,7 +29,7 @@ class VirtualClock:
         return self._at + timedelta(seconds=time.monotonic() - self._since)
 
     def monotonic(self) -> float:
-        """The same in seconds, for what takes a clock such as time.monotonic."""
+        """The present time in seconds, for code that takes a clock such as time.monotonic."""
         return self.now().timestamp()
 
     def advance(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""A connection to a log in memory, with transactions as a driver for PostgreSQL has them."""
+"""A connection to a log in memory, with transactions as in a driver for PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SAVEPOINT = re.compile(
     r"\s*(?:(SAVEPOINT)|(ROLLBACK\s+TO)(?:\s+SAVEPOINT)?|(RELEASE)(?:\s+SAVEPOINT)?)\s+(\w+)\s*;?\s*",
     re.IGNORECASE,
 )
-#: What pools ask of a connection.
+#: The statement that pools use to test a connection.
 _PING = re.compile(r"\s*SELECT\s+1\s*;?\s*", re.IGNORECASE)
 
 
 class MemoryConnection:
-    """Runs the named statements of Penstock, and no SQL of anybody else's.
+    """Runs the named statements of Penstock, and no other SQL.
 
-    What a transaction has written shows to other connections when it commits.
+    Other connections see what a transaction has written when it commits.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class MemoryConnection:
 
     @property
     def commits_by_itself(self) -> bool:
-        """Whether a statement is committed with its end."""
+        """Whether each statement commits when it ends."""
         return self.autocommit and self._transaction is None
 
     @property
@@ -74,7 +74,7 @@ class MemoryConnection:
             return []
 
     def commit(self) -> None:
-        """Show what was written; without a transaction it does nothing."""
+        """Commit what was written.  Without a transaction it does nothing."""
         self._require_no_block("commit()")
         self._end(commits=True)
 
@@ -85,7 +85,7 @@ class MemoryConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[MemoryConnection]:
-        """A transaction, or inside of one a savepoint; rolled back when the block raises."""
+        """A transaction, or a savepoint inside of one.  Rolled back when the block raises."""
         if self._transaction is None:
             yield from self._outer_block()
         else:
@@ -106,7 +106,7 @@ class MemoryConnection:
                 self._transaction = None
 
     def __enter__(self) -> MemoryConnection:
-        """The connection; at the end of the block it is committed and closed."""
+        """The connection.  At the end of the block it is committed and closed."""
         return self
 
     def __exit__(
@@ -137,7 +137,7 @@ class MemoryConnection:
 
     @contextmanager
     def _statement(self) -> Iterator[Transaction]:
-        """All of a statement or nothing of it; one at a time, whatever the connection."""
+        """Run a statement whole or not at all, one at a time over all connections."""
         alone = self._transaction is None and self.autocommit
         with self._store.turn:
             transaction = self._begin()

@@ -1,4 +1,4 @@
-"""A log in memory, and running consumers on it in the thread of a test."""
+"""A log in memory, and its consumers, which run in the thread of a test."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ _databases: weakref.WeakValueDictionary[str, MemoryDatabase] = weakref.WeakValue
 
 
 class RunsUntilIdle(Protocol):
-    """A consumer: it works off what is there and answers how many events that were."""
+    """A consumer that handles the events that are there and returns how many they were."""
 
     def run_until_idle(self) -> int:
-        """Work off what is there now."""
+        """Handle the events that are there now."""
         ...
 
 
 class MemoryDatabase:
-    """A log of its own, empty and without a server.
+    """A new log, empty and without a server.
 
         db = MemoryDatabase()
         connection = db.connect()
         penstock.create_topic(connection, "shop/orders", create_namespaces=True)
 
-    ``url`` is its address, for what opens connections itself; it lives as long as this object.
+    ``url`` is its address, for code that opens connections itself.  It is valid as long as this
+    object exists.
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
@@ -44,15 +45,15 @@ class MemoryDatabase:
         _databases[self.url] = self
 
     def connect(self, autocommit: bool = True) -> MemoryConnection:
-        """A connection; as with a driver, several see of each other what is committed."""
+        """A connection.  As with a driver, connections see what others have committed."""
         return MemoryConnection(
             self._store, self.url, autocommit=autocommit, committed=self._committed
         )
 
     def run_until_idle(self, *consumers: RunsUntilIdle) -> int:
-        """Sequence and handle until nothing is left, what handlers publish as well.
+        """Sequence and handle until nothing is left, including what handlers publish.
 
-        Answers how many events were handled.
+        Returns how many events were handled.
         """
         handled = 0
         while True:
@@ -64,10 +65,10 @@ class MemoryDatabase:
 
     @contextmanager
     def inline(self, *consumers: RunsUntilIdle) -> Iterator[None]:
-        """Inside the block every commit that publishes is followed by :meth:`run_until_idle`.
+        """Inside the block, :meth:`run_until_idle` follows every commit that publishes.
 
-        So what is published is sequenced and handled when the publishing call, or the end of its
-        transaction, returns; a handler that fails raises there.
+        So an event is sequenced and handled when the publishing call, or the end of its
+        transaction, returns.  A handler that fails raises there.
         """
         self.run_until_idle(*consumers)
         before, self._inline = self._inline, consumers
@@ -78,7 +79,7 @@ class MemoryDatabase:
 
     def _committed(self) -> None:
         consumers, self._inline = self._inline, ()
-        if consumers:  # else nobody asked, or a handler has published: the loop finds it
+        if consumers:  # else not inside inline(), or a handler published: the loop finds it
             try:
                 self.run_until_idle(*consumers)
             finally:

@@ -26,7 +26,7 @@ MOST_PARKED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """Table attempts, by subscription and partition: of the event behind the position."""
+    """Table attempts, by subscription and partition: of the next event after the position."""
 
     sequence: int
     attempts: int
@@ -51,14 +51,14 @@ class LetterRow:
 
     @property
     def state(self) -> str:
-        """What it waits for."""
+        """What the letter waits for."""
         if self.redriven_at is not None:
             return "redriven"
         return "parked" if self.parked else "dead"
 
     @property
     def group(self) -> tuple[int, str | None]:
-        """What is parked together: the key in its partition."""
+        """Letters that are parked together: the key in its partition."""
         return self.place[1], self.event.key
 
 
@@ -71,7 +71,7 @@ def suspects(
     partition_ids: Sequence[int],
     lease_epochs: Sequence[int],
 ) -> list[Row]:
-    """Held leases whose next events may break their consumer."""
+    """Held leases whose next events may crash their consumer."""
     found: list[Row] = []
     for lease in _present(tx, subscription, consumer, partition_ids, lease_epochs):
         died = any(
@@ -100,7 +100,7 @@ def begin_attempt(
     uncounted: int,
     reason: str,
 ) -> list[Row]:
-    """Counts that the event behind the position is handed out, or records that a group is."""
+    """Counts that the next event after the position is handed out, or records a group."""
     (lease,) = stream.held(
         tx, find_subscription(tx, subscription), consumer, [(partition_id, lease_epoch)]
     )
@@ -128,7 +128,7 @@ def give_up(
     attempts: int,
     park: bool,
 ) -> list[Row]:
-    """Makes the event behind the position a dead letter and moves over it."""
+    """Makes the next event after the position a dead letter and moves the position past it."""
     owner = find_subscription(tx, subscription)
     (lease,) = stream.held(tx, owner, consumer, [(partition_id, lease_epoch)])
     stream.move(tx, lease, sequence, sequence - 1)
@@ -139,7 +139,7 @@ def give_up(
 
 @statement
 def parked_keys(tx: Transaction, subscription: str, partition_ids: Sequence[int]) -> list[Row]:
-    """The keys whose events wait."""
+    """The keys that are parked."""
     return sorted({
         each.group
         for each in _letters(tx, subscription)
@@ -252,7 +252,7 @@ def fail_redriven(
     letter_id: int,
     reason: str,
 ) -> list[Row]:
-    """A redriven dead letter that was handed out is dead again."""
+    """Makes a redriven dead letter that was handed out dead again."""
     owner = find_subscription(tx, subscription)
     stream.held(tx, owner, consumer, [(partition_id, lease_epoch)])
     letter: LetterRow | None = tx.get("dead_letters", (owner.subscription_id, letter_id))
@@ -263,7 +263,7 @@ def fail_redriven(
 
 @statement
 def redrive(tx: Transaction, subscription: str, letter_ids: Sequence[int] | None) -> list[Row]:
-    """Makes dead letters deliverable again; of a parked key all."""
+    """Makes dead letters deliverable again; for a parked key, all of its letters."""
     find_subscription(tx, subscription)
     letters = _letters(tx, subscription)
     named = [each for each in letters if letter_ids is None or each.letter_id in letter_ids]
@@ -280,7 +280,7 @@ def redrive(tx: Transaction, subscription: str, letter_ids: Sequence[int] | None
 
 @statement
 def drop_dead_letters(tx: Transaction, subscription: str, letter_ids: Sequence[int]) -> list[Row]:
-    """Throws dead letters away."""
+    """Removes dead letters."""
     gone = [each for each in _letters(tx, subscription) if each.letter_id in letter_ids]
     for each in gone:
         tx.delete("dead_letters", (each.place[0], each.letter_id))
@@ -318,7 +318,7 @@ def dead_letters_of(
 
 @statement
 def dead_letter_of(tx: Transaction, subscription: str, letter_id: int) -> list[Row]:
-    """One dead letter with everything it holds."""
+    """One dead letter with all its fields."""
     if tx.get("subscriptions", subscription) is None:
         return []
     topics = topics_by_id(tx)
@@ -349,7 +349,7 @@ def _present(
     partition_ids: Sequence[int],
     lease_epochs: Sequence[int],
 ) -> list[LeaseRow]:
-    """The leases that are still held as they were given."""
+    """The given leases that the consumer still holds under the same lease_epoch."""
     owner_id = find_subscription(tx, subscription).subscription_id
     given = zip(partition_ids, lease_epochs, strict=True)
     leases = [(tx.get("leases", (owner_id, place)), epoch) for place, epoch in given]
@@ -375,7 +375,7 @@ def _redriven(tx: Transaction, subscription: str, places: Iterable[Place]) -> li
 
 
 def _heads(tx: Transaction, subscription: str, places: Iterable[Place]) -> list[LetterRow]:
-    """Those that may be handed out: of a parked key only the first."""
+    """The redriven letters that may be handed out: of a parked key only the first."""
     firsts: dict[tuple[int, str | None], int] = {}
     for each in _letters(tx, subscription):
         if each.parked:
@@ -397,7 +397,7 @@ def _store(
     parked: bool,
     behind: bool = False,
 ) -> list[LetterRow]:
-    """Copies events; what waits behind a key that was redriven is redriven as well."""
+    """Copies events.  An event that waits for a redriven key is redriven as well."""
     letters = [each for each in tx.rows("dead_letters").values() if each.place[0] == place[0]]
     now = tx.store.clock.now()
     waiting = {each.group for each in letters if each.parked and each.redriven_at is None}
@@ -426,7 +426,7 @@ def _store(
 
 
 def _give_back(tx: Transaction, subscription: str, letter: LetterRow, reason: str) -> None:
-    """Dead again; of a parked one the whole key waits again."""
+    """Makes letters dead again.  For a parked letter, its whole key waits again."""
     dead = replace(
         letter, redriven_at=None, died_at=tx.store.clock.now(), reason=reason or letter.reason
     )

@@ -1,4 +1,4 @@
-"""A log in memory, of :mod:`penstock.testing`: its statements are functions and no SQL."""
+"""The log in memory of :mod:`penstock.testing`: its statements are functions, not SQL."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from penstock.database.dialect import Row
 
 
 class Memory:
-    """For tests of applications."""
+    """The dialect of a log in memory, for tests of applications."""
 
     name = "memory"
 
     def connect(
         self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int
     ) -> Any:
-        """A connection to the database of this process that has the address."""
+        """A connection to the database of this process with this address."""
         from penstock.testing import database
 
         return database.of_url(url).connect(autocommit)
 
     def statement(self, name: str) -> Statement:
-        """NotInMemory for what only databases have."""
+        """The statement with this name.  Raises NotInMemory for one that only databases have."""
         from penstock.testing import statements
 
         return statements.described(name)
@@ -47,13 +47,13 @@ class Memory:
         return rows
 
     def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
-        """Every statement is atomic by itself."""
+        """Do nothing: every statement is atomic by itself."""
         return nullcontext()
 
     def key(self, driver: Any) -> tuple[str, ...]:
-        """Its address."""
+        """Its address is its key."""
         return ("memory", driver.key)
 
     def out_of_range(self, error: BaseException) -> str | None:
-        """Numbers have no end."""
+        """Nothing: numbers have no limit in memory."""
         return None

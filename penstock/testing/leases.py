@@ -1,4 +1,4 @@
-"""Who is a member of a subscription, and who holds which partition, in a log in memory."""
+"""The members of a subscription, and which partitions each holds, in a log in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.topics import validation
 from penstock.topics.partition_ids import number_of, topic_of
 
 LOWEST_WEIGHT, HIGHEST_WEIGHT = 0.001, 1000.0
-#: A partition that drains between two events keeps its lease for so long.
+#: A partition without events keeps its lease for so long.
 STAYS_ACTIVE = timedelta(seconds=30)
 
 
@@ -55,7 +55,7 @@ def join(
     weight: float,
     topics: Sequence[str] | None,
 ) -> list[Row]:
-    """Becomes a member of a subscription."""
+    """Makes a consumer a member of a subscription."""
     owner = find_subscription(tx, subscription)
     if topics is not None and not topics:
         raise refused(InvalidArgument, "a consumer with an empty list of topics")
@@ -93,7 +93,7 @@ def join(
 
 @statement
 def heartbeat(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID) -> list[Row]:
-    """Stays a member."""
+    """Keeps a consumer a member."""
     _extend(tx, find_subscription(tx, subscription), consumer, session)
     return one(None)
 
@@ -105,7 +105,7 @@ def heartbeats(
     consumers: Sequence[str],
     sessions: Sequence[uuid.UUID],
 ) -> list[Row]:
-    """The same for all consumers of a process; each is to check in with it, which costs nothing."""
+    """The same for all consumers of a process.  It tells each to check in, which is cheap here."""
     given = zip(subscriptions, consumers, sessions, strict=True)
     return [(place, _beat(tx, *each), 0.0, 0.0) for place, each in enumerate(given, 1)]
 
@@ -117,7 +117,7 @@ def heartbeats_alone(
     consumers: Sequence[str],
     sessions: Sequence[uuid.UUID],
 ) -> list[Row]:
-    """The same: there is no disk to wait for."""
+    """The same as heartbeats: there is no disk to wait for."""
     return heartbeats(tx, subscriptions, consumers, sessions)
 
 
@@ -125,7 +125,7 @@ def heartbeats_alone(
 def check_in(
     tx: Transaction, subscription: str, consumer: str, session: uuid.UUID, fresh: bool
 ) -> list[Row]:
-    """Stays a member, and gives and takes leases; what is there is always looked up anew."""
+    """Keeps a consumer a member, and gives and takes leases.  It always looks for new events."""
     tx.lock(("subscription", subscription))
     owner = find_subscription(tx, subscription)
     _extend(tx, owner, consumer, session)
@@ -141,7 +141,7 @@ def check_in(
 
 @statement
 def held_leases(tx: Transaction, subscription: str, consumer: str) -> list[Row]:
-    """What a consumer holds."""
+    """The leases that a consumer holds."""
     owner, topics = find_subscription(tx, subscription), topics_by_id(tx)
     return [
         (
@@ -161,7 +161,7 @@ def release(
     partition_ids: Sequence[int],
     lease_epochs: Sequence[int],
 ) -> list[Row]:
-    """Gives leases back; answers how many were still held."""
+    """Gives leases back.  Returns how many were still held."""
     owner = find_subscription(tx, subscription)
     freed = 0
     for partition_id, lease_epoch in sorted(zip(partition_ids, lease_epochs, strict=True)):
@@ -174,7 +174,7 @@ def release(
 
 @statement
 def leave(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID) -> list[Row]:
-    """Ends a membership; what a transaction still holds is freed by a later check-in."""
+    """Ends a membership.  A later check-in frees the leases that a transaction still locks."""
     owner = find_subscription(tx, subscription)
     place = owner.subscription_id, consumer
     tx.lock(("consumer", place))
@@ -193,7 +193,7 @@ def leave(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID)
 def report_error(
     tx: Transaction, subscription: str, consumer: str, session: uuid.UUID, error: str
 ) -> list[Row]:
-    """What a consumer tells of its last error is not kept: nobody looks at it here."""
+    """Does nothing: here nothing reads the last error of a consumer."""
     owner = find_subscription(tx, subscription)
     member = consumers_of(tx, owner).get(consumer)
     if member is None or member.session != session:
@@ -203,7 +203,7 @@ def report_error(
 
 @statement
 def sweep(tx: Transaction, max_rows: int) -> list[Row]:
-    """Collects consumers whose time has run out, where nobody checks in any more."""
+    """Collects consumers whose lease time is over, where no consumer checks in any more."""
     expired = locked = 0
     for owner in list(tx.rows("subscriptions").values())[:max_rows]:
         if tx.lock(("subscription", owner.name), wait=False):
@@ -213,7 +213,7 @@ def sweep(tx: Transaction, max_rows: int) -> list[Row]:
 
 
 def consumers_of(tx: Transaction, owner: SubscriptionRow) -> dict[str, ConsumerRow]:
-    """The members of a subscription, the dead that nobody has collected too."""
+    """The members of a subscription, including dead ones that are not collected yet."""
     return {
         each.name: each
         for place, each in sorted(tx.rows("consumers").items())
@@ -232,7 +232,7 @@ def _extend(tx: Transaction, owner: SubscriptionRow, consumer: str, session: uui
 
 
 def _beat(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID) -> str:
-    """What became of a member: it is one, it is gone, or somebody holds its row."""
+    """Whether it is still a member, is gone, or a transaction has locked its row."""
     owner: SubscriptionRow | None = tx.get("subscriptions", subscription)
     member = consumers_of(tx, owner).get(consumer) if owner else None
     if owner is None or member is None or member.session != session:
@@ -244,7 +244,7 @@ def _beat(tx: Transaction, subscription: str, consumer: str, session: uuid.UUID)
 
 
 def _collect_dead(tx: Transaction, owner: SubscriptionRow) -> tuple[int, int]:
-    """Consumers that were removed, and leases that a transaction holds, so they stay."""
+    """Returns the consumers that were removed, and the leases that stay because they are locked."""
     now = tx.store.clock.now()
     expired = locked = 0
     for name, member in consumers_of(tx, owner).items():
@@ -264,7 +264,7 @@ def _collect_dead(tx: Transaction, owner: SubscriptionRow) -> tuple[int, int]:
 
 
 def _give_up(tx: Transaction, owner: SubscriptionRow, consumer: str, change: str) -> int:
-    """Frees what a consumer holds; answers how many leases a transaction has locked."""
+    """Frees the leases of a consumer.  Returns how many of them a transaction has locked."""
     blocked = 0
     for lease in leases_of(tx, owner.subscription_id):
         if lease.holder == consumer:
@@ -288,7 +288,7 @@ def _note(tx: Transaction, lease: LeaseRow, change: str) -> None:
 
 
 def _share_out(tx: Transaction, owner: SubscriptionRow, consumer: str) -> None:
-    """Topics that the same consumers take are shared out together."""
+    """Shares the partitions out.  Topics that the same consumers take are shared out together."""
     members = consumers_of(tx, owner)
     leases = leases_of(tx, owner.subscription_id)
     groups: dict[frozenset[str], list[LeaseRow]] = {}
@@ -309,7 +309,7 @@ def _share_group(
     weights: dict[str, float],
     board: dict[int, LeaseRow],
 ) -> None:
-    """Asks back what is too much or cold, and takes what is missing."""
+    """Asks back leases that are too many or have no events, and takes the missing ones."""
     now = tx.store.clock.now()
     redriven = redriven_in(tx)
     backlogs = {
@@ -333,7 +333,7 @@ def _share_group(
 
 
 def _is_warm(lease: LeaseRow, now: datetime) -> bool:
-    """Held, and taken or read from a moment ago."""
+    """Whether a lease is held, and was taken or read from a short time ago."""
     if lease.holder is None or lease.acquired_at is None:
         return False
     return max(lease.acquired_at, lease.moved_at or lease.acquired_at) > now - STAYS_ACTIVE

@@ -28,7 +28,7 @@ _MOST_FETCHED = 100_000
 
 @statement
 def sequence(tx: Transaction, max_events: int) -> list[Row]:
-    """One pass: what is committed and due, in the order of publishing; delayed events by time."""
+    """One pass over the committed, due events, in the order of publishing; delayed ones by time."""
     if max_events not in range(1, _MOST_PASSED + 1):
         raise refused(InvalidArgument, f"a pass of {max_events} events")
     if not tx.lock("sequencer", wait=False):
@@ -52,13 +52,13 @@ def sequence(tx: Transaction, max_events: int) -> list[Row]:
 
 @statement
 def sequence_and_announce(tx: Transaction, max_events: int) -> list[Row]:
-    """The same: nobody listens, a consumer looks often, which costs nothing here."""
+    """The same as sequence: consumers look often, which is cheap here, and need no notice."""
     return sequence(tx, max_events)
 
 
 @statement
 def ensure_slices(tx: Transaction) -> list[Row]:
-    """There is always room."""
+    """Does nothing: there is always room."""
     return one(0)
 
 
@@ -85,7 +85,7 @@ def log_status(tx: Transaction) -> list[Row]:
 
 @statement
 def sequence_gaps(tx: Transaction, topic: str) -> list[Row]:
-    """Holes in the log."""
+    """Gaps in the log."""
     return [
         (number_of(partition_id), number, number + 1)
         for partition_id in find_topic(tx, topic).partition_ids()
@@ -109,7 +109,7 @@ def fetch(
 
 @statement
 def high_watermarks(tx: Transaction, topic: str) -> list[Row]:
-    """The readable range of every partition of a topic; nothing is ever dropped here."""
+    """The readable range of every partition of a topic.  Nothing is ever dropped here."""
     return [
         (number_of(each), 1, high_watermark(tx, each), HISTORY, each)
         for each in find_topic(tx, topic).partition_ids()
@@ -128,13 +128,13 @@ def read(tx: Transaction, partition_id: int, first: int, most: int) -> Iterator[
 
 
 def sequenced_at(tx: Transaction, partition_id: int, number: int) -> datetime | None:
-    """When an event got its sequence; None when there is none of that sequence."""
+    """When an event got its sequence, or None when no event has that sequence."""
     found: tuple[EventRow, datetime] | None = tx.get("log", (partition_id, number))
     return None if found is None else found[1]
 
 
 def _committed(tx: Transaction) -> list[tuple[int, EventRow]]:
-    """What waits; not what this transaction has published, nor what it has numbered already."""
+    """The committed events that wait: none that this transaction has published or sequenced."""
     waiting: Any = tx.store.tables["unsequenced"].items()
     return [each for each in waiting if tx.get("unsequenced", each[0]) is not None]
 

@@ -1,4 +1,4 @@
-"""Namespaces and topics of a log in memory; nobody has less than all rights."""
+"""Namespaces and topics of a log in memory.  Everyone has all rights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_installed(tx: Transaction, schema: str) -> list[Row]:
 
 @statement
 def create_namespace(tx: Transaction, path: str) -> list[Row]:
-    """Creates one namespace below an existing parent; answers its id."""
+    """Creates one namespace below an existing parent.  Returns its id."""
     validation.namespace(path)
     parent = path.rpartition("/")[0]
     if parent:
@@ -47,7 +47,7 @@ def create_namespace(tx: Transaction, path: str) -> list[Row]:
 
 @statement
 def rename_namespace(tx: Transaction, path: str, new_name: str) -> list[Row]:
-    """Gives a namespace another name; answers its new path."""
+    """Gives a namespace another name.  Returns its new path."""
     validation.namespace(path)
     validation.single_name(new_name, "namespace")
     _require_namespace(tx, path)
@@ -57,7 +57,7 @@ def rename_namespace(tx: Transaction, path: str, new_name: str) -> list[Row]:
 
 @statement
 def move_namespace(tx: Transaction, path: str, new_parent: str) -> list[Row]:
-    """Moves a namespace under another parent, or to the root; answers its new path."""
+    """Moves a namespace under another parent, or to the root.  Returns its new path."""
     validation.namespace(path)
     _require_namespace(tx, path)
     name = path.rpartition("/")[-1]
@@ -72,7 +72,7 @@ def move_namespace(tx: Transaction, path: str, new_parent: str) -> list[Row]:
 
 @statement
 def delete_namespace(tx: Transaction, path: str, with_topics: bool) -> list[Row]:
-    """Deletes a namespace with all that is below it; answers how many topics that were."""
+    """Deletes a namespace with all below it.  Returns how many topics were deleted."""
     validation.namespace(path)
     _require_namespace(tx, path)
     topics = [each for each in tx.rows("topics").values() if _is_in(each.address, path)]
@@ -100,7 +100,7 @@ def list_namespaces(tx: Transaction) -> list[Row]:
 
 @statement
 def create_topic(tx: Transaction, topic: str, partitions: int, strategy: str) -> list[Row]:
-    """Creates a topic with its partitions; answers its id."""
+    """Creates a topic with its partitions.  Returns its id."""
     validation.topic(topic)
     validation.partition_count(partitions)
     strategies.require_valid(strategy)
@@ -117,7 +117,7 @@ def create_topic(tx: Transaction, topic: str, partitions: int, strategy: str) ->
 def ensure_topic(
     tx: Transaction, topic: str, partitions: int, strategy: str, create_namespaces: bool
 ) -> list[Row]:
-    """Creates a topic unless it is there; returns its id."""
+    """Creates a topic unless it exists.  Returns its id."""
     validation.topic(topic)
     validation.partition_count(partitions)
     strategies.require_valid(strategy)
@@ -143,14 +143,14 @@ def ensure_topic(
 
 @statement
 def rename_topic(tx: Transaction, topic: str, new_name: str) -> list[Row]:
-    """Gives a topic another name; answers its new address."""
+    """Gives a topic another name.  Returns its new address."""
     validation.single_name(new_name, "topic")
     return one(_place_topic(tx, topic, topic.rpartition("/")[0] + "/" + new_name))
 
 
 @statement
 def move_topic(tx: Transaction, topic: str, namespace: str) -> list[Row]:
-    """Moves a topic into another namespace; answers its new address."""
+    """Moves a topic into another namespace.  Returns its new address."""
     find_topic(tx, topic)
     _require_namespace(tx, namespace)
     return one(_place_topic(tx, topic, namespace + "/" + topic.rpartition("/")[-1]))
@@ -158,7 +158,7 @@ def move_topic(tx: Transaction, topic: str, namespace: str) -> list[Row]:
 
 @statement
 def resize_topic(tx: Transaction, topic: str, partitions: int) -> list[Row]:
-    """Gives a topic more partitions; answers how many it had."""
+    """Gives a topic more partitions.  Returns how many it had."""
     validation.partition_count(partitions)
     tx.lock(("topic", topic))
     own = find_topic(tx, topic)
@@ -211,7 +211,7 @@ def _require_namespace(tx: Transaction, path: str) -> None:
 
 
 def _claim(tx: Transaction, what: str, path: str) -> None:
-    """Whoever claims the same name in another transaction waits for this one."""
+    """Locks a name.  Another transaction that claims the same name waits for this one."""
     tx.lock((what, path))
     if tx.get(f"{what}s", path) is not None:
         raise refused(AlreadyExists, f'there is already a {what} "{path[:200]}"')
@@ -259,7 +259,7 @@ def _readers(tx: Transaction, topic: TopicRow) -> list[int]:
 
 
 def _drop(tx: Transaction, topic: TopicRow, *, with_subscriptions: bool) -> None:
-    """What still comes for it is discarded by the sequencer."""
+    """Removes a topic.  The sequencer discards events that still come for it."""
     readers = _readers(tx, topic)
     if readers and not with_subscriptions:
         raise refused(InUse, f'a subscription reads the topic "{topic.address[:200]}"')

@@ -22,7 +22,7 @@ from penstock.testing.tables import HISTORY, MAX_PAYLOAD_BYTES, EventRow, TopicR
 from penstock.topics import strategies
 from penstock.topics.partition_ids import id_of
 
-#: The defaults of the log's settings, which cannot be set here.
+#: The defaults of the log's settings.  They cannot be changed here.
 DEDUP_WINDOW = timedelta(hours=1)
 LONGEST_DELAY = timedelta(days=30)
 
@@ -51,7 +51,7 @@ class _Claim(NamedTuple):
 
 @statement
 def topic_lookup(tx: Transaction, topic: str) -> list[Row]:
-    """What a publisher needs to know of a topic; no row when there is none."""
+    """What a publisher needs to know about a topic.  No row when there is no such topic."""
     found: TopicRow | None = tx.get("topics", topic)
     if found is None:
         return []
@@ -74,7 +74,7 @@ def publish(
     dedup_key: str | None,
     strict: bool,
 ) -> list[Row]:
-    """One event; answers its id and whether it was a duplicate."""
+    """Publishes one event.  Returns its id and whether it was a duplicate."""
     given = _Given(
         topic, payload, key, type, content_type, headers, as_uuid(event_id), partition,
         not_before, dedup_key,
@@ -99,7 +99,7 @@ def publish_batch(
     dedup_keys: Sequence[str | None] | None,
     strict: bool,
 ) -> list[Row]:
-    """Many events; answers how many, and the duplicates with the ids of the earlier events."""
+    """Publishes many events.  Returns how many, and the duplicates with the earlier events' ids."""
     none = [None] * len(topics)
     given = [
         _Given(*row)
@@ -115,7 +115,7 @@ def publish_batch(
 
 
 def _publish_all(tx: Transaction, events: Sequence[_Given], strict: bool) -> list[uuid.UUID | None]:
-    """All or none; answers of each event the id of the earlier one that it repeats, if any."""
+    """Publishes all or none.  Returns, for each event, the id of the earlier one it repeats."""
     topics = [_required(tx, place, event) for place, event in enumerate(events)]
     if strict:
         for name in sorted({(event.topic, event.key or "") for event in events}):
@@ -156,7 +156,7 @@ def _bad(kind: type[PenstockError], place: int, event: _Given, problem: str) -> 
 
 
 def _claimed(tx: Transaction, topic: TopicRow, event: _Given) -> uuid.UUID | None:
-    """The id of the event that has the dedup key already; else this one has it now."""
+    """The id of the earlier event with the dedup key.  Without one, this event takes the key."""
     if event.dedup_key is None:
         return None
     place, now = (topic.topic_id, event.dedup_key), tx.store.clock.now()

@@ -1,4 +1,4 @@
-"""What loops need of a connection to a log in memory."""
+"""What loops need from a connection to a log in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MEMORY_PAUSE_SECONDS = 0.02
 
 
 class _MemoryEar:
-    """A look costs nothing, so nobody is told."""
+    """Sends no notices: a look for events is cheap in memory."""
 
     is_told = False
 
@@ -26,14 +26,14 @@ class _MemoryEar:
 
 
 class MemoryWork:
-    """A log in memory, of penstock.testing."""
+    """The connections of a log in memory, as loops use them."""
 
     def transaction(self, connection: Any) -> AbstractContextManager[Any]:
         transaction: AbstractContextManager[Any] = connection.transaction()
         return transaction
 
     def is_broken(self, connection: Any) -> bool:
-        """A block cannot end the transaction that it is in."""
+        """Never: a block cannot end the transaction that it is in."""
         return False
 
     def is_closed(self, connection: Any) -> bool:

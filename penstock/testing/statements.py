@@ -1,4 +1,4 @@
-"""The named statements that a log in memory answers: functions of a transaction and their binds.
+"""The named statements of a log in memory: functions of a transaction and their binds.
 
 The names, binds and columns are those of ``sql/postgres/*.sql``.
 """
@@ -24,17 +24,17 @@ _found: dict[str, Answer] = {}
 
 
 class NotInMemory(UsageError):
-    """The log in memory does not have this; test it on a real database."""
+    """The log in memory does not have this.  Test it on a real database."""
 
 
 def statement(function: F) -> F:
-    """The function is the statement of its name."""
+    """Makes a function the statement with its name."""
     _found[function.__name__] = function
     return function
 
 
 def answered() -> dict[str, Answer]:
-    """Every statement that there is in memory."""
+    """Every statement that exists in memory."""
     for module in _MODULES:
         import_module(f"penstock.testing.{module}")
     return _found
@@ -42,7 +42,7 @@ def answered() -> dict[str, Answer]:
 
 @cache
 def described(name: str) -> Statement:
-    """A statement as the catalog has those of a database; NotInMemory when there is none."""
+    """A statement as in the catalog of a database.  Raises NotInMemory when there is none."""
     function = answered().get(name)
     if function is None:
         about = catalog.statement("postgres", name).about
@@ -54,7 +54,7 @@ def described(name: str) -> Statement:
 
 
 def text_of(name: str) -> str:
-    """What stands for a statement where a database has its text."""
+    """The text that stands for a statement here, where a database has its SQL."""
     return f"-- name: {name}"
 
 

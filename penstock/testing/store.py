@@ -1,7 +1,8 @@
 """Rows in memory with transactions: READ COMMITTED, savepoints, and locks on single names.
 
-A transaction keeps what it changes to itself until it commits.  Locks are held to its end; whoever
-wants one waits, as in a database, and is told when that could never end.
+A transaction keeps what it changes to itself until it commits.  It holds its locks until it
+ends.  Another transaction that wants one waits, as in a database.  It gets an error when the wait
+could never end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from penstock.testing.clock import VirtualClock
 #: How long a statement waits for a lock, in real seconds.
 LOCK_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 0.05
-#: In place of a row that a transaction has deleted.
+#: Stands for a row that a transaction has deleted.
 _GONE = object()
 
 #: Keys are texts, numbers or tuples of them, as each table has it.
@@ -28,22 +29,22 @@ Table = dict[Any, Any]
 
 
 class WaitsForever(PenstockError):
-    """A statement would wait for a transaction that cannot end meanwhile."""
+    """A statement would wait for a transaction that cannot end during the wait."""
 
 
 class Store:
-    """The committed rows of all tables, and who holds which lock."""
+    """The committed rows of all tables, and which transaction holds which lock."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.tables: defaultdict[str, Table] = defaultdict(dict)
         self.locks: dict[Hashable, Transaction] = {}
         self.open: set[Transaction] = set()
-        #: Numbers that are given out once, whatever is rolled back.
+        #: Numbers that are given out once, even if a transaction rolls back.
         self.counters: Counter[str] = Counter()
-        #: The same in every run, so that tests are.
+        #: Seeded with the same number in every run, so that tests repeat exactly.
         self.random = random.Random(0)
-        #: Held by every statement; notified when a transaction ends.
+        #: Every statement holds it.  It is notified when a transaction ends.
         self.turn = threading.Condition(threading.RLock())
 
     def next(self, counter: str) -> int:
@@ -52,7 +53,7 @@ class Store:
         return self.counters[counter]
 
     def end_outlived(self) -> None:
-        """Roll back the transactions that hold a lease whose time has run out."""
+        """Roll back the transactions that hold a lease whose lease time is over."""
         now = self.clock.now()
         for each in list(self.open):
             if each.ends_at is not None and each.ends_at <= now:
@@ -69,10 +70,10 @@ class Transaction:
         self.waiting_for: Transaction | None = None
         self.ends_at: datetime | None = None
         self.savepoints: list[tuple[str, int]] = []
-        #: Its last statement was run by this thread.
+        #: The thread that ran its last statement.
         self.thread = threading.get_ident()
         self._changes: defaultdict[str, Table] = defaultdict(dict)
-        #: What each change has replaced in _changes: table, key, row.
+        #: For each change, what it replaced in _changes: table, key, row.
         self._journal: list[tuple[str, Hashable, Any]] = []
         store.open.add(self)
 
@@ -99,11 +100,11 @@ class Transaction:
         return {key: row for key, row in merged.items() if row is not _GONE}
 
     def has_written(self, table: str) -> bool:
-        """Whether there are rows of its own in a table."""
+        """Whether this transaction has written rows of a table."""
         return any(row is not _GONE for row in self._changes[table].values())
 
     def lock(self, name: Hashable, *, wait: bool = True) -> bool:
-        """Hold a name to the end of the transaction; false when another one has it."""
+        """Lock a name until the transaction ends.  False when another one has it."""
         end = time.monotonic() + LOCK_SECONDS
         while (owner := self.store.locks.setdefault(name, self)) is not self:
             if not wait:
@@ -120,7 +121,7 @@ class Transaction:
         return True
 
     def _require_hope(self, owner: Transaction, end: float) -> None:
-        """WaitsForever where nobody could end what is waited for."""
+        """Raise WaitsForever when the wait could never end."""
         if owner.thread == threading.get_ident():
             raise WaitsForever(
                 "this would wait for a transaction that the same thread has open",
@@ -138,16 +139,16 @@ class Transaction:
             )
 
     def limit(self, left: timedelta) -> None:
-        """End with the lease that it holds, a little before; never later than said before."""
+        """End the transaction shortly before the lease that it holds.  Never extends a limit."""
         ends_at = self.store.clock.now() + left * 0.95
         self.ends_at = min(self.ends_at or ends_at, ends_at)
 
     def mark(self) -> int:
-        """How much was changed so far."""
+        """A mark for the changes made so far."""
         return len(self._journal)
 
     def back_to(self, mark: int) -> None:
-        """Undo what came behind a mark; locks stay."""
+        """Undo the changes after a mark.  Locks stay."""
         while len(self._journal) > mark:
             table, key, before = self._journal.pop()
             if before is None:
@@ -156,7 +157,7 @@ class Transaction:
                 self._changes[table][key] = before
 
     def commit(self) -> None:
-        """Show all changes to everybody at once."""
+        """Make all changes visible to every transaction at once."""
         for name, changed in self._changes.items():
             table = self.store.tables[name]
             for key, row in changed.items():
@@ -182,7 +183,7 @@ class Transaction:
 
 
 def outlived_lease() -> DatabaseUnavailable:
-    """The error of a connection whose transaction was ended for it."""
+    """The error of a connection whose transaction was ended because it outlived its lease."""
     return DatabaseUnavailable(
         "the connection is closed: its transaction outlived its lease",
         hint="roll back what the work has done elsewhere, and open another connection",

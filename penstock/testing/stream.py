@@ -81,7 +81,7 @@ def commit(
     positions: Sequence[int],
     after: Sequence[int] | None,
 ) -> list[Row]:
-    """Moves positions forward, fenced by the leases; all or none, in the caller's transaction."""
+    """Moves positions forward, all or none, fenced by the leases, in the caller's transaction."""
     owner = find_subscription(tx, subscription)
     read_behind: Sequence[int | None] = [None] * len(partition_ids) if after is None else after
     lengths = {len(each) for each in (partition_ids, lease_epochs, positions, read_behind)}
@@ -102,7 +102,7 @@ def commit(
 def held(
     tx: Transaction, owner: SubscriptionRow, consumer: str, wanted: Sequence[tuple[int, int]]
 ) -> list[LeaseRow]:
-    """The fence: the leases, locked to the end of the transaction; StaleLease if one is lost."""
+    """The fence: locks the leases until the transaction ends.  Raises StaleLease if one is lost."""
     places = [(owner.subscription_id, partition_id) for partition_id, _ in wanted]
     leases = [lease for place in places if (lease := lock_lease(tx, place)) is not None]
     present = [each.lease_epoch for each in leases if each.holder == consumer]
@@ -118,7 +118,7 @@ def held(
 
 
 def move(tx: Transaction, lease: LeaseRow, position: int, behind: int | None) -> None:
-    """Set the position of a lease that is held; refused where it does not lie ahead."""
+    """Set the position of a lease that is held.  Refuses one that is not ahead."""
     problem = _problem(tx, lease, position, behind)
     if problem is not None:
         raise problem

@@ -1,4 +1,4 @@
-"""Subscriptions of a log in memory, and where they stand."""
+"""Subscriptions of a log in memory, and their positions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d
 
 @statement
 def subscribe(tx: Transaction, subscription: str, topics: Sequence[str], start: str) -> list[Row]:
-    """Creates a subscription, or adds topics to it; answers how many were new."""
+    """Creates a subscription, or adds topics to it.  Returns how many topics were new."""
     if not topics:
         raise refused(InvalidArgument, "a subscription without a topic")
     for address in sorted(set(topics)):
@@ -82,7 +82,7 @@ def configure_subscription(
 def set_policy(
     tx: Transaction, *, kind: str, scope: str, name: str, settings: str, origin: str
 ) -> list[Row]:
-    """Sets a policy of a subscription as a whole; there are none above it."""
+    """Sets a whole policy of a subscription.  Here it inherits no policy."""
     if scope != "subscription":
         raise NotInMemory(
             f"the log in memory has no policies of a {scope}", hint="set it for each subscription"
@@ -93,7 +93,7 @@ def set_policy(
 
 @statement
 def subscription_policy(tx: Transaction, subscription: str) -> list[Row]:
-    """What is in force for a subscription."""
+    """The policies in force for a subscription."""
     owner = find_subscription(tx, subscription)
     return [(owner.policy_version, *(owner.settings[name] for name in _presets()))]
 
@@ -115,7 +115,7 @@ def unsubscribe(tx: Transaction, subscription: str) -> list[Row]:
 
 @statement
 def position(tx: Transaction, subscription: str, topic: str) -> list[Row]:
-    """Where a subscription stands on a topic."""
+    """The positions of a subscription on a topic."""
     owner = find_subscription(tx, subscription)
     leases = {each.partition_id: each for each in leases_of(tx, owner.subscription_id)}
     return [
@@ -155,13 +155,13 @@ def reset_subscription(
 
 @statement
 def pause_subscription(tx: Transaction, subscription: str, reason: str) -> list[Row]:
-    """No lease is handed out from now on; answers whether it ran."""
+    """Hands out no leases from now on.  Returns whether it was running."""
     return one(not _pause(tx, subscription, paused=True))
 
 
 @statement
 def resume_subscription(tx: Transaction, subscription: str) -> list[Row]:
-    """Leases are handed out again; answers whether it was paused."""
+    """Hands out leases again.  Returns whether it was paused."""
     return one(_pause(tx, subscription, paused=False))
 
 
@@ -186,7 +186,7 @@ def rejected_commits(tx: Transaction) -> list[Row]:
 
 @statement
 def take_overs(tx: Transaction, subscription: str) -> list[Row]:
-    """How often a lease changed hands because its holder's time ran out."""
+    """How often a lease changed its holder because the holder's lease time was over."""
     owner: SubscriptionRow | None = tx.get("subscriptions", subscription)
     changes = tx.rows("lease_history").values()
     lost = {
@@ -213,7 +213,7 @@ def report_positions(
     source: str,
     subscription: str | None,
 ) -> list[Row]:
-    """What somebody outside has seen of some partitions; a log in memory loses nothing of it."""
+    """Takes what others have seen of some partitions.  A log in memory never loses any of it."""
     topics = topics_by_id(tx)
     return [
         (each, seen > high_watermark(tx, each), high_watermark(tx, each), HISTORY)
@@ -290,7 +290,7 @@ def _move(tx: Transaction, place: Place, start: str) -> int:
 
 
 def _pause(tx: Transaction, subscription: str, *, paused: bool) -> bool:
-    """Answers whether it was paused before."""
+    """Sets the pause.  Returns whether it was paused before."""
     tx.lock(("subscription", subscription))
     owner = find_subscription(tx, subscription)
     tx.put("subscriptions", subscription, replace(owner, paused=paused))

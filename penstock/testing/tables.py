@@ -1,4 +1,4 @@
-"""The rows of a log in memory, and how they are found."""
+"""The rows of a log in memory, and functions that find them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Tables events and, until they are sequenced, unsequenced; by a number that rises."""
+    """Tables events and, until they are sequenced, unsequenced, by an increasing number."""
 
     partition_id: int
     event_id: uuid.UUID
@@ -53,7 +53,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """Table subscriptions, by name; ``settings`` are those of its policies, all of them."""
+    """Table subscriptions, by name.  ``settings`` are all settings of its policies."""
 
     subscription_id: int
     name: str
@@ -63,7 +63,7 @@ class SubscriptionRow:
 
     @property
     def lease_time(self) -> timedelta:
-        """How long a consumer lives without a sign of life."""
+        """How long a consumer counts as alive without a heartbeat."""
         return timedelta(seconds=self.settings["lease_seconds"])
 
 
@@ -75,7 +75,7 @@ class ConsumerRow:
     session: uuid.UUID
     weight: float
     deadline: datetime
-    #: The ids of the topics that it has named; None: all.
+    #: The ids of the topics that it takes.  None means all.
     topics: frozenset[int] | None = None
 
     def takes(self, topic_id: int) -> bool:
@@ -85,7 +85,7 @@ class ConsumerRow:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:
-    """Table leases, by subscription and partition; the position too."""
+    """Table leases, by subscription and partition.  It has the position too."""
 
     subscription_id: int
     partition_id: int
@@ -105,7 +105,7 @@ class LeaseRow:
 
 
 def find_topic(tx: Transaction, address: str) -> TopicRow:
-    """TopicNotFound when there is none."""
+    """The topic at an address.  Raises TopicNotFound when there is none."""
     found: TopicRow | None = tx.get("topics", address)
     if found is None:
         raise refused(TopicNotFound, f'there is no topic "{address[:200]}"')
@@ -113,7 +113,7 @@ def find_topic(tx: Transaction, address: str) -> TopicRow:
 
 
 def find_partition(tx: Transaction, address: str, number: int) -> int:
-    """The id of a partition; InvalidPartition when the topic has none of this number."""
+    """The id of a partition.  Raises InvalidPartition when the topic has none of this number."""
     topic = find_topic(tx, address)
     if number not in range(topic.partitions):
         raise refused(InvalidPartition, f'topic "{address[:200]}" has no partition {number}')
@@ -121,7 +121,7 @@ def find_partition(tx: Transaction, address: str, number: int) -> int:
 
 
 def find_subscription(tx: Transaction, name: str) -> SubscriptionRow:
-    """SubscriptionNotFound when there is none."""
+    """The subscription with a name.  Raises SubscriptionNotFound when there is none."""
     found: SubscriptionRow | None = tx.get("subscriptions", name)
     if found is None:
         raise refused(SubscriptionNotFound, f'there is no subscription "{name}"')
@@ -129,7 +129,7 @@ def find_subscription(tx: Transaction, name: str) -> SubscriptionRow:
 
 
 def require_reads(tx: Transaction, owner: SubscriptionRow, address: str) -> int:
-    """The id of a topic; SubscriptionNotFound when the subscription does not read it."""
+    """The id of a topic.  Raises SubscriptionNotFound when the subscription does not read it."""
     topic_id = find_topic(tx, address).topic_id
     if tx.get("subscription_topics", (owner.subscription_id, topic_id)) is None:
         raise refused(
@@ -155,7 +155,7 @@ def put_lease(tx: Transaction, lease: LeaseRow) -> None:
 
 
 def lock_lease(tx: Transaction, place: Place, *, wait: bool = True) -> LeaseRow | None:
-    """A lease as it is once its lock is had; None when there is none, or it is not had."""
+    """A lease, read after it is locked.  None when there is none, or it cannot be locked."""
     if not tx.lock(("lease", place), wait=wait):
         return None
     found: LeaseRow | None = tx.get("leases", place)

@@ -18,14 +18,14 @@ def create_namespace(connection: Any, path: str, *, parents: bool = False) -> in
 
 
 def rename_namespace(connection: Any, path: str, new_name: str) -> str:
-    """Give a namespace another name; what is below it follows.  Answers its new path."""
+    """Give a namespace another name; what is below it follows.  Returns its new path."""
     validation.namespace(path)
     validation.single_name(new_name, "namespace")
     return str(_one(connection, "rename_namespace", path=path, new_name=new_name))
 
 
 def move_namespace(connection: Any, path: str, new_parent: str) -> str:
-    """Move a namespace under another one, or to the root (``""``).  Answers its new path."""
+    """Move a namespace under another one, or to the root (``""``).  Returns its new path."""
     validation.namespace(path)
     if new_parent != "":
         validation.namespace(new_parent)
@@ -33,7 +33,7 @@ def move_namespace(connection: Any, path: str, new_parent: str) -> str:
 
 
 def delete_namespace(connection: Any, path: str, *, with_topics: bool = False) -> int:
-    """Delete a namespace and all below it; answers how many topics that were.
+    """Delete a namespace and all below it.  Returns how many topics it deleted.
 
     InUse when there are topics, unless ``with_topics``, and always when a subscription reads one.
     """
@@ -57,12 +57,12 @@ def create_topic(
 ) -> int:
     """Create a topic in an existing namespace, or with ``create_namespaces`` in a new one.
 
-    With ``if_not_exists`` a topic that is there already is left as it is.  Then it has to have the
-    same strategy and at least as many partitions (it may have grown), else AlreadyExists.
+    With ``if_not_exists`` an existing topic is left as it is.  It must have the same strategy and
+    at least as many partitions (it may have grown), else AlreadyExists.
 
     ``strategy`` says how an event that names no partition gets one: ``crc32`` of its key,
-    ``round_robin``, ``explicit`` (it has to name one), or ``client:NAME`` for a function that
-    publishers have registered with :func:`penstock.register_strategy`.
+    ``round_robin``, ``explicit`` (every event must name one), or ``client:NAME`` for a function
+    that publishers have registered with :func:`penstock.register_strategy`.
     """
     validation.topic(topic)
     validation.partition_count(partitions)
@@ -77,24 +77,24 @@ def create_topic(
 
 
 def rename_topic(connection: Any, topic: str, new_name: str) -> str:
-    """Give a topic another name in its namespace; answers its new address."""
+    """Give a topic another name in its namespace.  Returns its new address."""
     validation.topic(topic)
     validation.single_name(new_name, "topic")
     return str(_one(connection, "rename_topic", topic=topic, new_name=new_name))
 
 
 def move_topic(connection: Any, topic: str, namespace: str) -> str:
-    """Move a topic into another namespace; answers its new address."""
+    """Move a topic into another namespace.  Returns its new address."""
     validation.topic(topic)
     validation.namespace(namespace)
     return str(_one(connection, "move_topic", topic=topic, namespace=namespace))
 
 
 def resize_topic(connection: Any, topic: str, partitions: int) -> int:
-    """Give a topic more partitions; answers how many it had.
+    """Give a topic more partitions.  Returns how many it had.
 
-    Keys may go to other partitions from then on: the order of one key's events before and after is
-    not kept.
+    From then on a key may go to another partition.  So the events of a key from before and from
+    after the change are not in order with each other.
     """
     validation.topic(topic)
     validation.partition_count(partitions)
@@ -119,14 +119,14 @@ def list_topics(connection: Any, namespace: str = "") -> list[Topic]:
 
 
 def describe_topic(connection: Any, topic: str) -> TopicDescription:
-    """What is set for a topic, its partitions, and what of each can be fetched."""
+    """A topic's settings, its partitions, and which sequences of each can be fetched."""
     validation.topic(topic)
     _, *properties = database.call(connection, "describe_topic", topic=topic)[0]
     return TopicDescription(topic, tuple(partition_ranges(connection, topic)), *properties)
 
 
 def partition_ranges(connection: Any, topic: str) -> list[PartitionRange]:
-    """What of each partition of a topic can be fetched, by the partition's number."""
+    """Which sequences of each partition of a topic can be fetched, by the partition's number."""
     rows = database.call(connection, "high_watermarks", topic=topic)
     return [PartitionRange(*row) for row in rows]
 

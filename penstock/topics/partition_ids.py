@@ -1,4 +1,4 @@
-"""A partition's id: its topic's number and its own number in one integer, for good."""
+"""A partition's id: its topic's number and its own number in one integer.  It never changes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Who may do what: roles for the kinds of logins, and rights in single namespaces.
 
 A role (publisher, consumer, operator, reader, installer, with the schema's name before it) may call
-functions and nothing else.  A namespace is open to whoever may call them until somebody is given a
-right in it; then it is hidden from all who hold none, on it or above it.
+functions and nothing else.  A namespace is open to every login that may call the functions, until a
+login is given a right in it.  From then on it is hidden from logins that have no right in it or in
+a namespace above it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ROLES: dict[str, Roles] = {"postgres": PostgresRoles(), "mysql": MySQLRoles()}
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One of the roles: whether it is there and has its functions, and who is a member of it."""
+    """One of the roles: whether it exists and has its functions, and who is a member of it."""
 
     name: str
     installed: bool
@@ -62,9 +63,10 @@ def grant_namespace(connection: Any, namespace: str, login: str, verb: str) -> N
 def revoke_namespace(
     connection: Any, namespace: str, login: str, verb: str, *, unrestrict: bool = False
 ) -> bool:
-    """Take a right back; answers whether it was there.
+    """Take a right back.  Returns whether it was there.
 
-    InUse for the last right of a namespace, unless ``unrestrict``: without one it is open to all.
+    InUse for the last right of a namespace, unless ``unrestrict``: without any right the namespace
+    is open to all.
     """
     validation.namespace(namespace)
     _verb(verb)
@@ -87,7 +89,7 @@ def role_name(kind: str) -> str:
 
 
 def roles(connection: Any) -> list[Role]:
-    """The roles, whether they are there or not."""
+    """The roles, whether they exist or not."""
     names = [role_name(kind) for kind in KINDS]
     engine = _of(connection)
     with _denied(engine, "see the roles", "", "a member of the operator or installer role"):
@@ -107,9 +109,9 @@ def roles(connection: Any) -> list[Role]:
 def install(connection: Any) -> list[str]:
     """Create the roles that are missing and give all of them their functions.
 
-    Answers what was created.  Creating needs the right to create roles; the rest, the schema's
-    owner or a member of its installer role.  On MySQL and MariaDB each grant commits, and all of
-    it needs a login that may create roles and grant what is the schema's.
+    Returns what was created.  Creating needs the right to create roles.  The rest needs the
+    schema's owner or a member of its installer role.  On MySQL and MariaDB each grant commits, and
+    all of it needs a login that may create roles and grant rights on the schema.
     """
     names = [role_name(kind) for kind in KINDS]
     engine = _of(connection)
@@ -124,9 +126,10 @@ def install(connection: Any) -> list[str]:
 
 
 def print_sql(connection: Any = None) -> str:
-    """What :func:`install` does, as SQL for whoever may create roles.
+    """What :func:`install` does, as SQL for an administrator who may create roles.
 
-    PostgreSQL's without a connection; for MySQL and MariaDB the procedures have to be there.
+    Without a connection it is the SQL for PostgreSQL.  For MySQL and MariaDB the procedures must
+    exist already.
     """
     engine = _ROLES["postgres"] if connection is None else _of(connection)
     names = [role_name(kind) for kind in KINDS]
@@ -150,10 +153,10 @@ def remove_member(connection: Any, kind: str, login: str) -> None:
 
 
 def refresh(connection: Any) -> None:
-    """Look again who is in which role, after GRANT, REVOKE or DROP USER by hand on MariaDB.
+    """Read again who is in which role, after GRANT, REVOKE or DROP USER by hand on MariaDB.
 
-    There it cannot be asked inside a transaction, so the last look counts.  Elsewhere nothing is
-    to be done.
+    MariaDB cannot tell this inside a transaction, so Penstock uses what it read last.  On other
+    databases this does nothing.
     """
     engine = _of(connection)
     with _denied(engine, "look at the roles", "", "a member of the operator or installer role"):

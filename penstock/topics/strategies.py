@@ -1,8 +1,9 @@
 """How an event that names no partition gets one: the strategy is a field of its topic.
 
-``crc32`` (the default: by key, without a key in turn), ``round_robin`` and ``explicit`` are the
-database's.  ``client:NAME`` is a function of the publishers, registered here by that name; the
-database refuses an event of such a topic that comes without a partition.
+The database applies ``crc32`` (the default: by key; events without a key take the partitions in
+turn), ``round_robin`` and ``explicit``.  ``client:NAME`` is a function of the publishers, who
+register it here by that name.  The database refuses an event of such a topic that comes without a
+partition.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 
 from penstock.errors import InvalidArgument, InvalidPartition
 
-#: Answers a partition for (key, number of partitions): at least 0, below the number.
+#: Returns a partition for (key, number of partitions): at least 0, below the number.
 Strategy = Callable[[str | None, int], int]
 
 CLIENT = "client:"
@@ -24,8 +25,8 @@ _registered: dict[str, Strategy] = {}
 def register_strategy(name: str, choose: Strategy) -> None:
     """Register a function for the topics whose strategy is ``client:<name>``, in this process.
 
-    It has to answer the same for a key and a number of partitions in every publisher: the database
-    cannot check that.  Registering another function under the name replaces the first.
+    In every publisher it must return the same partition for the same key and number of partitions.
+    The database cannot check that.  Registering another function under the name replaces the first.
     """
     if not _is_text(name) or not _VALID.fullmatch(CLIENT + name):
         raise InvalidArgument(

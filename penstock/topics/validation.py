@@ -1,4 +1,4 @@
-"""What is refused before the database sees it, so that the caller's transaction lives on."""
+"""What is refused before the database sees it, so that the caller's transaction can go on."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def partition_count(count: int) -> int:
 
 
 def number(value: Any, what: str) -> float:
-    """A number that databases can calculate with."""
+    """A finite number, which databases can calculate with."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return value
     raise InvalidArgument(f"the {what} is {value!r}", hint="give a number that is finite")
@@ -112,9 +112,9 @@ def number(value: Any, what: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The numbers that a setting or an option may be; the bounds belong to them.
+    """The numbers that a setting or an option may be, the bounds included.
 
-    With ``is_above`` the lowest does not.
+    With ``is_above`` the lower bound is excluded.
     """
 
     lowest: float
@@ -123,7 +123,7 @@ class Range:
     is_above: bool = False
 
     def problem(self, value: object) -> str | None:
-        """What has to be given instead; None when the value is good."""
+        """What has to be given instead; None when the value is valid."""
         kind = int if self.is_whole else int | float
         if (
             isinstance(value, kind)
@@ -141,7 +141,7 @@ class Range:
         return f"use {what} from {self.lowest} to {self.highest}"
 
     def require(self, name: str, value: object) -> None:
-        """InvalidArgument when the value of this name is none of them."""
+        """InvalidArgument when the value of this name is not one of these numbers."""
         problem = self.problem(value)
         if problem:
             raise InvalidArgument(f"{name} cannot be {value!r}", hint=problem)
@@ -154,7 +154,7 @@ def function(what: str, value: object, hint: str = "give a function") -> None:
 
 
 def fetched(partition: Any, from_sequence: Any, max_events: Any) -> None:
-    """Refuse what is no whole number; the bounds are the database's."""
+    """Refuse what is not a whole number.  The database checks the bounds."""
     given = {"partition": partition, "from_sequence": from_sequence, "max_events": max_events}
     for what, value in given.items():
         if not is_integer(value):
@@ -162,7 +162,7 @@ def fetched(partition: Any, from_sequence: Any, max_events: Any) -> None:
 
 
 def position(given: Any) -> None:
-    """InvalidArgument for a position that is no whole number: the database would round it."""
+    """InvalidArgument for a position that is not a whole number: the database would round it."""
     if not is_integer(given):
         raise InvalidArgument(
             f"a position is a {type(given).__name__}",
@@ -191,5 +191,5 @@ def _path(path: str, what: str, longest: int) -> str:
 
 
 def is_integer(value: Any) -> bool:
-    """A whole number, and no truth value."""
+    """Whether a value is a whole number; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)

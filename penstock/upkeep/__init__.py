@@ -1,5 +1,5 @@
-"""What every installation needs beside its applications: sequencing, sweeping, storage ahead.
+"""What every installation needs besides its applications: sequencing, sweeping, storage ahead.
 
-``penstock upkeep`` runs it all; the daemon of a checkout is built on the same parts.  Nothing here
-drops an event: that is the work of ``ops``.
+``penstock upkeep`` runs all of it.  The daemon of a checkout uses the same parts.  Nothing here
+drops an event: ``ops`` does that.
 """

@@ -1,4 +1,4 @@
-"""Every metric of a long-running program, and the figures of several processes put together."""
+"""Every metric of a long-running program, and adding up the figures of several processes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Prometheus's text format; rendered here, so that the wheel needs no library for it.
+#: Prometheus's text format.  It is rendered here, so that the wheel needs no library for it.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "penstock_"
-#: Upper bounds in seconds of the buckets of a handler's time.
+#: Upper bounds of the buckets for a handler's time, in seconds.
 BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0)
 
 
@@ -69,13 +69,13 @@ METRICS: dict[str, About] = {
     ),
 }
 
-#: (name, value of the label) -> figure; of a histogram, its counts and at the end its sum.
+#: (name, value of the label) -> figure.  For a histogram: its counts, and its sum at the end.
 Figures = dict[tuple[str, str], float | list[float]]
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of times, by bucket; the last count is of what is longer than all bounds."""
+    """Counts of times, by bucket.  The last count is of times longer than all bounds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
@@ -93,9 +93,9 @@ class Histogram:
             return [*self.counts, self.total]
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function with its calls measured, also of those that fail.
+        """The same function with its calls measured, also those that fail.
 
-        What is no handler stays as it is, for the consumer to refuse.
+        An object that is not a handler is returned unchanged, and the consumer refuses it.
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             return function
@@ -121,7 +121,7 @@ class Histogram:
 
 
 def add_up(of_processes: Sequence[Figures]) -> Figures:
-    """One figure for each name and label; counters of processes that are gone count on."""
+    """One figure for each name and label.  Counters of ended processes still count."""
     found: dict[tuple[str, str], list[float | list[float]]] = {}
     for figures in of_processes:
         for key, value in figures.items():
@@ -130,7 +130,7 @@ def add_up(of_processes: Sequence[Figures]) -> Figures:
 
 
 def only_counters(figures: Figures) -> Figures:
-    """What is kept of a process that is gone."""
+    """The figures that are kept of a process that has ended."""
     return {key: value for key, value in figures.items() if METRICS[key[0]].kind != "gauge"}
 
 
@@ -141,7 +141,7 @@ def _together(about: About, values: list[Any]) -> float | list[float]:
 
 
 def exposition(figures: Figures) -> bytes:
-    """The figures as Prometheus reads them."""
+    """The figures in Prometheus's text format."""
     lines: list[str] = []
     for name, about in METRICS.items():
         samples = {label: value for (each, label), value in figures.items() if each == name}
@@ -171,6 +171,6 @@ def _escaped(label: str) -> str:
 
 
 def _buckets(figure: list[float]) -> list[tuple[str, float]]:
-    """Each bucket counts what the ones below it count too."""
+    """The counts as Prometheus wants them: each bucket includes the ones below it."""
     bounds = [*(str(each) for each in BUCKETS), "+Inf"]
     return list(zip(bounds, itertools.accumulate(figure[:-1]), strict=True))

@@ -1,11 +1,11 @@
-"""What a long-running program can be told, written once: the fields of a class of settings.
+"""The options of a long-running program, each written once, as a field of a class of settings.
 
     @dataclass(frozen=True, slots=True)
     class Settings:
         http_port: int = option("whole", 0, "0: any free port", 0, 65_535)
 
 Flags, environment variables and keys of a file are made from these fields.  The first source that
-names an option decides it; what is wrong in another one is refused all the same.
+names an option decides its value.  A wrong value in another source is refused all the same.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Value = Any
 
 _OPTION = "option"
 
-#: What Kubernetes sets in every pod beside a service of the name penstock-daemon.
+#: What Kubernetes sets in every pod next to a service with the name penstock-daemon.
 _SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: of a kind (text, number, whole, word, words or pairs), within bounds."""
+    """One option.  It has a kind (text, number, whole, word, words or pairs) and bounds."""
 
     kind: str
     default: Value
@@ -41,7 +41,7 @@ class Option:
     words: tuple[str, ...] = ()
 
     def read(self, given: object, where: str) -> Value:
-        """The value out of a file, or out of the text of a flag or variable."""
+        """The value from a file, or from the text of a flag or variable."""
         if self.kind == "pairs":
             return _pairs(given, where)
         if self.kind == "words":
@@ -57,7 +57,7 @@ class Option:
         return self._number(given, where)
 
     def flag(self, name: str) -> str:
-        """As the command line writes it; options that repeat name one thing each time."""
+        """The flag on the command line.  A flag that may repeat has a name in the singular."""
         singular = name.removesuffix("s") if self.kind == "pairs" else name
         return f"--{singular.replace('_', '-')}"
 
@@ -86,7 +86,7 @@ def option(
     *,
     words: tuple[str, ...] = (),
 ) -> Any:
-    """A field of a class of settings that can be given from outside."""
+    """A field of a class of settings that flags, variables or a file can set."""
     made = Option(kind, default, about, lowest, highest, words)
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata={_OPTION: made})
@@ -94,7 +94,7 @@ def option(
 
 
 def options_of(settings: type) -> dict[str, Option]:
-    """The options of a class of settings: its own first, then those that it inherits."""
+    """The options of a class of settings: first its own, then the inherited ones."""
     found: dict[str, Option] = {}
     fields = {each.name: each for each in dataclasses.fields(settings)}
     for kind in settings.__mro__:
@@ -106,14 +106,14 @@ def options_of(settings: type) -> dict[str, Option]:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """The value of every option, and who said so."""
+    """The value of every option, and the source of each."""
 
     values: dict[str, Value]
     sources: dict[str, str] = field(default_factory=dict)
 
 
 def chosen(options: Mapping[str, Option], given: Mapping[str, Mapping[str, Value]]) -> Effective:
-    """Each option from the first source that names it, else its default."""
+    """The value of each option, from the first source that names it, or its default."""
     values: dict[str, Value] = {}
     sources: dict[str, str] = {}
     for name, each in options.items():
@@ -135,7 +135,10 @@ def from_flags(options: Mapping[str, Option], flags: Mapping[str, object]) -> di
 def from_environment(
     options: Mapping[str, Option], prefix: str, environ: Mapping[str, str], *others: str
 ) -> dict[str, Value]:
-    """The values of the variables of this prefix; one that is neither option nor other is wrong."""
+    """The values of the variables with this prefix.
+
+    A variable that is neither an option nor one of ``others`` is an error.
+    """
     known = {f"{prefix}{name.upper()}": name for name in options}
     for variable in sorted(environ):
         name = variable.removeprefix(prefix)
@@ -153,7 +156,7 @@ def from_environment(
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> ConfigurationError:
-    """The error that names what is nearest."""
+    """The error for an unknown name, with the nearest known one."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
     return ConfigurationError(f"{what} {name!r} is not known", hint=f"the nearest is {near[0]}")
 

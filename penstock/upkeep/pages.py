@@ -13,7 +13,7 @@ from penstock.upkeep.state import State
 
 
 class HealthServer:
-    """Answers on a port (0: the kernel chooses) what the state says."""
+    """Serves the pages of a state on a port.  With 0 the kernel chooses the port."""
 
     def __init__(self, host: str, port: int, state: State) -> None:
         answers = {
@@ -36,11 +36,11 @@ class HealthServer:
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Begin to serve."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -75,6 +75,6 @@ def _handler(
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Probes come every few seconds; they are no news."""
+            """Log nothing: probes come every few seconds."""
 
     return Handler

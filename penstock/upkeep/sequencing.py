@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 PASS_EVENTS = 10_000
 
-#: What a pass answers that the database has ended.
+#: The result of a pass that the database has ended.
 _ENDED = log.SequenceResult(sequenced=0, more=True, busy=True, grown=())
 
 
@@ -23,7 +23,8 @@ _ENDED = log.SequenceResult(sequenced=0, more=True, busy=True, grown=())
 class Sequenced:
     """What a round of passes did.
 
-    ``busy``: another sequencer was at work, or the database ended a pass for somebody else's sake.
+    ``busy``: another sequencer was at work, or the database ended a pass in favour of another
+    transaction.
     """
 
     events: int
@@ -39,7 +40,7 @@ def sequence_round(
     max_passes: int = 100,
     after_pass: Callable[[], object] = lambda: None,
 ) -> Sequenced:
-    """Passes until nothing is left, at most ``max_passes``; each wakes consumers.
+    """Run passes until nothing is left, at most ``max_passes``.  Each pass wakes consumers.
 
     The connection is in autocommit mode, so that every pass is a transaction of its own.
     """
@@ -57,7 +58,7 @@ def sequence_round(
 
 
 def _announced(connection: database.Connection, max_events: int) -> log.SequenceResult:
-    """A pass that wakes consumers, if it can: they look by themselves too."""
+    """A pass that wakes consumers if it can.  If it cannot, they still look by themselves."""
     try:
         return log.sequence(connection, max_events, announce=True)
     except Exception as error:
@@ -69,7 +70,7 @@ def _announced(connection: database.Connection, max_events: int) -> log.Sequence
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What was done for the log beside its events, and the longest pause that is set for it."""
+    """What was done for the log besides its events, and the longest pause that is set for it."""
 
     slices_added: int
     dedup_turned: bool
@@ -77,9 +78,9 @@ class Upkeep:
 
 
 def keep_up(connection: database.Connection) -> Upkeep:
-    """What has to be done now and then: storage made ahead, old dedup keys forgotten.
+    """Do what is due now and then: make storage ahead, and forget old dedup keys.
 
-    Neither waits for long, and what could not be locked is done the next time.
+    Neither waits for long.  What could not be locked is done the next time.
     """
     added = unless_locked("more storage", lambda: log.ensure_slices(connection), 0)
     turned = unless_locked(
@@ -90,7 +91,7 @@ def keep_up(connection: database.Connection) -> Upkeep:
 
 
 def sequence(url: str, *, max_events: int = PASS_EVENTS, max_passes: int = 1000) -> Sequenced:
-    """One round on a connection of its own, with storage made ahead: for jobs and the command."""
+    """One round on a new connection, with storage made ahead: for jobs and the command."""
     with database.connect(url, application_name="penstock sequence") as connection:
         added = keep_up(connection).slices_added
         done = sequence_round(connection, max_events=max_events, max_passes=max_passes)
@@ -98,9 +99,9 @@ def sequence(url: str, *, max_events: int = PASS_EVENTS, max_passes: int = 1000)
 
 
 def unless_locked(what: str, work: Callable[[], T], otherwise: T) -> T:
-    """Do what comes again in any case; a lock that is not had, or a deadlock, ends it for now.
+    """Do work that is repeated in any case.  A lock not obtained, or a deadlock, ends it for now.
 
-    The sequencer must not die of what others do at the same moment.
+    So the sequencer does not fail because of what others do at the same moment.
     """
     try:
         return work()

@@ -1,8 +1,8 @@
 """How every long-running program of Penstock starts, waits and ends; ``run`` is the upkeep.
 
-The first SIGTERM or SIGINT drains: no new work, what is in hand is finished and committed, leases
-are given back.  A second one aborts.  Exit codes: 0 drained, 1 not drained in time or aborted, 2
-refused to start, or ended by a worker that cannot go on.
+The first SIGTERM or SIGINT drains: the program takes no new work, finishes and commits the events
+in hand, and gives its leases back.  A second signal aborts.  Exit codes: 0 drained, 1 not drained
+in time or aborted, 2 refused to start, or ended by a worker that cannot go on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("penstock.service")
 
 
 def run(url: str, settings: UpkeepSettings) -> int:
-    """Sequence, keep storage ahead and sweep until a signal says stop; returns the exit code."""
+    """Sequence, keep storage ahead and sweep until a signal says stop.  Returns the exit code."""
     with database.connect(url) as connection:
         migrate.require_usable(connection)
     workers: list[Worker] = [
@@ -53,11 +53,11 @@ def serve(
     more_seconds: float = 0.0,
     **told: Any,
 ) -> int:
-    """Run the workers and the pages until somebody says stop; returns the exit code.
+    """Run the workers and the pages until told to stop.  Returns the exit code.
 
-    ``pace`` limits the attempts to connect again in a second, ``abort`` is what a second signal
-    does, ``more_seconds`` what draining may take beyond its limit, ``told`` is logged with the
-    start.
+    ``pace`` limits the attempts a second to connect again.  ``abort`` is what a second signal
+    does.  ``more_seconds`` is how long draining may take beyond its limit.  ``told`` is logged
+    with the start.
     """
     server = HealthServer(settings.http_host, settings.http_port, state)
     if pace is not None:
@@ -74,7 +74,7 @@ def serve(
 
 
 def wait_and_drain(supervisor: Supervisor, seconds: float, more_seconds: float = 0.0) -> bool:
-    """Until somebody says stop or a worker ends all, and then until everything in hand is done."""
+    """Wait until told to stop or a worker ends all, and then until everything in hand is done."""
     supervisor.wait()
     logger.info("draining")
     pace = reconnect.present()
@@ -87,5 +87,5 @@ def wait_and_drain(supervisor: Supervisor, seconds: float, more_seconds: float =
 
 
 def set_pace(per_second: float) -> None:
-    """Limit this process's attempts to connect again; a start may open all that it needs."""
+    """Limit this process's attempts to connect again.  A start may open all that it needs."""
     reconnect.limit(reconnect.Pace(per_second, grace_seconds=STARTED_AFTER_SECONDS))

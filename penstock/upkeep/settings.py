@@ -24,7 +24,7 @@ reconnects_per_second = partial(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """Where the pages are, how it ends and what it logs."""
+    """Where the pages are, how the program ends and what it logs."""
 
     http_host: str = option("text", "127.0.0.1", "where /livez, /readyz and /metrics listen")
     http_port: int = option("whole", 0, "0: any free port; the log names it", 0, 65_535)
@@ -42,7 +42,7 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepSettings(ServiceSettings):
-    """How events are sequenced and dead consumers are found."""
+    """How the upkeep sequences events and finds dead consumers."""
 
     sequencer_events: int = sequencer_events()
     sweep_seconds: float = sweep_seconds()
@@ -51,7 +51,7 @@ class UpkeepSettings(ServiceSettings):
 
 
 def upkeep_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> UpkeepSettings:
-    """What ``penstock upkeep`` was told; ConfigurationError names what is wrong."""
+    """The settings of ``penstock upkeep``.  A ConfigurationError names what is wrong."""
     options = options_of(UpkeepSettings)
     given = {
         "flag": from_flags(options, flags),

@@ -1,4 +1,4 @@
-"""What the pages say of the workers of one process."""
+"""What the pages say about the workers of one process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.upkeep.workers import SequencerWorker
 
 
 class State(Protocol):
-    """One program, as its pages ask for it."""
+    """The state of one program, as its pages need it."""
 
     def not_live(self) -> str:
-        """Why it has to be started again, or ''."""
+        """Why the program has to be started again, or ''."""
 
     def not_ready(self) -> str:
-        """Why it cannot work now, or ''."""
+        """Why the program cannot work now, or ''."""
 
     def figures(self) -> Figures:
         """Every metric."""
@@ -54,7 +54,7 @@ def figures_of(supervisor: Supervisor, calls: Calls) -> Figures:
 
 
 class OneProcess:
-    """The workers run here."""
+    """The state of a program whose workers run in this process."""
 
     def __init__(self, supervisor: Supervisor, watch: Watch, calls: Calls) -> None:
         self._supervisor = supervisor
@@ -62,22 +62,22 @@ class OneProcess:
         self._calls = calls
 
     def not_live(self) -> str:
-        """Workers whose loop has not gone round for too long."""
+        """Names the workers whose loop has not finished a round for too long."""
         stuck = self._supervisor.stuck()
         return f"stuck: {', '.join(stuck)}" if stuck else ""
 
     def not_ready(self) -> str:
-        """While it drains, while the database is away, and while nobody sequences."""
+        """Not ready: while it drains, while the database is away, and while no sequencer works."""
         if self._supervisor.draining:
             return "draining"
         return self._watch.not_ready() or self._silent_sequencer()
 
     def figures(self) -> Figures:
-        """Of the workers, and of the database."""
+        """The figures of the workers and of the database."""
         return figures_of(self._supervisor, self._calls) | self._watch.figures()
 
     def _silent_sequencer(self) -> str:
-        """A sequencer of this process that makes no pass, whether events wait or not."""
+        """Names a sequencer of this process that makes no pass, whether events wait or not."""
         limit = self._watch.waiting_seconds
         for worker, _, _ in self._supervisor.states():
             if limit is not None and isinstance(worker, SequencerWorker):

@@ -1,4 +1,4 @@
-"""Sweep: collect dead consumers of subscriptions that nobody checks in to any more."""
+"""Sweep: collect dead consumers of subscriptions to which no consumer checks in any more."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock import database
 class SweepResult:
     """What one sweep did.
 
-    ``locked_leases`` could not be freed, because a transaction of their late holder still has them;
-    the next sweep or check-in frees them.
+    ``locked_leases`` could not be freed, because a transaction of the dead holder still locks
+    them.  A later sweep or check-in frees them.
     """
 
     expired_consumers: int
@@ -21,5 +21,5 @@ class SweepResult:
 
 
 def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
-    """Free the leases of consumers whose time has run out, as every check-in does."""
+    """Free the leases of consumers whose lease time is over, as every check-in does."""
     return SweepResult(*database.call(connection, "sweep", max_rows=max_rows)[0])

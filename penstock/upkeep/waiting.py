@@ -1,4 +1,4 @@
-"""Figures of what waits for somebody: for the sequencer, or for a look at the dead letters."""
+"""Figures of what waits: events for the sequencer, and dead letters for an operator."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.log import LogStatus
 from penstock.subscriptions import dead_letters
 from penstock.upkeep.metrics import Figures
 
-#: More subscriptions than this are one figure together, under this name.
+#: More subscriptions than this share one figure, under this name.
 MOST_SUBSCRIPTIONS = 1_000
 THE_OTHERS = "(others)"
 
 
 def figures(connection: Any, status: LogStatus, served: Sequence[str] | None) -> Figures:
-    """Of the subscriptions that are served, or of all; what nobody tells is absent."""
+    """Of the subscriptions that are served, or of all.  Figures not available are absent."""
     found: Figures = {}
     if status.last_pass_age_seconds is not None:
         found["sequencer_last_pass_seconds", ""] = float(status.last_pass_age_seconds)
@@ -29,7 +29,7 @@ def figures(connection: Any, status: LogStatus, served: Sequence[str] | None) ->
 
 
 def _counts(connection: Any, served: Sequence[str] | None) -> list[dead_letters.DeadLetterCounts]:
-    """None where the schema, or what the login may call, is of an older version."""
+    """None where the schema, or the rights of the login, are of an older version."""
     try:
         if served is None:
             return dead_letters.counts(connection)

@@ -1,4 +1,4 @@
-"""One connection for what the pages say of the database: whether it answers, and lags."""
+"""One connection for what the pages say about the database: whether it answers, and the lags."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from penstock.upkeep.metrics import Figures
 
 logger = logging.getLogger(__name__)
 
-#: How old an answer may be: probes and scrapes of several systems cost one question.
+#: How old a result may be, so that probes and scrapes of several systems cost one query.
 FRESH_SECONDS = 1.0
 MEASURE_SECONDS = 5.0
 STATEMENT_TIMEOUT_MS = 2_000
-#: How long a request waits for another one that asks the database already.
+#: How long a request waits for another one that is already asking the database.
 PATIENCE_SECONDS = 3.0
-#: Events of a transaction that was long open are old when they appear: the next pass takes them.
+#: Events of a long transaction are old when they appear.  The next pass takes them.
 LOOK_AGAIN_SECONDS = 0.5
-#: What lies between the two looks.
+#: The time between the two looks.
 pause = time.sleep
-#: More subscriptions than this are one figure together, under this name.
+#: More subscriptions than this share one figure, under this name.
 MOST_SUBSCRIPTIONS = waiting.MOST_SUBSCRIPTIONS
 THE_OTHERS = waiting.THE_OTHERS
 
 
 class Watch:
-    """Asks the database when somebody asks for a page, and not otherwise.
+    """Asks the database only when a page is requested.
 
-    ``served`` are the subscriptions that the program reads; with ``everything``, its lags are those
-    of all subscriptions.  With ``waiting_seconds`` it also looks whether somebody sequences.
+    ``served`` are the subscriptions that the program reads.  With ``everything``, the lags are
+    those of all subscriptions.  With ``waiting_seconds`` it also looks whether a sequencer works.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Watch:
         self._figures: Figures = {}
 
     def problem(self) -> str:
-        """Why the database cannot be worked with now, or ''."""
+        """Why the program cannot work with the database now, or ''."""
         return self._looked()[0]
 
     def not_ready(self) -> str:
-        """The same, and that events wait which nobody sequences."""
+        """The same, or that events wait and no sequencer takes them."""
         problem, stalled = self._looked()
         return problem or stalled
 
     def figures(self) -> Figures:
-        """Lags and what the database counts; only that it is down, when it is."""
+        """Lags, and what the database counts.  When it is down, only that."""
         problem = self.problem()
         if not problem and self._lock.acquire(timeout=PATIENCE_SECONDS):
             try:
@@ -86,7 +86,7 @@ class Watch:
             self._drop()
 
     def _looked(self) -> tuple[str, str]:
-        """What is wrong with the database, and with its sequencer."""
+        """What is wrong with the database, and with sequencing."""
         if not self._lock.acquire(timeout=PATIENCE_SECONDS):
             return "the database does not answer", ""
         try:
@@ -106,7 +106,7 @@ class Watch:
             self._stalled = self._waiting(connection, self.waiting_seconds)
 
     def _waiting(self, connection: Any, limit: float) -> str:
-        """That events wait for longer than this without a pass of anybody."""
+        """Says so when events wait for longer than this and no sequencer makes a pass."""
         if float(database.call(connection, "unsequenced")[0][1]) <= limit:
             return ""
         if not self._stalled:
@@ -118,7 +118,7 @@ class Watch:
         return f"events have waited for {age:.0f} s for their sequence, and no pass was made"
 
     def _ask(self, question: Callable[[Any], Any]) -> str:
-        """What is wrong, or ''; a connection that went stale is not yet a database that is down."""
+        """What is wrong, or ''.  One lost connection does not mean that the database is down."""
         if self._connection is not None and not self._asked(question):
             return ""
         return self._asked(question)
@@ -132,11 +132,11 @@ class Watch:
                     statement_timeout_ms=STATEMENT_TIMEOUT_MS,
                 )
             question(self._connection)
-        except Exception as error:  # whatever it is, the answer must be an answer
+        except Exception as error:  # whatever the error is, the page must say something
             self._drop()
             problem = f"the database cannot be worked with ({type(error).__name__})"
             if problem != self._problem:  # probes come every few seconds
-                # Anybody may ask: what it says of addresses and logins is for the log.
+                # Anybody may read the page: addresses and logins in the error belong in the log.
                 logger.warning("the database cannot be worked with: %s", error)
             return problem
         return ""
@@ -144,7 +144,7 @@ class Watch:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(Exception):  # PyMySQL's raises when it is gone
+            with contextlib.suppress(Exception):  # PyMySQL raises if it is already lost
                 connection.close()
 
     def _measure(self, connection: Any) -> None:
@@ -181,7 +181,7 @@ class Watch:
 
 
 def of_this_process() -> Figures:
-    """What the pace has counted here."""
+    """What the pace has counted in this process."""
     pace = reconnect.present()
     if pace is None:
         return {}

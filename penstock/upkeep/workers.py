@@ -22,22 +22,22 @@ from penstock.upkeep.sweeping import sweep
 
 logger = logging.getLogger(__name__)
 
-#: An idle sequencer looks again after this long, doubling up to the setting sequencer_idle_seconds.
+#: An idle sequencer looks again after this time, doubling up to sequencer_idle_seconds.
 BUSY_PAUSE = 0.002
-#: While there are events it looks again after this share of the time of a pass: what comes
-#: meanwhile shares the next one, and publishers and consumers have the processor too.
+#: While there are events, it looks again after this share of the time of a pass.  Events that come
+#: meanwhile share the next pass, and publishers and consumers get the processor too.
 BUSY_SHARE = 0.5
 UPKEEP_EVERY_SECONDS = 60.0
-#: How often what waits is measured for back pressure; a measure counts for five seconds.
+#: How often the waiting events are measured for back pressure.  A measure counts for five seconds.
 MEASURE_EVERY_SECONDS = 1.0
 PASSES_BETWEEN_MEASURES = 10
-#: A pass is made this often, whatever a look at the log says: only a pass notices a restore.
+#: A pass is made at least this often, even if no events wait: only a pass notices a restore.
 PASS_EVERY_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class SequencerWorker:
-    """Numbers committed events: at once while there are any, else ever more rarely."""
+    """Numbers committed events: without delay while there are any, else less and less often."""
 
     url: str = field(repr=False)
     max_events: int = PASS_EVENTS
@@ -46,9 +46,9 @@ class SequencerWorker:
     events: int = 0
     passes: int = 0
     runs: int = 0
-    #: When a pass last came to its end, its own or that of another sequencer beside it.
+    #: When a pass last ended, its own or one of another sequencer.
     passed: float = field(default_factory=time.monotonic)
-    #: How long it rests at most before the next one.
+    #: How long it rests at most before the next pass.
     longest: float = BUSY_PAUSE
 
     def run(self, stop: threading.Event) -> None:
@@ -90,7 +90,7 @@ class SequencerWorker:
                     stop.wait(idle_pause)
 
     def last_turn(self) -> float:
-        """When the loop last went round."""
+        """When the loop last finished a round."""
         return self.turned
 
     def counters(self) -> dict[str, float]:
@@ -98,7 +98,7 @@ class SequencerWorker:
         return {"sequenced_events": self.events, "sequencer_passes": self.passes}
 
     def silent_seconds(self) -> float:
-        """For how long a pass has been due and none has come to its end."""
+        """For how long a pass has been due and none has ended."""
         return time.monotonic() - self.passed - self.longest
 
     def _note_pass(self) -> None:
@@ -107,7 +107,7 @@ class SequencerWorker:
 
 @dataclass(slots=True)
 class SweepWorker:
-    """Collects consumers that died, also of subscriptions that nobody checks in to any more."""
+    """Collects dead consumers, also where no consumer of the subscription checks in any more."""
 
     url: str = field(repr=False)
     every_seconds: float = 5.0
@@ -125,17 +125,17 @@ class SweepWorker:
                 stop.wait(self.every_seconds * random.uniform(0.8, 1.2))
 
     def last_turn(self) -> float:
-        """When the loop last went round."""
+        """When the loop last finished a round."""
         return self.turned
 
     def counters(self) -> dict[str, float]:
-        """Consumers that were collected."""
+        """How many consumers were collected."""
         return {"swept_consumers": self.expired}
 
 
 @contextmanager
 def _connected(worker: SequencerWorker | SweepWorker) -> Iterator[database.Connection]:
-    """A connection for one run; a later run is one after a failure, and says that it works."""
+    """A connection for one run.  A run after a failure logs that the connection works again."""
     name = f"penstock {worker.name}"
     with database.connect(worker.url, application_name=name) as connection:
         if worker.runs:

@@ -4,7 +4,7 @@
 CALL penstock.`fetch`(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s)
 
 -- name: low_sequences
--- Each partition of a topic and the first sequence that the database answers.
+-- Each partition of a topic and the first sequence that the database still has.
 -- reads only
 CALL penstock.low_sequences(%(topic)s)
 

@@ -1,6 +1,6 @@
 -- name: is_installed
--- Always one row. The catalog shows MySQL's logins no procedure that they have by a role; and that one is missing, its
--- call says: an error does not end the transaction.
+-- Always one row. MySQL's catalog does not show a login the procedures that it may call through a role. If a
+-- procedure is missing, its call fails, and that error does not end the transaction.
 -- reads only
 SELECT 1 FROM (SELECT %(schema)s AS name) AS given
 
@@ -10,13 +10,13 @@ SELECT 1 FROM (SELECT %(schema)s AS name) AS given
 CALL penstock.topic_lookup(%(topic)s)
 
 -- name: publish
--- One event in the caller's transaction; answers its id and whether it was a duplicate.
+-- Publishes one event in the caller's transaction. Returns its id and whether it was a duplicate.
 CALL penstock.publish(
     %(topic)s, %(payload)s, %(key)s, %(type)s, %(content_type)s, %(headers)s, %(event_id)s, %(partition)s,
     %(not_before)s, %(dedup_key)s, %(strict)s)
 
 -- name: publish_batch
--- Many events in one statement, in array order; answers how many, and the
--- duplicates with the ids of the earlier events.
+-- Publishes many events in one statement, in array order. Returns how many, and the duplicates with the ids
+-- of the earlier events.
 -- json: 1, 2
 CALL penstock.publish_batch(%(events)s, %(strict)s)

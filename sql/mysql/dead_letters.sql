@@ -4,14 +4,14 @@
 CALL penstock.suspects(%(subscription)s, %(consumer)s, %(partition_ids)s, %(lease_epochs)s)
 
 -- name: begin_attempt
--- Counts that the event behind the position is handed out.
+-- Counts that the next event after the position is handed out.
 -- limits the session
 CALL penstock.begin_attempt(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(uncounted)s, %(reason)s
 )
 
 -- name: give_up
--- Makes the event behind the position a dead letter and moves over it.
+-- Makes the next event after the position a dead letter and moves the position past it.
 -- limits the session
 CALL penstock.give_up(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(reason)s, %(attempts)s,
@@ -52,7 +52,7 @@ CALL penstock.fail_redriven(
 CALL penstock.redrive(%(subscription)s, %(letter_ids)s)
 
 -- name: drop_dead_letters
--- Throws dead letters away.
+-- Deletes dead letters.
 CALL penstock.drop_dead_letters(%(subscription)s, %(letter_ids)s)
 
 -- name: dead_letters_of
@@ -63,11 +63,12 @@ CALL penstock.dead_letters_of(
 )
 
 -- name: dead_letter_of
--- One dead letter with everything it holds.
+-- One dead letter with all its columns.
 -- reads only
 CALL penstock.dead_letter_of(%(subscription)s, %(letter_id)s)
 
 -- name: dead_letter_counts
--- How many dead letters a subscription has, or each (NULL), by state, and the age of the oldest.
+-- How many dead letters one subscription has, or each subscription (NULL), by state, and the age of the
+-- oldest.
 -- reads only
 CALL penstock.dead_letter_counts(%(subscription)s)

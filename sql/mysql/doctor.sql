@@ -1,5 +1,5 @@
 -- name: doctor_endpoint
--- Who asks, and what the server is.
+-- The login, and what the server is.
 -- reads only
 SELECT CURRENT_USER(), VERSION()
 
@@ -13,14 +13,14 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN (
 )
 
 -- name: doctor_backend
--- Which of the server's threads answers.
+-- The server thread of this connection.
 -- reads only
 SELECT CONNECTION_ID()
 
 -- name: doctor_snapshots
--- Open transactions, oldest first: they keep the server from forgetting old versions of rows. Times are
--- there as the machine's clock shows them. Thread 0 is a prepared transaction whose session is gone. Of a
--- statement only its first word is told.
+-- Open transactions, oldest first: they keep the server from removing old versions of rows. Times are in the
+-- time zone of the machine's clock. Thread 0 is a prepared transaction whose session is gone. Only the first
+-- word of a statement is given.
 -- reads only
 SELECT
     IF(x.trx_mysql_thread_id = 0, 'prepared', 'session') AS kind, x.trx_mysql_thread_id AS name, p.DB AS `database`,
@@ -33,12 +33,12 @@ WHERE x.trx_mysql_thread_id <> CONNECTION_ID()
 ORDER BY age_seconds DESC, x.trx_mysql_thread_id
 
 -- name: doctor_prepared
--- The prepared transactions, by what is needed to end one.
+-- The prepared transactions, with what is needed to end each.
 -- reads only
 XA RECOVER
 
 -- name: doctor_locks
--- The session that has held locks for longest in its transaction. Which rows it has locked, not every server tells.
+-- The session whose transaction has held locks for longest. Not every server tells which rows it has locked.
 -- reads only
 SELECT x.trx_mysql_thread_id AS pid, p.USER AS login, p.HOST AS host,
        TIMESTAMPDIFF(SECOND, x.trx_started, CONVERT_TZ(NOW(), @@session.time_zone, 'SYSTEM')) AS held_seconds

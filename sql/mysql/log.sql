@@ -4,7 +4,7 @@
 CALL penstock.`sequence`(%(max_events)s)
 
 -- name: sequence_and_announce
--- The same: nobody can be woken here, consumers look by grown_since.
+-- One pass of the sequencer. It cannot wake consumers here: they look with grown_since.
 -- json: 3
 CALL penstock.`sequence`(%(max_events)s)
 
@@ -14,7 +14,7 @@ CALL penstock.`sequence`(%(max_events)s)
 CALL penstock.nothing_waits()
 
 -- name: grown_since
--- The newest pass, and what the last ones brought.
+-- The newest pass, and which partitions the last passes brought events to.
 -- reads only
 CALL penstock.grown_since(%(after)s)
 
@@ -58,17 +58,17 @@ CALL penstock.note_slice_rates()
 CALL penstock.missing_slices()
 
 -- name: droppable_slices
--- The slices that nobody needs.
+-- The slices that are no longer needed.
 -- reads only
 CALL penstock.droppable_slices()
 
 -- name: sparse_slices
--- The slices of events of which little is needed.
+-- The slices of events of which only little is still needed.
 -- reads only
 CALL penstock.sparse_slices()
 
 -- name: carry_positions
--- Writes old positions anew, so that their slices can go.
+-- Copies old positions to newer slices, so that the old slices can be dropped.
 CALL penstock.carry_positions(%(max_rows)s)
 
 -- name: settle_blocks
@@ -81,11 +81,11 @@ CALL penstock.settle_blocks()
 CALL penstock.mergeable_partitions()
 
 -- name: merge_chunks
--- Makes that of one partition smaller by one step.
+-- Makes the index of one partition smaller by one step.
 CALL penstock.merge_chunks(%(partition_id)s)
 
 -- name: fill_rest
--- Copies what is needed of a slice of events into the table that is to take its place.
+-- Copies what is needed of a slice of events into the table that will replace it.
 INSERT INTO penstock.events_rest
 SELECT STRAIGHT_JOIN e.*
 FROM (

@@ -1,17 +1,17 @@
 -- name: create_namespace
--- Creates one namespace below an existing parent; answers its id.
+-- Creates one namespace below an existing parent. Returns its id.
 CALL penstock.create_namespace(%(path)s)
 
 -- name: rename_namespace
--- Gives a namespace another name; answers its new path.
+-- Gives a namespace another name. Returns its new path.
 CALL penstock.rename_namespace(%(path)s, %(new_name)s)
 
 -- name: move_namespace
--- Moves a namespace under another parent, or to the root; answers its new path.
+-- Moves a namespace under another parent, or to the root. Returns its new path.
 CALL penstock.move_namespace(%(path)s, %(new_parent)s)
 
 -- name: delete_namespace
--- Deletes a namespace with all that is below it; answers how many topics that were.
+-- Deletes a namespace with everything below it. Returns how many topics were deleted.
 CALL penstock.delete_namespace(%(path)s, %(with_topics)s)
 
 -- name: namespace_exists
@@ -25,23 +25,23 @@ CALL penstock.namespace_exists(%(path)s)
 CALL penstock.list_namespaces()
 
 -- name: create_topic
--- Creates a topic with its partitions; answers its id.
+-- Creates a topic with its partitions. Returns its id.
 CALL penstock.create_topic(%(topic)s, %(partitions)s, %(strategy)s)
 
 -- name: ensure_topic
--- Creates a topic unless it is there; returns its id.
+-- Creates a topic unless it exists. Returns its id.
 CALL penstock.ensure_topic(%(topic)s, %(partitions)s, %(strategy)s, %(create_namespaces)s)
 
 -- name: rename_topic
--- Gives a topic another name; answers its new address.
+-- Gives a topic another name. Returns its new address.
 CALL penstock.rename_topic(%(topic)s, %(new_name)s)
 
 -- name: move_topic
--- Moves a topic into another namespace; answers its new address.
+-- Moves a topic into another namespace. Returns its new address.
 CALL penstock.move_topic(%(topic)s, %(namespace)s)
 
 -- name: resize_topic
--- Gives a topic more partitions; answers how many it had.
+-- Gives a topic more partitions. Returns how many it had.
 CALL penstock.resize_topic(%(topic)s, %(partitions)s)
 
 -- name: delete_topic
@@ -49,7 +49,7 @@ CALL penstock.resize_topic(%(topic)s, %(partitions)s)
 CALL penstock.delete_topic(%(topic)s, %(with_subscriptions)s)
 
 -- name: list_topics
--- The topics at or below a namespace; all of them when it is empty.
+-- The topics at or below a namespace; all topics when the namespace is ''.
 -- reads only
 CALL penstock.list_topics(%(namespace)s)
 
@@ -63,11 +63,11 @@ CALL penstock.describe_topic(%(topic)s)
 CALL penstock.grant_namespace(%(namespace)s, %(login)s, %(verb)s)
 
 -- name: revoke_namespace
--- Takes a right back; answers whether it was there.
+-- Takes a right back. Returns whether it existed.
 CALL penstock.revoke_namespace(%(namespace)s, %(login)s, %(verb)s, %(unrestrict)s)
 
 -- name: grants_of
--- The rights that are given at or below a namespace; all of them when it is empty.
+-- The rights that were given at or below a namespace; all rights when the namespace is ''.
 -- reads only
 CALL penstock.grants_of(%(namespace)s)
 
@@ -82,11 +82,11 @@ CALL penstock.install_rights()
 CALL penstock.function_roles()
 
 -- name: role_members
--- Who is in the roles that were installed.
+-- The members of the roles that were installed.
 -- reads only
 -- json: 1
 CALL penstock.role_members()
 
 -- name: refresh_roles
--- Looks who is in which role, where the server cannot be asked each time.
+-- Records who is in which role, where the server cannot be asked each time.
 CALL penstock.refresh_roles()

@@ -3,7 +3,7 @@
 CALL penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s, %(origin)s, %(targets)s)
 
 -- name: retention_of
--- The retention policies that are in force.
+-- The retention policies in force.
 -- reads only
 -- json: 6
 CALL penstock.retention_of()

@@ -1,13 +1,13 @@
 -- name: set_policy
--- Sets a policy as a whole; answers its version.
+-- Sets a policy as a whole. Returns its version.
 CALL penstock.set_policy(%(kind)s, %(scope)s, %(name)s, %(settings)s, %(origin)s)
 
 -- name: clear_policy
--- Takes back all that a policy sets; answers its version.
+-- Removes all that a policy sets. Returns its version.
 CALL penstock.clear_policy(%(kind)s, %(scope)s, %(name)s, %(origin)s)
 
 -- name: policy_of
--- What is in force for something, and where it comes from.
+-- The settings in force for a scope, and where they come from.
 -- reads only
 CALL penstock.policy_of(%(scope)s, %(name)s)
 
@@ -22,6 +22,6 @@ CALL penstock.policy_history(%(kind)s, %(scope)s, %(name)s)
 CALL penstock.list_policies()
 
 -- name: subscription_policy
--- What is in force for a subscription, from one row.
+-- The settings in force for a subscription, from one row.
 -- reads only
 CALL penstock.subscription_policy(%(subscription)s)

@@ -1,5 +1,5 @@
 -- name: open_block
--- Writes down what is about to be sent, or finds what was written down and is still open.
+-- Records the block that is about to be sent, or finds the one that was recorded and is still open.
 -- limits the session
 CALL penstock.open_block(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(max_events)s, %(max_bytes)s
@@ -11,7 +11,7 @@ CALL penstock.open_block(
 CALL penstock.read_block(%(subscription)s, %(partition_id)s, %(first_sequence)s, %(last_sequence)s)
 
 -- name: relay_failure
--- Counts a failed attempt of the open block; answers the seconds to wait.
+-- Counts a failed attempt of the open block. Returns the seconds to wait.
 -- limits the session
 CALL penstock.relay_failure(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(block_id)s, %(error)s, %(base_seconds)s,
@@ -26,5 +26,5 @@ CALL penstock.dead_letter(
 )
 
 -- name: sweep
--- Collects consumers whose time has run out.
+-- Removes consumers whose time has run out.
 CALL penstock.sweep(%(max_rows)s)

@@ -1,17 +1,17 @@
 -- name: restore_status
--- What lies beyond the log.
+-- What is beyond the end of the log after a restore.
 -- reads only
 CALL penstock.restore_status()
 
 -- name: histories_of
--- The lines of the log's history.
+-- The histories of the log.
 -- reads only
 CALL penstock.histories_of()
 
 -- name: reconcile
--- Opens the next history.
+-- Begins the next history.
 CALL penstock.reconcile(%(reason)s)
 
 -- name: report_positions
--- What somebody outside has seen of some partitions.
+-- Reports the positions that a program outside the database has seen.
 CALL penstock.report_positions(%(partition_ids)s, %(sequences)s, %(histories)s, %(source)s, %(subscription)s)

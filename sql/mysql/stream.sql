@@ -7,11 +7,13 @@ CALL penstock.`join`(%(subscription)s, %(consumer)s, %(session)s, %(weight)s, %(
 CALL penstock.heartbeat(%(subscription)s, %(consumer)s, %(session)s)
 
 -- name: heartbeats
--- The same for all consumers of a process: place, standing, seconds until the check-in, seconds between two of them.
+-- The heartbeat of all consumers of a process: place, standing, seconds until the check-in, seconds between two of
+-- them.
 CALL penstock.heartbeats(%(subscriptions)s, %(consumers)s, %(sessions)s)
 
 -- name: heartbeats_alone
--- The same in a transaction of its own; whether a commit waits for the disk is a setting of the whole server.
+-- The heartbeat of all consumers of a process in a separate transaction. Here only a setting of the whole server
+-- decides whether a commit waits for the disk.
 CALL penstock.heartbeats(%(subscriptions)s, %(consumers)s, %(sessions)s)
 
 -- name: check_in
@@ -19,7 +21,7 @@ CALL penstock.heartbeats(%(subscriptions)s, %(consumers)s, %(sessions)s)
 CALL penstock.check_in(%(subscription)s, %(consumer)s, %(session)s, %(fresh)s)
 
 -- name: held_leases
--- What a consumer holds, for one that does not know what became of its last commits.
+-- The leases that a consumer holds, for one that does not know whether its last commits succeeded.
 -- reads only
 CALL penstock.held_leases(%(subscription)s, %(consumer)s)
 
@@ -47,15 +49,15 @@ CALL penstock.`release`(%(subscription)s, %(consumer)s, %(partition_ids)s, %(lea
 CALL penstock.`leave`(%(subscription)s, %(consumer)s, %(session)s)
 
 -- name: report_error
--- The last error of a consumer.
+-- Records the last error of a consumer.
 CALL penstock.report_error(%(subscription)s, %(consumer)s, %(session)s, %(error)s)
 
 -- name: claim
--- Leases one partition; NULL when another was faster.
+-- Leases one partition; NULL when another consumer was faster.
 CALL penstock.claim(%(subscription)s, %(consumer)s, %(session)s, %(partition_id)s, %(lease_epoch)s)
 
 -- name: lease_states
--- Every partition of a subscription, who holds it and how far it was read.
+-- Every partition of a subscription, which consumer holds it and how far it was read.
 -- reads only
 CALL penstock.lease_states(%(subscription)s)
 
@@ -69,14 +71,14 @@ CALL penstock.active_consumers(%(subscription)s)
 CALL penstock.lead_subscription(%(subscription)s, %(consumer)s, %(session)s)
 
 -- name: assign_partitions
--- Writes down a leader's decision.
+-- Records a leader's decision.
 CALL penstock.assign_partitions(%(subscription)s, %(consumer)s, %(session)s, %(term)s, %(holders)s)
 
 -- name: assignment_of
--- What the leader has decided.
+-- The last decision of the leader.
 -- reads only
 CALL penstock.assignment_of(%(subscription)s)
 
 -- name: mark_low_water
--- Copies positions of a registry outside of the database.
+-- Copies positions from a registry outside the database.
 CALL penstock.mark_low_water(%(subscription)s, %(partition_ids)s, %(lease_epochs)s, %(positions)s)

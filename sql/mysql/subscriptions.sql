@@ -26,11 +26,11 @@ CALL penstock.seek(%(subscription)s, %(topic)s, %(partition)s, %(start)s)
 CALL penstock.reset_subscription(%(subscription)s, %(start)s, %(topic)s)
 
 -- name: pause_subscription
--- No lease is handed out from now on.
+-- Pauses a subscription: no lease is handed out from now on.
 CALL penstock.pause_subscription(%(subscription)s, %(reason)s)
 
 -- name: resume_subscription
--- Leases are handed out again.
+-- Resumes a subscription: leases are handed out again.
 CALL penstock.resume_subscription(%(subscription)s)
 
 -- name: list_subscriptions
@@ -40,7 +40,7 @@ CALL penstock.resume_subscription(%(subscription)s)
 CALL penstock.list_subscriptions()
 
 -- name: describe_subscription
--- One of them.
+-- One subscription, as in list_subscriptions.
 -- json: 2
 -- reads only
 CALL penstock.describe_subscription(%(subscription)s)
@@ -52,12 +52,12 @@ CALL penstock.describe_subscription(%(subscription)s)
 CALL penstock.subscription_consumers(%(subscription)s)
 
 -- name: unleased_cursors
--- What can be leased.
+-- The partitions that can be leased.
 -- reads only
 CALL penstock.unleased_cursors(%(subscription)s)
 
 -- name: leased_cursors
--- What is held.
+-- The leases that are held.
 -- reads only
 CALL penstock.leased_cursors(%(subscription)s)
 

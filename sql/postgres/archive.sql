@@ -5,7 +5,7 @@ SELECT f.sequence, f.event_id::text, f.key, f.type, f.content_type, f.headers::t
 FROM penstock.fetch(%(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer) AS f
 
 -- name: low_sequences
--- Each partition of a topic and the first sequence that the database answers.
+-- Each partition of a topic and the first sequence that the database still has.
 SELECT w.partition, w.low_sequence FROM penstock.high_watermarks(%(topic)s) AS w
 
 -- name: seal
@@ -61,15 +61,15 @@ SELECT penstock.target_in_use(%(target)s)
 SELECT * FROM penstock.copies_on(%(target)s)
 
 -- name: keep_events
--- Copies the little that is needed of a slice of events; answers the slice, or nothing when there is none to do.
+-- Copies the few events that are still needed of a slice. Returns the slice, or nothing when there is none to do.
 SELECT penstock.keep_events()
 
 -- name: carry_positions
--- Writes old positions anew; answers how many.
+-- Copies old positions to newer slices. Returns how many.
 SELECT penstock.carry_positions(%(max_rows)s::integer)
 
 -- name: condemn_slices
--- Notes which slices nobody needs from now on.
+-- Records which slices are not needed from now on.
 SELECT penstock.condemn_slices()
 
 -- name: droppable_slices
@@ -77,11 +77,11 @@ SELECT penstock.condemn_slices()
 SELECT parent, slice, first_id, last_id FROM penstock.droppable_slices()
 
 -- name: condemned_can_go
--- Whether nobody has a snapshot from before what is condemned was.
+-- Whether every snapshot from before the slices were condemned is gone.
 SELECT penstock.condemned_can_go()
 
 -- name: slice_detaching
--- Notes that a slice is being detached from now on.
+-- Records that clean begins to detach a slice.
 SELECT penstock.slice_detaching(%(slice)s)
 
 -- name: slice_dropped
@@ -93,7 +93,7 @@ SELECT penstock.slice_dropped(%(slice)s)
 SELECT first_id, last_id FROM penstock.merge_chunks()
 
 -- name: swap_chunks
--- Puts it into their place; false while somebody has an older snapshot.
+-- Replaces the slices by the merged table; false while a session has an older snapshot.
 SELECT penstock.swap_chunks()
 
 -- name: slices_ready

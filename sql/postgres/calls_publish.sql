@@ -9,7 +9,7 @@ WHERE n.nspname = %(schema)s AND p.proname = 'topic_lookup'
 SELECT topic_id, partitions, max_payload_bytes, history, strategy FROM penstock.topic_lookup(%(topic)s)
 
 -- name: publish
--- One event in the caller's transaction; answers its id and whether it was a duplicate.
+-- Publishes one event in the caller's transaction. Returns its id and whether it was a duplicate.
 SELECT event_id, duplicate FROM penstock.publish(
     topic => %(topic)s, payload => %(payload)s, key => %(key)s, type => %(type)s,
     content_type => %(content_type)s, headers => %(headers)s::text::jsonb, event_id => %(event_id)s::uuid,
@@ -17,8 +17,8 @@ SELECT event_id, duplicate FROM penstock.publish(
     strict => %(strict)s)
 
 -- name: publish_batch
--- Many events in one statement, in array order; answers how many, and the
--- duplicates with the ids of the earlier events.
+-- Publishes many events in one statement, in array order. Returns how many, and the duplicates with the ids
+-- of the earlier events.
 SELECT published, duplicates, original_ids FROM penstock.publish_batch(
     topics => %(topics)s::text[], payloads => %(payloads)s::bytea[], keys => %(keys)s::text[],
     types => %(types)s::text[], content_types => %(content_types)s::text[],
@@ -31,5 +31,5 @@ SELECT published, duplicates, original_ids FROM penstock.publish_batch(
 SELECT penstock.prepare_bulk()
 
 -- name: publish_bulk
--- Publishes what was copied into penstock_bulk; answers how many.
+-- Publishes what was copied into penstock_bulk. Returns how many.
 SELECT penstock.publish_bulk()

@@ -4,14 +4,14 @@ SELECT partition_id, died, sequence, attempts, reason
 FROM penstock.suspects(%(subscription)s, %(consumer)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[])
 
 -- name: begin_attempt
--- Counts that the event behind the position is handed out.
+-- Counts that the next event after the position is handed out.
 SELECT penstock.begin_attempt(
     %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(sequence)s::bigint,
     %(uncounted)s::integer, %(reason)s
 )
 
 -- name: give_up
--- Makes the event behind the position a dead letter and moves over it.
+-- Makes the next event after the position a dead letter and moves the position past it.
 SELECT penstock.give_up(
     %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(sequence)s::bigint,
     %(reason)s, %(attempts)s::integer, %(park)s::boolean
@@ -55,7 +55,7 @@ SELECT penstock.fail_redriven(
 SELECT penstock.redrive(%(subscription)s, %(letter_ids)s::bigint[])
 
 -- name: drop_dead_letters
--- Throws dead letters away.
+-- Deletes dead letters.
 SELECT penstock.drop_dead_letters(%(subscription)s, %(letter_ids)s::bigint[])
 
 -- name: dead_letters_of
@@ -69,12 +69,13 @@ FROM penstock.dead_letters_of(
 )
 
 -- name: dead_letter_of
--- One dead letter with everything it holds. Headers as text, as in fetch.
+-- One dead letter with all its columns. Headers come as text, as in fetch.
 SELECT
     id, topic, partition, sequence, history, event_id, key, type, content_type, payload_bytes, state, attempts, reason,
     created_at, died_at, headers::text, payload
 FROM penstock.dead_letter_of(%(subscription)s, %(letter_id)s::bigint)
 
 -- name: dead_letter_counts
--- How many dead letters a subscription has, or each (NULL), by state, and the age of the oldest.
+-- How many dead letters one subscription has, or each subscription (NULL), by state, and the age of the
+-- oldest.
 SELECT subscription, dead, parked, redriven, oldest_seconds FROM penstock.dead_letter_counts(%(subscription)s)

@@ -1,5 +1,6 @@
 -- name: doctor_endpoint
--- What the connection leads to. Behind a pooler the server's address is not the one that was called.
+-- The server to which the connection leads. Through a pooler its address is not the one that the client
+-- connected to.
 SELECT
     pg_is_in_recovery(), w.sender_host, w.sender_port, host(inet_server_addr()), inet_server_port(), current_user::text
 FROM (SELECT) AS always
@@ -15,29 +16,29 @@ WHERE name IN (
 )
 
 -- name: doctor_backend
--- Which of the server's processes answers: behind a pooler it can change from one transaction to the next.
+-- The server process of this connection: through a pooler it can change from one transaction to the next.
 SELECT pg_backend_pid()
 
 -- name: doctor_snapshots
--- What keeps the past, oldest first.
+-- What keeps old versions of rows from being removed, oldest first.
 SELECT kind, name, database, login, application, age_seconds, doing FROM penstock.snapshot_holders()
 
 -- name: doctor_sequencer
--- What waits for the sequencer, and who has it.
+-- What waits for the sequencer, and which session holds its lock.
 SELECT waiting_events, waiting_seconds, last_pass_seconds, pid, login, application, held_seconds
 FROM penstock.sequencer_state()
 
 -- name: doctor_storage
--- What the tables have too little room for.
+-- The tables that have too little storage ready.
 SELECT parent, ready, days FROM penstock.storage_shortage(%(least_days)s::double precision)
 
 -- name: doctor_slices
--- Slices that do not stand where they belong.
+-- Slices that are not in their place.
 SELECT parent, slice, first_id, last_id, state, condemned, used, begun_seconds, busy FROM penstock.broken_slices()
 
 -- name: doctor_notices
--- How full the queue of notices is, which all databases share, and the session that is longest in a transaction: who
--- listens reads nothing before its end.
+-- How full the queue of notices is, which all databases share, and the session with the longest open transaction: a
+-- listening session reads no notices before its transaction ends.
 SELECT u.usage, a.pid, a.usename::text, a.datname::text, a.application_name, a.age_seconds
 FROM (SELECT pg_notification_queue_usage() AS usage OFFSET 0) AS u
 LEFT JOIN LATERAL (

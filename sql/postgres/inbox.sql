@@ -1,5 +1,5 @@
 -- name: create_inbox
--- In the application's own database: how far each partition of a subscription was worked off there, and under which
+-- In the application's own database: how far each partition of a subscription was handled there, and under which
 -- lease. letter_id is 0 for the stream; a redriven dead letter has a row of its own.
 CREATE TABLE IF NOT EXISTS penstock_inbox (
     source text NOT NULL,
@@ -13,19 +13,21 @@ CREATE TABLE IF NOT EXISTS penstock_inbox (
 ) WITH (fillfactor = 50)
 
 -- name: limit_inbox
--- Ends the session if this transaction stands still: its successor waits for it. Does not loosen a limit that is there.
+-- Sets a limit that ends the session if this transaction is idle for too long, because its successor waits for it. It
+-- does not raise a limit that is already set.
 SELECT set_config('idle_in_transaction_session_timeout', %(seconds)s::integer * 1000 || 'ms', true)
 WHERE extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval)
     NOT BETWEEN 0.001 AND %(seconds)s::integer
 
 -- name: enter_inbox
--- The row of a partition, where there is none yet.
+-- Adds the row of a partition, if there is none yet.
 INSERT INTO penstock_inbox (source, subscription, partition_id, letter_id, history, sequence, lease_epoch)
 VALUES (%(source)s, %(subscription)s, %(partition_id)s::bigint, %(letter_id)s::bigint, 0, 0, 0)
 ON CONFLICT DO NOTHING
 
 -- name: lock_inbox
--- How far a partition was worked off; nobody else works on it until the transaction ends.
+-- How far a partition was handled. It locks the row, so that no other session handles the partition until the
+-- transaction ends.
 SELECT history, sequence, lease_epoch
 FROM penstock_inbox
 WHERE source = %(source)s AND subscription = %(subscription)s AND partition_id = %(partition_id)s::bigint
@@ -33,12 +35,12 @@ WHERE source = %(source)s AND subscription = %(subscription)s AND partition_id =
 FOR UPDATE
 
 -- name: move_inbox
--- What is done with this transaction.
+-- Records what is handled in this transaction.
 UPDATE penstock_inbox
 SET history = %(history)s::integer, sequence = %(sequence)s::bigint, lease_epoch = %(lease_epoch)s::bigint
 WHERE source = %(source)s AND subscription = %(subscription)s AND partition_id = %(partition_id)s::bigint
     AND letter_id = %(letter_id)s::bigint
 
 -- name: forget_inbox
--- Lets what a subscription has done be done again.
+-- Forgets what a subscription has handled, so that it can be handled again.
 DELETE FROM penstock_inbox WHERE source = %(source)s AND subscription = %(subscription)s

@@ -3,12 +3,12 @@
 SELECT sequenced, more, busy, grown FROM penstock.sequence(%(max_events)s::integer)
 
 -- name: sequence_and_announce
--- The same, and wakes consumers with its commit.
+-- One pass of the sequencer, whose commit wakes consumers.
 SELECT sequenced, more, busy, grown, CASE WHEN sequenced > 0 THEN penstock.announce(grown) END
 FROM penstock.sequence(%(max_events)s::integer)
 
 -- name: ensure_slices
--- Makes storage ahead, for delayed events too; answers how many slices were added.
+-- Prepares storage ahead, for delayed events too. Returns how many slices were added.
 SELECT penstock.ensure_slices()
 
 -- name: unsequenced
@@ -27,8 +27,8 @@ FROM penstock.log_status()
 SELECT partition, expected, found FROM penstock.sequence_gaps(%(topic)s)
 
 -- name: fetch
--- Events of one partition from a sequence on, in order. Headers as text: the
--- client decodes them faster than its driver.
+-- Events of one partition from a sequence on, in order. Headers come as text, because the client decodes them
+-- faster than its driver does.
 SELECT
     sequence, event_id, key, type, content_type, headers::text, payload, created_at, sequenced_at, history
 FROM penstock.fetch(%(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer)

@@ -1,17 +1,17 @@
 -- name: create_namespace
--- Creates one namespace below an existing parent; answers its id.
+-- Creates one namespace below an existing parent. Returns its id.
 SELECT penstock.create_namespace(%(path)s)
 
 -- name: rename_namespace
--- Gives a namespace another name; answers its new path.
+-- Gives a namespace another name. Returns its new path.
 SELECT penstock.rename_namespace(%(path)s, %(new_name)s)
 
 -- name: move_namespace
--- Moves a namespace under another parent, or to the root; answers its new path.
+-- Moves a namespace under another parent, or to the root. Returns its new path.
 SELECT penstock.move_namespace(%(path)s, %(new_parent)s)
 
 -- name: delete_namespace
--- Deletes a namespace with all that is below it; answers how many topics that were.
+-- Deletes a namespace with everything below it. Returns how many topics were deleted.
 SELECT penstock.delete_namespace(%(path)s, %(with_topics)s)
 
 -- name: namespace_exists
@@ -23,23 +23,23 @@ SELECT penstock.namespace_exists(%(path)s)
 SELECT path, created_at FROM penstock.list_namespaces()
 
 -- name: create_topic
--- Creates a topic with its partitions; answers its id.
+-- Creates a topic with its partitions. Returns its id.
 SELECT penstock.create_topic(%(topic)s, %(partitions)s::integer, %(strategy)s)
 
 -- name: ensure_topic
--- Creates a topic unless it is there; returns its id.
+-- Creates a topic unless it exists. Returns its id.
 SELECT penstock.ensure_topic(%(topic)s, %(partitions)s::integer, %(strategy)s, %(create_namespaces)s)
 
 -- name: rename_topic
--- Gives a topic another name; answers its new address.
+-- Gives a topic another name. Returns its new address.
 SELECT penstock.rename_topic(%(topic)s, %(new_name)s)
 
 -- name: move_topic
--- Moves a topic into another namespace; answers its new address.
+-- Moves a topic into another namespace. Returns its new address.
 SELECT penstock.move_topic(%(topic)s, %(namespace)s)
 
 -- name: resize_topic
--- Gives a topic more partitions; answers how many it had.
+-- Gives a topic more partitions. Returns how many it had.
 SELECT penstock.resize_topic(%(topic)s, %(partitions)s::integer)
 
 -- name: delete_topic
@@ -47,7 +47,7 @@ SELECT penstock.resize_topic(%(topic)s, %(partitions)s::integer)
 SELECT penstock.delete_topic(%(topic)s, %(with_subscriptions)s)
 
 -- name: list_topics
--- The topics at or below a namespace; all of them when it is empty.
+-- The topics at or below a namespace; all topics when the namespace is ''.
 SELECT topic, partitions, created_at, strategy FROM penstock.list_topics(%(namespace)s)
 
 -- name: describe_topic
@@ -62,11 +62,11 @@ FROM penstock.describe_topic(%(topic)s)
 SELECT penstock.grant_namespace(%(namespace)s, %(login)s, %(verb)s)
 
 -- name: revoke_namespace
--- Takes a right back; answers whether it was there.
+-- Takes a right back. Returns whether it existed.
 SELECT penstock.revoke_namespace(%(namespace)s, %(login)s, %(verb)s, %(unrestrict)s)
 
 -- name: grants_of
--- The rights that are given at or below a namespace; all of them when it is empty.
+-- The rights that were given at or below a namespace; all rights when the namespace is ''.
 SELECT namespace, login, verb, granted_at, granted_by FROM penstock.grants_of(%(namespace)s)
 
 -- name: install_rights

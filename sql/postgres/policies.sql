@@ -1,13 +1,13 @@
 -- name: set_policy
--- Sets a policy as a whole; answers its version.
+-- Sets a policy as a whole. Returns its version.
 SELECT penstock.set_policy(%(kind)s, %(scope)s, %(name)s, %(settings)s::jsonb, %(origin)s)
 
 -- name: clear_policy
--- Takes back all that a policy sets; answers its version.
+-- Removes all that a policy sets. Returns its version.
 SELECT penstock.clear_policy(%(kind)s, %(scope)s, %(name)s, %(origin)s)
 
 -- name: policy_of
--- What is in force for something, and where it comes from.
+-- The settings in force for a scope, and where they come from.
 SELECT kind, setting, value, source, source_name, version, origin FROM penstock.policy_of(%(scope)s, %(name)s)
 
 -- name: policy_history
@@ -20,7 +20,7 @@ FROM penstock.policy_history(%(kind)s, %(scope)s, %(name)s)
 SELECT kind, scope, name, settings::text, version, origin, updated_at, updated_by FROM penstock.list_policies()
 
 -- name: subscription_policy
--- What is in force for a subscription, from one row.
+-- The settings in force for a subscription, from one row.
 SELECT policy_version, heartbeat_seconds, lease_seconds, release_seconds, target_qps, max_consumers, refresh_seconds,
        max_attempts, first_backoff_seconds, longest_backoff_seconds, jitter, exhausted
 FROM penstock.subscription_policy(%(subscription)s)

@@ -1,5 +1,5 @@
 -- name: open_block
--- Writes down what is about to be sent, or finds what was written down and is still open.
+-- Records the block that is about to be sent, or finds the one that was recorded and is still open.
 SELECT block_id, first_sequence, last_sequence, repeated, attempt, topic, known_as
 FROM penstock.open_block(
     %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint,
@@ -7,7 +7,7 @@ FROM penstock.open_block(
 )
 
 -- name: read_block
--- The events of a block, without its dead letters. Headers as text, as in fetch.
+-- The events of a block, without its dead letters. Headers come as text, as in fetch.
 SELECT
     sequence, event_id, key, type, content_type, headers::text, payload, created_at, sequenced_at
 FROM penstock.read_block(
@@ -15,7 +15,7 @@ FROM penstock.read_block(
 )
 
 -- name: relay_failure
--- Counts a failed attempt of the open block; answers the seconds to wait.
+-- Counts a failed attempt of the open block. Returns the seconds to wait.
 SELECT penstock.relay_failure(
     %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(block_id)s::bigint, %(error)s,
     %(base_seconds)s, %(max_seconds)s
@@ -28,5 +28,5 @@ SELECT penstock.dead_letter(
 )
 
 -- name: sweep
--- Collects consumers whose time has run out.
+-- Removes consumers whose time has run out.
 SELECT expired_consumers, locked_leases FROM penstock.sweep(%(max_rows)s::integer)

@@ -8,12 +8,13 @@ FROM penstock.join(%(subscription)s, %(consumer)s, %(session)s, %(weight)s, %(to
 SELECT penstock.heartbeat(%(subscription)s, %(consumer)s, %(session)s)
 
 -- name: heartbeats
--- The same for all consumers of a process.
+-- The heartbeat of all consumers of a process.
 SELECT place, standing, check_in_seconds, COALESCE(pace_seconds, 0)
 FROM penstock.heartbeats(%(subscriptions)s::text[], %(consumers)s::text[], %(sessions)s::uuid[])
 
 -- name: heartbeats_alone
--- The same in a transaction of its own, whose commit does not wait for the disk.
+-- The heartbeat of all consumers of a process in a separate transaction, whose commit does not wait for the
+-- disk.
 SELECT place, standing, check_in_seconds, COALESCE(pace_seconds, 0)
 FROM penstock.heartbeats(%(subscriptions)s::text[], %(consumers)s::text[], %(sessions)s::uuid[])
 WHERE set_config('synchronous_commit', 'off', true) = 'off'
@@ -24,12 +25,12 @@ SELECT topic, partition, partition_id, lease_epoch, state, "position", history
 FROM penstock.check_in(%(subscription)s, %(consumer)s, %(session)s, %(fresh)s)
 
 -- name: held_leases
--- What a consumer holds, for one that does not know what became of its last commits.
+-- The leases that a consumer holds, for one that does not know whether its last commits succeeded.
 SELECT topic, partition, partition_id, lease_epoch, state, "position", history
 FROM penstock.held_leases(%(subscription)s, %(consumer)s)
 
 -- name: poll
--- Events of held leases, each after its own position. Headers as text, as in fetch.
+-- Events of held leases, each after its own position. Headers come as text, as in fetch.
 SELECT
     partition_id, sequence, event_id, key, type, content_type, headers::text, payload, created_at,
     sequenced_at
@@ -56,17 +57,17 @@ SELECT penstock.release(
 SELECT penstock.leave(%(subscription)s, %(consumer)s, %(session)s)
 
 -- name: report_error
--- The last error of a consumer.
+-- Records the last error of a consumer.
 SELECT penstock.report_error(%(subscription)s, %(consumer)s, %(session)s, %(error)s)
 
 -- name: claim
--- Leases one partition; NULL when another was faster.
+-- Leases one partition; NULL when another consumer was faster.
 SELECT penstock.claim(
     %(subscription)s, %(consumer)s, %(session)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint
 )
 
 -- name: lease_states
--- Every partition of a subscription, who holds it and how far it was read.
+-- Every partition of a subscription, which consumer holds it and how far it was read.
 SELECT partition_id, holder, live, lease_epoch, "position" FROM penstock.lease_states(%(subscription)s)
 
 -- name: active_consumers
@@ -78,17 +79,17 @@ SELECT consumer, weight FROM penstock.active_consumers(%(subscription)s)
 SELECT penstock.lead_subscription(%(subscription)s, %(consumer)s, %(session)s)
 
 -- name: assign_partitions
--- Writes down a leader's decision.
+-- Records a leader's decision.
 SELECT penstock.assign_partitions(
     %(subscription)s, %(consumer)s, %(session)s, %(term)s::bigint, %(holders)s
 )
 
 -- name: assignment_of
--- What the leader has decided.
+-- The last decision of the leader.
 SELECT term, holders FROM penstock.assignment_of(%(subscription)s)
 
 -- name: mark_low_water
--- Copies positions of a registry outside of the database.
+-- Copies positions from a registry outside the database.
 SELECT penstock.mark_low_water(
     %(subscription)s, %(partition_ids)s::bigint[], %(lease_epochs)s::bigint[], %(positions)s::bigint[]
 )

@@ -25,11 +25,11 @@ SELECT penstock.seek(%(subscription)s, %(topic)s, %(partition)s::integer, %(star
 SELECT topic, partition, "position" FROM penstock.reset_subscription(%(subscription)s, %(start)s, %(topic)s)
 
 -- name: pause_subscription
--- No lease is handed out from now on.
+-- Pauses a subscription: no lease is handed out from now on.
 SELECT penstock.pause_subscription(%(subscription)s, %(reason)s)
 
 -- name: resume_subscription
--- Leases are handed out again.
+-- Resumes a subscription: leases are handed out again.
 SELECT penstock.resume_subscription(%(subscription)s)
 
 -- name: list_subscriptions
@@ -40,7 +40,7 @@ SELECT
 FROM penstock.list_subscriptions()
 
 -- name: describe_subscription
--- One of them.
+-- One subscription, as in list_subscriptions.
 SELECT
     name, mode, topics, heartbeat_seconds, lease_seconds, release_seconds, max_consumers, created_at, paused_at,
     paused_by, paused_reason
@@ -53,13 +53,13 @@ SELECT
 FROM penstock.subscription_consumers(%(subscription)s)
 
 -- name: unleased_cursors
--- What can be leased.
+-- The partitions that can be leased.
 SELECT
     subscription, topic, partition, "position", high_watermark, lag_events, lag_seconds, state, holder, lease_epoch
 FROM penstock.unleased_cursors(%(subscription)s)
 
 -- name: leased_cursors
--- What is held.
+-- The leases that are held.
 SELECT
     subscription, topic, partition, holder, state, lease_epoch, "position", high_watermark, lag_events, acquired_at,
     deadline, release_deadline

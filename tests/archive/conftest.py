@@ -1,4 +1,4 @@
-"""Logs to archive."""
+"""Fixtures with logs to archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canonical digest: fixed vectors, and the database's own function as the other opinion."""
+"""The canonical digest: fixed vectors, and the database's own function to compare with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: nothing goes before it is safe, and slices go without making publishers wait."""
+"""Retention: nothing is removed before it is safe, and no publisher waits for a drop of slices."""
 
 from __future__ import annotations
 

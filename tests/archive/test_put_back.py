@@ -1,4 +1,4 @@
-"""The database goes back to an earlier state while a run of the archive is under way."""
+"""The database is put back to an earlier state during a run of the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module that cannot be imported, as a handler's module may be."""
+"""A module that cannot be imported, as the module of a handler may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers for daemons under test; they write what they do to a file that the test reads."""
+"""Handlers for daemons under test.  They write what they do to a file that the test reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handler that the daemon can load, and the processes that it starts cannot."""
+"""A handler that the daemon can load, but its child processes cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon in a process of its own, seen as its operator sees it: log, HTTP, signals, exit code."""
+"""A daemon in a separate process, seen as its operator sees it: log, HTTP, signals, exit code."""
 
 from __future__ import annotations
 

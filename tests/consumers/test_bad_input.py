@@ -1,4 +1,4 @@
-"""Wrong calls of the daemon: one line that says what to do, exit code 2, nothing started."""
+"""Wrong calls of the daemon: one line that says what to do, exit code 2, and nothing is started."""
 
 from __future__ import annotations
 

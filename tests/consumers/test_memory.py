@@ -1,4 +1,4 @@
-"""The daemon's memory, while events, scrapes and probes go on."""
+"""The daemon's memory during events, scrapes and probes."""
 
 from __future__ import annotations
 

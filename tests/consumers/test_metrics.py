@@ -1,4 +1,4 @@
-"""What `/metrics` exports is what docs/metrics.md says, both ways, and figures add up."""
+"""`/metrics` exports exactly what docs/metrics.md lists, and the figures add up."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_dead_letters_are_a_figure(
     def refuse(*_: object) -> list[object]:
         raise PermissionDenied("not for this login")
 
-    monkeypatch.setattr("consumers.waiting.dead_letters.counts", refuse)
+    monkeypatch.setattr("penstock.upkeep.waiting.dead_letters.counts", refuse)
     watch = Watch(database_url, [], everything=True)
     figures = watch.figures()
     assert figures["database_up", ""] == 1

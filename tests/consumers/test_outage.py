@@ -1,4 +1,4 @@
-"""The database is killed under a daemon and comes back: L9, and the small form of F6."""
+"""The database is killed under a daemon and comes back: L9, and a small form of F6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pace of the sequencer: at once while there is work, ever more rarely while there is none."""
+"""The pace of the sequencer: at once while there is work, ever less often while there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``penstock worker``: the consumers of an application in a process of their own."""
+"""``penstock worker``: the consumers of an application in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of failures share: a consumer that does what penstock.dead_letters says, by steps.
+"""What the tests of failures share: a consumer that follows penstock.dead_letters step by step.
 
 It is one thread without pauses, so that a test says what happens when; a handler kills it by
 raising Killed, behind which it makes no further call, as a process that is gone.

@@ -1,4 +1,4 @@
-"""What runs for every event, pass, poll and commit: each call with what it may read.
+"""The calls for every event, pass, poll and commit, each with what it may read.
 
 Measured on a log of 50,000 events (PostgreSQL, MySQL, MariaDB): a publish reads 1, 1, 2 rows, a
 batch of 20 events 20, 145, 146, a pass over them 40, 305, 462, a pass over nothing 2, 19, 22, a

@@ -1,4 +1,4 @@
-"""What of the contract runs on the log in memory too: whole modules, but for single tests.
+"""Which contract tests also run on the log in memory: whole modules, except single tests.
 
 A new test of such a module runs there as well.  One that needs what only a database has is named
 here, with the reason.

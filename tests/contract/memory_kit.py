@@ -1,4 +1,4 @@
-"""The log in memory as an engine of the contract: what a test does by SQL elsewhere, in Python."""
+"""The log in memory as an engine of the contract: in Python, what a test does by SQL elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pass of the sequencer on MySQL and MariaDB, stopped at a statement of its own."""
+"""A pass of the sequencer on MySQL and MariaDB, stopped at one of its statements."""
 
 from __future__ import annotations
 

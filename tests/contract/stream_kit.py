@@ -1,4 +1,4 @@
-"""What the contract tests of streams share; tests.kit.stream does the rest."""
+"""What the contract tests of streams share.  The rest is in tests.kit.stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that steer a subscription, and lists of what subscriptions do, for the tests of walls."""
+"""Calls that control a subscription, and lists of what subscriptions do, for the tests of walls."""
 
 from __future__ import annotations
 

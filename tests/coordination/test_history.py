@@ -1,4 +1,4 @@
-"""Random consumers on every registry; a checker of its own judges what was accepted (S9 to S11)."""
+"""Random consumers on every registry.  A separate checker judges what was accepted (S9 to S11)."""
 
 from __future__ import annotations
 

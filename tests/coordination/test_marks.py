@@ -1,4 +1,4 @@
-"""Positions of another store in the database, for retention: forward only, and fenced."""
+"""Positions of another store, recorded in the database for retention: forward only, and fenced."""
 
 from __future__ import annotations
 

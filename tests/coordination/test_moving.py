@@ -1,4 +1,4 @@
-"""A subscription moves between stores: no position is lost, and the old store takes none."""
+"""A subscription moves between stores: no position is lost, and the old store accepts none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A house for each test: database, policy file, the definitions for them, a Dagster instance."""
+"""A complete setting for each test: database, policy file, definitions and a Dagster instance."""
 
 from __future__ import annotations
 

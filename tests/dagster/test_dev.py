@@ -1,4 +1,4 @@
-"""A bare ``dagster dev`` at the root: it starts the embedded database and just works."""
+"""A bare ``dagster dev`` at the root: it starts the embedded database and works."""
 
 from __future__ import annotations
 

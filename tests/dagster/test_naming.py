@@ -1,4 +1,4 @@
-"""Names for Dagster: allowed, readable, and never the same for two true names."""
+"""Names for Dagster: allowed, readable, and never the same for two different names."""
 
 from __future__ import annotations
 

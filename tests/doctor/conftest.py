@@ -1,4 +1,4 @@
-"""A server as it should be, to be spoiled; what the doctor names is run as a person would."""
+"""A healthy server for the tests to break.  The commands that the doctor names are run."""
 
 from __future__ import annotations
 

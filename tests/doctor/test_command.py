@@ -1,4 +1,4 @@
-"""`penstock doctor`: what it writes, how it leaves, and who may ask."""
+"""`penstock doctor`: what it prints, its exit codes, and who may run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who keeps the past: sessions, prepared transactions, replication slots."""
+"""What holds back cleaning: sessions, prepared transactions, replication slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log itself lacks: a sequencer, storage, its schema."""
+"""What the log may lack: a sequencer, storage, its schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attack: everything that can publish, read, sequence and clean at once, and is killed for it.
+"""The attack: all that can publish, read, sequence and clean runs at once, and is killed.
 
 Beside what :class:`Mixed` does: publishers of every kind (``crowd``), consumers that are nothing
 but SQL (``raw``), several sequencers, and what cleans (``janitor``), each killed and paused;

@@ -1,4 +1,4 @@
-"""Judges what happened: reads recorded histories and a dump of the database, and nothing else.
+"""Judges what happened: reads only recorded histories and a dump of the database.
 
 It imports nothing of Penstock, so that it does not believe what Penstock believes.  Each rule is a
 function over a :class:`Run` that names its anomalies by class:

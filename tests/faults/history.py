@@ -1,4 +1,4 @@
-"""Writing down what a process did, so that a checker that knows nothing of it can judge.
+"""Records what a process did, for a checker that knows nothing else of it.
 
 One file for each process, one JSON object for each line: ``proc``, ``op``, ``st`` and the times.
 ``st`` is one of

@@ -1,4 +1,4 @@
-"""What the worker processes of fault tests put round Penstock's calls: records and failpoints.
+"""What the worker processes of fault tests add to Penstock's calls: records and failpoints.
 
 The product has no hooks for this.  A worker replaces the functions of :mod:`penstock.stream` by
 ones that write down what they were asked and answered, before anything else looks at it.

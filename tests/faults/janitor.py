@@ -1,4 +1,4 @@
-"""What cleans while the log is under attack: seals, copies, moves low sequences, drops slices.
+"""Cleans while the log is under attack: seals, copies, moves low sequences, drops slices.
 
 What it copies it writes down first, so that the checker knows what stood in a slice that is gone.
 """

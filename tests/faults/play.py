@@ -1,4 +1,4 @@
-"""Consumers in one process that interleave by a seed, with everything that a fence is for.
+"""Consumers in one process, interleaved by a seed, with everything that the fence must stop.
 
 Every one keeps each lease that it ever had in mind and may commit under it: late, twice, behind a
 take-over, in a transaction that others overtake.  The history is that of :mod:`tests.faults.world`,

@@ -1,4 +1,4 @@
-"""A TCP proxy before a database, for what networks do.
+"""A TCP proxy in front of a database, which can fail as networks do.
 
 Each process of a test gets one of its own, so that a fault meets whom it is meant for, and a
 database that comes back on another port is found again.

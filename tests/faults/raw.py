@@ -1,4 +1,4 @@
-"""A consumer that is nothing but SQL, as a program in another language is: no Penstock in it.
+"""A consumer of SQL alone, like a program in another language, without Penstock's Python.
 
 It joins, checks in, reads, and commits its effects with its position in one transaction; the SQL is
 that of docs/sql.md, by the database's own driver.

@@ -1,4 +1,4 @@
-"""A database server of its own for one run, because the run kills it."""
+"""A separate database server for one run, because the run kills it."""
 
 from __future__ import annotations
 

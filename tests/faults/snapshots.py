@@ -1,5 +1,7 @@
-"""A server that is put back, under load, to a snapshot of its volume: all its processes stand still
-while its folder is copied, as a storage system does it to one that runs.
+"""A server that is put back, under load, to a snapshot of its volume.
+
+All its processes are paused while its folder is copied.  To the server this looks like the snapshot
+that a storage system takes while it runs.
 
 What was answered before is in the copy, and nothing is answered while it is made: so the copy has
 to recover as after a crash, and no promise may be broken.

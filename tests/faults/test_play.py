@@ -1,4 +1,4 @@
-"""The fence under random interleavings, and the checker that sees it gone (S9 to S13)."""
+"""The fence under random interleavings, and the checker that notices its absence (S9 to S13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that nobody can handle, in processes: all end in the dead letters, and only they (F16)."""
+"""Events that no handler can process, in processes: all end dead, and only they (F16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a run: its histories and its dump, sorted for the rules of the checker.
+"""What is known of a run: its histories and its dump, sorted for the checker's rules.
 
 Like the checker it imports nothing of Penstock.
 """

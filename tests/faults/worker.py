@@ -1,4 +1,4 @@
-"""One process of a fault test: a consumer, a publisher, a sequencer that writes its history.
+"""One process of a fault test: a consumer, publisher or sequencer that records its history.
 
     python -m tests.faults.worker consumer --url URL --history FOLDER --name c1 --subscription exact
     python -m tests.faults.worker publisher --url URL --history FOLDER --name p1 --seed 7

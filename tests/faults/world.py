@@ -1,4 +1,4 @@
-"""A topic, two subscriptions, and processes that work on them, each by a proxy of its own.
+"""A topic, two subscriptions, and processes that work on them, each through its own proxy.
 
 ``exact`` has consumers whose effects commit with their position, ``least`` such that commit behind
 their effects.  Everything is written down; :meth:`World.verdict` dumps the database and judges.

@@ -1,4 +1,4 @@
-"""The coverage page is checked; each class of fault is shown to be found, one bad page each."""
+"""The coverage page is checked.  A bad page for each class of fault shows that it is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What errors, findings and pages tell somebody to run is there to be run."""
+"""Every command that errors, findings and pages suggest exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/invariants.md names no test that is not there."""
+"""docs/invariants.md names only tests that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run could not test is the very last that it says, though other processes ran the tests."""
+"""A run ends with what it could not test, also when other processes ran the tests."""
 
 from __future__ import annotations
 

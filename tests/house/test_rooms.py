@@ -1,4 +1,4 @@
-"""The rooms of penstock: what an import loads, which names there are, and no circle of files."""
+"""The folders of penstock: what an import loads, which names exist, and no circle of imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of functions: a number is one subject, and both dialects keep a subject in the same."""
+"""The files of functions: each number is one subject, the same in both dialects."""
 
 from __future__ import annotations
 

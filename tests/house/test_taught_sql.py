@@ -1,4 +1,4 @@
-"""What docs and examples teach as SQL is what a stranger may copy."""
+"""The SQL in docs and examples is safe to copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of connection that Penstock publishes through, as an application uses it."""
+"""Every kind of connection that Penstock can publish through, as an application uses it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Adapter:
             cursor.execute(sql)
 
     async def begin(self) -> None:
-        """Where a transaction begins by itself there is nothing to do."""
+        """Begin a transaction.  Does nothing where the driver begins it by itself."""
 
     async def commit(self) -> None:
         self.connection.commit()
@@ -201,7 +201,7 @@ def _of_driver(url: str, driver: str) -> sqlalchemy.URL:
 
 
 def run(name: str, work: Coroutine[Any, Any, None]) -> None:
-    """With an event loop where the adapter needs one; Django refuses to work below one."""
+    """Run in an event loop if the adapter needs one.  Django refuses to work inside one."""
     if "async" in name:
         asyncio.run(work)
         return
@@ -210,7 +210,7 @@ def run(name: str, work: Coroutine[Any, Any, None]) -> None:
 
 
 _asession = sqlalchemy.ext.asyncio.AsyncSession
-#: How each of them is opened for the URL of a database of PostgreSQL.
+#: How to open each adapter for the URL of a PostgreSQL database.
 ADAPTERS: dict[str, Any] = {
     "psycopg": _psycopg,
     "psycopg async": _psycopg_async,
@@ -224,7 +224,7 @@ ADAPTERS: dict[str, Any] = {
     "django": _django,
 }
 
-#: Those that may prepare statements, as they are opened behind a pooler.
+#: Adapters that may prepare statements, as an application opens them behind a pooler.
 BEHIND_A_POOLER: dict[str, Any] = {
     "psycopg": _unprepared,
     "psycopg async": _unprepared_async,

@@ -65,7 +65,7 @@ NAMES = ("psycopg", "dictionaries", "connection", "session")
 
 @contextmanager
 def open_door(name: str, url: str) -> Iterator[Door]:
-    """One of NAMES."""
+    """Open the door with this name, one of NAMES."""
     if name == "psycopg":
         with psycopg.connect(url) as connection:
             yield PsycopgDoor(connection)

@@ -41,7 +41,7 @@ def put(connection: Connection, text: str, *, key: str | None = None, name: str 
 
 
 def drain(connection: Connection, max_events: int = 10_000) -> int:
-    """Sequence until nothing is left; answers how many events got their sequence."""
+    """Sequence until nothing is left.  Returns how many events got their sequence."""
     total = 0
     while (result := log.sequence(connection, max_events)).sequenced or result.more:
         total += result.sequenced
@@ -63,7 +63,7 @@ def texts(connection: Connection, partition: int = 0, name: str = TOPIC) -> list
 
 
 def value(connection: Connection, query: str, *binds: Any) -> Any:
-    """The one value that a query answers."""
+    """The one value that a query returns."""
     row = connection.execute(query.encode(), binds or None).fetchone()
     assert row is not None
     return row[0]
@@ -71,7 +71,7 @@ def value(connection: Connection, query: str, *binds: Any) -> Any:
 
 @contextmanager
 def open_transaction(url: str) -> Iterator[Connection]:
-    """A connection inside a transaction; rolled back unless the test commits it."""
+    """A connection inside a transaction, rolled back unless the test commits it."""
     connection = psycopg.connect(url)
     try:
         connection.execute("SELECT 1")
@@ -86,7 +86,7 @@ def backend_pid(connection: Connection) -> int:
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    """Until something is true that another connection or thread makes true."""
+    """Wait until another connection or thread has made the condition true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
@@ -94,7 +94,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0
 
 
 def wait_until_blocked(connection: Connection, pid: int) -> None:
-    """Until a server process waits for a lock."""
+    """Wait until a server process waits for a lock."""
     wait_until(
         lambda: value(
             connection,

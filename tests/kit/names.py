@@ -1,4 +1,4 @@
-"""What has to hold of names, subscriptions and leases, whoever changed them at the same time."""
+"""What must hold for names, subscriptions and leases, also after concurrent changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psycopg
 
 from tests.kit.log import Connection, backend_pid, value, wait_until
 
-#: Rows that must not be there, each with what is wrong about them.
+#: Rows that must not exist, each with what is wrong about them.
 BROKEN = {
     "a path that its parents do not give": """
         SELECT n.path FROM penstock.namespaces AS n
@@ -62,7 +62,7 @@ BROKEN = {
 
 
 def broken(connection: Connection) -> dict[str, list[Any]]:
-    """What is broken; empty when all is well."""
+    """What is broken.  Empty when nothing is."""
     found = {what: connection.execute(query.encode()).fetchall() for what, query in BROKEN.items()}
     return {what: rows for what, rows in found.items() if rows}
 
@@ -73,9 +73,10 @@ def meets(
     url: str,
     work: Callable[[Connection], Any],
 ) -> tuple[bool, Any]:
-    """Start ``work`` elsewhere; once it waits, or is done, ``let_go`` of what it waits for.
+    """Start ``work`` in a thread.
 
-    Whether it had to wait, and what it answered or raised.
+    Once it waits or is done, ``let_go`` of what it waits for. Returns whether it had to wait, and
+    what it returned or raised.
     """
     with psycopg.connect(url, autocommit=True) as own, ThreadPoolExecutor(1) as pool:
         pid = backend_pid(own)

@@ -21,7 +21,7 @@ def many(connection: Connection, count: int, partition: int = 0, name: str = TOP
 
 
 def move_low(connection: Connection, sequence: int, partition_id: int | None = None) -> None:
-    """The logical drop up to a sequence, as clean does it when nothing holds."""
+    """Drop events logically up to a sequence, as clean does it when nothing holds them back."""
     connection.execute(
         "UPDATE penstock.partitions SET low_sequence = %s"
         " WHERE %s::bigint IS NULL OR id = %s::bigint",
@@ -30,7 +30,7 @@ def move_low(connection: Connection, sequence: int, partition_id: int | None = N
 
 
 def cut(connection: Connection, parent: str, size: int, count: int = 3) -> None:
-    """Make the slices of a table anew, small ones and one large behind them.  It holds nothing."""
+    """Replace the slices of an empty table: small ones, and a large one after them."""
     names = connection.execute(
         "SELECT slice FROM penstock.slices WHERE parent = %s", (parent,)
     ).fetchall()
@@ -48,7 +48,7 @@ def cut(connection: Connection, parent: str, size: int, count: int = 3) -> None:
 
 
 def next_slice(connection: Connection, parent: str) -> None:
-    """The next number of a table goes to its next slice."""
+    """Let the next number of a table go to its next slice."""
     connection.execute(
         "SELECT setval(format('penstock.%%s_id', s.parent)::regclass, min(s.last_id))"
         " FROM penstock.slices AS s WHERE s.parent = %s AND s.last_id >= %s GROUP BY s.parent",
@@ -58,7 +58,7 @@ def next_slice(connection: Connection, parent: str) -> None:
 
 
 def condemn(connection: Connection) -> None:
-    """Note what nobody needs, and how old the oldest snapshot is."""
+    """Record which slices are not needed any more, and how old the oldest snapshot is."""
     connection.execute("SELECT penstock.condemn_slices()")
     note_snapshots(connection)
 
@@ -73,7 +73,7 @@ def droppable(connection: Connection, parent: str = "events") -> list[str]:
 
 
 def unneeded(connection: Connection, parent: str = "events") -> list[str]:
-    """The slices of a table that nobody needs, whoever may still look at them."""
+    """The slices of a table that are not needed, even if an open snapshot may still read them."""
     rows = connection.execute(
         "SELECT slice FROM penstock.unneeded_slices() WHERE parent = %s", (parent,)
     ).fetchall()

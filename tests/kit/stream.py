@@ -1,4 +1,4 @@
-"""What the tests of streams share; the log's kit does the rest."""
+"""What the tests of streams share.  The rest is in tests.kit.log."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Clock:
 
 
 def beat(connection: Connection, keeper: Keeper) -> None:
-    """A heartbeat of a consumer, out of turn."""
+    """Send a heartbeat of a consumer now, before it is due."""
     assert isinstance(keeper, LeaseKeeper)
     member, begun = keeper.begin_beat()
     (answer,) = stream.heartbeats(connection, [member], alone=True)
@@ -86,7 +86,7 @@ def beat(connection: Connection, keeper: Keeper) -> None:
 
 
 def check_in(keeper: Keeper) -> None:
-    """A check-in of a consumer, out of turn."""
+    """Make a check-in of a consumer now, before it is due."""
     assert isinstance(keeper, LeaseKeeper)
     keeper.check_in()
 
@@ -107,7 +107,7 @@ def member_with_lease(connection: Connection, consumer: str) -> tuple[Membership
 
 
 def end_lease(connection: Connection, consumer: str) -> None:
-    """As if the lease time of a consumer had passed."""
+    """Make the leases of a consumer end, as if their time had passed."""
     done = connection.execute(
         "UPDATE penstock.consumers SET deadline = clock_timestamp() - interval '1 ms'"
         " WHERE id = %s",
@@ -117,12 +117,12 @@ def end_lease(connection: Connection, consumer: str) -> None:
 
 
 def stored(connection: Connection, partition: int = 0, name: str = STREAM) -> int:
-    """Where the subscription stands."""
+    """The committed position of the subscription in a partition."""
     return stream.position(connection, SUBSCRIPTION, name)[partition]
 
 
 def holders(connection: Connection) -> dict[int, str]:
-    """Who holds which partition (by its number)."""
+    """The holder of each partition, by its number."""
     return {
         lag.partition: lag.holder
         for lag in subscriptions.lag(connection, SUBSCRIPTION)
@@ -132,7 +132,7 @@ def holders(connection: Connection) -> dict[int, str]:
 
 @contextmanager
 def running(consumer: Consumer) -> Iterator[threading.Event]:
-    """The consumer in a thread; at the end it is stopped, and what it raised is raised."""
+    """Run the consumer in a thread.  At the end it is stopped, and its error is raised again."""
     stop = threading.Event()
     raised: list[BaseException] = []
 

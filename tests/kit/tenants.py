@@ -1,4 +1,4 @@
-"""Logins of all kinds on one database, for tests of who may do what."""
+"""Logins of all kinds on one database, for tests of rights."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Tenants:
-    """Makes roles, and drops them again with all that they own and may."""
+    """Creates roles, and drops them again with all that they own and all their rights."""
 
     owner: Connection
     url: str
     made: list[str] = field(default_factory=list)
 
     def role(self, options: str = "NOLOGIN", name: str = "", *, member_of: str = "") -> str:
-        """A new role; ``member_of`` names roles, with a blank between them."""
+        """Create a role.  ``member_of`` names roles, with a blank between them."""
         name = name or f"test_{os.getpid()}_{next(_numbers)}"
         self.owner.execute(
             sql.SQL("CREATE ROLE {} {}").format(sql.Identifier(name), sql.SQL(options))
@@ -45,7 +45,7 @@ class Tenants:
         return name
 
     def login(self, kinds: str = "") -> str:
-        """A login that is in the roles of these kinds."""
+        """Create a login with the Penstock roles of these kinds."""
         member_of = " ".join(rights.role_name(kind) for kind in kinds.split())
         return self.role("LOGIN PASSWORD 'x'", member_of=member_of)
 
@@ -62,11 +62,11 @@ class Tenants:
             yield connection
 
     def install(self) -> None:
-        """The roles of Penstock, with their functions."""
+        """Install the roles of Penstock, with their functions."""
         self.made += rights.install(self.owner)
 
     def drop(self) -> None:
-        """Everything that was made."""
+        """Drop everything that was created."""
         for name in reversed(self.made):
             role = sql.Identifier(name)
             self.owner.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(role))
@@ -75,7 +75,7 @@ class Tenants:
 
 @contextmanager
 def tenants_of(owner: Connection, url: str) -> Iterator[Tenants]:
-    """Tenants that are gone afterwards."""
+    """Tenants for a test, dropped at its end."""
     found = Tenants(owner, url)
     try:
         yield found
@@ -85,7 +85,7 @@ def tenants_of(owner: Connection, url: str) -> Iterator[Tenants]:
 
 OURS, THEIRS, OPEN = "ours/orders", "theirs/orders", "open/orders"
 
-#: What a tenant gets that keeps house in its own namespace: the operator role would pass all walls.
+#: The roles of a tenant that runs its own namespace. The operator role would pass all walls.
 OPERATE = """
 create_namespace rename_namespace move_namespace delete_namespace create_topic ensure_topic
 rename_topic
@@ -97,7 +97,7 @@ sequence_gaps copies_of log_epochs_of record_copy
 
 @contextmanager
 def three_topics(owner: Connection, url: str) -> Iterator[Tenants]:
-    """A topic for us, one for them and an open one; each with an event and a subscription."""
+    """A topic for us, one for them and an open one, each with an event and a subscription."""
     with tenants_of(owner, url) as found:
         found.install()
         for topic in (OURS, THEIRS, OPEN):

@@ -1,4 +1,4 @@
-"""The policy file: what it may say, and what is refused with the place named."""
+"""The policy file: what it may say, and what is refused with its place in the file."""
 
 from __future__ import annotations
 

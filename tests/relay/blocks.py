@@ -1,4 +1,4 @@
-"""Events and blocks made by hand, for the tests of the sinks alone."""
+"""Events and blocks made by hand, for the tests of sinks without a relay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log whose relay process is killed and paused, and what the sink has to hold afterwards."""
+"""A log whose relay process is killed and paused, and what the sink must hold afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A relay in a process of its own, so that a test can kill it or stop it.
+"""A relay in a separate process, so that a test can kill it or stop it.
 
     python -m tests.relay.process [--textbook] [--crash before|after] URL SUBSCRIPTION SINK
 

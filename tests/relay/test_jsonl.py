@@ -1,4 +1,4 @@
-"""The JSON Lines sink alone: what stands in the file after every way of being interrupted."""
+"""The JSON Lines sink alone: what the file holds after every kind of interruption."""
 
 from __future__ import annotations
 

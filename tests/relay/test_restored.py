@@ -1,4 +1,4 @@
-"""A relay on an earlier state of the log than its sink has seen: it stops before it sends.
+"""A relay on an earlier state of the log than its sink has seen stops before it sends.
 
 The earlier state is a clone of the database, which from inside looks like the database itself.
 """

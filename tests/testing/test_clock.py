@@ -1,4 +1,4 @@
-"""Time passes in a log in memory when a test says so."""
+"""In a log in memory, time passes only when a test says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/testing.md run as they stand there."""
+"""The examples of docs/testing.md run as they are on the page."""
 
 from __future__ import annotations
 

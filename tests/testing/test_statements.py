@@ -1,4 +1,4 @@
-"""The statements of a log in memory are those of the databases, or are refused by name."""
+"""The statements of a log in memory are those of the databases.  Others are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions of a log in memory: D1, and what two of them do to each other."""
+"""Transactions of a log in memory: D1, and how two of them affect each other."""
 
 from __future__ import annotations
 

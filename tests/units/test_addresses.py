@@ -1,4 +1,4 @@
-"""Of an address of a database only the host, the port and the database are ever said."""
+"""Messages show only the host, the port and the name of a database's address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a consumer, each by itself: leases are in a dictionary, and time is the test's."""
+"""The parts of a consumer, each alone: leases are in a dictionary, and the test sets the time."""
 
 from __future__ import annotations
 

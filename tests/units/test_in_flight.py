@@ -1,4 +1,4 @@
-"""What is in hand of a partition: lanes, the contiguous prefix, and what may be read ahead."""
+"""The events of a partition in hand: lanes, the contiguous prefix, and what may be read ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a long-running program logs: what is given as ``extra`` is in the line, in each form."""
+"""How a long-running program logs: the fields of ``extra`` are in the line, in each form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every Python package that is missing is told in the same words, with the same exit code."""
+"""Every missing Python package is reported in the same words, with the same exit code."""
 
 from __future__ import annotations
 

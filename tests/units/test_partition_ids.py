@@ -1,4 +1,4 @@
-"""A partition's id says which topic it is of, and which of its partitions."""
+"""A partition's id tells its topic and its number."""
 
 from __future__ import annotations
 

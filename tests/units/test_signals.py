@@ -1,4 +1,4 @@
-"""Whose signals a consumer handles."""
+"""When a consumer handles the signals of its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sink's address that cannot be used says what to write."""
+"""The error for an unusable sink address says what to write."""
 
 from __future__ import annotations
 

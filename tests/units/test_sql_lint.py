@@ -1,4 +1,4 @@
-"""What MySQL 8.0 or MariaDB 10.6 does not know is found in `sql/mysql`; and lines that are long."""
+"""Long lines, and what MySQL 8.0 or MariaDB 10.6 does not know, are found in `sql/mysql`."""
 
 from __future__ import annotations
 

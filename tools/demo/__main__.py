@@ -1,8 +1,8 @@
 """``make demo``: a bank publishes, consumers follow, one is killed and one is paused.
 
-At the end every account is compared: the bank's table, the projection that the consumers kept,
-the sum over the relayed files, and the sum that Spark computes from the archive.  Any difference is
-exit code 1.  ``--mutant`` takes a guard out, to show that the demo can fail.
+At the end the demo compares every account in four places: the bank's table, the projection that the
+consumers kept, the sum over the relayed files, and the sum that Spark computes from the archive.
+Any difference is exit code 1. ``--mutant`` takes a guard out, to show that the demo can fail.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ console = Console()
 
 
 class Mutant(StrEnum):
-    """What can be taken out, to see the demo fail."""
+    """The guards that can be taken out, to see the demo fail."""
 
     NONE = ""
     UNFENCED = "unfenced"
@@ -59,7 +59,7 @@ def main(
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Leave through every ``with``, so that what was started is stopped; only once."""
+    """Exit through every ``with``, once, so that what was started is stopped."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 

@@ -1,4 +1,4 @@
--- pgbench's own TPC-B tables: money moves between two accounts, and each of them publishes what happened to it.
+-- pgbench's own TPC-B tables: money moves between two accounts, and an event for each of them is published.
 \set low random(1, 1000)
 \set high random(1001, 2000)
 \set teller random(1, 10 * :scale)

@@ -12,7 +12,7 @@ from tools.demo.stage import SUBSCRIPTION, TOPIC, Stage
 
 
 def published(connection: psycopg.Connection[tuple[Any, ...]]) -> int:
-    """How many events have their sequence."""
+    """How many events have a sequence."""
     return sum(log.high_watermarks(connection, TOPIC).values())
 
 
@@ -25,9 +25,10 @@ def kill_in_the_middle(stage: Stage, name: str) -> None:
 def pause_before_transaction(
     stage: Stage, connection: psycopg.Connection[tuple[Any, ...]], name: str
 ) -> None:
-    """SIGSTOP with events in hand, past the lease; woken, it tries to commit what is another's.
+    """SIGSTOP a consumer with events in hand, until its lease ends and another has the partition.
 
-    Its own clock tells it first, as a rule; what that lets through, the database rejects.
+    After it wakes up, its own clock usually stops it from committing. If not, the database rejects
+    the commit.
     """
     refused = stage.refused_commits()
     _pause_until_replaced(stage, connection, name, "before")
@@ -41,7 +42,7 @@ def pause_before_transaction(
 def pause_inside_transaction(
     stage: Stage, connection: psycopg.Connection[tuple[Any, ...]], name: str
 ) -> None:
-    """SIGSTOP between the commit call and COMMIT, past the lease: the hardest place of all."""
+    """SIGSTOP between the commit call and COMMIT, past the lease: the hardest case."""
     ended = sessions_ended(connection)
     _pause_until_replaced(stage, connection, name, "inside")
     if not stage.mutant:
@@ -52,7 +53,7 @@ def pause_inside_transaction(
 
 
 def sessions_ended(connection: psycopg.Connection[tuple[Any, ...]]) -> int:
-    """How many sessions the database itself has ended, by its own statistics."""
+    """How many sessions the database has ended, by its own statistics."""
     row = connection.execute(
         "SELECT sessions_fatal FROM pg_stat_database WHERE datname = current_database()"
     ).fetchone()
@@ -65,8 +66,8 @@ def _pause_until_replaced(
     """The pause ends when another consumer holds all that the paused one held.
 
     Without the fence its transaction is still open then, and the successor that applies the same
-    events meets its row locks: the pause lasts until that can be seen, so that nothing is left to
-    chance.
+    events waits for its row locks. The pause lasts until that is seen, so that the result does not
+    depend on chance.
     """
     with stage.halted(name, point) as process:
         before = subscriptions.take_overs(connection, SUBSCRIPTION)
@@ -86,7 +87,7 @@ def _pause_until_replaced(
 
 
 def _somebody_waits(connection: psycopg.Connection[tuple[Any, ...]]) -> bool:
-    """A consumer waits for a row; the bank's own clients wait for each other all the time."""
+    """Whether a consumer waits for a row.  The bank's clients always wait for each other."""
     row = connection.execute(
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE wait_event_type = 'Lock' AND application_name = %s",

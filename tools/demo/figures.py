@@ -28,7 +28,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the database counted, and of the consumers the commits that were refused."""
+    """What the database counted, and the consumers' commits that were refused."""
 
     events: int
     rolled_back: int
@@ -40,7 +40,7 @@ class Counts:
 
 
 def bank(connection: psycopg.Connection[tuple[Any, ...]]) -> Balances:
-    """The truth: pgbench's own table, where something happened."""
+    """The true balances: pgbench's own table, for the accounts that are not at 0."""
     return dict(
         connection.execute(
             "SELECT aid, abalance FROM pgbench_accounts WHERE aid <= 2000 AND abalance <> 0"
@@ -49,13 +49,13 @@ def bank(connection: psycopg.Connection[tuple[Any, ...]]) -> Balances:
 
 
 def projected(connection: psycopg.Connection[tuple[Any, ...]]) -> Balances:
-    """What the consumers made of the events."""
+    """The balances in the consumers' projection."""
     rows = connection.execute("SELECT account, balance FROM demo.projection WHERE balance <> 0")
     return dict(rows.fetchall())
 
 
 def relayed(directory: Path) -> Balances:
-    """The sum over the relayed files."""
+    """The balances as the sum over the relayed files."""
     sums: Counter[int] = Counter()
     for file in sorted(directory.rglob("*.jsonl")):
         with file.open(encoding="utf-8") as lines:
@@ -71,7 +71,10 @@ def relayed_events(directory: Path) -> int:
 
 
 def latency(connection: psycopg.Connection[tuple[Any, ...]]) -> Latency:
-    """The server keeps the time of every commit, the projection the time of every effect."""
+    """The latencies.
+
+    The server keeps the time of every commit, the projection that of its effect.
+    """
     row = connection.execute(
         """
         SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY waited),
@@ -88,7 +91,7 @@ def latency(connection: psycopg.Connection[tuple[Any, ...]]) -> Latency:
 
 
 def counts(connection: psycopg.Connection[tuple[Any, ...]], refused_commits: int) -> Counts:
-    """Figures that no consumer could have made up, and the refusals that their logs tell."""
+    """Figures from the database, and the refused commits from the consumers' logs."""
     row = connection.execute(
         """
         SELECT (SELECT count(*) FROM demo.handled),

@@ -93,7 +93,7 @@ def run(stage: Stage, outcome: Outcome) -> None:
 
 
 def _operate(answer: Path) -> None:
-    """In the process of its own: the jobs, one after the other, in one Spark session."""
+    """Runs in the separate process: the jobs, one after the other, in one Spark session."""
     from dagster import DagsterInstance
 
     from dagster_project.definitions import defs
@@ -118,7 +118,7 @@ def _execute(defs: dg.Definitions, instance: dg.DagsterInstance, job: str, **opt
 
 
 def _archive(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
-    """All log epochs in one run, as a backfill by a click does it."""
+    """Archive all log epochs in one run, as a backfill from Dagster's pages does."""
     from dagster_project.naming import epoch_name, epochs_name, slug
     from ops.seal import key_of, missing_copies
     from penstock import database

@@ -1,7 +1,7 @@
 """The demo's handler: a projection of balances, written in one transaction with the position.
 
-The stage can halt a consumer at two points, "before" its transaction and "inside" it after the
-position was committed but not yet COMMITted, to kill or pause it exactly there.
+The stage can halt a consumer at two points, to kill or pause it exactly there: "before" its
+transaction, and "inside" it, between the call that commits the position and COMMIT.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.01
 
 
 def halt_file(directory: Path, consumer: str, point: str) -> Path:
-    """While it exists, the consumer stops at the point; it answers by renaming it to .halted."""
+    """While this file exists, the consumer halts at the point.  It then renames it to .halted."""
     return directory / f"{consumer}.{point}"
 
 
@@ -32,7 +32,7 @@ def project(batch: Batch) -> None:
     """Apply a batch to the projection, exactly once."""
     _halt("before")
     if os.environ.get(MUTANT) == "outside":
-        # The textbook mistake: the effect commits by itself, the position a moment later.
+        # A common mistake: the effect commits by itself, the position a moment later.
         own = _own_connection()
         with own.transaction():
             _apply(own, batch)
@@ -64,7 +64,7 @@ def _apply(connection: Any, batch: Batch) -> None:
         change = changes[each["account"]]
         change.delta += each["delta"]
         change.events += 1
-        # The bank wrote its balance into the event: it fits only if the order of the key was kept.
+        # The event holds the bank's balance. Both are equal only if the order of the key was kept.
         change.disorder += expected[each["account"]] + change.delta != each["balance"]
     _store(connection, batch, changes)
 

@@ -1,4 +1,4 @@
--- What the consumers maintain, and what the demo measures with.
+-- The table that the consumers maintain, and what the demo needs to measure.
 CREATE SCHEMA demo;
 
 CREATE TABLE demo.projection (
@@ -8,11 +8,11 @@ CREATE TABLE demo.projection (
     disorder bigint NOT NULL
 );
 
--- When each event took effect; without a key, so that an effect that came twice is seen twice.
+-- When each event took effect. It has no key, so an effect that happened twice has two rows.
 CREATE TABLE demo.handled (
     event_id uuid NOT NULL,
     handled_at timestamptz NOT NULL
 );
 
--- Counts hand-outs of events; a sequence, because it counts those too whose transaction was rolled back.
+-- Counts hand-outs of events. It is a sequence, which also counts those whose transaction was rolled back.
 CREATE SEQUENCE demo.deliveries MINVALUE 0 START 0;

@@ -15,7 +15,7 @@ SHOWN_ACCOUNTS = 5
 
 @dataclass(slots=True)
 class Outcome:
-    """What the demo found; ``relay`` and ``archive`` stay None when the platform was left out."""
+    """What the demo found.  ``relay`` and ``archive`` stay None when the platform was left out."""
 
     bank: Balances
     projection: Balances
@@ -31,7 +31,7 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
     def different(self) -> list[int]:
-        """The accounts on which the four do not agree."""
+        """The accounts whose balances are not all equal."""
         copies = [self.projection, *(c for c in (self.relay, self.archive) if c is not None)]
         accounts = set(self.bank).union(*copies)
         return sorted(
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def equal(self) -> bool:
-        """Whether all balances agree, the order was kept, and nothing is left over or missing."""
+        """Whether all balances agree, the order was kept, and no event is missing or left over."""
         counted = [
             number
             for number, copy in (

@@ -1,4 +1,4 @@
-"""The demo's stage: server, daemons, traffic, and the faults that are put between them."""
+"""The demo's stage: server, daemons, traffic, and the faults."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ PARTITIONS = 6
 SUBSCRIPTION = "projection"
 CONSUMERS = ("consumer-1", "consumer-2", "consumer-3")
 SCALE = 2
-#: Short, so that take-overs fit into a demo; a service keeps the defaults (3 s and 10 s).
+#: Short, so that a demo has time for take-overs. A service keeps the defaults (3 s and 10 s).
 HEARTBEAT_SECONDS = 0.5
 LEASE_SECONDS = 2.0
 HERE = Path(__file__).parent
 
 
 class DemoFailed(Exception):
-    """A part of the demo did not do what it must; the text says which."""
+    """A part of the demo did not do what it must.  The text says which."""
 
 
 class Stage:
-    """Everything that runs, in one directory; leaving it stops every process that it started."""
+    """Everything that runs, in one directory.  Its exit stops every process that it started."""
 
     def __init__(self, directory: Path, mutant: str = "") -> None:
         self.directory = directory
@@ -56,7 +56,7 @@ class Stage:
             left.unlink()
         try:
             self.server.start()
-        except BaseException:  # a signal: nobody else stops a server that has come up
+        except BaseException:  # a signal: nothing else would stop a server that is up
             self.server.stop()
             raise
         return self
@@ -121,7 +121,7 @@ class Stage:
         )
 
     def start_traffic(self, transactions: int, rate: int) -> subprocess.Popen[bytes]:
-        """pgbench, a client that knows nothing of Penstock but one SQL function."""
+        """Start pgbench, a client that uses nothing of Penstock except one SQL function."""
         clients = 4
         return self._start(
             "pgbench",
@@ -135,7 +135,7 @@ class Stage:
 
     @contextmanager
     def halted(self, name: str, point: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A consumer stands at a point of its handler while the block runs."""
+        """Halt a consumer at a point of its handler while the block runs."""
         asked = projection.halt_file(self.halts, name, point)
         halted = asked.with_suffix(f".{point}-halted")
         asked.touch()
@@ -146,7 +146,7 @@ class Stage:
             halted.unlink()
 
     def wait_until(self, condition: Callable[[], bool], problem: str, seconds: float = 60) -> None:
-        """Until the condition holds; DemoFailed with the problem when it takes too long."""
+        """Wait until the condition holds.  DemoFailed with the problem when it takes too long."""
         deadline = time.monotonic() + seconds
         while not condition():
             self.check_alive()
@@ -155,7 +155,7 @@ class Stage:
             time.sleep(0.05)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and nothing more is expected of it."""
+        """SIGKILL a process.  From now on it is not expected to run."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()
@@ -177,11 +177,11 @@ class Stage:
         self._processes.clear()
 
     def log_file(self, name: str) -> Path:
-        """Where a process writes."""
+        """The file to which a process writes its output."""
         return self.directory / "logs" / f"{name}.log"
 
     def refused_commits(self) -> int:
-        """How often a consumer met that what it wanted to commit is not its own any more."""
+        """How often a consumer's commit was refused because it no longer held the lease."""
         logs = (self.directory / "logs").glob("*.log")
         return sum(each.read_text().count(StaleLease.__name__) for each in logs)
 
@@ -235,7 +235,7 @@ class Stage:
 
 
 def take_fence_out(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """For the demo that must fail: commits no longer lock the lease, nor look at it."""
+    """For the demo that must fail: commits no longer lock the lease, nor check it."""
     connection.execute(
         """
         CREATE OR REPLACE FUNCTION penstock.hold_leases(
@@ -247,6 +247,6 @@ def take_fence_out(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
 
 
 def lag(connection: psycopg.Connection[tuple[Any, ...]]) -> int:
-    """Events that are published and not yet in the projection."""
+    """How many events are published and not yet in the projection."""
     waiting = log.status(connection).unsequenced_events
     return waiting + sum(each.lag_events for each in subscriptions.lag(connection, SUBSCRIPTION))

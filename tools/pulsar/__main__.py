@@ -18,7 +18,7 @@ _STOP_SECONDS = 20
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one verb; an exit code of 1 comes with a line that says what to do."""
+    """Run one verb.  With exit code 1, a line says what to do."""
     parser = argparse.ArgumentParser(prog="python -m tools.pulsar", description=__doc__)
     parser.add_argument("verb", choices=["fetch", "start", "stop", "status"])
     verb = parser.parse_args(arguments).verb
@@ -77,7 +77,7 @@ def _running() -> dict[str, str] | None:
 
 
 def _is_broker(pid: int) -> bool:
-    """Whether the process is still the broker, and not another one under a number used again."""
+    """Whether the process is still the broker, and not another one with a reused process id."""
     try:
         return b"PulsarStandaloneStarter" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class PulsarUnavailable(RuntimeError):
-    """A broker cannot be had on this machine; the text says what to do."""
+    """No broker can run on this machine.  The text says what to do."""

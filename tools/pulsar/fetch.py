@@ -1,4 +1,4 @@
-"""Brings the broker's jars into `.penstock/pulsar/lib` by Maven, once."""
+"""Fetches the broker's jars into `.penstock/pulsar/lib` with Maven, once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SHOWN_LINES = 8
 
 
 def stamp_of_pom() -> str:
-    """What the jars were made from: a changed pom fetches again."""
+    """A mark of the pom.  When the pom changes, the jars are fetched again."""
     return hashlib.sha256(POM.read_bytes()).hexdigest()
 
 
 def fetched(home: Path = HOME) -> bool:
-    """Whether the jars of this very pom are there."""
+    """Whether the jars of this pom are there."""
     stamp = home / "lib.stamp"
     return stamp.is_file() and stamp.read_text().strip() == stamp_of_pom()
 
@@ -40,7 +40,7 @@ def find_maven() -> str:
 
 
 def fetch(home: Path = HOME) -> Path:
-    """The folder of jars, fetched now when it is not there.  Two runs at once are safe."""
+    """The folder of jars, fetched now if it is missing.  Two runs at once are safe."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "fetch.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -42,7 +42,7 @@ def find_java() -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that the kernel has just given: all held open together, so that they differ."""
+    """Free ports from the kernel.  All are held open at the same time, so that they differ."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -53,8 +53,8 @@ def free_ports(count: int) -> list[int]:
 class PulsarStandalone:
     """A broker that lives in `directory`.
 
-    A second start continues with the same data on the same ports: the bookie's name in the data is
-    its address, and clients that outlive the broker connect again.  With ``die_with_parent`` (on
+    A second start continues with the same data on the same ports, because the data names the bookie
+    by its address. Clients that outlive the broker connect again. With ``die_with_parent`` (on
     Linux) it is killed when the process that started it ends, however that ends.
     """
 
@@ -74,7 +74,7 @@ class PulsarStandalone:
 
     @property
     def admin_url(self) -> str:
-        """Where the admin interface answers."""
+        """The address of the admin interface."""
         return f"http://127.0.0.1:{self._web_port}"
 
     @property
@@ -92,7 +92,7 @@ class PulsarStandalone:
                 self._ports_file.write_text(json.dumps(ports))
                 return self
             self.stop()
-            # A port can be taken between the kernel's answer and the broker's bind: others, then.
+            # A port can be taken before the broker binds it. Then other ports are tried.
             if self._ports_file.exists() or not self._port_was_taken():
                 break
             for data in ("metadata", "bookkeeper"):
@@ -100,7 +100,7 @@ class PulsarStandalone:
         raise PulsarUnavailable(f"the Pulsar broker did not start:\n{self._log_tail()}")
 
     def stop(self, timeout: float = 20) -> None:
-        """SIGTERM, and SIGKILL when that takes too long.  Only the process started here."""
+        """SIGTERM, and SIGKILL when that takes too long.  Ends only the process started here."""
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return
@@ -168,7 +168,7 @@ class PulsarStandalone:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and self.pid is not None:
             with contextlib.suppress(urllib.error.URLError, OSError):
-                # Healthy comes first; the namespace that topics live in is made a moment later.
+                # The broker is healthy a moment before it creates the namespace of the topics.
                 if self._get("brokers/health").strip() == b"ok" and _NAMESPACE in json.loads(
                     self._get("namespaces/public")
                 ):

@@ -21,7 +21,7 @@ _NOT_RUNNING = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; an exit code of 1 comes with a line that says what to do."""
+    """Run one verb.  With exit code 1, a line says what to do."""
     parser = argparse.ArgumentParser(prog="python -m tools.servers", description=__doc__)
     parser.add_argument("server", choices=[*NAMES, *GROUPS], metavar="SERVER")
     parser.add_argument("verb", choices=["fetch", "start", "stop", "status"])
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fetch(names: Sequence[str]) -> int:
-    """Every one, also after one that cannot be had."""
+    """Fetch every server, even after one that cannot be fetched."""
     failed = 0
     for name in names:
         if not fetched(name):

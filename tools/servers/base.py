@@ -1,4 +1,4 @@
-"""A server process whose data lie in one folder: start or join it, stop it, find it again."""
+"""A server process whose data are in one folder: start or join it, stop it, find it again."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _STOP_SECONDS = 30
 _START_ATTEMPTS = 5
 _POLL_SECONDS = 0.02
 _LOG_TAIL = 2000
-#: What servers say of a port that somebody else has.
+#: What servers print when another program has the port.
 _TAKEN = "address already in use"
 
 
 class FolderServer(ABC):
-    """A server that lives in ``folder``; processes start or join it at will.
+    """A server with its data in ``folder``.  Any process may start or join it.
 
     With ``die_with_parent`` the kernel kills it when the thread that started it ends, so that a
     killed test leaves nothing.
@@ -109,7 +109,7 @@ class FolderServer(ABC):
             return ran
 
     def kill(self) -> None:
-        """The server's crash: SIGKILL at once, to the process that this object has started."""
+        """Crash the server: SIGKILL at once to the process that this object has started."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -117,11 +117,11 @@ class FolderServer(ABC):
 
     @abstractmethod
     def _fetch(self) -> None:
-        """Have the programs, from the network when they are not here yet."""
+        """Fetch the programs if they are not here yet."""
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Have a data directory."""
+        """Create the data directory if there is none."""
 
     @abstractmethod
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
@@ -134,10 +134,10 @@ class FolderServer(ABC):
     @property
     @abstractmethod
     def _mark(self) -> str:
-        """What only this server's command holds; arguments in /proc end with a NUL."""
+        """A text that only this server's command holds.  Arguments in /proc end with a NUL."""
 
     def _state(self) -> tuple[int, int] | None:
-        """Process id and port of the server, if the process is still this very server."""
+        """Process id and port of the server, if the process is still this server."""
         try:
             state = json.loads(self._state_file.read_text())
             pid, port = int(state["pid"]), int(state["port"])
@@ -151,14 +151,14 @@ class FolderServer(ABC):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process at a time starts or stops; the kernel frees a dead one's lock."""
+        """One process at a time starts or stops.  The kernel frees the lock of a dead process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _launch(self) -> None:
-        """Start the server; a port that somebody took in between costs another attempt."""
+        """Start the server.  If its port was taken in between, try again with another."""
         said = ""
         for _ in range(_START_ATTEMPTS):
             before = self.log_file.stat().st_size if self.log_file.exists() else 0
@@ -178,7 +178,7 @@ class FolderServer(ABC):
 
     def _spawn_noted(self, port: int) -> subprocess.Popen[bytes]:
         process = self._spawn(port)
-        # Before it is up: whoever is killed while he waits has not lost the server.
+        # Written before it is up: if this process is killed now, the server can still be found.
         self._state_file.write_text(
             json.dumps({"name": self.name, "pid": process.pid, "port": port})
         )

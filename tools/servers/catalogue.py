@@ -1,4 +1,4 @@
-"""Every server that can be had, by name."""
+"""Every server that can be fetched, by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STORES = {each.name: each for each in (ETCD, REDIS)}
 POSTGRES = {f"postgres-{major}": major for major in postgres_matrix.VERSIONS}
 NAMES: Sequence[str] = [*DISTRIBUTIONS, *STORES, *POSTGRES]
 
-#: `all`: what every run of the tests takes; `matrix`: what `make test-matrix` takes besides.
+#: `all`: what every run of the tests needs. `matrix`: what `make test-matrix` needs besides.
 GROUPS: dict[str, Sequence[str]] = {
     "all": [MYSQL.name, MARIADB.name, *STORES],
     "matrix": [*POSTGRES, MARIADB_10_11.name],
@@ -25,7 +25,7 @@ GROUPS: dict[str, Sequence[str]] = {
 
 
 def fetch(name: str) -> str:
-    """Make a server ready to start without the network; answers its version."""
+    """Make a server ready to start without the network.  Returns its version."""
     if name in POSTGRES:
         return postgres_matrix.version(POSTGRES[name])
     if name in STORES:

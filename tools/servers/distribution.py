@@ -1,8 +1,8 @@
 """A MySQL or MariaDB out of Debian packages, below ``.penstock/servers``.
 
-The programs are unpacked once, and the system tables are made once, into a template of a data
-directory that every server starts from as a copy.  Both are safe against two processes that ask at
-once, and neither needs the network again.
+The programs are unpacked once. The system tables are made once, in a template of a data directory;
+every server starts from a copy of it. Two processes may do both at the same time, and neither needs
+the network again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tools.servers.process import as_server, give
 
 HOME = Path(__file__).resolve().parents[2] / ".penstock" / "servers"
 
-# Small files make a small template: it is copied at every start.  A server may set other sizes.
+# Small files make a small template, which is copied at every start. A server may set others.
 _BOOTSTRAP_SECONDS = 120
 _SHOWN_LINES = 5
 
@@ -52,7 +52,7 @@ class Distribution:
     options: tuple[str, ...] = ()
 
     def root(self, home: Path = HOME) -> Path:
-        """The unpacked packages, fetched now when they are not there."""
+        """The unpacked packages, fetched now if they are missing."""
         try:
             return unpack([self.package], self.suite, home / self.name)
         except (DebianUnavailable, OSError) as error:
@@ -67,7 +67,7 @@ class Distribution:
         return (home / self.name / STAMP).is_file()
 
     def version(self, home: Path = HOME) -> str:
-        """What the program says of itself, such as ``9.7.4``; older than needed is an error."""
+        """The version that the program prints, such as ``9.7.4``. A version too old is an error."""
         root = self.root(home)
         said = self._run([*self._program(root), "--no-defaults", "--version"]).stdout.decode()
         found = re.search(r"Ver (((\d+)\.(\d+))\S*)", said)
@@ -93,7 +93,7 @@ class Distribution:
         ]
 
     def template(self, home: Path = HOME) -> Path:
-        """A data directory with system tables and a root without password; made once."""
+        """A data directory with system tables and a root without password.  Made once."""
         version = self.version(home)
         template = home / f"{self.name}.template"
         with locked(home / f".{self.name}.template.lock"):
@@ -117,7 +117,7 @@ class Distribution:
         if done.returncode != 0:
             said = done.stdout.decode(errors="replace").splitlines()[-_SHOWN_LINES:]
             raise ServerUnavailable(f"{self.title} made no system tables: {' | '.join(said)}")
-        # Every server would carry the identity of the first one.
+        # With this file, every server would have the identity of the first one.
         (data / "auto.cnf").unlink(missing_ok=True)
 
     def _program(self, root: Path) -> list[str]:
@@ -143,7 +143,7 @@ class Distribution:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time; the kernel frees a dead one's lock."""
+    """One process at a time.  The kernel frees the lock of a dead process."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

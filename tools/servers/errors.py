@@ -6,4 +6,4 @@ from penstock.errors import DatabaseUnavailable
 
 
 class ServerUnavailable(DatabaseUnavailable):
-    """A server cannot be had or started on this machine; the text says what to do."""
+    """A server cannot be fetched or started on this machine.  The text says what to do."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from tools.servers.distribution import Bootstrap, Distribution
 from tools.servers.errors import ServerUnavailable
 
-# What mariadb-install-db reads, less the texts of HELP.  The files had other names until 11.0.
+# What mariadb-install-db reads, without the texts of HELP. The files had other names until 11.0.
 _SCRIPTS = (
     "{}_system_tables.sql",
     "{}_performance_tables.sql",

@@ -24,7 +24,7 @@ CONTRACT = "tests/contract"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: 1 when a version fails, or under CI cannot be had."""
+    """The command line.  1 when a version fails, or when under CI one cannot be fetched."""
     parser = argparse.ArgumentParser(prog="python -m tools.servers.matrix", description=__doc__)
     parser.add_argument("--only", action="append", choices=GROUPS["matrix"], metavar="NAME")
     parser.add_argument("--folder", default=CONTRACT)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, arguments: Sequence[str]) -> tuple[str, bool]:
-    """What became of one version, and whether that is good."""
+    """The result of one version in words, and whether it is good."""
     try:
         version = fetch(name)
     except PenstockError as error:
@@ -63,7 +63,7 @@ def run_tests(name: str, version: str, arguments: Sequence[str]) -> tuple[str, b
             command, cwd=ROOT, check=False, env={**os.environ, **environment(name)}
         ).returncode
         passed, skipped = counts(report)
-    # A run that skipped everything shows nothing about this version.
+    # A run that skipped everything proves nothing about this version.
     good = code == 0 and passed > 0
     said = f"{passed} passed, {skipped} skipped"
     return f"{version}: {said if good else f'FAILED (pytest {code}), {said}'}", good
@@ -81,7 +81,7 @@ def counts(report: Path) -> tuple[int, int]:
 
 
 def environment(name: str) -> dict[str, str]:
-    """What tells tests/servers.py to run on this version and on nothing else."""
+    """The variables that tell tests/servers.py to run on this version and on nothing else."""
     if name in POSTGRES:
         return {
             "PENSTOCK_TEST_DATABASES": "postgres",

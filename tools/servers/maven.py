@@ -22,7 +22,7 @@ _SHOWN = 500
 
 
 def copy_jars(pom: Path, folder: Path, properties: Mapping[str, str]) -> None:
-    """Copy what the pom depends on into a folder; where it comes from is Maven's own setting."""
+    """Copy what the pom depends on into a folder.  Maven's own settings say where it comes from."""
     try:
         home = java.home()
         command = [
@@ -44,7 +44,7 @@ def copy_jars(pom: Path, folder: Path, properties: Mapping[str, str]) -> None:
 
 
 def _reason(said: str) -> str:
-    """What Maven names first; what follows is how to make it say more."""
+    """The first error that Maven prints.  What follows is how to make it print more."""
     errors: list[str] = re.findall(r"\[ERROR\] (\S.*)", said)
     return errors[0].partition(" -> [Help")[0] if errors else said.strip()[-_SHOWN:]
 

@@ -23,6 +23,6 @@ MYSQL = Distribution(
     messages="usr/share/mysql",
     bootstrap=_bootstrap,
     libraries=("usr/lib/mysql/private",),
-    # A second protocol on a port of its own, which nobody here speaks.
+    # A second protocol with its own port, which nothing here uses.
     options=("--mysqlx=OFF",),
 )

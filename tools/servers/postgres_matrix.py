@@ -1,7 +1,7 @@
 """Older PostgreSQL versions, from Maven, below ``.penstock/servers``.
 
-The newest one comes with the environment (:mod:`resources.embedded`); these are for the tests that
-show on what else Penstock works.
+The newest one comes with the environment (:mod:`resources.embedded`). These are for the tests that
+show on which other versions Penstock works.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSIONS = {14: "14.24.0", 15: "15.19.0", 16: "16.15.0", 17: "17.11.0"}
 PLATFORMS = {"x86_64": "linux-amd64", "aarch64": "linux-arm64v8"}
 STAMP = ".unpacked"
 
-# initdb learned them in version 17; before it the C library gives the same order of characters.
+# initdb has them since version 17. Before it the C library gives the same order of characters.
 _NEWER_OPTIONS = ("--locale-provider", "--builtin-locale")
 _BUILTIN_LOCALE = 17
 
@@ -59,7 +59,7 @@ def fetched(major: int, home: Path = HOME) -> bool:
 
 
 def bin_dir(major: int, home: Path = HOME) -> Path:
-    """The programs of a major version, fetched now when they are not there."""
+    """The programs of a major version, fetched now if they are missing."""
     if major not in VERSIONS:
         raise ServerUnavailable(
             f"PostgreSQL {major} is not in the matrix",
@@ -77,7 +77,7 @@ def bin_dir(major: int, home: Path = HOME) -> Path:
 
 
 def version(major: int, home: Path = HOME) -> str:
-    """What the server program says of itself, such as ``14.24``."""
+    """The version that the server program prints, such as ``14.24``."""
     command = [str(bin_dir(major, home) / "postgres"), "--version"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -87,7 +87,7 @@ def version(major: int, home: Path = HOME) -> str:
 
 
 def _fetch(release: str, root: Path) -> None:
-    """Unpack beside the place and rename, so that half a tree is never taken for one."""
+    """Unpack under another name and rename, so that an unfinished tree is never used."""
     platform = PLATFORMS.get(os.uname().machine)
     if platform is None:
         raise ServerUnavailable(f"there is no PostgreSQL {release} for {os.uname().machine}")
@@ -110,7 +110,7 @@ def _unpack(jar: Path, target: Path) -> None:
             if not name.endswith(".txz"):
                 continue
             with outer.open(name) as packed, tarfile.open(fileobj=packed, mode="r:xz") as inner:
-                # Python 3.11 has no filters in its first releases.
+                # The first releases of Python 3.11 have no filters.
                 if hasattr(tarfile, "data_filter"):
                     inner.extraction_filter = tarfile.data_filter
                 inner.extractall(target)

@@ -1,4 +1,4 @@
-"""Run a server process as a user who may run one, and end exactly that process."""
+"""Run a server process as a user who may run one, and end only that process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.servers.errors import ServerUnavailable
 
 
 def as_server(command: Sequence[str], *, needs: Iterable[Path]) -> list[str]:
-    """The command; when we are root, as a user who owns nothing but the server's data."""
+    """The command.  If we are root, it runs as a user who owns nothing but the server's data."""
     try:
         return as_server_user(command, needs=needs)
     except DatabaseUnavailable as error:
@@ -24,7 +24,7 @@ def as_server(command: Sequence[str], *, needs: Iterable[Path]) -> list[str]:
 
 
 def give(folder: Path) -> None:
-    """Make the server's user the owner of a folder and all that it holds, when we are root."""
+    """If we are root, make the server's user the owner of a folder and all that it holds."""
     give_to_server_user(folder, *folder.rglob("*"))
 
 
@@ -34,7 +34,7 @@ def spawn(
     """Start a server that writes into ``log``.
 
     With ``die_with_parent`` the kernel kills it when the thread that started it ends, however that
-    ends.  setpriv asks for that after the user was changed, because a change of user forgets it.
+    ends.  setpriv asks for that after it has changed the user, because a change of user cancels it.
     """
     setpriv = shutil.which("setpriv", path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin")
     bound = list(command)
@@ -55,7 +55,7 @@ def spawn(
 
 
 def mentions(pid: int, word: Path | str) -> bool:
-    """Whether this process has the word in its command: a number may belong to another by now."""
+    """Whether this process has the word in its command.  Its id may have been reused since."""
     try:
         return os.fsencode(word) in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -63,13 +63,13 @@ def mentions(pid: int, word: Path | str) -> bool:
 
 
 def end(pid: int, word: Path | str, *, timeout: float) -> bool:
-    """SIGTERM, then SIGKILL, to the process of this number and word.  False when there is none."""
+    """SIGTERM, then SIGKILL, to the process of this id and word.  False when there is none."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
     try:
-        # Asked after the descriptor was taken: from here on it can mean no other process.
+        # Asked after the descriptor was opened: from now on it can mean no other process.
         if not mentions(pid, word):
             return False
         for number, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, timeout)):

@@ -1,4 +1,4 @@
-"""A running MySQL or MariaDB whose data lie in one folder."""
+"""A running MySQL or MariaDB whose data are in one folder."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tools.servers.process import give, spawn
 
 SUPERUSER = "root"
 
-#: Settings by name; None is a switch without a value.
+#: Settings by name. None is a switch without a value.
 Settings = Mapping[str, str | None]
 
-#: Tests do not survive a power cut, and need not.
+#: For tests, which need not survive a power failure.
 FAST: Settings = {
     "innodb_flush_log_at_trx_commit": "0",
     "sync_binlog": "0",
@@ -33,7 +33,7 @@ FAST: Settings = {
     "innodb_buffer_pool_size": "128M",
 }
 
-#: What a careful owner runs, for benchmarks: a commit is on disk before it is answered.  The binary
+#: Durable settings, for benchmarks: a commit is on disk before the server confirms it. The binary
 #: log is as the server has it by default: on in MySQL, off in MariaDB.
 DURABLE: Settings = {
     "innodb_flush_log_at_trx_commit": "1",
@@ -55,7 +55,7 @@ _ASK_SECONDS = 30
 
 
 class MySQLServer(FolderServer):
-    """A server of the MySQL family that lives in ``folder``; processes start or join it at will.
+    """A server of the MySQL family with its data in ``folder``.  Any process may start or join it.
 
     ``settings`` are those of the process that actually starts it.  With ``die_with_parent`` the
     kernel kills it when the thread that started it ends, so that a killed test leaves nothing.
@@ -119,23 +119,24 @@ class MySQLServer(FolderServer):
 
     @property
     def _mark(self) -> str:
-        """What only this server's command holds; arguments in /proc end with a NUL."""
+        """A text that only this server's command holds.  Arguments in /proc end with a NUL."""
         return f"--datadir={self.data_directory}\0"
 
     def _fetch(self) -> None:
         self._template = self.distribution.template(self._home)
 
     def _prepare(self) -> None:
-        """Copy the template beside its place, so that half a copy is never taken for one."""
+        """Copy the template under another name, so that an unfinished copy is never used."""
         if self.data_directory.exists():
             return
         unfinished = self.folder / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         shutil.copytree(self._template, unfinished)
-        # The only folder whose files SQL may read and write: nobody needs it, and an empty name
+        # The only folder whose files SQL may read and write. Nothing needs it, but an empty name
         # would mean every folder of the machine.
         (self.folder / "files").mkdir(exist_ok=True)
-        # Of its own, because a server that starts removes what it takes for its leftovers there.
+        # A separate folder, because a server removes what it takes for its leftovers when it
+        # starts.
         (self.folder / "tmp").mkdir(exist_ok=True)
         give(unfinished)
         give(self.folder / "files")
@@ -163,7 +164,7 @@ class MySQLServer(FolderServer):
         )
 
     def _is_ours(self) -> bool:
-        # Somebody else's server on this port may say what it likes, or never say anything.
+        # Another server on this port may send anything, or nothing at all.
         with contextlib.suppress(pymysql.Error, OSError):
             answer = self._ask("SELECT @@datadir", _PROBE_SECONDS)
             return Path(str(answer)) == self.data_directory

@@ -26,14 +26,14 @@ class Store:
     package: str
     program: str
     options: Callable[[Path, int], Sequence[str]]
-    #: What its command holds and no other one's.
+    #: A text that only its command holds.
     mark: str
-    #: What it writes when it is up.
+    #: What it logs when it is up.
     ready: str
     suite: str = "trixie"
 
     def root(self, home: Path = HOME) -> Path:
-        """The unpacked packages, fetched now when they are not there."""
+        """The unpacked packages, fetched now if they are missing."""
         try:
             return unpack([self.package], self.suite, home / self.name)
         except (DebianUnavailable, OSError) as error:
@@ -58,7 +58,7 @@ class Store:
             ) from error
 
     def version(self, home: Path = HOME) -> str:
-        """What the program says of itself, such as ``3.5.16``."""
+        """The version that the program prints, such as ``3.5.16``."""
         try:
             said = subprocess.run(
                 [*self.command(home), "--version"],
@@ -71,7 +71,10 @@ class Store:
 
 
 class StoreServer(FolderServer):
-    """A running etcd or Redis.  Tests do not survive a power cut: nothing waits for the disk."""
+    """A running etcd or Redis.
+
+    Tests need not survive a power failure: nothing waits for the disk.
+    """
 
     def __init__(
         self, folder: Path | str, store: Store, *, die_with_parent: bool = True, home: Path = HOME
@@ -126,7 +129,7 @@ def _etcd_options(data: Path, port: int) -> list[str]:
         f"--data-dir={data}",
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",
-        # Alone, it listens to nobody.
+        # It is alone, so it needs no port for other members.
         f"--listen-peer-urls=http://{HOST}:0",
         "--unsafe-no-fsync",
         "--heartbeat-interval=50",
@@ -137,7 +140,7 @@ def _etcd_options(data: Path, port: int) -> list[str]:
 def _redis_options(data: Path, port: int) -> list[str]:
     return [
         "--dir", str(data), "--port", str(port), "--bind", HOST, "--save", "", "--appendonly", "no",
-        # It would write another command over its own one, by which it is found.
+        # It would overwrite its command line, by which it is found.
         "--set-proc-title", "no",
     ]  # fmt: skip
 

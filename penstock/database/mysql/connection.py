@@ -1,7 +1,8 @@
 """MySQL and MariaDB: PyMySQL, and every DB-API driver that speaks to them.
 
-Functions are procedures there: a call can answer several results, and all of them are read.  A call
-is not atomic by itself when the connection commits by itself, so it gets a transaction of its own.
+Penstock's functions are procedures there.  A call can return several results, and all of them are
+read.  When the connection commits by itself, a call is not atomic, so it gets a transaction of its
+own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from penstock.errors import (
 OLDEST_MYSQL = (8, 0, 16)
 OLDEST_MARIADB = (10, 6, 0)
 
-#: How long a transaction of a single call may wait for its own COMMIT.
+#: How many seconds a transaction of a single call may be idle before its COMMIT.
 OWN_IDLE_SECONDS = 3
 
 _DRIVERS = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
@@ -85,8 +86,8 @@ class MySQL:
             hint = _HINTS.get(errno_of(error) or 0, "")
             raise unavailable(url, RuntimeError(text), hint) from None
         except RuntimeError:
-            # What PyMySQL needs for the login of a user without TLS, and does not bring itself.
-            raise MissingExtra("cryptography", "pymysql[rsa]") from None
+            # PyMySQL needs it to log in without TLS, and does not install it.
+            raise MissingExtra.of("cryptography", "pymysql[rsa]") from None
         try:
             require_server(connection.server_version)
             with connection.cursor() as cursor:
@@ -98,15 +99,15 @@ class MySQL:
         return connection
 
     def statement(self, name: str) -> Statement:
-        """Out of the files of its dialect."""
+        """The statement, from the files of this dialect."""
         return catalog.statement(self.name, name, config.schema_name())
 
     def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Lists become JSON, UUIDs text, times UTC."""
+        """Lists become JSON, UUIDs become text, and times become UTC."""
         return {name: _bind(value) for name, value in given.items()}
 
     def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
-        """One statement, all its results."""
+        """Run one statement and read all its results."""
         with _decoding(connection) as read:
             if on_sqlalchemy(connection):
                 result = connection.exec_driver_sql(sql, binds)
@@ -122,11 +123,11 @@ class MySQL:
                 cursor.close()
 
     def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
-        """As any other rows."""
+        """The same as any other rows."""
         return self.execute(connection, sql, binds)
 
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
-        """Columns that are lists on PostgreSQL come as JSON."""
+        """Decode the columns that come as JSON and are lists on PostgreSQL."""
         if not statement.json:
             return rows
         places = statement.json
@@ -136,18 +137,18 @@ class MySQL:
         ]
 
     def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
-        """A statement that changes something is undone by an error, in a transaction or not."""
+        """An error undoes a statement that changes something, in a transaction or not."""
         return nullcontext() if statement.reads else _whole(connection, statement)
 
     def key(self, driver: Any) -> tuple[str, ...] | None:
-        """The server; which of its databases is Penstock's, the schema's name says."""
+        """The server.  The name of the schema says which of its databases is Penstock's."""
         host, port = getattr(driver, "host", None), getattr(driver, "port", None)
         if not isinstance(host, str) or not isinstance(port, int):
             return None
         return ("mysql", host, str(port), str(getattr(driver, "unix_socket", None)))
 
     def out_of_range(self, error: BaseException) -> str | None:
-        """By the number of the error."""
+        """Found by the number of the error."""
         return _words(driver_error(error)) if errno_of(error) in _OUT_OF_RANGE else None
 
 
@@ -162,14 +163,14 @@ def _modules(kind: Any) -> frozenset[str]:
 
 
 def is_mariadb(version: str) -> bool:
-    """Whether a server that calls itself so is MariaDB."""
+    """Whether a server with this ``VERSION()`` is MariaDB."""
     return "mariadb" in version.lower()
 
 
 def require_server(version: str) -> None:
     """DatabaseTooOld when the server's ``VERSION()`` is below what Penstock needs."""
     mariadb = is_mariadb(version)
-    # Old clients knew no number above 5, so MariaDB puts one of theirs in front of its own.
+    # Old clients accepted no number above 5, so MariaDB puts "5.5.5-" in front of its own.
     found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", version)
     number = tuple(map(int, found.groups())) if found else (0, 0, 0)
     name, oldest = ("MariaDB", OLDEST_MARIADB) if mariadb else ("MySQL", OLDEST_MYSQL)
@@ -182,16 +183,17 @@ def require_server(version: str) -> None:
 
 
 def in_transaction(driver: Any) -> bool | None:
-    """Whether a driver's connection is inside a transaction; None when it does not tell."""
+    """Whether a driver's connection is inside a transaction; None when it does not say."""
     status = getattr(driver, "server_status", None)
     return bool(status & _IN_TRANSACTION) if isinstance(status, int) else None
 
 
 def undo_call(driver: Any) -> None:
-    """Behind an error inside of a transaction: take back the call that it came from.
+    """After an error inside a transaction: undo the call that raised it.
 
-    The server runs no handler when it kills a statement, and a driver may lose its place by itself;
-    so what the call has done stays.  A call that was undone, or had not begun, has no savepoint.
+    The server runs no handler when it kills a statement, and a driver can fail by itself in the
+    middle of a call.  Then what the call has done stays, and this undoes it.  A call that is undone
+    already, or has not begun, has no savepoint, and then this changes nothing.
     """
     with suppress(Exception), closing(_cursor(driver)) as cursor:
         cursor.execute("ROLLBACK TO SAVEPOINT penstock_call")
@@ -199,7 +201,7 @@ def undo_call(driver: Any) -> None:
 
 
 def took_savepoint(driver: Any, name: str) -> bool:
-    """Whether a savepoint was still there; it and those after it are not any more."""
+    """Whether a savepoint was still there.  Releases it and those after it."""
     try:
         driver.query(f"RELEASE SAVEPOINT {name}")
     except Exception as error:
@@ -210,9 +212,9 @@ def took_savepoint(driver: Any, name: str) -> bool:
 
 
 def lift_limit(driver: Any) -> None:
-    """Behind a transaction that held a lease row: give the session its own time limit back.
+    """After a transaction that held a lease row: restore the session's own time limit.
 
-    Only MySQL needs it, whose limit is one for sessions; MariaDB has one for transactions.
+    Only MySQL needs this, because its limit is for sessions.  MariaDB has one for transactions.
     """
     if not is_mariadb(str(getattr(driver, "server_version", ""))):
         driver.query(f"CALL `{config.schema_name()}`.lift_limit()")
@@ -229,7 +231,7 @@ def _whole(connection: Any, statement: Statement) -> Iterator[None]:
         return
     try:
         yield
-    except PenstockError:  # the procedure itself has raised it, and undone what it did
+    except PenstockError:  # the procedure raised it, and has undone what it did
         raise
     except BaseException:
         undo_call(driver)
@@ -243,7 +245,7 @@ def _own_transaction(driver: Any, statement: Statement) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            # What cannot be rolled back any more, the server rolls back itself.
+            # When the connection is gone, the server rolls back itself.
             if getattr(driver, "open", True):
                 driver.rollback()
             raise
@@ -256,8 +258,9 @@ def _own_transaction(driver: Any, statement: Statement) -> Iterator[None]:
 def _never_idle(driver: Any) -> Iterator[None]:
     """The server ends the session if its client stops between two statements of the block.
 
-    A call is three of them here.  A process that is paused in front of COMMIT would hold what the
-    call has locked, and with it every check-in of a subscription, or the sequencer, for hours.
+    A call is three statements here.  A process that is paused just before COMMIT would keep the
+    locks of the call.  That could block every check-in of a subscription, or the sequencer, for
+    hours.
     """
     mariadb = is_mariadb(str(getattr(driver, "server_version", "")))
     name = "@@SESSION." + ("idle_transaction_timeout" if mariadb else "wait_timeout")
@@ -271,7 +274,7 @@ def _never_idle(driver: Any) -> Iterator[None]:
 
 
 def _commits_by_itself(connection: Any, driver: Any) -> bool:
-    """True only when it is certain: to begin a transaction would commit one that is open."""
+    """True only when it is certain, because beginning a transaction commits an open one."""
     if in_transaction(driver) is not False or not hasattr(driver, "begin"):
         return False
     return bool(driver.get_autocommit())
@@ -293,8 +296,8 @@ def _element(value: Any) -> Any:
 def _decoding(connection: Any) -> Iterator[Callable[[Any], list[Row]]]:
     """How to read results with aware times and truth values.
 
-    PyMySQL is given other decoders for the moment: its own one of times takes longer than the
-    server does for a whole row.  What other drivers have decoded is converted.
+    PyMySQL gets other decoders inside the block, because its own decoder of times takes longer than
+    the server takes for a whole row.  Values that other drivers have decoded are converted.
     """
     from penstock.database.unwrap import driver_connection
 
@@ -316,7 +319,7 @@ def _read(cursor: Any) -> list[Row]:
     while True:
         if cursor.description is not None:
             found += tuples(cursor.fetchall())
-        # Also reads what comes last: an error behind a result would otherwise be lost.
+        # Also reads what comes last: an error after a result would otherwise be lost.
         if not cursor.nextset():
             return found
 
@@ -411,7 +414,7 @@ def _option(name: str, value: str) -> dict[str, Any]:
 
 
 def _session(version: str, statement_timeout_ms: int) -> list[str]:
-    """What makes a session of ours like one on PostgreSQL."""
+    """The settings that make a session behave like one on PostgreSQL."""
     statements = [
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET SESSION time_zone = '+00:00'",
@@ -431,7 +434,7 @@ def _session(version: str, statement_timeout_ms: int) -> list[str]:
 
 
 def _words(error: BaseException) -> str:
-    """What the server or PyMySQL says, without the number."""
+    """The message of the server or of PyMySQL, without the number."""
     return str(error.args[-1]) if error.args else type(error).__name__
 
 
@@ -441,5 +444,5 @@ def _pymysql() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pymysql":
             raise
-        raise MissingExtra("pymysql", "pymysql") from None
+        raise MissingExtra.of("pymysql", "pymysql") from None
     return pymysql

@@ -1,7 +1,7 @@
-"""The one marker that a file of MySQL's functions may have, and what stands for it in the database.
+"""The one marker that a file of MySQL's functions may have, and the SQL that replaces it.
 
-``{{on error: CALL undo_call()}}``, on a line of its own among the declarations, is the handler that
-does this when a statement fails and then raises the error again.
+``{{on error: CALL undo_call()}}``, on a line of its own among the declarations, stands for a
+handler.  When a statement fails, the handler makes this call and then raises the error again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BRACES = re.compile(r"\{\{|\}\}")
 
 
 def expanded(file: str, text: str) -> str:
-    """The text with its handlers written out; PenstockError when a marker is no handler."""
+    """The text with its handlers written out; PenstockError when a marker is not a handler."""
     whole = _MARKED.sub(_handler, text)
     unknown = _BRACES.search(whole)
     if unknown is None:

@@ -1,7 +1,7 @@
 """How a migration is run on MySQL and MariaDB.
 
-DDL commits, so a step is a list of statements that can each be repeated, recorded behind the last
-one.  A runner that dies in between is followed by one that repeats them.
+DDL commits, so a step is a list of statements that can each be repeated.  The step is recorded
+after the last one.  When a runner dies in between, the next runner repeats the statements.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class MySQLSteps:
         self._lock_wait_seconds = lock_wait_seconds
 
     def require_server(self) -> None:
-        """DatabaseTooOld when it is."""
+        """DatabaseTooOld when the server is too old."""
         require_server(self._version())
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """One runner at a time, and the session as it was when it is done."""
+        """One runner at a time; restores the session's settings at the end."""
         name = f"penstock migrate {self._schema}"
         seconds = max(1, int(self._lock_wait_seconds))
         got = self._run("SELECT GET_LOCK(%(name)s, %(seconds)s)", name=name, seconds=seconds)
@@ -63,7 +63,7 @@ class MySQLSteps:
             self._run("SELECT RELEASE_LOCK(%(name)s)", name=name)
 
     def prepare(self) -> None:
-        """Schema and bookkeeping table, unless they are there: that needs fewer rights."""
+        """Create the schema and the bookkeeping table, unless they exist: then fewer rights do."""
         if not self._has_bookkeeping():
             for statement in mysql_scripts.prepare(self._schema):
                 self._run(statement)
@@ -117,7 +117,7 @@ class MySQLSteps:
     @contextmanager
     def outside_a_transaction(connection: Any) -> Iterator[Any]:
         """The caller's connection, which must be idle: every statement commits."""
-        # PyMySQL learns of a transaction from answers without rows only; a ping is one.
+        # PyMySQL notices a transaction only in replies without rows, such as that to a ping.
         connection.ping(reconnect=False)
         if in_transaction(connection) is not False:
             raise InvalidArgument(
@@ -133,7 +133,7 @@ class MySQLSteps:
                 connection.autocommit(autocommit)
 
     def _granted(self, functions: catalog.Functions, replace: bool) -> dict[str, list[str]]:
-        """Which installed roles get which procedure; nothing is dropped before they can."""
+        """Which installed roles get which procedure, checked before any procedure is dropped."""
         installed: dict[str, str] = dict(self._run("SELECT kind, name FROM installed_roles"))
         present = {kind: name for kind, name in installed.items() if self._may_grant(name)}
         if not present:
@@ -150,7 +150,7 @@ class MySQLSteps:
         """False when the role is gone; raises the server's error when the login may not grant."""
         mode = mysql_scripts.SQL_MODE
         if is_mariadb(self._version()):
-            # Else MariaDB makes a user of that name, without a password.
+            # Without this mode MariaDB makes a user of that name, without a password.
             self._run(f"SET SESSION sql_mode = '{mode},NO_AUTO_CREATE_USER'")
         try:
             self._run(mysql_scripts.grant("applied_migrations", [role]))
@@ -163,8 +163,8 @@ class MySQLSteps:
         return True
 
     def _apply(self, statements: Sequence[str]) -> None:
-        # Each statement waits for a table only a second at a time, the least that there is: whoever
-        # waits for a table makes every publisher queue up behind it.
+        # Each statement waits for a table only a second at a time, the shortest possible wait:
+        # while it waits, every publisher has to wait too.
         deadline = time.monotonic() + self._lock_wait_seconds
         for statement in statements:
             self._patiently(statement, deadline)

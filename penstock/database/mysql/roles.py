@@ -1,8 +1,9 @@
 """The roles of Penstock on MySQL and MariaDB.
 
 Every GRANT commits there, so each statement can be repeated.  A login is a name: its accounts at
-all hosts are one.  A role does nothing before it is active: MySQL can make several the default of
-an account, MariaDB one, so there a login that is in two gets a role that holds both.
+all hosts count as one.  A role has no effect until it is active.  On MySQL an account can have
+several default roles, on MariaDB only one.  So on MariaDB a login that is in two roles gets a third
+role that holds both.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from penstock.database import calls, config
 from penstock.database.mysql.connection import in_transaction, is_mariadb
 from penstock.errors import InvalidArgument, NotInRole, errno_of
 
-#: On a database, a table, a column, a procedure; of a right of the whole server; to be a grantor.
+#: Refusals on a database, a table, a column, a procedure, of a right of the server, and to grant.
 DENIED = frozenset({1044, 1142, 1143, 1227, 1370, 1410, 1698})
 _IS_THERE = 1396
-_NOT_GRANTED = 1962  # of MariaDB; MySQL takes it for done
+_NOT_GRANTED = 1962  # MariaDB only; on MySQL such a REVOKE succeeds
 _NO_ROLE = frozenset({1959, 3523})
 _PROCEDURES = """
 SELECT ROUTINE_NAME FROM information_schema.ROUTINES
@@ -28,7 +29,7 @@ _OWNER = """
 SELECT DEFINER, DEFINER = CURRENT_USER() FROM information_schema.ROUTINES
 WHERE ROUTINE_SCHEMA = %(schema)s AND ROUTINE_NAME = 'has_right'
 """
-#: What the procedures read of the server: who is in which role, and which names there are.
+#: The tables of the server that the procedures read: who is in which role, and all names.
 _READ = {
     False: ("SELECT ON mysql.role_edges", "SELECT (User, Host, account_locked) ON mysql.user"),
     True: ("SELECT ON mysql.roles_mapping", "SELECT (User, Host, is_role) ON mysql.user"),
@@ -37,10 +38,10 @@ _KINDS = "consumer|installer|operator|publisher|reader"
 
 
 class MySQLRoles:
-    """The table installed_roles says which were installed in a schema."""
+    """The table installed_roles says which roles were installed in a schema."""
 
     def members(self, connection: Any, names: list[str]) -> dict[str, tuple[bool, list[str]]]:
-        """Of the roles that were installed, who is in each."""
+        """The members of each role that was installed."""
         several = re.compile(rf"{re.escape(config.schema_name())}(_({_KINDS})){{2,}}")
         return {
             name: (True, sorted({each for each in members if not several.fullmatch(each)}))
@@ -48,11 +49,11 @@ class MySQLRoles:
         }
 
     def missing(self, connection: Any, names: list[str]) -> list[str]:
-        """Any may be: only who may read the server's own tables could see it."""
+        """All names: the login may not be able to see in the server's tables which exist."""
         return names
 
     def create(self, connection: Any, names: list[str]) -> list[str]:
-        """Create the roles, unless they are there; answers which were not."""
+        """Create the roles that do not exist.  Returns their names."""
         _require_no_transaction(connection)
         made = []
         for name, command in zip(names, self.creations(names), strict=True):
@@ -66,11 +67,11 @@ class MySQLRoles:
         return made
 
     def creations(self, names: list[str]) -> list[str]:
-        """The statements that do."""
+        """The statements that create the roles."""
         return [f"CREATE ROLE {self.quoted(name)}" for name in names]
 
     def give(self, connection: Any, names: list[str]) -> None:
-        """Give the roles their procedures, and take away what they have beyond that."""
+        """Give the roles their procedures, and take away all other rights."""
         for command in self._of_owner(connection):
             calls.execute(connection, command)
         calls.call(connection, "install_rights")
@@ -84,15 +85,15 @@ class MySQLRoles:
         self.refresh(connection)
 
     def refresh(self, connection: Any) -> None:
-        """Have MariaDB's procedures look who is in which role."""
+        """Make MariaDB's procedures read again who is in which role."""
         calls.call(connection, "refresh_roles")
 
     def how_to_give(self) -> str:
-        """What does."""
+        """The command that gives the roles their procedures."""
         return "penstock rights install"
 
     def giving(self, connection: Any, names: list[str]) -> list[str]:
-        """The statements that do."""
+        """The statements that give the roles their procedures."""
         schema = self.quoted(config.schema_name())
         own = self._of_owner(connection, whatever=True)
         grants = [
@@ -119,7 +120,7 @@ class MySQLRoles:
         self.refresh(connection)
 
     def adding(self, role: str, login: str) -> str:
-        """The statement that does, but for the default."""
+        """The statement that adds a member, without making the role the default."""
         return f"GRANT {self.quoted(role)} TO {self.quoted(login)}"
 
     def remove(self, connection: Any, role: str, login: str) -> None:
@@ -150,7 +151,7 @@ class MySQLRoles:
         return f"`{escaped}`"
 
     def _of_owner(self, connection: Any, *, whatever: bool = False) -> list[str]:
-        """What the owner of the procedures needs to see who is in which role."""
+        """The GRANTs with which the procedures' owner can see who is in which role."""
         rights = _READ[_is_mariadb(connection)]
         binds = {"schema": config.schema_name()}
         ((owner, is_own),) = calls.execute(connection, _OWNER, binds)
@@ -180,7 +181,7 @@ class MySQLRoles:
                 yield f"EXECUTE ON PROCEDURE {self.quoted(schema)}.{self.quoted(function)}"
 
     def _present(self, connection: Any, role: str) -> Iterator[str]:
-        """What a role has, as SHOW GRANTS says it."""
+        """The rights of a role, in the words of SHOW GRANTS."""
         line = re.compile(rf"GRANT (.+) TO `{re.escape(role)}`(?:@`%`)?( WITH GRANT OPTION)?")
         rows = calls.execute(connection, f"SHOW GRANTS FOR {self.quoted(role)}")
         for (text,) in rows:
@@ -191,7 +192,7 @@ class MySQLRoles:
     def _accounts(
         self, connection: Any, login: str, mariadb: bool
     ) -> Iterator[tuple[str, str | None]]:
-        """The accounts of a name; with MariaDB's default role, which is None for a role."""
+        """The accounts of a name, with MariaDB's default role; None when the name is a role."""
         columns = "Host, is_role, default_role" if mariadb else "Host, 'N', NULL"
         rows = calls.execute(
             connection, f"SELECT {columns} FROM mysql.user WHERE User = %(login)s", {"login": login}
@@ -207,7 +208,7 @@ class MySQLRoles:
                 yield self._account(login, host), default
 
     def _change(self, connection: Any, statement: str) -> None:
-        """GRANT or REVOKE of a role; to revoke what was not granted is no error."""
+        """GRANT or REVOKE a role.  It is no error to revoke a role that was not granted."""
         try:
             calls.execute(connection, statement)
         except Exception as error:
@@ -260,7 +261,7 @@ class MySQLRoles:
         return role.removeprefix(f"{config.schema_name()}_")
 
     def _kinds(self, role: str) -> set[str] | None:
-        """Which roles of ours a default role of MariaDB stands for; None for a stranger's."""
+        """Which of Penstock's roles a MariaDB default role holds; None for any other role."""
         if not role:
             return set()
         prefix = re.escape(config.schema_name())
@@ -269,7 +270,7 @@ class MySQLRoles:
         return set(self._kind(role).split("_"))
 
     def _set_kinds(self, connection: Any, account: str, before: str, kinds: set[str]) -> None:
-        """Make one role that holds all of these the default, and take back the one before."""
+        """Make a role that holds all of these the default, and revoke the one before."""
         schema = config.schema_name()
         name = "_".join([schema, *sorted(kinds)])
         if len(kinds) > 1:
@@ -287,7 +288,7 @@ class MySQLRoles:
 def _require_no_transaction(connection: Any) -> None:
     driver = calls.driver_connection(connection)
     if hasattr(driver, "ping"):
-        # PyMySQL learns of a transaction from answers without rows only; a ping is one.
+        # PyMySQL notices a transaction only in replies without rows, such as that to a ping.
         driver.ping(reconnect=False)
     if in_transaction(driver) or not driver.get_autocommit():
         raise InvalidArgument(

@@ -1,8 +1,8 @@
 """The SQL of each step of a migration of MySQL and MariaDB, for the runner and for ``--print``.
 
-DDL commits there, so nothing is all or nothing: a script is a list of statements, each of which can
-be repeated, and what was applied is recorded behind them.  No statement names the schema but the
-first ``USE``.
+DDL commits there, so a script cannot be one transaction.  It is a list of statements, each of which
+can be repeated, and the record of what was applied comes after them.  Only the first ``USE`` names
+the schema.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from penstock.database import catalog
 from penstock.database.postgres.scripts import FUNCTIONS_VERSION, program
 
-#: Procedures keep the mode in which they were made: nothing is ever cut off or made to fit.
+#: Procedures keep the mode in which they were made.  In this one no value is cut off to fit.
 SQL_MODE = (
     "STRICT_TRANS_TABLES,ONLY_FULL_GROUP_BY,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,"
     "NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION"
@@ -27,7 +27,7 @@ def prepare(schema: str) -> list[str]:
     """The database and the table that records what was applied."""
     return [
         f"CREATE DATABASE IF NOT EXISTS `{schema}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-        # One that exists already may compare otherwise; its tables are still to be made.
+        # A database that exists may compare text otherwise; its tables are not made yet.
         f"ALTER DATABASE `{schema}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         f"""\
 CREATE TABLE IF NOT EXISTS `{schema}`.schema_migrations (
@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS `{schema}`.schema_migrations (
 
 
 def session(schema: str) -> list[str]:
-    """What the statements of migrations and functions need around them."""
+    """The statements that prepare the session for migrations and functions."""
     return [
         f"USE `{schema}`",
         "SET NAMES utf8mb4 COLLATE utf8mb4_bin",
@@ -62,8 +62,8 @@ def functions(
 ) -> list[str]:
     """All procedures and their record; ``replace`` where the server has CREATE OR REPLACE.
 
-    MySQL takes every right on a procedure with it when it is dropped: the roles in ``granted``, by
-    the name of the procedure, get it back at once.
+    When MySQL drops a procedure, all rights on it are lost.  The roles in ``granted``, by the name
+    of the procedure, get them back at once.
     """
     found = [
         statement
@@ -119,7 +119,7 @@ def statements(text: str) -> Iterator[str]:
 
 
 def printed(script: list[str]) -> str:
-    """A script for the ``mysql`` client, whose delimiter may not stand inside a statement."""
+    """A script for the ``mysql`` client, with a delimiter that no statement contains."""
     return "".join(f"{statement}\n$$\n" for statement in script)
 
 

@@ -14,14 +14,14 @@ from penstock.database.dialect import Ear
 from penstock.database.mysql.connection import in_transaction, lift_limit, took_savepoint
 from penstock.database.wake import Wake
 
-#: Between two looks at a log that cannot wake: about twelve a second where nothing happens.
+#: Pauses between two looks at a log that cannot notify: about twelve looks a second when idle.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.004, 0.1
 
 
 class _MySQLEar:
-    """Nobody can be woken: a look at one row tells which passes there were since the last look.
+    """These databases cannot notify.  One row tells which passes there were since the last look.
 
-    The pauses between them are random, so that many consumers do not come to look together.
+    The pauses between two looks are random, so that many consumers do not look at the same time.
     """
 
     is_told = True
@@ -40,7 +40,7 @@ class _MySQLEar:
         self._pause = _SHORTEST_PAUSE_SECONDS
         passes = dict(each.split(":") for each in reversed(grown.split()))
         missed = [str(number) for number in range(before + 1, newest + 1)[: len(passes) + 1]]
-        # Nobody knows what is further back, nor what a restore has taken away.
+        # The row does not tell about older passes, nor about those that a restore has lost.
         return (
             [passes[each] for each in missed]
             if missed and passes.keys() >= set(missed)
@@ -65,8 +65,8 @@ class MySQLWork:
 
     @contextmanager
     def transaction(self, connection: Any) -> Iterator[None]:
-        # A deadlock rolls back everything.  In a session that commits by itself, what a handler
-        # writes behind a deadlock that it passed over would stay; in this one it is not committed.
+        # A deadlock rolls back everything.  A handler may ignore it and write on.  In a session
+        # that commits by itself these writes would stay; in this one they are not committed.
         connection.autocommit(False)
         connection.begin()
         connection.query("SAVEPOINT penstock_work")
@@ -74,19 +74,19 @@ class MySQLWork:
             yield
             connection.commit()
         except BaseException:
-            # What cannot be rolled back any more, the server rolls back itself.
+            # When the connection is gone, the server rolls back itself.
             with contextlib.suppress(Exception):
                 connection.rollback()
             raise
         finally:
-            with contextlib.suppress(Exception):  # gone: the loop finds it out
+            with contextlib.suppress(Exception):  # the connection is gone: the loop notices it
                 connection.autocommit(True)
                 lift_limit(connection)
 
     def is_broken(self, connection: Any) -> bool:
-        """The savepoint went with the transaction: by a deadlock, or because the block ended it.
+        """Whether the savepoint is gone: a deadlock or the block itself ended the transaction.
 
-        Or a call of the block's own SQL was interrupted, which only its savepoint tells.
+        Or a call in the block's own SQL was interrupted, which only the call's savepoint shows.
         """
         is_torn = took_savepoint(connection, "penstock_open")
         return is_torn or not took_savepoint(connection, "penstock_work")
@@ -102,7 +102,7 @@ class MySQLWork:
         return bool(connection.get_autocommit()) and in_transaction(connection) is False
 
     def outlived_lease(self, error: BaseException, seconds: float, lease_seconds: float) -> bool:
-        """A connection that is closed for its idleness is told nothing: so by the time."""
+        """Judged by the time: the server closes an idle connection without saying why."""
         return seconds >= lease_seconds / 2
 
     def listen(self, connection: Any) -> Ear:

@@ -27,7 +27,7 @@ from penstock.errors import (
 
 OLDEST_SERVER = 140_000
 _OUT_OF_RANGE = "22003"  # numeric_value_out_of_range
-#: A prepared statement is not there, or there already: the server's session is another one by now.
+#: A prepared statement does not exist, or exists already: the server's session has changed.
 _SESSION_CHANGED = frozenset({"26000", "42P05"})
 _IDLE = 0  # libpq's PQTRANS_IDLE
 _WHO_ANSWERS = "SELECT pg_backend_pid()"
@@ -62,7 +62,7 @@ class Postgres:
         except psycopg.OperationalError as error:
             raise _unavailable(url, error) from None
         except psycopg.ProgrammingError:
-            # libpq's words are not passed on: they quote what it could not read, passwords too.
+            # libpq's message is not passed on: it quotes what it could not read, even passwords.
             raise _unreadable() from None
         try:
             require_server(connection.info.server_version)
@@ -77,22 +77,22 @@ class Postgres:
         return connection
 
     def statement(self, name: str) -> Statement:
-        """Out of the files of its dialect."""
+        """The statement, from the files of this dialect."""
         return catalog.statement(self.name, name, config.schema_name())
 
     def binds(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """As they are: psycopg knows the types."""
+        """The parameters unchanged: psycopg knows the types."""
         return dict(given)
 
     def execute(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
-        """One statement, one result."""
+        """Run one statement and read its one result."""
         if on_sqlalchemy(connection):
             result = connection.exec_driver_sql(sql, binds)
             return [tuple(row) for row in result] if result.returns_rows else []
         if _is_psycopg(connection):
             with _cursor(connection) as cursor:
                 _run(connection, cursor, sql, binds)
-                # Whether there are rows; `description` would be built first.
+                # Tells whether there are rows, without building `description`.
                 return [] if cursor.rownumber is None else list(cursor.fetchall())
         with connection.cursor() as cursor:
             cursor.execute(sql, binds)
@@ -101,7 +101,7 @@ class Postgres:
             return tuples(cursor.fetchall())
 
     def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
-        """Ids and times as the bytes that travel; an event decodes them when it is asked."""
+        """Ids and times stay in their binary form; an event decodes them when they are read."""
         if not _is_psycopg(connection):
             return self.execute(connection, sql, binds)
         from psycopg.types.string import ByteaBinaryLoader
@@ -113,7 +113,7 @@ class Postgres:
             return list(cursor.fetchall())
 
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
-        """As they are."""
+        """The rows unchanged."""
         return rows
 
     def atomic(self, connection: Any, statement: Statement) -> AbstractContextManager[Any]:
@@ -129,7 +129,7 @@ class Postgres:
         return tuple(str(part) for part in parts)
 
     def out_of_range(self, error: BaseException) -> str | None:
-        """By the SQLSTATE."""
+        """Found by the SQLSTATE."""
         if sqlstate_of(error) != _OUT_OF_RANGE:
             return None
         inner = driver_error(error)
@@ -172,7 +172,7 @@ def libpq_url(url: str) -> str:
         )
     scheme, found, rest = url.partition("://")
     if found:
-        address.read(url)  # libpq would look for a host that is the end of a password, and say so
+        address.read(url)  # else libpq could take the end of a password for a host, and show it
     return f"{scheme.partition('+')[0].lower()}://{rest}" if found else url
 
 
@@ -187,37 +187,38 @@ def require_server(version: int) -> None:
 
 
 def _look_for_pooler(connection: Any, answer: Any) -> None:
-    """Prepare no statements where the session's process is not the one that the login named.
+    """Prepare no statements when there is a pooler between this program and the server.
 
-    A pooler names itself, and may hand the next transaction to another session of the server's:
-    there what was prepared is not known, or something else has its name.
+    A pooler gives a process id of its own at the login, so it differs from that of the session.  It
+    may run the next transaction in another session of the server.  There a prepared statement does
+    not exist, or its name stands for another statement.
     """
     if answer[0] != connection.info.backend_pid:
         connection.prepare_threshold = None
 
 
 def is_own_session(connection: Any) -> bool:
-    """Whether the server's process that the login named answers, and no pooler between."""
+    """Whether this connection has its own session: the process id is that of the login."""
     answer = connection.execute(_WHO_ANSWERS, prepare=False).fetchone()
     return bool(answer[0] == connection.info.backend_pid)
 
 
 def _run(connection: Any, cursor: Any, sql: str, binds: Any, **how: Any) -> None:
-    """Execute; once more where the session has changed, for a pooler that was not seen."""
+    """Execute, and once more when the session has changed because of an undetected pooler."""
     try:
         cursor.execute(sql, binds, **how)
     except Exception as error:
         if sqlstate_of(error) not in _SESSION_CHANGED or connection.prepare_threshold is None:
             raise
         connection.prepare_threshold = None
-        # It was refused before it began. In a transaction, that one is lost.
+        # The statement was refused before it began.  An open transaction is lost.
         if connection.info.transaction_status != _IDLE:
             raise
         cursor.execute(sql, binds, **how)
 
 
 def _without_options(options: dict[str, Any], error: BaseException) -> dict[str, Any]:
-    """What is left to connect with where PgBouncer refuses `options`; else the error."""
+    """The options without `options`, when PgBouncer refused that one; else raises the error."""
     if "startup parameter" not in str(error):
         raise error
     return {name: value for name, value in options.items() if name != "options"}
@@ -245,9 +246,9 @@ def _is_psycopg_type(kind: Any) -> bool:
 
 
 def _cursor(connection: Any) -> Any:
-    """A cursor that gives tuples, takes named parameters and can answer in the binary format.
+    """A cursor that gives tuples, takes named parameters and can return the binary format.
 
-    The caller's connection may be set to give dictionaries, or cursors that cannot do these.
+    The caller's connection may be set to dictionaries, or to cursors that cannot do this.
     """
     psycopg = _psycopg()
     kind = connection.cursor_factory
@@ -257,7 +258,7 @@ def _cursor(connection: Any) -> Any:
 
 
 def _options(url: str, application_name: str, statement_timeout_ms: int) -> dict[str, Any]:
-    """What is added to the URL; what the URL says itself wins."""
+    """The options that are added to the URL; those in the URL itself win."""
     given = _psycopg().conninfo.conninfo_to_dict(url)
     options = f"{given.get('options') or ''} -c statement_timeout={int(statement_timeout_ms)}"
     return {
@@ -273,5 +274,5 @@ def _psycopg() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "psycopg":
             raise
-        raise MissingExtra("psycopg", "psycopg[binary]") from None
+        raise MissingExtra.of("psycopg", "psycopg[binary]") from None
     return psycopg

@@ -27,16 +27,16 @@ class PostgresSteps:
         self._lock_wait_seconds = lock_wait_seconds
 
     def require_server(self) -> None:
-        """DatabaseTooOld when it is."""
+        """DatabaseTooOld when the server is too old."""
         require_server(self._connection.info.server_version)
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Nothing: settings and lock are each transaction's own."""
+        """Does nothing: each transaction has its own settings and lock."""
         yield
 
     def prepare(self) -> None:
-        """Schema and bookkeeping table, unless they are there: that needs fewer rights."""
+        """Create the schema and the bookkeeping table, unless they exist: then fewer rights do."""
         if not self._has_bookkeeping():
             self._apply(migration_scripts.prepare(self._schema), lambda: True)
 
@@ -94,8 +94,8 @@ class PostgresSteps:
                 connection.autocommit = autocommit
 
     def _apply(self, script: str, is_needed: Callable[[], bool]) -> bool:
-        # A script waits for a table only 100 ms at a time: whoever waits for a table makes every
-        # publisher queue up behind it.
+        # A script waits for a table only 100 ms at a time: while it waits, every publisher has to
+        # wait too.
         deadline = time.monotonic() + self._lock_wait_seconds
         pause = 0.1
         while True:
@@ -127,7 +127,7 @@ class PostgresSteps:
         return bool(rows)
 
     def _needs_function(self) -> bool:
-        """Whether the login may not read the table, and there is the function that reads it."""
+        """Whether the login may not read the table, but a function that reads it exists."""
         rows = calls.execute(
             self._connection,
             "SELECT 1 FROM pg_catalog.pg_class AS c"
@@ -142,7 +142,7 @@ class PostgresSteps:
 
 
 def blocked(seconds: float) -> MigrationBlocked:
-    """A table or the lock of another runner was not to be had."""
+    """The error when a table stayed locked, or another runner kept the migration lock."""
     return MigrationBlocked(
         f"the migration could not lock a table, or another runner held it up, for {seconds:g} s",
         hint="end the long transaction that uses Penstock's tables, then run it again",

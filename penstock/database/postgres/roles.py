@@ -18,27 +18,27 @@ WHERE r.rolname = ANY (%(names)s::text[])
 
 
 class PostgresRoles:
-    """Roles are the whole cluster's; USAGE on the schema says that one was installed in it."""
+    """Roles belong to the whole cluster.  USAGE on the schema says that one is installed in it."""
 
     def members(self, connection: Any, names: list[str]) -> dict[str, tuple[bool, list[str]]]:
-        """Of the roles that are there: whether each has its functions, and who is in it."""
+        """For each role that exists: whether it has its functions, and its members."""
         binds = {"schema": config.schema_name(), "names": names}
         rows = calls.execute(connection, _ROLES, binds)
         return {name: (installed, members) for name, installed, members in rows}
 
     def missing(self, connection: Any, names: list[str]) -> list[str]:
-        """Which roles are not there."""
+        """The roles that do not exist."""
         present = self.members(connection, names)
         return [name for name in names if name not in present]
 
     def create(self, connection: Any, names: list[str]) -> list[str]:
-        """Create roles; answers which."""
+        """Create roles.  Returns their names."""
         for command in self.creations(names):
             calls.execute(connection, command)
         return names
 
     def creations(self, names: list[str]) -> list[str]:
-        """The statements that do."""
+        """The statements that create the roles."""
         return [f"CREATE ROLE {self.quoted(name)} NOLOGIN" for name in names]
 
     def give(self, connection: Any, names: list[str]) -> None:
@@ -46,11 +46,11 @@ class PostgresRoles:
         calls.call(connection, "install_rights")
 
     def giving(self, connection: Any, names: list[str]) -> list[str]:
-        """The statements that do."""
+        """The statements that give the roles their functions."""
         return [self.how_to_give()]
 
     def how_to_give(self) -> str:
-        """What does."""
+        """The command that gives the roles their functions."""
         return f"SELECT {self.quoted(config.schema_name())}.install_rights()"
 
     def add(self, connection: Any, role: str, login: str) -> None:
@@ -58,7 +58,7 @@ class PostgresRoles:
         calls.execute(connection, self.adding(role, login))
 
     def adding(self, role: str, login: str) -> str:
-        """The statement that does."""
+        """The statement that makes a login a member."""
         return f"GRANT {self.quoted(role)} TO {self.quoted(login)}"
 
     def remove(self, connection: Any, role: str, login: str) -> None:
@@ -67,7 +67,7 @@ class PostgresRoles:
         calls.execute(connection, command)
 
     def refresh(self, connection: Any) -> None:
-        """Nothing: PostgreSQL is asked each time."""
+        """Does nothing: PostgreSQL is asked each time."""
 
     def is_denied(self, error: BaseException) -> bool:
         """Whether the login may not do what it tried."""

@@ -1,6 +1,6 @@
 """The SQL of each step of a migration, the same for the runner and for ``--print``.
 
-No script names the schema but for the search path, so one set of files serves any schema.
+Scripts name the schema only in the search path, so one set of files serves any schema.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def program() -> str:
 
 
 def lock(schema: str) -> str:
-    """Opens every transaction: one runner at a time, and each sees what the one before it did."""
+    """The start of every transaction: one runner at a time, which sees what the last one did."""
     key = hashlib.sha256(f"penstock migrate {schema}".encode()).digest()[:8]
     return (
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\n"
@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS "{schema}".schema_migrations (
 
 
 def migration(migration: Migration, schema: str) -> str:
-    """One numbered migration and its record; applied twice, the record's primary key refuses it."""
+    """One numbered migration and its record, whose primary key refuses a second run."""
     return f"""\
 {_settings(schema)}
 {migration.text.strip()}

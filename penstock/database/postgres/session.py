@@ -22,9 +22,9 @@ class _PostgresEar:
     def __init__(self, connection: Any) -> None:
         connection.execute(f'LISTEN "{config.schema_name()}_log"')
         self._connection = connection
-        # Behind a pooler it is another session that listens, and its notices come to anybody.
+        # With a pooler, another session listens, and its notices may reach any client.
         self._is_own = is_own_session(connection)
-        #: A pooler that was not seen may have swallowed the LISTEN.
+        #: False at first: an undetected pooler may have dropped the LISTEN.
         self.is_told = False
 
     def heard(self) -> list[str]:
@@ -33,7 +33,7 @@ class _PostgresEar:
         return said
 
     def wait(self, most_seconds: float, wake: Wake) -> list[str]:
-        """What was heard during a statement does not show at the socket any more."""
+        """Look before waiting: notices that came with a statement no longer show at the socket."""
         said = self.heard()
         if not said and not wake.wait(most_seconds, beside=self._connection.fileno()):
             return said
@@ -48,7 +48,7 @@ class PostgresWork:
         return transaction
 
     def is_broken(self, connection: Any) -> bool:
-        """The server answers COMMIT with a rollback and without an error."""
+        """Whether the transaction has failed: its COMMIT rolls back without raising an error."""
         return bool(connection.info.transaction_status == _IN_ERROR)
 
     def is_closed(self, connection: Any) -> bool:

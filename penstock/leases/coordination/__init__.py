@@ -1,4 +1,4 @@
-"""Who is alive and who holds which partition, in a store of one's choice.
+"""Which consumers are alive and which partitions they hold, in a store that the user chooses.
 
 One contract (:class:`LeaseRegistry`), four stores: the subscription's own database (the default),
 etcd, Redis, and the memory of one process.  docs/coordination.md compares them.
@@ -21,9 +21,11 @@ def open_registry(
 
     ``postgresql://``, ``mysql://``, ``etcd://``, ``redis://`` or ``memory://``; only that store's
     package is imported.  In the database the lease time is the subscription's own.  ``prefix``
-    keeps apart what shares an etcd or Redis: two databases need two; ``?prefix=`` in the URL wins.
-    ConfigurationError for a wrong URL, CoordinationUnavailable or DatabaseUnavailable when nobody
-    answers there.
+    separates the users of one etcd or Redis: two databases need two prefixes.  ``?prefix=`` in the
+    URL takes precedence.
+
+    Raises ConfigurationError for a wrong URL, CoordinationUnavailable or DatabaseUnavailable when
+    the store does not answer.
     """
     url, prefix = _with_prefix(url, prefix)
     scheme = urlsplit(url).scheme.partition("+")[0]

@@ -1,11 +1,11 @@
-"""Who takes which partition: three ways over the one contract of registries.
+"""Which consumer takes which partition: three ways, all over the same contract of a registry.
 
-- :class:`WorkStealing` (the default): everybody looks for himself, nobody leads;
+- :class:`WorkStealing` (the default): each consumer decides for itself, without a leader;
 - :class:`Coordinated`: one elected leader decides, the others follow;
 - :class:`Pinned`: by hand, consumer i of n.
 
-Each object belongs to one consumer, whose own loop calls :meth:`Assigner.check_in` at every
-heartbeat: a consumer that hangs is not kept alive by anybody else.
+Each object belongs to one consumer, whose loop calls :meth:`Assigner.check_in` at every heartbeat.
+Nothing else keeps the consumer alive when that loop hangs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.errors import StaleLease, UnknownConsumer
 from penstock.leases import shares as fair_share
 from penstock.leases.coordination.registry import Holding, LeaseRegistry, Snapshot
 
-#: Called with {partition id: position} behind a claim.
+#: Called with {partition id: position} after a claim.
 Assigned: TypeAlias = Callable[[Mapping[int, int]], object]
 #: Called with partition ids, before they are given back: a last commit is still accepted.
 Revoked: TypeAlias = Callable[[Sequence[int]], object]
@@ -29,16 +29,16 @@ Revoked: TypeAlias = Callable[[Sequence[int]], object]
 #: What to give back and what to take.
 Moves: TypeAlias = tuple[Sequence[int], Sequence[int]]
 
-#: A partition that drains between two events keeps its lease for so long.
+#: A partition without events keeps its lease for so long.
 IDLE_SECONDS = 30.0
 
 
 def ignore(_: object) -> None:
-    """For who does not want to be told."""
+    """The default callback: it does nothing."""
 
 
 class Assigner(ABC):
-    """One consumer of a registry; ``held`` is what it may work on."""
+    """One consumer of a registry.  ``held`` are the partitions that it may work on."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class Assigner(ABC):
         self.registry = registry
         self.consumer = consumer
         self.held: dict[int, Holding] = {}
-        #: Which of the partitions that are to go can go now; it is asked again at each check-in.
+        #: Of the partitions to give back: returns those that can go now.  Asked at each check-in.
         self.may_go: Callable[[Sequence[int]], Sequence[int]] = list
         self._weight = weight
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
 
     def join(self) -> None:
-        """Become a live consumer; DuplicateSession when the id is running."""
+        """Become a live consumer.  Raises DuplicateSession when a run with this id is alive."""
         self.registry.register(self.consumer, self._weight)
 
     def check_in(self) -> None:
-        """Stay alive, give back what others are to have, then take what is one's own.
+        """Stay alive, give back what others should have, then take this consumer's share.
 
         A consumer whose registration has ended joins again, and has lost what it held.
         """
@@ -79,7 +79,7 @@ class Assigner(ABC):
         self._take(acquire, snapshot)
 
     def give_back(self, partition_id: int, lease_epoch: int) -> None:
-        """Give back one lease, if it is still that one."""
+        """Give back one lease, if it is still held under the same lease_epoch."""
         held = self.held.get(partition_id)
         if held is not None and held.lease_epoch == lease_epoch:
             self._give_back([partition_id])
@@ -104,7 +104,7 @@ class Assigner(ABC):
 
     @abstractmethod
     def _moves(self, snapshot: Snapshot) -> Moves:
-        """What to give back and what to take, now."""
+        """Which partitions to give back and which to take, now."""
 
     def _forget_lost(self, snapshot: Snapshot) -> None:
         for partition_id, held in list(self.held.items()):
@@ -134,16 +134,16 @@ class Assigner(ABC):
             self._on_assigned(taken)
 
     def _to_hold(self, wanted: Sequence[int], snapshot: Snapshot) -> Moves:
-        """The moves towards exactly these partitions; what another still holds has to wait."""
+        """The moves towards exactly these partitions.  Those that another holds have to wait."""
         free = [each for each in wanted if not snapshot.partitions[each].live]
         return [each for each in self.held if each not in wanted], free
 
 
 class WorkStealing(Assigner):
-    """Fair shares by weight; who has too much gives back while somebody is short.
+    """Fair shares by weight.  A consumer with too much gives back while another has too little.
 
-    ``backlogs`` answers how many events wait on each partition: those without any are not leased.
-    Without it every partition is.
+    ``backlogs`` returns how many events wait on each partition: partitions without any are not
+    leased.  Without ``backlogs``, every partition is leased.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class WorkStealing(Assigner):
         holders = {
             each.partition_id: each.holder if each.live else None
             for each in snapshot.partitions.values()
-            # Whose lease is kept a while only its holder knows, so it counts while it is held.
+            # Only the holder knows which idle leases it keeps, so a held partition counts.
             if each.partition_id not in cold and (each.live or backlogs.get(each.partition_id, 0))
         }
         shares = fair_share.quotas(snapshot.consumers, len(holders))
@@ -181,7 +181,7 @@ class WorkStealing(Assigner):
         return [*cold, *surplus], wanted
 
     def _cold(self, backlogs: Mapping[int, int]) -> list[int]:
-        """What is held and had no events for a while."""
+        """The held partitions that had no events for a while."""
         now = self._clock()
         self._busy_at = {
             partition_id: now
@@ -193,7 +193,7 @@ class WorkStealing(Assigner):
 
 
 class Coordinated(Assigner):
-    """One leader decides for all, moving as little as it can; his term fences what he writes."""
+    """One leader decides for all and moves as little as it can.  Its term fences what it writes."""
 
     def _moves(self, snapshot: Snapshot) -> Moves:
         term = self.registry.lead(self.consumer)
@@ -218,12 +218,12 @@ class Coordinated(Assigner):
             try:
                 self.registry.assign(self.consumer, term, better)
             except StaleLease:
-                return snapshot.assignment.holders  # another leads by now
+                return snapshot.assignment.holders  # another consumer leads by now
         return better
 
 
 class Pinned(Assigner):
-    """Consumer number ``place`` (from 0) of ``places``; the partitions of the others are theirs."""
+    """Consumer number ``place`` (from 0) of ``places``.  It never takes a partition of another."""
 
     def __init__(
         self,

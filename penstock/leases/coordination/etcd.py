@@ -2,10 +2,10 @@
 
 The keys of a subscription, below ``<prefix>/<subscription>/``:
 
-- ``consumers/<name>``: "session weight", and ``alive/<session>``: both are gone with the
-  consumer's own etcd lease;
-- ``leases/<partition>``: "epoch", or "epoch session consumer" while somebody holds it;
-- ``positions/<partition>``: a text of one length, so that etcd itself can compare two;
+- ``consumers/<name>``: "session weight", and ``alive/<session>``: etcd deletes both when
+  the consumer's own etcd lease ends;
+- ``leases/<partition>``: "epoch", or "epoch session consumer" while a consumer holds it;
+- ``positions/<partition>``: a text of fixed length, so that etcd itself can compare two;
 - ``leader``: "term session consumer"; ``assignment``: what the leader has decided.
 """
 
@@ -128,7 +128,7 @@ class EtcdRegistry(LeaseRegistry):
         alive, look = self._is_alive(session), [_get(key), _get(self._alive_key(session))]
         done, found = self._transaction([_equal(key, str(lease_epoch)), alive], taken, look)
         if not done and (dead := self._last_session(found.get(key), lease_epoch)):
-            # Whoever held it last is dead now; his own next run would have another session.
+            # The last holder is dead now; the next run of that consumer would have another session.
             conditions = [_equal(key, found[key]), _absent(self._alive_key(dead)), alive]
             done, found = self._transaction(conditions, taken, look)
         if done:
@@ -213,7 +213,7 @@ class EtcdRegistry(LeaseRegistry):
         self._etcd.session.close()
 
     def _all(self) -> dict[str, str]:
-        """Every key of the subscription, as of one revision."""
+        """All keys of the subscription, at one revision."""
         with self._reachable():
             return {
                 meta["key"].decode(): value.decode()
@@ -237,7 +237,7 @@ class EtcdRegistry(LeaseRegistry):
         then: list[_Operation],
         otherwise: list[_Operation] | None = None,
     ) -> tuple[bool, dict[str, str]]:
-        """Whether the conditions held, and what was read in the branch that was taken."""
+        """Returns whether the conditions held, and what the branch that was taken has read."""
         request = {"compare": conditions, "success": then, "failure": otherwise or []}
         with self._reachable():
             answer: Any = self._etcd.transaction(request)
@@ -328,7 +328,7 @@ def _client(url: str) -> Etcd3Client:
     try:
         from etcd3gw.client import Etcd3Client
     except ImportError as error:
-        raise MissingExtra("etcd3gw", "etcd3gw") from error
+        raise MissingExtra.of("etcd3gw", "etcd3gw") from error
     parts = urlsplit(url)
     protocol = _PROTOCOLS.get(parts.scheme)
     if protocol is None or not parts.hostname:

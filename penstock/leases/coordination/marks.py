@@ -1,7 +1,7 @@
-"""Telling the database how far a subscription has read whose positions another store keeps.
+"""Copies the positions of a subscription to the database when another store keeps them.
 
-Retention goes by the positions in the database and by nothing else.  While the store, or whoever
-copies, is away, they stand still and nothing is dropped.
+Retention goes by the positions in the database and by nothing else.  While the store or the copying
+process is away, these positions do not move and nothing is dropped.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SECONDS = 10.0
 
 
 def copy_positions(connection: Any, subscription: str, registry: LeaseRegistry) -> int:
-    """Copy every position once, all or none; answers how many have moved.
+    """Copy every position once, all or none.  Returns how many have moved.
 
-    StaleLease when the partitions were given out anew behind the registry's back,
-    BeyondHighWatermark when the log was restored to before a position.
+    Raises StaleLease when the partitions were given out again without the registry, and
+    BeyondHighWatermark when the log was restored to a state before a position.
     """
     holdings = registry.snapshot().partitions.values()
     ((moved,),) = database.call(
@@ -49,7 +49,7 @@ def keep_copying(
     *,
     seconds: float = SECONDS,
 ) -> None:
-    """Copy every so many seconds until ``stop`` is set, and once more then."""
+    """Copy every so many seconds until ``stop`` is set, and once more at the end."""
     connection: Connection | None = None
     stopping = False
     while not stopping:

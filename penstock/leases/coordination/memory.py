@@ -36,7 +36,10 @@ class _Lease:
 
 @dataclass(slots=True)
 class Space:
-    """What several registries of one process share.  ``clock`` is in seconds, or a test's own."""
+    """The data that several registries of one process share.
+
+    ``clock`` is in seconds; a test may give another one.
+    """
 
     lease_seconds: float = 10.0
     clock: Callable[[], float] = time.monotonic
@@ -148,7 +151,7 @@ class MemoryRegistry(LeaseRegistry):
             )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is no connection to close."""
 
     def _deadline(self) -> float:
         return self._space.clock() + self._space.lease_seconds
@@ -181,7 +184,7 @@ class MemoryRegistry(LeaseRegistry):
 
 
 def space_of(name: tuple[str, ...], lease_seconds: float) -> Space:
-    """The space that everyone in this process shares who gives this name."""
+    """The space with this name.  All callers in this process that give the name share it."""
     with _lock:
         return _spaces.setdefault(name, Space(lease_seconds))
 

@@ -16,7 +16,10 @@ _PAUSE_SECONDS = 0.2
 
 
 def move_subscription(url: str, subscription: str, source: str, target: str) -> int:
-    """The same by the URLs of the stores, for a subscription of the database at ``url``."""
+    """Do the same as :func:`move`, by the URLs of the stores.
+
+    The subscription is one of the database at ``url``.
+    """
     with database.connect(url) as connection:
         found = subscriptions.describe_subscription(connection, subscription)
         places = places_of(connection, subscription, found.topics)
@@ -39,12 +42,13 @@ def move_subscription(url: str, subscription: str, source: str, target: str) -> 
 
 
 def move(source: LeaseRegistry, target: LeaseRegistry, *, patience: float = 30.0) -> int:
-    """Carry all positions over; answers how many partitions there are.
+    """Carry all positions over.  Returns how many partitions there are.
 
-    The consumers are stopped before, and configured for the target behind it.  Every lease of the
-    source is taken first, so from then on nobody moves a position there; what somebody alive still
-    holds is waited for, and InvalidArgument when ``patience`` is over: then nothing has changed in
-    the target.  Run it again after whatever cut it off: what the target has reached stays.
+    Stop the consumers before, and configure them for the target afterwards.  This function first
+    takes every lease of the source, so that no consumer moves a position there.  It waits for the
+    leases that live consumers still hold.  When ``patience`` is over it raises InvalidArgument, and
+    nothing has changed in the target.  If it is interrupted, run it again: the positions that the
+    target has reached stay.
     """
     mover = f"move-{uuid.uuid4().hex}"
     source.register(mover)
@@ -62,7 +66,7 @@ def move(source: LeaseRegistry, target: LeaseRegistry, *, patience: float = 30.0
 def _bring_up(
     target: LeaseRegistry, mover: str, positions: dict[int, int], patience: float
 ) -> None:
-    """The target may have kept the subscription before: then it stands behind."""
+    """Bring the target up to the source: it may have older positions of the subscription."""
     target.register(mover)
     try:
         present = _take_all(target, mover, patience).partitions
@@ -75,7 +79,7 @@ def _bring_up(
 
 
 def _take_all(registry: LeaseRegistry, mover: str, patience: float) -> Snapshot:
-    """Hold every partition; answers them as they are then."""
+    """Take every partition.  Returns the partitions as they are then."""
     deadline = time.monotonic() + patience
     while True:
         registry.renew(mover)

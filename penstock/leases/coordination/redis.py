@@ -1,8 +1,8 @@
 """A registry in Redis: each step is one Lua script, lease times are key expiries.
 
-What it needs of the server: one primary that keeps what it has answered (``appendfsync always``,
-no failover to a replica that lags).  A Redis that forgets a write may give a ``lease_epoch`` out
-twice, and no client can notice.
+It needs one primary that keeps every write that it has confirmed: ``appendfsync always``, and no
+failover to a replica that lags.  A Redis that forgets a write may give out a ``lease_epoch`` twice,
+and no client can notice that.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class RedisRegistry(LeaseRegistry):
 
 
 def assignment(plan: str | None) -> Assignment:
-    """A decision as it is stored."""
+    """A leader's decision from its stored text."""
     if plan is None:
         return Assignment()
     stored = json.loads(plan)
@@ -286,9 +286,10 @@ def _client(url: str) -> Redis:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ImportError as error:
-        raise MissingExtra("redis", "redis") from error
+        raise MissingExtra.of("redis", "redis") from error
     try:
-        # A step that was repeated unseen would meet its own traces: the caller repeats it.
+        # The client must not repeat a step by itself: the second run would meet the first one's
+        # changes.  The caller repeats it.
         return redis.Redis.from_url(
             url,
             decode_responses=True,

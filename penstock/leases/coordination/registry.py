@@ -1,10 +1,10 @@
 """The contract of a registry of leases, whichever store keeps it.
 
-A registry belongs to one subscription.  It knows who is alive, who holds which partition under
-which ``lease_epoch``, and how far each partition has been read.  What holds on every store:
+A registry belongs to one subscription.  It knows which consumers are alive, which partitions they
+hold under which ``lease_epoch``, and how far each partition has been read.  On every store:
 
 - a partition has one holder per ``lease_epoch``, and a live holder's lease is never taken;
-- ``lease_epoch`` grows with every claim, and is handed out with the lease: it is never read again
+- ``lease_epoch`` grows with every claim, and comes with the lease: it is never read again
   for a write;
 - a position is written by the live holder of the present ``lease_epoch``, and only forward;
 - the store itself decides each of these, in one atomic step, and measures lease times by its own
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 LOWEST_WEIGHT, HIGHEST_WEIGHT = 0.001, 1000.0
-#: Positions end where sequences end, and have one length as text: stores compare texts exactly.
+#: The largest position is the largest sequence.  As text, positions have a fixed length: stores
+#: compare texts exactly.
 HIGHEST_POSITION = 10**18
 DIGITS = 19
 
@@ -42,8 +43,8 @@ DIGITS = 19
 class Holding:
     """One partition: who holds it, and how far it has been read.
 
-    ``holder`` is who claimed it last and has not given it back; it is ``live`` while the holder's
-    registration stands.
+    ``holder`` is the consumer that claimed it last and has not given it back.  The holding is
+    ``live`` while the holder is registered.
     """
 
     partition_id: int
@@ -55,7 +56,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What an elected leader has decided: which consumer is to hold which partition."""
+    """The decision of an elected leader: which consumer should hold which partition."""
 
     term: int = 0
     holders: Mapping[int, str] = field(default_factory=dict)
@@ -71,10 +72,10 @@ class Snapshot:
 
 
 class LeaseRegistry(ABC):
-    """Who is alive and who holds what, for one subscription.
+    """Which consumers of one subscription are alive, and what each holds.
 
-    An object remembers the sessions of the consumers that were registered through it; it may be
-    used by several threads.
+    An object remembers the sessions of the consumers that were registered through it.  Several
+    threads may use it.
     """
 
     def __init__(self) -> None:
@@ -93,13 +94,13 @@ class LeaseRegistry(ABC):
 
     @abstractmethod
     def initialize(self, positions: Mapping[int, int], *, lease_epoch: int = 0) -> int:
-        """Make the partitions known that are not yet; answers how many.  The others stay.
+        """Add the partitions that the registry does not know.  Returns how many.  The others stay.
 
         ``lease_epoch`` is the last one that an earlier registry has given out.
         """
 
     def register(self, consumer: str, weight: float = 1.0) -> None:
-        """Become a live consumer.  DuplicateSession while another run of this id is alive."""
+        """Become a live consumer.  Raises DuplicateSession if a run of this id is alive."""
         session = uuid.uuid4().hex
         self._register(
             validation.name(consumer, "consumer"), session, require_weight(consumer, weight)
@@ -108,25 +109,26 @@ class LeaseRegistry(ABC):
 
     @abstractmethod
     def deregister(self, consumer: str) -> None:
-        """End a registration and give back what it holds; no error when it has ended already."""
+        """End a registration and give back what it holds.  No error when it has already ended."""
 
     @abstractmethod
     def renew(self, consumer: str) -> None:
-        """Live on for a lease time.  UnknownConsumer when it is too late: register again."""
+        """Stay alive for a lease time.  Raises UnknownConsumer when too late: then register."""
 
     @abstractmethod
     def claim(self, partition_id: int, consumer: str, lease_epoch: int) -> Holding | None:
-        """Take a partition that nobody alive holds; ``lease_epoch`` is the one that was seen.
+        """Take a partition without a live holder.  ``lease_epoch`` is the one that was seen.
 
-        None when another was faster.  UnknownConsumer when the claimer is not alive himself.
+        Returns None when another consumer was faster.  Raises UnknownConsumer when the claiming
+        consumer is not alive.
         """
 
     @abstractmethod
     def release(self, partition_id: int, consumer: str, lease_epoch: int) -> bool:
-        """Give a lease back; False, and nothing changes, when it is no longer held."""
+        """Give a lease back.  Returns False, and changes nothing, when it is no longer held."""
 
     def release_all(self, consumer: str) -> int:
-        """Give everything back; answers how many were held."""
+        """Give every lease back.  Returns how many were held."""
         held = self.owned_by(consumer)
         return sum(self.release(each.partition_id, consumer, each.lease_epoch) for each in held)
 
@@ -134,23 +136,23 @@ class LeaseRegistry(ABC):
     def update_position(
         self, partition_id: int, consumer: str, position: int, lease_epoch: int
     ) -> None:
-        """Move a position forward.  StaleLease or BackwardCommit, and nothing changes."""
+        """Move a position forward, or change nothing and raise StaleLease or BackwardCommit."""
 
     @abstractmethod
     def lead(self, consumer: str) -> int | None:
-        """The term of a consumer that leads, or leads from now on; None when another one does."""
+        """Lead, or go on leading.  Returns the term, or None when another consumer leads."""
 
     @abstractmethod
     def assign(self, consumer: str, term: int, holders: Mapping[int, str]) -> None:
-        """Write down the leader's decision.  StaleLease when the term is over."""
+        """Store the leader's decision.  Raises StaleLease when the term is over."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """Everything, as of one moment."""
+        """The whole state, at one moment."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give up connections; registrations stay until they are not renewed."""
+        """Close the connections.  Registrations stay until they expire."""
 
     def active_consumers(self) -> Mapping[str, float]:
         """Live consumers with their weights."""
@@ -161,11 +163,11 @@ class LeaseRegistry(ABC):
         return self._where(lambda each: each.live and each.holder == consumer)
 
     def unowned(self) -> list[Holding]:
-        """What was given back, or never held."""
+        """The partitions that were given back, or never held."""
         return self._where(lambda each: each.holder is None)
 
     def expired(self) -> list[Holding]:
-        """What a consumer held when he died: free to be claimed."""
+        """The partitions of consumers that died: any live consumer may claim them."""
         return self._where(lambda each: each.holder is not None and not each.live)
 
     def position(self, partition_id: int) -> int:
@@ -196,7 +198,7 @@ class LeaseRegistry(ABC):
     def _refused(
         self, partition_id: int, consumer: str, position: int, lease_epoch: int
     ) -> StaleLease | BackwardCommit:
-        """Why a store did not take a position."""
+        """The error that says why a store did not take a position."""
         present = self._known(self.snapshot(), partition_id)
         held = (present.holder, present.live, present.lease_epoch) == (consumer, True, lease_epoch)
         if held and position <= present.position:
@@ -209,14 +211,14 @@ class LeaseRegistry(ABC):
 
 
 def require_position(position: int) -> int:
-    """A position that every store can keep."""
+    """Refuse a position that some store cannot keep."""
     if not 0 <= position <= HIGHEST_POSITION:
         raise InvalidArgument(f"the position {position!r}", hint="give a sequence, or 0")
     return position
 
 
 def require_weight(consumer: str, weight: float) -> float:
-    """A weight that can be shared by."""
+    """Refuse a weight that shares cannot be computed with."""
     if not (math.isfinite(weight) and LOWEST_WEIGHT <= weight <= HIGHEST_WEIGHT):
         raise InvalidArgument(
             f"consumer {consumer!r} has the weight {weight}",

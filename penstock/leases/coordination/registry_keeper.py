@@ -1,7 +1,8 @@
-"""Leases and positions of a consumer in a store beside the database: etcd, Redis, or memory.
+"""Keeps the leases and positions of a consumer in a store other than the database.
 
-One thread renews and checks in with the store.  Another one looks into the database: for new
-partitions, for a pause or a seek, and to copy the positions there, which is what retention goes by.
+The store is etcd, Redis or memory.  One thread renews and checks in with the store.  Another thread
+looks into the database for new partitions, a pause or a seek.  It also copies the positions there,
+because retention goes by them.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STORES = ("etcd", "etcds", "redis", "rediss", "memory")
-#: Between two looks into the database: a mark is to lag by less than marks.SECONDS.
+#: Time between two looks into the database: a mark has to lag by less than marks.SECONDS.
 LOOK_SECONDS = SECONDS / 2
-#: Between two check-ins that somebody is in a hurry for.
+#: Time between two check-ins that were asked for early.
 HURRY_SECONDS = 0.05
 
 
 class Place(NamedTuple):
-    """What the database says of a partition."""
+    """What the database knows of a partition."""
 
     topic: str
     partition: int
@@ -90,7 +91,7 @@ class RegistryKeeper(Keeper):
         super().__init__(url, subscription, consumer, clock)
         self._coordination = coordination
         self._make_assigner = _assigner(assign, weight)
-        #: Guards the assigner, also while the store is asked; ``_lock`` what the loop sees.
+        #: Guards the assigner, also during calls to the store.  ``_lock`` guards the loop's view.
         self._office = threading.Lock()
         self._asked_back: set[tuple[int, int]] = set()
         self._places: dict[int, Place] = {}
@@ -103,7 +104,7 @@ class RegistryKeeper(Keeper):
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> RegistryKeeper:
-        """What is wrong shows here, before anything has changed in the store or the database."""
+        """Raises what is wrong here, before anything has changed in the store or the database."""
         self._ended.clear()
         self._refused, self._places = None, {}
         with database.connect(self.url) as connection:
@@ -174,7 +175,7 @@ class RegistryKeeper(Keeper):
         max_events: int,
         max_each: int | None = None,
     ) -> list[tuple[Lease, list[Event]]]:
-        """LogBehind, and nothing is read, where the log is not the one of the positions."""
+        """Raises LogBehind, and reads nothing, when the log is not the one of the positions."""
         if self._refused is not None:
             raise self._refused
         if self._paused:
@@ -189,7 +190,7 @@ class RegistryKeeper(Keeper):
         polled: list[tuple[Lease, list[Event]]] = []
         left = max_events
         for lease in leases:
-            # Not there: the topic has got another name, which the next look finds out.
+            # Not there: the topic has a new name, which the next look finds.
             end, history = ends.get(lease.partition_id, (lease.position, lease.history))
             _require_log(lease, end, history)
             if left > 0 and end > lease.position:
@@ -205,7 +206,7 @@ class RegistryKeeper(Keeper):
         wanted: Sequence[tuple[Lease, int]],
         after: Sequence[int],
     ) -> None:
-        """One after the other: those before one that is refused stay, and are not said again."""
+        """Commit one after the other.  When one is refused, those before it stay committed."""
         for lease, position in wanted:
             with self._lock:
                 held = self._leases.get(lease.partition_id)
@@ -235,7 +236,7 @@ class RegistryKeeper(Keeper):
     # -- the store ------------------------------------------------------------------------------
 
     def _ask_back(self, partition_ids: Sequence[int]) -> list[int]:
-        """The loop gives them back when nothing of them is in hand."""
+        """Ask the loop to give them back, which it does when nothing of them is in hand."""
         self._asked_back |= {
             (each, self._assigner.held[each].lease_epoch) for each in partition_ids
         }
@@ -245,7 +246,7 @@ class RegistryKeeper(Keeper):
         with self._office:
             begun = self._clock()
             self._assigner.check_in()
-            # What was asked back stays so: the loop has dropped what it had read of it.
+            # A lease that was asked back stays so: the loop has dropped its events.
             self._asked_back &= {
                 (each, lease.lease_epoch) for each, lease in self._assigner.held.items()
             }
@@ -268,13 +269,13 @@ class RegistryKeeper(Keeper):
             lease_epoch=held.lease_epoch,
             state="RELEASING" if is_asked_back else "ACTIVE",
             position=held.position,
-            # A restore behind the claim shows at the next poll.
+            # A restore after the claim shows at the next poll.
             history=known.history if known is not None else place.history,
         )
         return self._newest(claimed)
 
     def _renew(self) -> None:
-        """In a thread of its own, so that neither a handler nor the database delays a renewal."""
+        """Run in a separate thread, so that no handler and no database delays a renewal."""
         failures, pause = 0, self.member.heartbeat_seconds
         while not self._ended.is_set():
             if self._hurry.wait(pause) and not self._ended.wait(HURRY_SECONDS):
@@ -301,7 +302,7 @@ class RegistryKeeper(Keeper):
             try:
                 connection = connection or database.connect(self.url)
                 self._look(connection)
-                # One of them is enough: a leader is elected by the store, however they share.
+                # One consumer copies: the leader that the store elects, with any assigner.
                 if self._registry.lead(self.consumer) is not None:
                     copy_positions(connection, self.subscription, self._registry)
             except Exception as error:
@@ -315,7 +316,7 @@ class RegistryKeeper(Keeper):
             connection.close()
 
     def _require_free(self, connection: Connection) -> None:
-        """Nobody works on it in the database, and no key of it waits there."""
+        """Refuse a subscription that has live consumers in the database."""
         members = subscriptions.members(connection, self.subscription)
         live = sorted(each.consumer for each in members if each.live)
         if live:
@@ -326,7 +327,7 @@ class RegistryKeeper(Keeper):
             )
 
     def _look(self, connection: Connection) -> None:
-        """What the subscription reads; PositionsElsewhere when it goes on without the store."""
+        """Read the subscription's partitions.  Raises PositionsElsewhere when it left the store."""
         self._require_free(connection)
         found = subscriptions.describe_subscription(connection, self.subscription)
         places = places_of(connection, self.subscription, found.topics)
@@ -362,7 +363,7 @@ def places_of(connection: Connection, subscription: str, topics: Sequence[str]) 
 def require_nothing_parked(
     connection: Connection, subscription: str, places: dict[int, Place]
 ) -> None:
-    """Events behind a parked key would be handled before it."""
+    """Refuse parked keys: later events of a key would be handled before the parked ones."""
     leases = [
         Lease(each.topic, each.partition, partition_id, 0, "AVAILABLE", 0, each.history)
         for partition_id, each in places.items()
@@ -376,7 +377,7 @@ def require_nothing_parked(
 
 
 def _require_ahead(snapshot: Snapshot, places: dict[int, Place], subscription: str) -> None:
-    """The database follows the store; ahead of it, somebody read or sought there."""
+    """Refuse a database ahead of the store: it follows, unless somebody read or sought there."""
     for partition_id, place in places.items():
         held = snapshot.partitions.get(partition_id)
         if held is not None and (

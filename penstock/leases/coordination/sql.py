@@ -1,7 +1,7 @@
 """The registry in the subscription's own database: the leases and positions of every consumer.
 
-These are the rows that :class:`penstock.Consumer` works with, by the same functions; its lease
-time is the subscription's own.
+:class:`penstock.Consumer` works with the same rows, through the same functions.  The lease time is
+the subscription's own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class SqlRegistry(LeaseRegistry):
     """The registry of a subscription that exists in the database at ``url``.
 
-    Its calls are transactions of their own, one at a time; a connection that was lost is replaced
-    at the next call.
+    Each call is a separate transaction, one at a time.  A lost connection is replaced at the next
+    call.
     """
 
     def __init__(self, url: str, subscription: str) -> None:
@@ -45,7 +45,7 @@ class SqlRegistry(LeaseRegistry):
         self._connection: Connection | None = database.connect(url)
 
     def initialize(self, positions: Mapping[int, int], *, lease_epoch: int = 0) -> int:
-        """The partitions are those of the subscription's topics: 0, or InvalidArgument."""
+        """Refuse unknown partitions, and return 0: the subscription's topics define them."""
         snapshot = self.snapshot()
         for partition_id in positions:
             if partition_id not in snapshot.partitions:
@@ -67,7 +67,7 @@ class SqlRegistry(LeaseRegistry):
 
     def renew(self, consumer: str) -> None:
         if consumer not in self.active_consumers():
-            # Until somebody collects him, a heartbeat would bring him back to life.
+            # Until a check-in collects the dead consumer, a heartbeat would bring it back.
             raise unknown(consumer)
         self._call("heartbeat", **self._member(consumer))
 

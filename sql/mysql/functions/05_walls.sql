@@ -1,18 +1,18 @@
 -- name: user_part
--- The name in an account, which has its host behind the last @.
+-- The user name in an account: all that comes before the last @. The host comes after it.
 CREATE FUNCTION user_part(account VARCHAR(400)) RETURNS VARCHAR(400)
 DETERMINISTIC NO SQL
 RETURN LEFT(account, CHAR_LENGTH(account) - CHAR_LENGTH(SUBSTRING_INDEX(account, '@', -1)) - 1);
 
 -- name: roles_of_caller
--- The roles that the login is in, also through other roles and whether or not they are active, as a JSON array. None
--- where the owner of the procedures may not read the server's table of them: then nobody has more than was given to his
--- own name. On MariaDB they are those that refresh_roles has seen last. Role by role, not by a query that recurs or
--- aggregates: where those end is a setting of the session.
+-- The roles that the login is in, as a JSON array: also through other roles, and whether or not they are active. The
+-- array is empty where the owner of the procedures may not read the server's table of roles: then only rights that
+-- were given to the login by name count. On MariaDB they are the roles that refresh_roles has seen last. It goes role
+-- by role, because settings of the session limit queries that recur or aggregate.
 CREATE FUNCTION roles_of_caller() RETURNS LONGTEXT
 READS SQL DATA
 BEGIN
-    -- Here CURRENT_USER() is the owner, CURRENT_ROLE() nobody's, and SESSION_USER() not the same on both engines.
+    -- Here CURRENT_USER() is the owner, CURRENT_ROLE() is empty, and SESSION_USER() differs between the engines.
     DECLARE holder VARCHAR(400) DEFAULT user_part(USER());
     DECLARE found VARCHAR(400);
     DECLARE roles LONGTEXT DEFAULT '[]';
@@ -40,9 +40,9 @@ BEGIN
 END;
 
 -- name: passes_walls
--- Whether the login, which is in these roles, may do something ('grant' is to give rights) in every
--- namespace: the owner of the procedures, by name, a member of the operator role where that was installed,
--- and for rights of the installer role.
+-- Whether the login, which is in these roles, may do something in every namespace ('grant' means to give rights). The
+-- owner of the procedures may, by name, and so may a member of the operator role where it was installed. To give
+-- rights, a member of the installer role may too.
 CREATE FUNCTION passes_walls(verb VARCHAR(20), roles LONGTEXT) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
@@ -58,8 +58,8 @@ BEGIN
 END;
 
 -- name: namespaces_above
--- A namespace and all that it lies in, as a JSON array. Step by step: where a recursive query ends is a setting of the
--- session on MariaDB, and a right that was given above that would not count.
+-- A namespace and all namespaces above it, as a JSON array. It climbs step by step: on MariaDB a setting of the
+-- session limits how deep a recursive query goes, and a right given above that would not count.
 CREATE FUNCTION namespaces_above(of_namespace BIGINT) RETURNS LONGTEXT
 READS SQL DATA
 BEGIN
@@ -75,9 +75,9 @@ END;
 
 -- name: has_right
 -- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
--- is there ('any'). True where rights are not asked for. Who may operate may all of it, and who may consume may
--- read. Every query here names the columns it needs: a temporary table that a session has put in the way of one
--- of ours is an error, never an answer.
+-- exists ('any'). Always true in a namespace that is not restricted. The right to operate includes all of these, and
+-- the right to consume includes reading. Every query here names the columns that it needs. If a session has made a
+-- temporary table with the name of one of our tables, the query fails instead of reading it.
 CREATE FUNCTION has_right(of_namespace BIGINT, verb VARCHAR(20)) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
@@ -106,7 +106,8 @@ BEGIN
 END;
 
 -- name: reads_hidden
--- Whether a subscription reads a topic that the login may not consume: then the subscription is hidden from it too.
+-- Whether a subscription reads a topic that the login may not consume: then the subscription is hidden from that
+-- login too.
 CREATE FUNCTION reads_hidden(of_subscription BIGINT) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
@@ -118,8 +119,8 @@ BEGIN
 END;
 
 -- name: find_restricted
--- Whether rights are asked for in a namespace: somebody holds one on it or above it. By locking reads, because the
--- caller holds the tree of names, and a snapshot may be older than that.
+-- Whether a namespace is restricted: a right was given on it or on a namespace above it. It uses locking reads: the
+-- caller has locked the tree of names, and its snapshot may be older than that lock.
 CREATE PROCEDURE find_restricted(of_namespace BIGINT, OUT is_restricted BOOLEAN)
 BEGIN
     DECLARE here BIGINT DEFAULT of_namespace;

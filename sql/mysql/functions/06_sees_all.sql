@@ -1,5 +1,5 @@
 -- name: sees_all
--- Whether figures over the whole log are the login's business: it passes the walls, or there are none.
+-- Whether the login may see figures over the whole log: it passes the walls, or there are no walls.
 CREATE FUNCTION sees_all() RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
@@ -9,8 +9,8 @@ BEGIN
 END;
 
 -- name: reads_unseen
--- Whether a subscription reads a topic that the login may not read: then its name
--- and its consumers are not its business.
+-- Whether a subscription reads a topic that the login may not read: then the login sees neither the
+-- subscription's name nor its consumers.
 CREATE FUNCTION reads_unseen(of_subscription BIGINT) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN

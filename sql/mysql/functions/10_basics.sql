@@ -1,6 +1,6 @@
 -- name: refuse
 -- Raises one of Penstock's errors: SQLSTATE of class PS, number 31000 and more, and what was wrong in at most 128
--- characters. What to do the programs add: the database has no place for it.
+-- characters. The programs add what to do, because an error of these databases has no field for it.
 CREATE PROCEDURE refuse(code CHAR(5), problem TEXT)
 BEGIN
     DECLARE number INT DEFAULT 31000 + CAST(SUBSTR(code, 3) AS UNSIGNED);
@@ -41,15 +41,15 @@ BEGIN
 END;
 
 -- name: begin_call
--- Opens a procedure that changes something: the first thing that it does. A procedure is not atomic by itself:
--- where the connection commits every statement it would be torn, so that is refused (PS018). undo_call goes back to
--- the savepoint penstock_call. The savepoint penstock_open says that a call is under way: end_call and undo_call
--- take it away, and so does a ROLLBACK, also one to a savepoint in front of the call. No handler runs when a
--- statement is killed (KILL QUERY, a time limit): then it stays, and what is done next in that transaction is
--- refused (PS023). A session that says itself which id comes next, or in which steps, is refused too (PS006): the
--- counters are everybody's, and whoever takes one to its end stops the log for all. So is one that says itself what
--- time it is: events, deadlines and repairs go by the clock of the server. Levels of isolation and settings that
--- are refused: see refuse_serializable.
+-- Opens a procedure that changes something. The procedure calls it first. A procedure is not atomic by itself. On a
+-- connection that commits every statement it could be applied in part, so that is refused (PS018). undo_call goes
+-- back to the savepoint penstock_call. The savepoint penstock_open says that a call is under way. end_call and
+-- undo_call remove it, and so does a ROLLBACK, also one to a savepoint from before the call. No handler runs when a
+-- statement is killed (KILL QUERY, a time limit): then penstock_open stays, and the next call in that transaction is
+-- refused (PS023). A session that sets the next id or the step between ids is refused too (PS006): all sessions share
+-- the counters, and one that is used up stops the log for all. So is a session that sets its own time: events,
+-- deadlines and repairs use the server's clock. For the isolation levels and settings that are refused, see
+-- refuse_serializable.
 CREATE PROCEDURE begin_call(what VARCHAR(100))
 BEGIN
     DECLARE is_torn BOOLEAN DEFAULT TRUE;
@@ -60,7 +60,8 @@ BEGIN
         RELEASE SAVEPOINT penstock_open;
     END;
     IF is_torn THEN
-        -- Set again, for the calls after this one. Without penstock_call: only the caller knows what he has done since.
+        -- Set again, for the calls after this one. penstock_call is not set: only the caller knows what it has done
+        -- since.
         SAVEPOINT penstock_open;
         CALL refuse('PS023',
                     CONCAT('a call before ', what, ' was interrupted in this transaction, and is done in part'));
@@ -73,23 +74,24 @@ BEGIN
     CALL refuse_serializable(what);
     SAVEPOINT penstock_open;
     SAVEPOINT penstock_call;
-    -- Outside of a transaction the savepoint is gone already.
+    -- Outside a transaction the savepoint is gone already.
     ROLLBACK TO SAVEPOINT penstock_call;
 END;
 
 -- name: end_call
--- Closes what begin_call has opened: the last thing that a procedure does, behind its result too. Whoever is told of an
--- error either finds everything undone or is refused from then on; except by a kill that comes after this, which
--- reports 1317 for a call that is complete. So after 1317 nothing is known, and the caller has to ROLLBACK.
--- penstock_call goes with it, or the undo of a later call that fails before it has begun would take this one back.
+-- Closes what begin_call has opened. The procedure calls it last, after its result. A caller that gets an error
+-- either finds everything undone or has its next calls refused. The one exception is a kill that comes after
+-- end_call: it reports 1317 for a call that is complete. So after 1317 the outcome is unknown, and the caller has to
+-- ROLLBACK. end_call removes penstock_call too. Otherwise, if a later call failed before it had begun, its undo would
+-- take this call back.
 CREATE PROCEDURE end_call()
 BEGIN
     RELEASE SAVEPOINT penstock_open;
 END;
 
 -- name: undo_call
--- Takes back what a failed procedure has done, and nothing of what the caller did before it. A deadlock has taken back
--- everything, the savepoint too.
+-- Undoes what a failed procedure has done, and nothing that the caller did before it. After a deadlock the server has
+-- already rolled back everything, the savepoint too.
 CREATE PROCEDURE undo_call()
 BEGIN
     DECLARE EXIT HANDLER FOR 1305 BEGIN END;
@@ -98,11 +100,11 @@ BEGIN
 END;
 
 -- name: refuse_serializable
--- Refuses a session whose isolation is neither READ COMMITTED nor REPEATABLE READ (PS018): at SERIALIZABLE a query
--- locks what it reads to the end of the transaction, and the sequencer and everybody's publishers would wait for it; at
--- READ UNCOMMITTED a reader sees the pass that may yet be rolled back. Every procedure that a role may call asks this,
--- or begin_call. What SET TRANSACTION without SESSION says of one transaction no procedure can see. Also refuses
--- settings that reach into a procedure (PS006), see refuse_settings.
+-- Refuses a session whose isolation is neither READ COMMITTED nor REPEATABLE READ (PS018). At SERIALIZABLE a query
+-- locks what it reads to the end of the transaction, and the sequencer and all publishers would wait for it. At READ
+-- UNCOMMITTED a reader sees a pass that may still be rolled back. Every procedure that a role may call calls this, or
+-- begin_call. A procedure cannot see what SET TRANSACTION without SESSION has set for one transaction. This also
+-- refuses settings that change what a procedure does (PS006): see refuse_settings.
 CREATE PROCEDURE refuse_serializable(what VARCHAR(100))
 NO SQL
 BEGIN
@@ -123,13 +125,13 @@ BEGIN
 END;
 
 -- name: refuse_settings
--- Names the setting for which refuse_serializable refuses a session (PS006). Where a query is too large, or recurs or
--- needs a temporary table at all, an error that only the look at rights gives would tell a hidden topic from a missing
--- one. Without unique_checks and foreign_key_checks MariaDB locks an empty table whole for its first insert: one
--- publisher would stop all. Without foreign_key_checks what a consumer leaves stays, sql_auto_is_null and
--- max_sort_length change what a query finds, and a procedure whose warnings are not kept does not notice that it found
--- nothing. default_regex_flags of MariaDB gives every pattern another meaning: names with control characters and
--- headers that are no JSON object got in.
+-- Names the setting for which refuse_serializable refuses a session (PS006). Some settings limit the size of a query,
+-- its recursion or its temporary tables. Only the check of rights would fail at such a limit, and that error would
+-- tell a hidden topic from a missing one. Without unique_checks and foreign_key_checks MariaDB locks the whole of an
+-- empty table for its first insert, so that one publisher would stop all others. Without foreign_key_checks the rows
+-- of a consumer that leaves would stay. sql_auto_is_null and max_sort_length change what a query finds. A procedure
+-- whose warnings are not kept does not notice that it found nothing. default_regex_flags of MariaDB gives every
+-- pattern another meaning: names with control characters and headers that are not a JSON object would be let in.
 CREATE PROCEDURE refuse_settings(what VARCHAR(100))
 NO SQL
 BEGIN
@@ -147,8 +149,8 @@ BEGIN
 END;
 
 -- name: require_read_committed
--- Refuses other isolation levels (PS018): their locks reach into gaps, and a snapshot that is older than a
--- lock does not see what the lock protects.
+-- Refuses other isolation levels (PS018): they also lock gaps between rows, and a snapshot that is older than a lock
+-- does not see what the lock protects.
 CREATE PROCEDURE require_read_committed(what VARCHAR(100))
 BEGIN
     DECLARE level VARCHAR(40);
@@ -160,7 +162,8 @@ BEGIN
 END;
 
 -- name: partition_of
--- The partition of a key: the same on every engine and in Python. Stored events keep what they were given.
+-- The partition of a key: the same on every engine and in Python. Stored events keep the partition that they were
+-- given.
 CREATE PROCEDURE partition_of(`key` LONGTEXT, partitions INT)
 NO SQL
 BEGIN
@@ -168,7 +171,8 @@ BEGIN
 END;
 
 -- name: topic_lookup
--- What a publisher needs to know of a topic; no row when there is none, or none that it may publish to.
+-- What a publisher needs to know of a topic; no row when the topic does not exist or the login may not
+-- publish to it.
 CREATE PROCEDURE topic_lookup(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
@@ -180,7 +184,7 @@ BEGIN
 END;
 
 -- name: refuse_topic
--- Says that there is no such topic (PS002): in the same words whether it is missing or hidden.
+-- Raises the error that there is no such topic (PS002), in the same words whether it is missing or hidden.
 CREATE PROCEDURE refuse_topic(topic LONGTEXT)
 NO SQL
 BEGIN
@@ -189,7 +193,7 @@ END;
 
 -- name: require_right
 -- Refuses a topic in whose namespace the login does not hold a right (see has_right); raises PS002. To be called for
--- restricted topics only: whatever mentions has_right makes the server open the tables of rights.
+-- restricted topics only: any statement that mentions has_right makes the server open the tables of rights.
 CREATE PROCEDURE require_right(topic LONGTEXT, of_namespace BIGINT, verb VARCHAR(20))
 READS SQL DATA
 BEGIN
@@ -226,7 +230,7 @@ BEGIN
 END;
 
 -- name: find_partition
--- The id of a partition of a topic that the login may read; raises PS002 or PS005.
+-- The id of a partition of a topic that the login may read. Raises PS002 or PS005.
 CREATE PROCEDURE find_partition(topic VARCHAR(4000), number INT, OUT partition_id BIGINT)
 READS SQL DATA
 BEGIN

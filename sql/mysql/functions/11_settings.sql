@@ -1,5 +1,5 @@
 -- name: find_setting
--- What was set for the whole log, else the default. Raises PS006.
+-- The value that was set for the whole log, else the default. Raises PS006.
 CREATE PROCEDURE find_setting(of_name VARCHAR(100), OUT found DOUBLE)
 READS SQL DATA
 BEGIN
@@ -16,7 +16,7 @@ BEGIN
 END;
 
 -- name: setting
--- The value of a setting: what was set, else its default. Raises PS006.
+-- The value of a setting: the one that was set, else the default. Raises PS006.
 CREATE PROCEDURE setting(name VARCHAR(100))
 READS SQL DATA
 BEGIN
@@ -27,7 +27,7 @@ BEGIN
 END;
 
 -- name: set_setting
--- Sets a value for the whole log; NULL takes it back to the default. Raises PS006, PS018.
+-- Sets a value for the whole log; NULL restores the default. Raises PS006, PS018.
 CREATE PROCEDURE set_setting(name VARCHAR(100), value DOUBLE)
 BEGIN
     DECLARE preset DOUBLE;
@@ -52,7 +52,7 @@ BEGIN
 END;
 
 -- name: settings_of
--- Every setting: its value, its default, and who set it when.
+-- Every setting: its value, its default, and who set it and when.
 CREATE PROCEDURE settings_of()
 READS SQL DATA
 BEGIN

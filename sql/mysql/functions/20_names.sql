@@ -1,6 +1,6 @@
 -- name: require_name
--- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. Blanks and control characters are
--- those of Unicode, spelled out, so that every engine and Python draw the same line.
+-- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. The blanks and control
+-- characters of Unicode are listed one by one, so that every engine and Python refuse the same ones.
 CREATE PROCEDURE require_name(name LONGTEXT, what VARCHAR(40))
 NO SQL
 BEGIN
@@ -17,7 +17,7 @@ BEGIN
 END;
 
 -- name: require_path
--- Checks a path of names, of a namespace (what it is) or a topic; raises PS030 to PS034.
+-- Checks the path of a namespace or of a topic (what says which); raises PS030 to PS034.
 CREATE PROCEDURE require_path(path LONGTEXT, what VARCHAR(40), longest INT)
 NO SQL
 BEGIN
@@ -50,7 +50,7 @@ BEGIN
 END;
 
 -- name: split_path
--- What stands before the last / of a path, empty when there is none, and what stands behind it.
+-- The part of a path before the last /, empty when there is none, and the part after it.
 CREATE PROCEDURE split_path(path LONGTEXT, OUT parent LONGTEXT, OUT name LONGTEXT)
 NO SQL
 BEGIN
@@ -59,9 +59,9 @@ BEGIN
 END;
 
 -- name: lock_names
--- Locks the names for a change, which needs READ COMMITTED (PS018). What rewrites paths or removes is alone;
--- what only adds a name shares the tree. This lock comes before those of topics, and those before the
--- sequencer's: no two changes deadlock.
+-- Locks the names for a change, which needs READ COMMITTED (PS018). A change that rewrites paths or removes names
+-- locks the tree alone; a change that only adds a name shares it. This lock is taken before the locks of topics, and
+-- those before the sequencer's lock, so that no two changes deadlock.
 CREATE PROCEDURE lock_names(what VARCHAR(100), alone BOOLEAN)
 BEGIN
     DECLARE locked BOOLEAN;
@@ -74,8 +74,8 @@ BEGIN
 END;
 
 -- name: find_namespace
--- The id of a namespace in which the login holds a right; raises PS001, in the same
--- words whether it is missing or hidden.
+-- The id of a namespace in which the login holds a right; else raises PS001, in the same words whether the
+-- namespace is missing or hidden.
 CREATE PROCEDURE find_namespace(path LONGTEXT, verb VARCHAR(20), OUT namespace_id BIGINT)
 BEGIN
     DECLARE is_held BOOLEAN DEFAULT TRUE;
@@ -95,13 +95,14 @@ BEGIN
 END;
 
 -- name: lock_topic
--- The id and the number of partitions of a topic in which the login holds a right, locked against deletion, resize and
--- subscribe to the end of the transaction; publishers do not notice. Raises PS002.
+-- The id and the number of partitions of a topic in which the login holds a right, locked against deletion, resize
+-- and subscribe to the end of the transaction; publishers are not affected. Raises PS002.
 CREATE PROCEDURE lock_topic(topic LONGTEXT, verb VARCHAR(20), OUT topic_id BIGINT, OUT topic_partitions INT)
 BEGIN
     DECLARE asked_in BIGINT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    -- First without a lock: what is refused must not be held up to the end of the stranger's transaction.
+    -- First without a lock: a name that is refused must not stay locked to the end of another tenant's
+    -- transaction.
     SELECT MAX(t.namespace_id) INTO asked_in
     FROM topics AS t WHERE t.address_hash = UNHEX(SHA2(topic, 256)) AND t.restricted;
     IF asked_in IS NOT NULL THEN
@@ -142,7 +143,7 @@ BEGIN
 END;
 
 -- name: list_topics
--- The topics at or below a namespace that the login may see; all of them when it is empty.
+-- The topics at or below a namespace that the login may see; all such topics when the namespace is ''.
 CREATE PROCEDURE list_topics(namespace LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -155,8 +156,8 @@ BEGIN
 END;
 
 -- name: describe_topic
--- What is set for a topic, and how many subscriptions read it. known_as: the name by which sinks and archives know it,
--- whatever becomes of its address; never given twice. Raises PS002.
+-- What is set for a topic, and how many subscriptions read it. known_as is the name by which sinks and archives know
+-- the topic: it stays when the address changes, and is never given to a second topic. Raises PS002.
 CREATE PROCEDURE describe_topic(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN
@@ -237,7 +238,7 @@ BEGIN
 END;
 
 -- name: retention_of
--- The retention policies that are in force.
+-- The retention policies in force.
 CREATE PROCEDURE retention_of()
 READS SQL DATA
 BEGIN

@@ -1,5 +1,5 @@
 -- name: create_namespace
--- Creates one namespace below an existing parent; answers its id. Raises PS001, PS007, PS018, PS030 to PS034.
+-- Creates one namespace below an existing parent. Returns its id. Raises PS001, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE create_namespace(path LONGTEXT)
 BEGIN
     DECLARE parent_path, own_name LONGTEXT;
@@ -25,8 +25,8 @@ BEGIN
 END;
 
 -- name: place_namespace
--- Gives a namespace another parent and name, and everything below it the path that
--- follows. The caller holds the tree alone.
+-- Gives a namespace another parent and name, and updates the paths of everything below it. The caller has
+-- locked the whole tree for itself.
 CREATE PROCEDURE place_namespace(own BIGINT, own_path LONGTEXT, parent BIGINT, new_name LONGTEXT, new_path LONGTEXT)
 BEGIN
     DECLARE rest INT DEFAULT CHAR_LENGTH(own_path) + 1;
@@ -57,8 +57,8 @@ BEGIN
 END;
 
 -- name: rename_namespace
--- Gives a namespace another name; the paths of all that is below it follow. Answers its new path.
--- Raises PS001, PS007, PS018, PS030 to PS034.
+-- Gives a namespace another name and updates the paths of everything below it. Returns its new path. Raises
+-- PS001, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE rename_namespace(path LONGTEXT, new_name LONGTEXT)
 BEGIN
     DECLARE own, parent BIGINT;
@@ -80,8 +80,8 @@ BEGIN
 END;
 
 -- name: move_namespace
--- Moves a namespace with all that is below it under another parent, or to the root ('' as the parent). Answers its new
--- path. The rights of the new place hold for it. Raises PS001, PS007, PS018, PS030 to PS035.
+-- Moves a namespace with everything below it under another parent, or to the root ('' as the parent). Returns its new
+-- path. From then on the rights of the new place apply to it. Raises PS001, PS007, PS018, PS030 to PS035.
 CREATE PROCEDURE move_namespace(path LONGTEXT, new_parent LONGTEXT)
 BEGIN
     DECLARE own BIGINT;
@@ -126,7 +126,7 @@ BEGIN
         FROM topics AS t
         WHERE LEFT(t.address, CHAR_LENGTH(path) + 1) = CONCAT(path, '/')
         ORDER BY t.id
-        -- The limit keeps MariaDB from taking the two queries for one.
+        -- The limit keeps MariaDB from merging the two queries.
         LIMIT 1000000
         FOR UPDATE
     ) AS l;
@@ -137,9 +137,9 @@ BEGIN
 END;
 
 -- name: delete_namespace
--- Deletes a namespace with all that is below it; answers how many topics that were. Refused (PS020)
--- when there is a topic, unless with_topics, and when a subscription reads one of them in any case.
--- Raises PS001, PS018, PS020, PS030 to PS034.
+-- Deletes a namespace with everything below it. Returns how many topics were deleted. Refused (PS020) when
+-- there is a topic and with_topics is false, and always when a subscription reads one of the topics. Raises
+-- PS001, PS018, PS020, PS030 to PS034.
 CREATE PROCEDURE delete_namespace(path LONGTEXT, with_topics BOOLEAN)
 BEGIN
     DECLARE own BIGINT;

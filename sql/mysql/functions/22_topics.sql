@@ -18,8 +18,8 @@ BEGIN
 END;
 
 -- name: make_topic
--- Makes a topic and its partitions in a namespace; NULL when its name is taken. The caller has checked everything, and
--- waited for whoever was making a topic of this name. Puts another number into LAST_INSERT_ID().
+-- Makes a topic and its partitions in a namespace; NULL when its name is taken. The caller has checked everything,
+-- and has waited for any other transaction that was making a topic of this name. Changes LAST_INSERT_ID().
 CREATE PROCEDURE make_topic(parent BIGINT, topic LONGTEXT, partitions INT, strategy VARCHAR(255), OUT created BIGINT)
 BEGIN
     DECLARE parent_path, own_name LONGTEXT;
@@ -31,7 +31,7 @@ BEGIN
     VALUES (parent, own_name, topic, partitions, strategy, is_restricted);
     IF ROW_COUNT() > 0 THEN
         SET created = LAST_INSERT_ID();
-        -- No address has an empty name in its path, so no topic of before is known as this.
+        -- No address has an empty name in its path, so no earlier topic is known by this name.
         UPDATE topics AS t SET t.known_as = CONCAT(topic, '//', created) WHERE t.id = created;
         CALL add_partitions(created, 0, partitions);
     END IF;
@@ -48,7 +48,7 @@ BEGIN
 END;
 
 -- name: create_topic
--- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition
+-- Creates a topic and its partitions. Returns the topic's id. The strategy says how an event that names no partition
 -- gets one. Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE create_topic(topic LONGTEXT, partitions INT, strategy VARCHAR(255))
 BEGIN
@@ -73,8 +73,8 @@ BEGIN
 END;
 
 -- name: ensure_namespaces
--- Makes the namespaces of a path that are not there, from the top; raises PS001. The caller has locked the names. Puts
--- another number into LAST_INSERT_ID().
+-- Makes the namespaces of a path that do not exist yet, from the top; raises PS001. The caller has locked the names.
+-- Changes LAST_INSERT_ID().
 CREATE PROCEDURE ensure_namespaces(path LONGTEXT)
 BEGIN
     DECLARE own_path, parent_path, own_name LONGTEXT;
@@ -95,7 +95,7 @@ BEGIN
 END;
 
 -- name: find_own_topic
--- What a topic has that somebody has made, maybe a moment ago; NULL when there is none.
+-- What an existing topic has, even if another transaction made it a moment ago; NULL when there is none.
 CREATE PROCEDURE find_own_topic(
     topic LONGTEXT, OUT topic_id BIGINT, OUT topic_partitions INT, OUT topic_strategy VARCHAR(255)
 )
@@ -107,9 +107,9 @@ BEGIN
 END;
 
 -- name: ensure_topic
--- Creates a topic unless it is there, with create_namespaces also the namespaces above it; returns the topic's id. One
--- that is there has to have this strategy and at least so many partitions: it may have grown. Raises PS001, PS003,
--- PS005, PS006, PS007, PS018, PS030 to PS034.
+-- Creates a topic unless it exists, and with create_namespaces also the namespaces above it. Returns the topic's id.
+-- A topic that exists must have this strategy and at least this many partitions; it may have been resized to more.
+-- Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE ensure_topic(topic LONGTEXT, partitions INT, strategy VARCHAR(255), create_namespaces BOOLEAN)
 BEGIN
     DECLARE parent_path, own_name LONGTEXT;
@@ -132,7 +132,7 @@ BEGIN
     IF own IS NULL THEN
         CALL make_topic(parent, topic, partitions, strategy, own);
         IF own IS NULL THEN
-            -- Somebody else has made it meanwhile.
+            -- Another transaction has made it meanwhile.
             CALL find_own_topic(topic, own, own_partitions, own_strategy);
         END IF;
     END IF;
@@ -149,7 +149,8 @@ BEGIN
 END;
 
 -- name: place_topic
--- Gives a topic another namespace and name; answers its new address. The caller holds the tree alone.
+-- Gives a topic another namespace and name. Returns its new address. The caller has locked the whole tree for
+-- itself.
 CREATE PROCEDURE place_topic(own BIGINT, own_address LONGTEXT, parent BIGINT, new_address LONGTEXT)
 BEGIN
     DECLARE parent_path, new_name LONGTEXT;
@@ -171,8 +172,8 @@ BEGIN
 END;
 
 -- name: rename_topic
--- Gives a topic another name in its namespace; answers its new address. Its events, positions and subscriptions stay.
--- Raises PS002, PS003, PS007, PS018, PS030 to PS034.
+-- Gives a topic another name in its namespace. Returns its new address. Its events, positions and subscriptions do
+-- not change. Raises PS002, PS003, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE rename_topic(topic LONGTEXT, new_name LONGTEXT)
 BEGIN
     DECLARE own, parent BIGINT;
@@ -191,8 +192,8 @@ BEGIN
 END;
 
 -- name: move_topic
--- Moves a topic into another namespace, whose rights then hold for it; answers its new address. Raises PS001,
--- PS002, PS003, PS007, PS018, PS030 to PS034.
+-- Moves a topic into another namespace, whose rights then apply to it. Returns its new address. Raises PS001, PS002,
+-- PS003, PS007, PS018, PS030 to PS034.
 CREATE PROCEDURE move_topic(topic LONGTEXT, namespace LONGTEXT)
 BEGIN
     DECLARE own, parent BIGINT;
@@ -221,7 +222,8 @@ END;
 
 -- name: lock_readers
 -- The subscriptions (a JSON array of ids) that read one of the topics, locked so that none of them is deleted
--- meanwhile: an unsubscribe that is under way has to end first. The caller holds the topics, so none is added.
+-- meanwhile: an unsubscribe that is under way has to end first. The caller has locked the topics, so no subscription
+-- is added.
 CREATE PROCEDURE lock_readers(topic_ids JSON, OUT readers JSON)
 BEGIN
     DECLARE how_many INT;
@@ -237,7 +239,7 @@ BEGIN
             FROM subscription_topics AS r
             WHERE r.topic_id IN (SELECT j.id FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j))
         ORDER BY s.id
-        -- The limit keeps MariaDB from taking the two queries for one.
+        -- The limit keeps MariaDB from merging the two queries.
         LIMIT 1000000
         FOR UPDATE
     ) AS l;
@@ -248,9 +250,9 @@ BEGIN
 END;
 
 -- name: resize_topic
--- Gives a topic more partitions, never fewer; answers how many it had. Each subscription of the topic
--- reads the new ones from their beginning. Takes effect between two passes of the sequencer; events that
--- carry the old count keep their partition, and a key may go to another partition from now on. Raises
+-- Gives a topic more partitions, never fewer. Returns how many it had. Each subscription of the topic reads
+-- the new partitions from their beginning. Takes effect between two passes of the sequencer. Events that were
+-- published with the old number keep their partition; from then on a key may get another partition. Raises
 -- PS002, PS003, PS005, PS018, PS030 to PS034.
 CREATE PROCEDURE resize_topic(topic LONGTEXT, partitions INT)
 BEGIN
@@ -285,9 +287,9 @@ BEGIN
 END;
 
 -- name: find_doomed
--- Puts the partitions of topics (a JSON array of ids) into the session's table doomed_partitions, with
--- what their low sequence will be. There may be millions of them: an array of them has no room where the
--- session or max_allowed_packet says so.
+-- Puts the partitions of topics (a JSON array of ids) into the session's table doomed_partitions, with what
+-- their low sequence will be. There may be millions of them, and the session's settings or max_allowed_packet
+-- may leave no room for an array of them.
 CREATE PROCEDURE find_doomed(topic_ids JSON)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS doomed_partitions (
@@ -305,9 +307,9 @@ BEGIN
 END;
 
 -- name: drop_topics
--- Deletes topics (a JSON array of ids) that the caller has locked: who reads them reads on without them, their events
--- are logically gone at once, and what transactions that still saw them publish is discarded by the sequencer. The
--- sequencer is held last, so that the log never waits for a consumer. Raises PS020.
+-- Deletes topics (a JSON array of ids) that the caller has locked. Their subscriptions continue without them. Their
+-- events are logically gone at once, and the sequencer discards what transactions that still saw the topics publish
+-- to them. The sequencer is held last, so that the log never waits for a consumer. Raises PS020.
 CREATE PROCEDURE drop_topics(topic_ids JSON, with_subscriptions BOOLEAN)
 BEGIN
     DECLARE readers JSON;
@@ -318,9 +320,9 @@ BEGIN
         CALL refuse('PS020', CONCAT('subscription "', LEFT(a_reader, 60), '" reads the topic'));
     END IF;
     CALL find_doomed(topic_ids);
-    -- DELETE and UPDATE lock all that they read. So they read ids that were selected before, and what they
-    -- change by a key: a scan would wait for whoever changes other topics, and what is read here and changed
-    -- below could deadlock with a merge.
+    -- DELETE and UPDATE lock all that they read. So they use ids that were selected before, and find the rows that
+    -- they change by a key: a scan would wait for transactions that change other topics, and reading here what is
+    -- changed below could deadlock with a merge.
     DELETE l
     FROM doomed_partitions AS p
     STRAIGHT_JOIN JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS r
@@ -345,7 +347,7 @@ BEGIN
     INSERT INTO deleted_topics (topic_id, address, deleted_by)
     SELECT t.id, t.address, USER()
     FROM topics AS t JOIN JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j ON j.id = t.id;
-    -- Again, now that no pass is under way: where the log of each ends.
+    -- Read again, now that no pass is under way: where the log of each partition ends.
     CALL find_doomed(topic_ids);
     UPDATE doomed_partitions AS n
     STRAIGHT_JOIN partitions AS p FORCE INDEX (PRIMARY) ON p.id = n.id
@@ -357,8 +359,8 @@ BEGIN
 END;
 
 -- name: delete_topic
--- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless
--- with_subscriptions: then they read on without it. Takes effect between two passes of the sequencer.
+-- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless with_subscriptions is
+-- true: then its subscriptions continue without this topic. Takes effect between two passes of the sequencer.
 -- Raises PS002, PS003, PS018, PS020, PS030 to PS034.
 CREATE PROCEDURE delete_topic(topic LONGTEXT, with_subscriptions BOOLEAN)
 BEGIN

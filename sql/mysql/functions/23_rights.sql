@@ -1,6 +1,6 @@
 -- name: refresh_restricted
--- Says of the topics at and below a namespace whether rights are asked for; publish reads it with the
--- topic. The caller holds the tree alone.
+-- Records in each topic at and below a namespace whether the topic is restricted; publish reads that together
+-- with the topic. The caller has locked the whole tree for itself.
 CREATE PROCEDURE refresh_restricted(own BIGINT, own_path LONGTEXT)
 BEGIN
     DECLARE here BIGINT;
@@ -36,9 +36,9 @@ BEGIN
 END;
 
 -- name: require_login
--- Checks that there is a user or a role of a name, at whatever host; raises PS006. Every name passes where
--- the owner of the procedures may not read the server's table of users, and on MariaDB, where a transaction
--- that has read it can set no savepoint.
+-- Checks that there is a user or a role of this name, for any host; raises PS006. Every name is accepted where the
+-- owner of the procedures may not read the server's table of users. On MariaDB every name is accepted too, because a
+-- transaction that has read that table can set no savepoint.
 CREATE PROCEDURE require_login(login LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -51,9 +51,9 @@ BEGIN
 END;
 
 -- name: grant_namespace
--- Gives a login, or a role for all its members, a right in a namespace and below it; doing it twice
--- changes nothing. From the first one on the namespace is restricted: who holds none finds nothing there.
--- Raises PS001, PS006, PS018, PS030 to PS034.
+-- Gives a login, or a role for all its members, a right in a namespace and below it; giving it twice changes
+-- nothing. From the first right on the namespace is restricted: a login without a right in it sees nothing
+-- there. Raises PS001, PS006, PS018, PS030 to PS034.
 CREATE PROCEDURE grant_namespace(namespace LONGTEXT, login LONGTEXT, verb LONGTEXT)
 BEGIN
     DECLARE own BIGINT;
@@ -72,9 +72,9 @@ BEGIN
 END;
 
 -- name: revoke_namespace
--- Takes a right back; answers whether it was there. The last right of a namespace goes only with
--- unrestrict (else PS020): without any, and none above it, the namespace is open to all. Raises
--- PS001, PS006, PS018, PS020, PS030 to PS034.
+-- Takes a right back. Returns whether it existed. The last right of a namespace is taken back only with
+-- unrestrict (else PS020): a namespace with no right on it or above it is open to all. Raises PS001, PS006,
+-- PS018, PS020, PS030 to PS034.
 CREATE PROCEDURE revoke_namespace(namespace LONGTEXT, login LONGTEXT, verb LONGTEXT, unrestrict BOOLEAN)
 BEGIN
     DECLARE own BIGINT;
@@ -100,7 +100,7 @@ BEGIN
 END;
 
 -- name: grants_of
--- The rights that are given at or below a namespace; all of them when it is empty.
+-- The rights that were given at or below a namespace; all rights when the namespace is ''.
 CREATE PROCEDURE grants_of(namespace LONGTEXT)
 READS SQL DATA
 BEGIN

@@ -1,7 +1,8 @@
 -- name: is_json_object
--- Whether a text is a JSON object, and how deep it is. For what the engines' own functions cannot judge: MySQL refuses
--- numbers that no double holds, MariaDB more than 31 levels. Strings become "", then innermost objects and arrays 0,
--- until one 0 is left. Blanks round it keep it apart from a digit beside it. Empty ones are no level, as to JSON_DEPTH.
+-- Whether a text is a JSON object, and how deep it is. It is for texts that the engines' own functions cannot judge:
+-- MySQL refuses numbers that do not fit a double, MariaDB refuses more than 31 levels. It replaces strings with "",
+-- then the innermost objects and arrays with 0, until one 0 is left. Blanks around each 0 separate it from a digit
+-- next to it. Empty objects and arrays do not count as a level, as in JSON_DEPTH.
 CREATE PROCEDURE is_json_object(given LONGTEXT, OUT is_object BOOLEAN, OUT depth INT)
 NO SQL
 BEGIN
@@ -20,8 +21,8 @@ BEGIN
 END;
 
 -- name: headers_problem
--- What is wrong with the headers of an event, or NULL. What a reader's JSON parser cannot take must not get into the
--- log: the limits are an object of 64 KiB of text, 32 levels and numbers of 400 digits.
+-- What is wrong with the headers of an event, or NULL. Headers that a reader's JSON parser cannot parse must not get
+-- into the log. The limits are an object of 64 KiB of text, 32 levels and numbers of 400 digits.
 CREATE PROCEDURE headers_problem(headers LONGTEXT, OUT problem VARCHAR(200))
 NO SQL
 BEGIN
@@ -46,8 +47,8 @@ BEGIN
 END;
 
 -- name: event_problem
--- What is wrong with an event, as 'SQLSTATE problem', or NULL. publish_batch asks the same of all its events at once,
--- and this of the first that has something wrong.
+-- What is wrong with an event, as 'SQLSTATE problem', or NULL. publish_batch checks the same for all its events in
+-- one statement, and calls this for the first event with a problem.
 CREATE PROCEDURE event_problem(
     topic_partitions INT, max_payload_bytes INT, strategy VARCHAR(255), payload_bytes BIGINT, `key` LONGTEXT,
     type LONGTEXT, content_type LONGTEXT, headers LONGTEXT, `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT,
@@ -73,7 +74,7 @@ BEGIN
             THEN CONCAT('PS005 the strategy of its topic is ', strategy, ', so it needs a partition')
         WHEN not_before > UTC_TIMESTAMP(6) + INTERVAL CAST(longest_delay AS SIGNED) SECOND
             THEN CONCAT('PS006 it is to wait for longer than ', CAST(longest_delay AS SIGNED), ' seconds')
-        -- The length too: $ is also in front of a newline at the end.
+        -- The length is checked too, because $ also matches before a newline at the end.
         WHEN event_id IS NOT NULL AND (CHAR_LENGTH(REPLACE(event_id, '-', '')) <> 32
                                        OR REPLACE(event_id, '-', '') NOT REGEXP '^[0-9a-fA-F]{32}$')
             THEN 'PS006 its event_id is not a UUID'
@@ -81,10 +82,10 @@ BEGIN
 END;
 
 -- name: take_turn
--- The next of the topic's partitions for events without a key: each session turns by itself, from a place of its
--- own, because a counter that all share would be a row that all wait for. The variable is the session's to
--- write, so anything but a number that this has left there begins anew: MOD of a negative is negative, and would
--- lead into the topic with the id before.
+-- The next of the topic's partitions for events without a key. Each session takes turns by itself, from its own
+-- starting point, because all sessions would wait for the row of a shared counter. The session may write anything
+-- into the variable. So unless it holds a number that take_turn left there, the turns begin anew: MOD of a negative
+-- number is negative, and would give a partition of the topic with the id before.
 CREATE PROCEDURE take_turn(steps INT, OUT turn BIGINT)
 NO SQL
 BEGIN
@@ -93,9 +94,9 @@ BEGIN
 END;
 
 -- name: publish
--- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Answers the
--- event id, or the earlier event's when its dedup key was taken. Locks no row of topic or partition. Raises
--- PS002, PS004, PS005, PS006, PS018, PS022.
+-- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Returns the
+-- event's id; for a duplicate (an event with the same dedup_key in the window), the id of the earlier event. It locks
+-- neither topic nor partition. Raises PS002, PS004, PS005, PS006, PS018, PS022.
 CREATE PROCEDURE publish(
     topic VARCHAR(4000), payload LONGBLOB, `key` LONGTEXT, type LONGTEXT, content_type LONGTEXT, headers LONGTEXT,
     event_id CHAR(36), `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT, strict BOOLEAN
@@ -119,7 +120,7 @@ publish: BEGIN
     FROM topics AS t
     WHERE t.address_hash = UNHEX(SHA2(topic, 256));
     IF asked_in IS NOT NULL THEN
-        -- One that is hidden is refused in the words of one that is not there.
+        -- A hidden topic is refused in the same words as a missing one.
         SET topic_partitions = IF(has_right(asked_in, 'publish'), topic_partitions, NULL);
     END IF;
     IF not_before IS NOT NULL THEN
@@ -133,7 +134,7 @@ publish: BEGIN
     IF event_id IS NULL THEN
         CALL make_event_id(id);
     ELSE
-        -- Not by the pattern of event_problem, which takes 30 microseconds.
+        -- This does not use the pattern of event_problem, which takes 30 microseconds.
         BEGIN
             DECLARE CONTINUE HANDLER FOR 1406, 1411 SET id = NULL;
             SET id = UNHEX(REPLACE(event_id, '-', ''));
@@ -158,7 +159,7 @@ publish: BEGIN
             CALL take_turn(1, turn);
         END IF;
         WHILE block IS NULL DO
-            -- A number that the sequencer has taken meanwhile (settle_block) is left to it.
+            -- If the sequencer has taken this number meanwhile (settle_block), the publisher takes another.
             BEGIN
                 DECLARE CONTINUE HANDLER FOR 1062 SET block = NULL;
                 SET block = 0;

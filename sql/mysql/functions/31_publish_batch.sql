@@ -1,7 +1,7 @@
 -- name: refuse_bad_event
--- Raises what is wrong with the first bad event of a batch, if one is; the error names its place
--- (from 0). One statement finds the few that have to be looked at closely. Topics whose ids are in
--- hidden (a JSON array) count as not there.
+-- Raises what is wrong with the first wrong event of a batch, if there is one; the error names its place
+-- (from 0). One statement finds the few events that need a closer check. Topics whose ids are in hidden (a
+-- JSON array) are treated as missing.
 CREATE PROCEDURE refuse_bad_event(events JSON, longest_delay DOUBLE, hidden JSON)
 READS SQL DATA
 BEGIN
@@ -59,10 +59,10 @@ BEGIN
 END;
 
 -- name: look_at_topics
--- Of the topics of a batch, the ids of those that have a limit of back pressure (NULL for none), and of those that the
--- login may not publish to, as JSON arrays. Rights are asked for once for each topic, and only where one is
--- restricted. Topic by topic: MariaDB cuts an array that a query aggregates where the session says so, and a topic
--- behind the cut would not be asked about.
+-- Of the topics of a batch, the ids of those that have a limit of back pressure (NULL for none), and of those that
+-- the login may not publish to, as JSON arrays. Rights are checked once for each topic, and only where it is
+-- restricted. It goes topic by topic: MariaDB cuts an aggregated array at a limit that the session sets, and topics
+-- after the cut would not be checked.
 CREATE PROCEDURE look_at_topics(events JSON, OUT limited JSON, OUT hidden JSON)
 READS SQL DATA
 BEGIN
@@ -101,12 +101,12 @@ BEGIN
 END;
 
 -- name: take_blocks
--- Blocks of ids for that many events, packed as eight bytes each.
+-- Blocks of ids for the given number of events, packed as eight bytes each.
 CREATE PROCEDURE take_blocks(event_count INT, OUT blocks LONGBLOB)
 BEGIN
     DECLARE rest INT DEFAULT event_count;
     DECLARE is_taken BOOLEAN DEFAULT FALSE;
-    -- By the sequencer, meanwhile (settle_block).
+    -- The sequencer has taken the number meanwhile (settle_block).
     DECLARE CONTINUE HANDLER FOR 1062 SET is_taken = TRUE;
     SET blocks = '';
     WHILE rest > 0 DO
@@ -119,9 +119,9 @@ BEGIN
 END;
 
 -- name: find_partitions
--- The partition of each event of a batch, in order, eight bytes each. Selected before the events are written: at
--- REPEATABLE READ, the engines' default, INSERT .. SELECT locks what it reads, and publishers lock no topic. Raises
--- PS002 when a topic is gone meanwhile.
+-- The partition of each event of a batch, in order, eight bytes each. They are selected before the events are
+-- written: at REPEATABLE READ, the engines' default, INSERT .. SELECT locks what it reads, and publishers must not
+-- lock a topic. Raises PS002 when a topic was deleted meanwhile.
 CREATE PROCEDURE find_partitions(events JSON, turn BIGINT, OUT found LONGBLOB)
 READS SQL DATA
 BEGIN
@@ -146,8 +146,8 @@ END;
 
 -- name: publish_batch
 -- Publishes many events, a JSON array of objects named as the arguments of publish, with the payload in base64, in
--- array order. Answers how many, and the places (from 0) of duplicates with the ids of the earlier events. An event
--- that is wrong refuses all of them, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022.
+-- array order. Returns how many, and the duplicates: their places (from 0) and the ids of the earlier events. If one
+-- event is wrong, none is published, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022.
 CREATE PROCEDURE publish_batch(events JSON, strict BOOLEAN)
 BEGIN
     DECLARE limited, hidden JSON;
@@ -196,7 +196,7 @@ BEGIN
 END;
 
 -- name: answer_batch
--- What publish_batch answers.
+-- The result of publish_batch.
 CREATE PROCEDURE answer_batch(published BIGINT, duplicates JSON)
 NO SQL
 BEGIN
@@ -217,7 +217,7 @@ BEGIN
 END;
 
 -- name: make_event_id
--- A UUIDv7 (RFC 9562): milliseconds laid over random bits.
+-- A UUIDv7 (RFC 9562): the time in milliseconds, then random bits.
 CREATE PROCEDURE make_event_id(OUT id BINARY(16))
 NO SQL
 BEGIN

@@ -1,9 +1,9 @@
 -- name: claim_dedup_key
--- Takes a dedup key, whose bucket is locked, for an event; earlier is the event that has it already. Every look is a
--- locking one, because a snapshot may be older than the row. At REPEATABLE READ MariaDB refuses to lock such a row
--- (1020) and rolls back the whole transaction, the caller's work too, where innodb_snapshot_isolation is on: as it is
--- by default from 11.6.2. So these two statements switch it off for themselves. Older branches may know no such
--- variable; there it is off, unless somebody switched it on.
+-- Takes a dedup key, whose bucket is locked, for an event; earlier is the event that has it already. Every read is a
+-- locking one, because a snapshot may be older than the row. Where innodb_snapshot_isolation is on, as it is by
+-- default from 11.6.2 on, MariaDB at REPEATABLE READ refuses to lock such a row (1020) and rolls back the whole
+-- transaction, with the caller's work. So these two statements switch it off for themselves. Older branches may not
+-- have the variable; where they have it, it is off by default.
 CREATE PROCEDURE claim_dedup_key(of_topic BIGINT, given_key VARCHAR(255), event_id BINARY(16), OUT earlier BINARY(16))
 BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -64,9 +64,9 @@ BEGIN
 END;
 
 -- name: lock_bucket
--- Locks a bucket of keys to the end of the transaction: of strict events, so that those of one key
--- come in the order of the commits; of dedup keys, because two that wait for the same new row of an
--- index deadlock when its writer rolls back.
+-- Locks a bucket of keys to the end of the transaction. For strict events it keeps those of one key in the
+-- order of their commits. For dedup keys it prevents a deadlock: two transactions that wait for the same new
+-- index row deadlock when its writer rolls back.
 CREATE PROCEDURE lock_bucket(of_bucket INT)
 BEGIN
     DECLARE locked INT;
@@ -105,10 +105,10 @@ BEGIN
 END;
 
 -- name: turn_dedup
--- Forgets dedup keys that are older than the window, a few at a time; answers whether there were any. Keys
--- that somebody holds are left for the next time. The session begins where it has come to, so that it steps
--- over no deleted rows again that a read view keeps; a key of a transaction that was open for longer than
--- the window is left to the next session.
+-- Forgets dedup keys that are older than the window, a few at a time. Returns whether there were any. Keys that are
+-- locked are left for the next call. The session begins where its last call ended, so that it does not step again
+-- over deleted rows that a read view still keeps. A key of a transaction that was open for longer than the window is
+-- left to the next session.
 CREATE PROCEDURE turn_dedup()
 BEGIN
     DECLARE window_seconds DOUBLE;
@@ -121,11 +121,11 @@ BEGIN
     CALL begin_call('turn_dedup()');
     CALL find_setting('dedup_window_seconds', window_seconds);
     SET expired = UTC_TIMESTAMP(6) - INTERVAL CAST(window_seconds * 1000000 AS SIGNED) MICROSECOND;
-    -- The session's variable may say anything.
+    -- The session may have written anything into the variable.
     SET begin_at = IF(begin_at > expired, '2000-01-01', begin_at);
     DELETE d
     FROM (
-        -- With a column that the index lacks: else MySQL may take the whole index for as good as a range of it.
+        -- With a column that the index lacks: else MySQL may read the whole index instead of a range of it.
         SELECT o.topic_id, o.dedup_key, o.event_id
         FROM dedup_keys AS o FORCE INDEX (dedup_keys_at)
         WHERE o.at >= begin_at AND o.at < expired

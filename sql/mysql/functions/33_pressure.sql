@@ -1,6 +1,6 @@
 -- name: set_backpressure
--- Limits what of a topic may wait for its sequence, in events and in bytes of payload for each partition; NULL is no
--- limit. Publishers look at it at once. Raises PS002, PS006, PS018.
+-- Limits how much of a topic may wait for its sequence, in events and in bytes of payload for each partition; NULL
+-- means no limit. Publishers obey it at once. Raises PS002, PS006, PS018.
 CREATE PROCEDURE set_backpressure(topic VARCHAR(4000), max_events BIGINT, max_bytes BIGINT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -18,9 +18,9 @@ BEGIN
 END;
 
 -- name: measure_pressure
--- Measures what waits in the partitions of topics that have a limit, in the oldest 100,000 waiting events, and
--- keeps those that are at their limit. Answers how many they are. The sequencer's worker calls it once a
--- second; with no limits it does nothing.
+-- Measures, among the oldest 100,000 waiting events, how much waits in the partitions of topics that have a limit,
+-- and records the partitions at their limit. Returns how many those are. The sequencer's worker calls it once a
+-- second; where no topic has a limit it does nothing.
 CREATE PROCEDURE measure_pressure()
 measure: BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
@@ -34,7 +34,7 @@ measure: BEGIN
     WHERE t.max_unsequenced_events IS NOT NULL OR t.max_unsequenced_bytes IS NOT NULL
     LIMIT 1;
     IF limited THEN
-        -- Whoever cannot have the row leaves it to the one who measures.
+        -- A session that cannot lock the row leaves the work to the one that is measuring.
         SELECT m.singleton INTO is_mine FROM pressure_measured AS m FOR UPDATE SKIP LOCKED;
     END IF;
     IF NOT is_mine THEN
@@ -69,9 +69,10 @@ measure: BEGIN
 END;
 
 -- name: refuse_under_pressure
--- Refuses a publish to topics (a JSON array of ids) of which too much waits for its sequence (PS022). As long as less
--- waits at all than a topic's limit, nothing else is looked at. Then the last measure says it; where nobody has
--- measured for five seconds although something waits, nobody sequences, and the limit is held without it.
+-- Refuses a publish to topics (a JSON array of ids) of which too much waits for its sequence (PS022). While less
+-- waits in the whole log than the topic's limit, it reads nothing else. Above that, the last measurement decides. If
+-- events wait and the last measurement is more than five seconds old, no sequencer is running, and the limit is
+-- enforced without a measurement.
 CREATE PROCEDURE refuse_under_pressure(topic_ids JSON)
 READS SQL DATA
 check_pressure: BEGIN

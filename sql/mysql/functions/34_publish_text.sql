@@ -1,7 +1,7 @@
 -- name: publish_text
--- Publishes a text, as publish does: its payload is the text in UTF-8, whatever the character set of the session. For
--- clients that have no binary parameters. The content type is text/plain; charset=utf-8 where none is given. Raises
--- what publish raises.
+-- Publishes a text, as publish does. The payload is the text in UTF-8, whatever the character set of the session. It
+-- is for clients without binary parameters. The default content type is text/plain; charset=utf-8. Raises what
+-- publish raises.
 CREATE PROCEDURE publish_text(
     topic VARCHAR(4000), payload LONGTEXT, `key` LONGTEXT, type LONGTEXT, content_type LONGTEXT, headers LONGTEXT,
     event_id CHAR(36), `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT, strict BOOLEAN
@@ -17,17 +17,17 @@ BEGIN
 END;
 
 -- name: publish_json
--- Publishes JSON, as publish does: its payload is the text as it was given, in UTF-8, with its blanks and the order of
--- its keys, which the type JSON of MySQL changes. What JSON_VALID does not take is refused; on MariaDB also what it
--- takes too much: \x, and a point without digits. The content type is application/json where none is given. Raises what
--- publish raises.
+-- Publishes JSON, as publish does. The payload is the text as it was given, in UTF-8, with its blanks and the order
+-- of its keys (MySQL's type JSON would change both). A text that JSON_VALID refuses is refused; on MariaDB also two
+-- things that JSON_VALID wrongly accepts: \x, and a decimal point without digits. The default content type is
+-- application/json. Raises what publish raises.
 CREATE PROCEDURE publish_json(
     topic VARCHAR(4000), payload LONGTEXT, `key` LONGTEXT, type LONGTEXT, content_type LONGTEXT, headers LONGTEXT,
     event_id CHAR(36), `partition` INT, not_before DATETIME(6), dedup_key LONGTEXT, strict BOOLEAN
 )
 BEGIN
     CALL refuse_serializable('publish_json()');
-    -- Of a text beyond the server's limits these are NULL.
+    -- These are NULL for a text beyond the server's limits.
     IF payload IS NOT NULL AND NOT COALESCE(JSON_VALID(payload) /*M!
         AND REPLACE(payload, '\\\\', '') NOT REGEXP '\\\\[^"/bfnrtu]'
         AND REGEXP_REPLACE(payload, '"(?:[^"\\\\]++|\\\\.)*+"', '""') NOT REGEXP '[.]([^0-9]|$)' */, FALSE) THEN

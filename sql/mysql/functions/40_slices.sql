@@ -9,7 +9,8 @@ FROM information_schema.PARTITIONS AS p
 WHERE p.TABLE_SCHEMA = DATABASE() AND p.PARTITION_NAME IS NOT NULL;
 
 -- name: slice_sources
--- What the insert-only tables are cut by, and the highest that was given out as far as anybody can see.
+-- The counters by which the insert-only tables are cut into slices, and the highest number given out that can
+-- be seen.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW slice_sources AS
 SELECT 'events' AS parent, 256 * GREATEST((SELECT s.settled_block FROM sequencer AS s),
                                           COALESCE((SELECT MAX(p.block) FROM pending AS p), 0)) AS used
@@ -19,8 +20,8 @@ UNION ALL SELECT 'blocks', COALESCE((SELECT MAX(b.id) FROM blocks AS b), 0)
 UNION ALL SELECT 'relay_failures', COALESCE((SELECT MAX(b.id) FROM blocks AS b), 0);
 
 -- name: note_slice_rates
--- Notes how fast each table takes ids: the most in an hour, halved for every week
--- since. Asked more often, it does nothing.
+-- Records how fast each table uses ids: the most in one hour, halved for every week since then. A call within
+-- the same hour does nothing.
 CREATE PROCEDURE note_slice_rates()
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
@@ -40,10 +41,10 @@ BEGIN
 END;
 
 -- name: missing_slices
--- The tables that need another slice: where it begins and where it ends (not included). Ids have to be ready for seven
--- days at the peak rate, for a young table a fixed number, and never fewer than events have been given out. Slices are
--- small at first, so that a young log can be cleaned early; then a part of what has to be ready, so that they stay few:
--- every look-up asks each of them. Ids of events come in blocks of 256.
+-- The tables that need another slice: where it begins and where it ends (not included). Enough ids have to be ready
+-- for seven days at the peak rate, for a young table a fixed number, and never fewer than events have used so far.
+-- Slices are small at first, so that a young log can be cleaned early. Later a slice is a fixed share of what has to
+-- be ready, so that there are few slices: every look-up reads each of them. Ids of events come in blocks of 256.
 CREATE PROCEDURE missing_slices()
 READS SQL DATA
 BEGIN
@@ -68,9 +69,9 @@ BEGIN
 END;
 
 -- name: slices_ready
--- How many ids each insert-only table can still take, for how many days that is enough at the peak rate
--- seen (NULL: none seen yet), and in how many slices it stands. No rows for who does not pass the walls:
--- they tell how much all tenants publish.
+-- How many ids each insert-only table can still take, for how many days that is enough at the peak rate so
+-- far (NULL: no rate is known yet), and how many slices it has. A login that does not pass the walls gets no
+-- rows, because they tell how much all tenants publish.
 CREATE PROCEDURE slices_ready()
 READS SQL DATA
 BEGIN

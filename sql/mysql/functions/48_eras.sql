@@ -1,13 +1,13 @@
 -- name: find_log_identity
--- Which server this is, and when log_mark was made (seconds since 1970). MySQL keeps the first in its data
--- directory, so a copy of that has it too, and a replica has another one; the second is that of the CREATE TABLE.
--- MariaDB knows a server only by the server_id that replicas must not share, but answers the time of the file, so
--- that a copy of files is told apart as well.
+-- Which server this is, and when log_mark was made (seconds since 1970). MySQL keeps the first in its data directory:
+-- a copy of the directory has the same one, a replica another one. The second is the time of the CREATE TABLE.
+-- MariaDB identifies a server only by its server_id, which replicas must not share; but there the second is the time
+-- of the file, so that a copy of the files is recognized too.
 CREATE PROCEDURE find_log_identity(OUT server VARCHAR(200), OUT made BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE zone VARCHAR(64) DEFAULT @@SESSION.time_zone;
-    -- In a zone with summer time, one hour of the year stands for two.
+    -- In a zone with summer time, one hour of the year occurs twice.
     SET SESSION time_zone = '+00:00';
     SELECT COALESCE(MAX(UNIX_TIMESTAMP(t.CREATE_TIME)), 0) INTO made
     FROM information_schema.TABLES AS t
@@ -17,7 +17,7 @@ BEGIN
 END;
 
 -- name: find_highest_id
--- The highest event id that anything in the log speaks of.
+-- The highest event id that occurs anywhere in the log.
 CREATE PROCEDURE find_highest_id(OUT highest BIGINT)
 READS SQL DATA
 BEGIN
@@ -29,9 +29,9 @@ BEGIN
 END;
 
 -- name: raise_counters
--- After a restore: no id is given a second time, whatever became of the counters. A dump of the rows alone
--- does not carry them, and pending is empty as a rule. A row with a number of its own raises a counter, for
--- good, and is gone before anyone sees it.
+-- After a restore: raises the counters, so that no id is given out a second time. A dump of only the rows does not
+-- contain the counters, and pending is usually empty. To raise a counter for good, this inserts a row with an
+-- explicit number and deletes it before anyone sees it.
 CREATE PROCEDURE raise_counters()
 BEGIN
     DECLARE highest, gone_topic, last_topic, given, lowest BIGINT;
@@ -43,12 +43,12 @@ BEGIN
         INSERT INTO pending (block, event_count) VALUES (highest DIV 256 + 1, 1);
         DELETE FROM pending WHERE block = highest DIV 256 + 1;
     END IF;
-    -- Whoever has published with a counter that was set back waits below the floor.
+    -- Events that were published with a counter that was set back wait below the floor.
     SELECT MIN(p.block) INTO lowest FROM pending AS p WHERE p.event_count > 0;
     IF lowest IS NOT NULL THEN
         UPDATE sequencer SET floor_block = LEAST(floor_block, GREATEST(lowest - 1, 0)) WHERE singleton;
     END IF;
-    -- A topic with the id of a deleted one would have its events discarded.
+    -- The events of a topic with the id of a deleted one would be discarded.
     SELECT MAX(d.topic_id) INTO gone_topic FROM deleted_topics AS d;
     SELECT MAX(t.id) INTO last_topic FROM topics AS t;
     IF gone_topic > COALESCE(last_topic, 0) THEN
@@ -59,8 +59,8 @@ BEGIN
 END;
 
 -- name: raise_other_counters
--- The same for numbers of rows that can be gone while others still tell of them: a subscription would go on where the
--- one before it stood, a block would have its failures.
+-- The same for ids of rows that may be deleted while other rows still refer to them. Otherwise a new subscription
+-- would take the positions of a deleted one with its id, and a new block the failures of an old one.
 CREATE PROCEDURE raise_other_counters()
 BEGIN
     DECLARE gone, last BIGINT;
@@ -93,9 +93,9 @@ BEGIN
 END;
 
 -- name: find_doubtful
--- The first id, of a log that was loaded from a dump, that has to be compared with the index: the lowest that
--- waits, or of a day before the newest event. What a dump tears apart was in flight while it was made.
--- oldest_at: nothing above it is older.
+-- For a log that was loaded from a dump: the first id that has to be compared with the index. It is the lowest id
+-- that waits, or the id of a day before the newest event, because a dump is inconsistent only about events that were
+-- in flight while it was made. oldest_at: no event above the first id is older than this.
 CREATE PROCEDURE find_doubtful(boundary BIGINT, OUT first_id BIGINT, OUT oldest_at DATETIME(6))
 READS SQL DATA
 BEGIN
@@ -123,8 +123,9 @@ BEGIN
 END;
 
 -- name: open_era
--- Begins a new era after a restore, and with it a history. Where a dump was loaded, pending and the index of the log
--- need not fit each other, and are compared. A replica or a copy of the files is as whole as the server was.
+-- Begins a new era after a restore, and with it a new history. After the load of a dump, pending and the index of the
+-- log may contradict each other, so they are compared. A replica or a copy of the files is as consistent as the
+-- server was.
 CREATE PROCEDURE open_era(server VARCHAR(200), made BIGINT, is_loaded BOOLEAN)
 BEGIN
     DECLARE boundary, first_id BIGINT;
@@ -134,7 +135,7 @@ BEGIN
     SET first_id = boundary + 1;
     IF is_loaded THEN
         CALL find_doubtful(boundary, first_id, oldest_at);
-        -- What the repair cannot lock is left to an ordinary pass, and that looks above the floor.
+        -- A block that the repair cannot lock is left to an ordinary pass, which looks above the floor.
         UPDATE sequencer SET floor_block = LEAST(floor_block, GREATEST(first_id DIV 256 - 1, 0)) WHERE singleton;
     END IF;
     SELECT MAX(e.era) + 1 INTO number FROM eras AS e;
@@ -144,9 +145,9 @@ BEGIN
 END;
 
 -- name: enter_era
--- Opens the next era if the log is no longer where it was. state is the sequencer's row: while it is as this
--- session has left it, nothing was restored under its feet, and the catalog, which is slow, is not asked.
--- Answers whether a repair is under way.
+-- Opens the next era if the log has moved to another server or was restored. state is the sequencer's row: while it
+-- is as this session has left it, nothing was restored meanwhile, and the slow query of the catalog is not needed.
+-- Returns whether a repair is under way.
 CREATE PROCEDURE enter_era(state VARCHAR(200), OUT is_repair BOOLEAN)
 BEGIN
     DECLARE server_now, server_then VARCHAR(200);
@@ -171,8 +172,8 @@ BEGIN
 END;
 
 -- name: find_needs_repair
--- Whether events of before the last restore may lack their sequence though nothing waits: the era is new, or nobody
--- has noticed yet that it has to begin.
+-- Whether events from before the last restore may lack their sequence although nothing waits: the new era has just
+-- begun, or has yet to begin because no pass has noticed the restore.
 CREATE PROCEDURE find_needs_repair(OUT is_needed BOOLEAN)
 READS SQL DATA
 BEGIN

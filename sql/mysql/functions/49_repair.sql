@@ -1,6 +1,7 @@
 -- name: claim_doubtful
--- Locks what waits of a range of ids and puts it into claimed: the repair takes it out of pending, whether it was
--- sequenced or not. What is locked already belongs to a publisher that is open, and waits for an ordinary pass.
+-- Locks the waiting blocks in a range of ids and puts them into claimed: the repair removes them from pending,
+-- whether they were sequenced or not. A block that is already locked belongs to an open publisher, and waits for an
+-- ordinary pass.
 CREATE PROCEDURE claim_doubtful(after_id BIGINT, last_id BIGINT)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS claimed (
@@ -15,9 +16,10 @@ BEGIN
 END;
 
 -- name: look_at_events
--- Puts the events of a range of ids into the session's table looked, and their partitions into looked_partitions. Read
--- behind the claim: who commits in between keeps his row in pending, and is left to it. from_sequence is that of the
--- first chunk that can hold one of them. What retention has taken out of the index had an id up to gone_id.
+-- Puts the events of a range of ids into the session's table looked, and their partitions into looked_partitions.
+-- They are read after the claim: a publisher that commits in between keeps its row in pending, and its events wait
+-- for an ordinary pass. from_sequence is that of the first chunk that can hold one of the events. Events that
+-- retention has removed from the index have ids up to gone_id.
 CREATE PROCEDURE look_at_events(after_id BIGINT, last_id BIGINT, oldest_at DATETIME(6))
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS looked (
@@ -49,9 +51,9 @@ BEGIN
 END;
 
 -- name: mark_known
--- Which of the looked at events are where they belong: in the index of the log, among the delayed ones that
--- are still to come, or gone with their topic or by retention. What is delayed and has its sequence already,
--- or was passed over, is taken from there.
+-- Marks those of the looked at events that are in their place: in the index of the log, among the delayed events that
+-- are still to come, or removed with their topic or by retention. A delayed event that has its sequence already, or
+-- was passed over, is removed from the delayed ones.
 CREATE PROCEDURE mark_known(after_id BIGINT, last_id BIGINT, due_done DATETIME(6), id_done BIGINT)
 BEGIN
     UPDATE looked_partitions AS o
@@ -75,8 +77,8 @@ BEGIN
 END;
 
 -- name: repair_pass
--- One pass of the repair that follows a dump: the next events of before the era, in id order, get their sequences if
--- they have none, and nothing waits twice. Whether they stood in pending does not count.
+-- One pass of the repair after the load of a dump. The next events from before the era, in id order, get their
+-- sequences if they have none, whether or not they were in pending. No event is left to wait twice.
 CREATE PROCEDURE repair_pass(
     max_events INT, present DATETIME(6), due_done DATETIME(6), id_done BIGINT, OUT sequenced BIGINT, OUT grown LONGTEXT
 )

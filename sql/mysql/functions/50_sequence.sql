@@ -1,11 +1,12 @@
 -- name: claim_blocks
--- Puts what was published and committed into the session's table claimed: the late blocks and those above the floor, in
--- order; blocks of together at least wanted events, when there are so many; is_all says that nothing was left. One
--- consistent read, because it sees one moment: of a transaction it sees all blocks or none, and with a block everything
--- that had been committed when its transaction began. This is what makes the order of the log. Several statements, or a
--- scan that passes by locked rows, meet the second block of a transaction whose first they have passed. A block holds
--- an event at least, so wanted blocks are enough; what has none is a number that settle_block has taken. The caller
--- holds the sequencer's row: what an earlier pass has claimed is gone, and nobody else takes these.
+-- Puts what was published and committed into the session's table claimed: the late blocks and those above the floor,
+-- in order, with together at least wanted events if there are as many. is_all says that nothing was left. It is one
+-- consistent read, because that sees one moment: all blocks of a transaction or none, and together with a block
+-- everything that was committed before its transaction began. This gives the log its order. Several statements, or a
+-- scan that skips locked rows, could find the second block of a transaction after they had passed its first. Every
+-- block holds at least one event, so as many blocks as wanted events are enough; a block without events is a number
+-- that settle_block has taken. The caller has locked the sequencer's row: blocks that an earlier pass claimed are
+-- gone, and no other session takes these.
 CREATE PROCEDURE claim_blocks(bottom BIGINT, wanted INT, OUT is_all BOOLEAN)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS claimed (
@@ -33,8 +34,8 @@ BEGIN
 END;
 
 -- name: cut_claimed
--- Leaves exactly wanted events in claimed, by taking less of the last block and nothing of what lies behind it. Answers
--- the last block of which everything was taken (0 for none), and whether something was left.
+-- Leaves exactly wanted events in claimed, by taking only a part of the last block and nothing after it. Returns the
+-- last block that was taken whole (0 for none), and whether something was left.
 CREATE PROCEDURE cut_claimed(wanted INT, OUT last_block BIGINT, OUT is_cut BOOLEAN)
 BEGIN
     DECLARE cut_block, all_before BIGINT;
@@ -55,9 +56,9 @@ BEGIN
 END;
 
 -- name: collect_batch
--- Puts the events of a pass into the session's table batch, in the order in which they get their
--- sequences: first the delayed ones that are due, by due time, then the claimed ones by id. Claimed ones
--- that are not due yet go to delayed_events.
+-- Puts the events of a pass into the session's table batch, in the order in which they get their sequences:
+-- first the delayed ones that are due, by due time, then the claimed ones by id. Claimed events that are not
+-- due yet go to delayed_events.
 CREATE PROCEDURE collect_batch(wanted INT, present DATETIME(6), after_due DATETIME(6), after_id BIGINT)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS batch (
@@ -86,7 +87,7 @@ BEGIN
 END;
 
 -- name: collect_claimed
--- The second half: what was claimed.
+-- The second half of collect_batch: the claimed events.
 CREATE PROCEDURE collect_claimed(present DATETIME(6))
 BEGIN
     INSERT INTO batch (id, partition_id, due)
@@ -99,15 +100,16 @@ BEGIN
 END;
 
 -- name: append_chunks
--- Numbers the batch per partition and appends it to the index of the log in chunks of at most 1,000. What was
--- published to a topic that is gone is counted instead. Answers how many events got a sequence, and the partitions
--- that grew. The head of a partition, here and in every subquery like it, is ordered by the whole key: by less, MySQL
--- reads all chunks of the partition and sorts them.
+-- Numbers the batch per partition and appends it to the index of the log in chunks of at most 1,000. Events of a
+-- deleted topic are only counted. Returns how many events got a sequence, and the partitions that grew. The query for
+-- the head of a partition, here and elsewhere, orders by the whole key: with a part of the key, MySQL reads all
+-- chunks of the partition and sorts them.
 CREATE PROCEDURE append_chunks(present DATETIME(6), OUT sequenced BIGINT, OUT grown LONGTEXT)
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
-    -- Room for 65,536 partitions and for the ids of a chunk; chunks_whole refuses what was cut off all the same.
+    -- Room for 65,536 partitions and for the ids of a chunk; chunks_whole refuses a list that was cut off in spite of
+    -- this.
     SET SESSION group_concat_max_len = 4194304;
     CREATE TEMPORARY TABLE IF NOT EXISTS heads (
         partition_id BIGINT NOT NULL PRIMARY KEY, event_count INT NOT NULL, next_sequence BIGINT NOT NULL,
@@ -116,7 +118,8 @@ BEGIN
     DELETE FROM heads;
     INSERT INTO heads (partition_id, event_count, next_sequence, is_gone)
     SELECT t.partition_id, t.event_count, COALESCE((
-            -- An overflow beyond 10^18, the last sequence that can be read: nothing is numbered that nobody can fetch.
+            -- It overflows beyond 10^18, the last sequence that can be read: no event gets a sequence that no reader
+            -- can fetch.
             SELECT c.first_sequence + c.event_count + 8223372036854775807 - 8223372036854775807
             FROM chunks AS c
             WHERE c.partition_id = t.partition_id
@@ -150,7 +153,7 @@ BEGIN
 END;
 
 -- name: forget_claimed
--- Takes what was sequenced out of pending. The order of the joins and the index are forced: a scan of
+-- Removes what was sequenced from pending. The order of the joins and the index are forced, because a scan of
 -- pending would wait for every open publisher.
 CREATE PROCEDURE forget_claimed()
 BEGIN
@@ -169,9 +172,9 @@ BEGIN
 END;
 
 -- name: nothing_waits
--- Whether a pass would find nothing to number, told without a lock and without a transaction: no late
--- block, none above the floor, nothing delayed that is due. What a restore has left is not looked for: a
--- pass now and then does. Raises PS018.
+-- Whether a pass would find nothing to number, found without a lock and without a transaction: there is no
+-- late block, no block above the floor, and no delayed event that is due. It does not look for what a restore
+-- has left; an occasional pass does that. Raises PS018.
 CREATE PROCEDURE nothing_waits()
 READS SQL DATA
 BEGIN
@@ -186,8 +189,9 @@ BEGIN
 END;
 
 -- name: note_pass
--- Counts a pass that brought something, and keeps what the last twenty brought, the newest first: "17:1,2 16:all ". A
--- long list is "all": with every pass the row is written to the binary log. The caller holds the sequencer's row.
+-- Counts a pass that brought events, and keeps the partitions of the last twenty passes, the newest first: "17:1,2
+-- 16:all ". A long list is written as "all", because every pass writes the row to the binary log. The caller has
+-- locked the sequencer's row.
 CREATE PROCEDURE note_pass(sequenced BIGINT, grown LONGTEXT)
 BEGIN
     DECLARE named LONGTEXT DEFAULT REPLACE(TRIM(BOTH '[' FROM TRIM(BOTH ']' FROM grown)), ' ', '');
@@ -201,8 +205,9 @@ BEGIN
 END;
 
 -- name: grown_since
--- How many passes have brought events, and, unless that is what the caller says, which partitions the last of them. For
--- consumers, which nobody can wake: they look often, so this reads one row. Raises PS018.
+-- How many passes have brought events, and, unless that is the number that the caller gives, which partitions the
+-- last passes brought events to. It is for consumers, which cannot be woken here: they call it often, so it reads one
+-- row. Raises PS018.
 CREATE PROCEDURE grown_since(after BIGINT)
 READS SQL DATA
 BEGIN
@@ -211,10 +216,10 @@ BEGIN
 END;
 
 -- name: sequence
--- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late
--- commit comes with the pass after it: each one looks for all that was late, because what began to publish after a late
--- commit must not come before it. After a restore, what that has left is repaired first. busy: somebody else is at it.
--- more: call again at once. Raises PS006, PS018.
+-- One pass of the sequencer: gives committed events their sequences. It never waits for an open transaction; an event
+-- that commits late comes with the next pass. Each pass looks for all late blocks, because a transaction that began
+-- to publish after a late commit must not come before it. After a restore, the pass repairs first what the restore
+-- has left. busy: another session is sequencing. more: call again at once. Raises PS006, PS018.
 CREATE PROCEDURE `sequence`(max_events INT)
 pass: BEGIN
     DECLARE wanted INT DEFAULT LEAST(max_events, 50000);

@@ -1,13 +1,13 @@
 -- name: settle_block
--- Decides whether a block that the log does not hold can still come. If somebody holds it, or it has just been
--- committed, it is noted as late. If nobody has it, its publisher rolled back, or has its number and not yet its row:
--- so the sequencer takes the number itself, with no events, and that publisher meets a duplicate key and takes another.
+-- Decides whether a block that the log does not hold can still come. If its row is locked, or was committed just now,
+-- the block is recorded as late. If there is no row, its publisher rolled back, or has taken the number and not yet
+-- written the row. So the sequencer takes the number itself, with no events: a publisher that then writes the row
+-- gets a duplicate key and takes another number.
 CREATE PROCEDURE settle_block(of_block BIGINT)
 BEGIN
     DECLARE found INT;
     DECLARE is_open BOOLEAN DEFAULT FALSE;
-    -- A row that is locked, in the words of either engine; or one that has come, and is
-    -- committed, since it was looked for.
+    -- The errors of both engines for a row that is locked, or that was committed since it was looked for.
     DECLARE CONTINUE HANDLER FOR 1062, 1205, 3572 SET is_open = TRUE;
     SELECT MAX(p.event_count) INTO found
     FROM pending AS p FORCE INDEX (PRIMARY)
@@ -24,10 +24,10 @@ BEGIN
 END;
 
 -- name: raise_floor
--- Raises the floor as far as the first 1,000 blocks reach that the log does not hold, each of which is then settled by
--- itself: below the floor nothing can come but the late blocks, so that no pass steps over what was published long ago.
--- Deleted rows stay in the index as long as anybody has an old read view. A block is in the log when its first event is
--- committed and it is not pending: one statement looks at both. Called by whoever holds the sequencer's row.
+-- Raises the floor, up to the first 1,000 blocks that the log does not hold; each of these is then settled by itself.
+-- Below the floor only late blocks can come, so that a pass need not step over rows of long ago: deleted rows stay in
+-- the index as long as a session has an old read view. A block is in the log when its first event is committed and
+-- the block is not pending; one statement reads both. The caller has locked the sequencer's row.
 CREATE PROCEDURE raise_floor(reached BIGINT, INOUT bottom BIGINT)
 raise: BEGIN
     DECLARE of_block BIGINT;
@@ -38,7 +38,7 @@ raise: BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_done = TRUE;
     {{on error: SET SESSION innodb_lock_wait_timeout = wait_before}}
     IF @@GLOBAL.innodb_rollback_on_timeout THEN
-        -- A lock that is not had would take back the whole pass: then everything is looked at every time.
+        -- A lock that cannot be taken would roll back the whole pass, so here every pass looks at everything.
         LEAVE raise;
     END IF;
     CREATE TEMPORARY TABLE IF NOT EXISTS unsettled (block BIGINT NOT NULL PRIMARY KEY) ENGINE = MEMORY;
@@ -60,7 +60,8 @@ raise: BEGIN
     WHERE l.block <= bottom
     ORDER BY l.block
     LIMIT 1000;
-    -- For MariaDB, which has NOWAIT outside of procedures only, this is it; elsewhere it is the least that can be said.
+    -- MariaDB has NOWAIT only outside procedures, so there this setting replaces it; on MySQL it is the shortest wait
+    -- that can be set.
     SET SESSION innodb_lock_wait_timeout = /*!80000 1 */ /*M! 0 */;
     OPEN doubtful;
     settle: LOOP
@@ -75,8 +76,8 @@ raise: BEGIN
 END;
 
 -- name: settle_blocks
--- Raises the floor as far as it goes, for clean: a pass does so only now and then. Answers whether
--- somebody else sequences. Raises PS018.
+-- Raises the floor as far as it goes, for clean: a pass does so only occasionally. Returns whether another
+-- session is sequencing. Raises PS018.
 CREATE PROCEDURE settle_blocks()
 settle: BEGIN
     DECLARE bottom, settled BIGINT;

@@ -1,6 +1,6 @@
 -- name: find_unsequenced
--- How many committed events wait for their sequence (counted up to 10,000 blocks), and the lowest id of them; behind
--- walls only those of topics that the login may see (up to 10,000).
+-- How many committed events wait for their sequence (counted up to 10,000 blocks), and the lowest id of them. A login
+-- that does not pass the walls sees only those of topics that it may see (up to 10,000).
 CREATE PROCEDURE find_unsequenced(OUT waiting BIGINT, OUT lowest BIGINT)
 READS SQL DATA
 BEGIN
@@ -30,8 +30,8 @@ BEGIN
 END;
 
 -- name: unsequenced
--- How many committed events wait for their sequence (counted up to 10,000 blocks) and
--- for how long the oldest of them does.
+-- How many committed events wait for their sequence (counted up to 10,000 blocks) and for how long the oldest
+-- of them has waited.
 CREATE PROCEDURE unsequenced()
 READS SQL DATA
 BEGIN

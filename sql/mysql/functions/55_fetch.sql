@@ -1,7 +1,7 @@
 -- name: read_log
--- The events of a partition from a sequence on, in order, and how many there are: one descent into the index of the
--- log, then the events by their ids, in one statement, because clean may merge chunks between two. As poll answers
--- them, with the partition, or as fetch does, with the history.
+-- The events of a partition from a sequence on, in order, and how many there are. One statement makes one look-up in
+-- the index of the log and then reads the events by their ids, because clean may merge chunks between two statements.
+-- The columns are those of poll, with the partition, or those of fetch, with the history.
 CREATE PROCEDURE read_log(of_partition BIGINT, from_sequence BIGINT, max_events INT, as_poll BOOLEAN, OUT found INT)
 READS SQL DATA
 BEGIN
@@ -49,8 +49,8 @@ BEGIN
 END;
 
 -- name: high_watermark
--- The last sequence of a partition; 0 when it has none. A query behind RETURN, SET, IF or DEFAULT would lock what it
--- reads: here, and in all that follows, only SELECT .. INTO and cursors read.
+-- The last sequence of a partition; 0 when it has none. A query in RETURN, SET, IF or DEFAULT would lock what it
+-- reads, so here and in all files that follow only SELECT .. INTO and cursors read.
 CREATE FUNCTION high_watermark(of_partition BIGINT) RETURNS BIGINT
 READS SQL DATA
 BEGIN
@@ -65,14 +65,14 @@ BEGIN
 END;
 
 -- name: require_readable
--- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a
--- partition that is stopped (PS021) for all, or for the subscription.
+-- Refuses a read below the low sequence (PS016): events that are gone are never skipped silently. Refuses any read of
+-- a partition that is stopped (PS021), for all readers or for this subscription.
 CREATE PROCEDURE require_readable(of_partition BIGINT, from_sequence BIGINT, of_subscription BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE low BIGINT;
     DECLARE stopped VARCHAR(200);
-    -- A stop that was reported while a history began is of the one before.
+    -- A stop that was reported while a history began belongs to the history before.
     SELECT MAX(CONCAT(LEFT(s.source, 50), ' has seen sequence ', s.sequence)) INTO stopped
     FROM stops AS s
     WHERE s.partition_id = of_partition AND s.subscription_id IN (0, of_subscription)
@@ -125,8 +125,8 @@ BEGIN
 END;
 
 -- name: high_watermarks
--- The readable range of every partition of a topic. A position is kept with partition_id: the topic may get
--- another address, and another topic this one.
+-- The readable range of every partition of a topic. Keep a position with its partition_id, not with the topic's
+-- address: the topic may get another address, and another topic may get this one.
 CREATE PROCEDURE high_watermarks(topic VARCHAR(4000))
 READS SQL DATA
 BEGIN

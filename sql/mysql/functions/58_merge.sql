@@ -1,6 +1,6 @@
 -- name: mergeable_partitions
--- The partitions of topics whose part of the index of the log may become smaller: they have chunks that nobody can read
--- but for the newest, or small chunks that follow each other.
+-- The partitions of topics whose part of the index of the log may become smaller: they have chunks, besides the
+-- newest, that no reader can read, or small chunks that follow each other.
 CREATE PROCEDURE mergeable_partitions()
 READS SQL DATA
 BEGIN
@@ -13,8 +13,8 @@ BEGIN
 END;
 
 -- name: find_run
--- The first run of small chunks of a partition, at most 1,000 of them, that makes a full one together or is at least
--- twice as large as its largest: so an event is moved only a few times in its life. No answer when there is none.
+-- The first run of small chunks of a partition, at most 1,000 of them, that together make a full chunk, or at least
+-- twice the largest of them. So an event is moved only a few times in its life. NULL when there is no such run.
 CREATE PROCEDURE find_run(part_id BIGINT, low BIGINT, OUT run_first BIGINT, OUT run_last BIGINT)
 READS SQL DATA
 BEGIN
@@ -42,7 +42,8 @@ BEGIN
 END;
 
 -- name: fill_merged
--- Cuts the chunks of a run anew, into the session's table merged. An event keeps the time of its sequencing.
+-- Writes the events of a run into new chunks, in the session's table merged. An event keeps the time of its
+-- sequencing.
 CREATE PROCEDURE fill_merged(part_id BIGINT, run_first BIGINT, run_last BIGINT)
 BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
@@ -73,10 +74,10 @@ BEGIN
 END;
 
 -- name: merge_chunks
--- Makes the index of one partition smaller: takes out what nobody can read, at most 10,000 chunks but never the newest,
--- which carries the high watermark, and puts one run of small chunks into chunks of up to 1,000 events. Readers see the
--- log before or after it: they find a chunk and read it in one statement. Answers how many chunks there are less. Seal
--- and clean lock the same row of the partition. Raises PS018.
+-- Makes the index of one partition smaller. It removes chunks that no reader can read, at most 10,000 and never the
+-- newest, which carries the high watermark. It merges one run of small chunks into chunks of up to 1,000 events.
+-- Readers see the log either before or after this, because they find a chunk and read it in one statement. Returns by
+-- how many chunks the index shrank. Seal and clean lock the same row of the partition. Raises PS018.
 CREATE PROCEDURE merge_chunks(partition_id BIGINT)
 BEGIN
     DECLARE low, newest, run_first, run_last, events_before, events_after BIGINT;

@@ -1,5 +1,6 @@
 -- name: refuse_subscription
--- Says that there is no such subscription (PS013): in the same words whether it is missing or hidden.
+-- Raises the error that there is no such subscription (PS013), in the same words whether it is missing or
+-- hidden.
 CREATE PROCEDURE refuse_subscription(subscription LONGTEXT)
 NO SQL
 BEGIN
@@ -7,14 +8,16 @@ BEGIN
 END;
 
 -- name: look_at_subscription
--- The id of a subscription, NULL when there is none; raises PS013 when it reads what the login may not consume.
+-- The id of a subscription, NULL when there is none; raises PS013 when it reads a topic that the login may not
+-- consume.
 CREATE PROCEDURE look_at_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE given INT;
     DECLARE is_hidden BOOLEAN;
     SELECT MAX(s.id) INTO subscription_id FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256));
-    -- First whether there are rights at all: where there are none, a heartbeat does not pay for them.
+    -- First it checks whether there are any rights at all, so that a heartbeat has no cost for rights where
+    -- there are none.
     SELECT COUNT(g.verb) INTO given FROM (SELECT n.verb FROM namespace_grants AS n LIMIT 1) AS g;
     IF given > 0 THEN
         SET is_hidden = reads_hidden(subscription_id);
@@ -25,7 +28,7 @@ BEGIN
 END;
 
 -- name: find_subscription
--- The id of a subscription; raises PS013, also when it reads what the login may not consume.
+-- The id of a subscription; raises PS013, also when it reads a topic that the login may not consume.
 CREATE PROCEDURE find_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
 READS SQL DATA
 BEGIN
@@ -36,8 +39,8 @@ BEGIN
 END;
 
 -- name: lock_subscription
--- Locks the row of a subscription, the first that everybody locks who changes its consumers and leases; raises
--- PS013, before it locks one that is hidden.
+-- Locks the row of a subscription. Every call that changes consumers or leases locks this row first. Raises PS013
+-- before it would lock a subscription that is hidden.
 CREATE PROCEDURE lock_subscription(subscription LONGTEXT, OUT subscription_id BIGINT)
 BEGIN
     CALL look_at_subscription(subscription, subscription_id);
@@ -49,8 +52,8 @@ BEGIN
 END;
 
 -- name: current_position
--- The newest position in the ledger; NULL when the subscription does not read the partition. Left alone, MySQL walks
--- the primary key backwards to the first row that fits.
+-- The newest position in the ledger; NULL when the subscription does not read the partition. Without a hint, MySQL
+-- walks the primary key backwards to the first row that fits.
 CREATE FUNCTION current_position(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
 READS SQL DATA
 BEGIN
@@ -65,9 +68,9 @@ BEGIN
 END;
 
 -- name: find_start
--- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes), a sequence to
--- begin with, or a time: then with the first event that was sequenced at it or later, however early that was
--- published. Raises PS006, PS012, PS016.
+-- Where a new subscription starts: 'earliest' (the first event that is left), 'latest' (after the last event), a
+-- sequence to begin with, or a time. With a time it starts with the first event that was sequenced then or later,
+-- however early that event was published. Raises PS006, PS012, PS016.
 CREATE PROCEDURE find_start(of_partition BIGINT, start TEXT, OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
@@ -112,8 +115,8 @@ BEGIN
 END;
 
 -- name: find_position_before
--- The position before the first event that was sequenced at a time or later. Where such an event may have been dropped,
--- that is an error (PS016): nothing is skipped in silence.
+-- The position before the first event that was sequenced at a time or later. If such an event may have been dropped,
+-- this raises an error (PS016): no event is skipped silently.
 CREATE PROCEDURE find_position_before(of_partition BIGINT, since DATETIME(6), OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
@@ -135,7 +138,7 @@ BEGIN
     FROM chunks AS c
     WHERE c.partition_id = of_partition AND c.first_sequence < first_wanted
       AND c.first_sequence + c.event_count >= first_wanted;
-    -- The index of what was dropped goes, too: then nobody knows when the last one of it was sequenced.
+    -- The index of what was dropped is removed too: then it is unknown when its last event was sequenced.
     IF first_wanted < low OR (first_wanted = low AND first_wanted BETWEEN 2 AND watermark AND known = 0) THEN
         CALL refuse('PS016',
                     CONCAT('not all that was sequenced since ', since, ' is there: it begins at sequence ', low));
@@ -144,7 +147,7 @@ BEGIN
 END;
 
 -- name: add_topic
--- Makes a subscription read a topic. The caller holds the topic's row against the logical drop, so that
+-- Makes a subscription read a topic. The caller has locked the topic's row against the logical drop, so that
 -- "earliest" never points below the low sequence.
 CREATE PROCEDURE add_topic(owner_id BIGINT, source_id BIGINT, start TEXT)
 BEGIN
@@ -168,8 +171,8 @@ BEGIN
 END;
 
 -- name: subscribe
--- Creates the subscription if need be and adds topics (a JSON array) to it; answers how many were new. Raises PS002,
--- PS006, PS007, PS012, PS016, PS018, PS030, PS031, PS033.
+-- Creates the subscription if it does not exist, and adds topics (a JSON array) to it. Returns how many were new.
+-- Raises PS002, PS006, PS007, PS012, PS016, PS018, PS030, PS031, PS033.
 CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start TEXT)
 BEGIN
     DECLARE owner_id, source_id BIGINT;
@@ -188,13 +191,13 @@ BEGIN
     IF COALESCE(JSON_LENGTH(topics), 0) = 0 THEN
         CALL refuse('PS006', 'a subscription without a topic');
     END IF;
-    -- Before the row is locked: it may be another tenant's.
+    -- Checked before the row is locked, because it may be another tenant's.
     SELECT COUNT(s.id) INTO taken
     FROM subscriptions AS s WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND reads_hidden(s.id);
     IF taken > 0 THEN
         CALL refuse('PS007', CONCAT('there is already a subscription "', LEFT(subscription, 80), '"'));
     END IF;
-    -- Before the subscription, as everybody does who holds both.
+    -- Locked before the subscription, as in every call that locks both.
     CALL lock_topics(topics, 'consume');
     INSERT INTO subscriptions (name) VALUES (subscription) ON DUPLICATE KEY UPDATE mode = mode;
     CALL lock_subscription(subscription, owner_id);
@@ -220,8 +223,8 @@ BEGIN
 END;
 
 -- name: configure_subscription
--- Sets the times of a subscription, in seconds: its own heartbeat policy, whose other
--- settings stay. Raises PS006, PS013, PS018.
+-- Sets the times of a subscription, in seconds. They become part of the subscription's own heartbeat policy,
+-- whose other settings stay. Raises PS006, PS013, PS018.
 CREATE PROCEDURE configure_subscription(
     subscription LONGTEXT, heartbeat_seconds DOUBLE, lease_seconds DOUBLE, release_seconds DOUBLE
 )
@@ -229,7 +232,7 @@ BEGIN
     DECLARE owner_id BIGINT;
     DECLARE new_version INT;
     DECLARE present LONGTEXT DEFAULT '{}';
-    -- MariaDB takes a variable for text.
+    -- MariaDB treats a variable as text.
     DECLARE wanted LONGTEXT DEFAULT JSON_OBJECT(
         'heartbeat_seconds', heartbeat_seconds + 0e0, 'lease_seconds', lease_seconds + 0e0,
         'release_seconds', release_seconds + 0e0);
@@ -248,8 +251,8 @@ BEGIN
 END;
 
 -- name: unsubscribe
--- Removes a subscription with its leases and dead letters; it holds back no event any more. What the ledger of
--- positions says of it stays, void, until it is trimmed. Raises PS013.
+-- Removes a subscription with its leases and dead letters. From then on it keeps no event from being removed. Its
+-- rows in the ledger of positions stay, without effect, until the ledger is trimmed. Raises PS013.
 CREATE PROCEDURE unsubscribe(subscription LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -283,7 +286,7 @@ BEGIN
 END;
 
 -- name: show_cursors
--- What subscription_lag answers, or only those that can be leased.
+-- The rows of subscription_lag, or only those of partitions that can be leased.
 CREATE PROCEDURE show_cursors(subscription LONGTEXT, only_unleased BOOLEAN)
 READS SQL DATA
 BEGIN
@@ -317,7 +320,7 @@ BEGIN
 END;
 
 -- name: find_paused
--- Whether a subscription is paused: to be asked behind the lock of its row.
+-- Whether a subscription is paused. Call it after its row is locked.
 CREATE PROCEDURE find_paused(owner_id BIGINT, OUT paused BOOLEAN)
 READS SQL DATA
 BEGIN
@@ -325,7 +328,7 @@ BEGIN
 END;
 
 -- name: require_listed
--- Checks the topics to which a consumer limits itself (a JSON array; NULL for all of the subscription). Raises
+-- Checks the topics to which a consumer limits itself (a JSON array; NULL for all topics of the subscription). Raises
 -- PS002, PS003, PS006, PS013, PS030 to PS034.
 CREATE PROCEDURE require_listed(owner_id BIGINT, subscription LONGTEXT, topics JSON)
 READS SQL DATA
@@ -355,7 +358,7 @@ BEGIN
 END;
 
 -- name: limit_consumer
--- Writes down the topics of a consumer that joins, in place of those of an earlier run.
+-- Records the topics of a consumer that joins, in place of those of an earlier run.
 CREATE PROCEDURE limit_consumer(owner_id BIGINT, consumer VARCHAR(255), topics JSON)
 BEGIN
     DELETE t FROM consumer_topics AS t WHERE t.subscription_id = owner_id AND t.consumer = consumer;
@@ -368,7 +371,7 @@ BEGIN
 END;
 
 -- name: may_hold
--- Whether a consumer takes partitions of a topic: it has named it, or none.
+-- Whether a consumer takes partitions of a topic: it has named this topic, or no topics at all.
 CREATE FUNCTION may_hold(owner_id BIGINT, consumer VARCHAR(255), of_topic BIGINT) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN

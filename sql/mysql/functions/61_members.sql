@@ -12,8 +12,8 @@ BEGIN
 END;
 
 -- name: give_up_leases
--- Frees the leases of one consumer, in key order. A row that somebody has locked (a zombie inside a transaction) stays
--- as it is and is counted in the answer; its own time limit ends that transaction.
+-- Frees the leases of one consumer, in key order. A lease row that is locked (by a zombie inside a transaction) stays
+-- as it is and is counted in the result. The time limit of that transaction ends it.
 CREATE PROCEDURE give_up_leases(
     owner_id BIGINT, consumer VARCHAR(255), how VARCHAR(20), present DATETIME(6), OUT blocked INT
 )
@@ -46,7 +46,7 @@ BEGIN
 END;
 
 -- name: free_overdue
--- Frees leases that were to be released in time and were not.
+-- Frees leases that should have been released by a deadline and were not.
 CREATE PROCEDURE free_overdue(owner_id BIGINT, present DATETIME(6))
 BEGIN
     DECLARE part_id, held_epoch BIGINT;
@@ -76,8 +76,9 @@ BEGIN
 END;
 
 -- name: collect_dead
--- Removes consumers whose deadline has passed and frees their leases; frees leases that were to be released and are
--- overdue. A consumer stays while one of its lease rows is locked. The caller holds the subscription's row.
+-- Removes consumers whose deadline has passed and frees their leases. It also frees leases that should have been
+-- released and are overdue. A consumer stays while one of its lease rows is locked. The caller has locked the
+-- subscription's row.
 CREATE PROCEDURE collect_dead(owner_id BIGINT, present DATETIME(6), OUT expired INT, OUT locked INT)
 BEGIN
     DECLARE dead_id, still_dead VARCHAR(255);
@@ -112,10 +113,10 @@ BEGIN
 END;
 
 -- name: join
--- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of
--- the same id is refused (PS015) until the first one's deadline has passed or it left. Given topics of the
--- subscription (a JSON array), it is handed only partitions of these. Answers the times, in seconds. Raises PS002,
--- PS003, PS006, PS013, PS015, PS030 to PS034.
+-- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of the
+-- same id is refused (PS015) until the first one's deadline has passed or it left. If it names topics of the
+-- subscription (a JSON array), it gets only partitions of these. Returns the times, in seconds. Raises PS002, PS003,
+-- PS006, PS013, PS015, PS030 to PS034.
 CREATE PROCEDURE `join`(subscription LONGTEXT, consumer TEXT, session CHAR(36), weight DOUBLE, topics JSON)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -131,7 +132,7 @@ BEGIN
         CALL refuse('PS006', 'a consumer without a session, or whose id has not 1 to 255 characters');
     END IF;
     IF NOT COALESCE(weight BETWEEN 0.001 AND 1000, FALSE) THEN
-        -- Beyond that, sums overflow, and every check-in of the subscription with them.
+        -- Beyond that, sums overflow, and every check-in of the subscription fails.
         CALL refuse('PS006',
                     CONCAT('a consumer of weight ', COALESCE(weight, 'NULL'), ', not between 0.001 and 1,000'));
     END IF;
@@ -151,7 +152,8 @@ BEGIN
     END IF;
     CALL give_up_leases(owner_id, consumer, 'expired', present, blocked);
     IF blocked > 0 THEN
-        -- An earlier run is inside a transaction that holds a lease: under the same id both would hold one lease_epoch.
+        -- An earlier run is inside a transaction that has locked a lease: under the same id both would hold one
+        -- lease_epoch.
         CALL refuse('PS015', CONCAT('an earlier run of consumer "', consumer, '" has not ended its transaction'));
     END IF;
     INSERT INTO consumers (subscription_id, id, session, weight, joined_at, heartbeat_at, deadline)
@@ -167,8 +169,8 @@ BEGIN
 END;
 
 -- name: extend_deadline
--- Moves a consumer's deadline to a lease time from now; a check-in (else NULL) also takes its turn, and sets the next
--- one. Raises PS014 when the session is not (or no longer) a member.
+-- Moves a consumer's deadline to a lease time from now; a check-in (else NULL) also uses up its scheduled time, and
+-- sets the next one. Raises PS014 when the session is not (or no longer) a member.
 CREATE PROCEDURE extend_deadline(
     owner_id BIGINT, consumer VARCHAR(255), session CHAR(36), present DATETIME(6), next_check_in DATETIME(6)
 )
@@ -201,10 +203,11 @@ BEGIN
 END;
 
 -- name: heartbeats
--- The same for all consumers of a process. Answers for each, by its place in the arrays, its standing (member, gone, or
--- locked: its row is held by somebody, so ask again), the seconds until it is to check in, and those that lie between
--- two check-ins of one consumer. Waits for nothing, and one that is gone disturbs no other. While turns are given out
--- to consumers that were called, the others put theirs off. Raises PS006.
+-- The heartbeat of all consumers of a process at once. Returns for each, by its place in the arrays, its standing,
+-- the seconds until its next check-in, and the seconds between two check-ins of one consumer. The standing is member,
+-- gone, or locked: then another session has locked its row, so call again. It waits for no lock, and a consumer that
+-- is gone does not affect the others. While consumers are being called to check in early, the others postpone their
+-- check-ins. Raises PS006.
 CREATE PROCEDURE heartbeats(subscription_names JSON, consumer_ids JSON, sessions JSON)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -285,7 +288,7 @@ BEGIN
 END;
 
 -- name: held_leases
--- What a consumer holds, with the position after which to read.
+-- The leases that a consumer holds, each with the position after which to read.
 CREATE PROCEDURE held_leases(subscription LONGTEXT, consumer VARCHAR(255))
 READS SQL DATA
 BEGIN
@@ -304,8 +307,8 @@ BEGIN
 END;
 
 -- name: release
--- Gives single leases (two JSON arrays; as to the LIMIT see poll) back, as the answer to RELEASING or because a
--- consumer has no use for them. What is no longer held is passed over. Answers how many were freed.
+-- Gives single leases back (two JSON arrays; for the LIMIT see poll), in response to RELEASING or because a consumer
+-- has no use for them. A lease that is no longer held is skipped. Returns how many were freed.
 CREATE PROCEDURE `release`(subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON)
 BEGIN
     DECLARE owner_id, part_id, given_epoch, held_epoch BIGINT;
@@ -346,8 +349,9 @@ BEGIN
 END;
 
 -- name: leave
--- Ends a consumer's membership and frees its leases at once; leaving twice is no error. A lease that a transaction
--- still holds cannot be freed yet: then the consumer counts as dead from now on, and the next check-in collects it.
+-- Ends a consumer's membership and frees its leases at once; leaving twice is no error. A lease whose row a
+-- transaction still locks cannot be freed yet. Then the consumer counts as dead from now on, and the next check-in of
+-- the subscription removes it.
 CREATE PROCEDURE `leave`(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36))
 BEGIN
     DECLARE owner_id BIGINT;

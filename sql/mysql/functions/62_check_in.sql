@@ -11,19 +11,19 @@ BEGIN
 END;
 
 -- name: backlog_of
--- How much of a partition is unread, redriven letters included.
+-- How much of a partition is unread, redriven dead letters included.
 CREATE FUNCTION backlog_of(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
 READS SQL DATA
 RETURN high_watermark(of_partition) - current_position(of_subscription, of_partition)
     + redriven_letters(of_subscription, of_partition);
 
 -- name: survey
--- Writes down which partitions of a subscription are active, unless that was done since a time: check-ins share
--- what one of them has found. Active are those with unread events or redriven letters, or held and read a moment
--- ago (a partition that drains between two events keeps its lease for that long). Those that were active and are
--- held are looked at within ten seconds, a share of the circle of their random keys each time, unless the whole
--- is asked for. The caller holds the subscription's row, so that one looks while the others wait, and need not
--- look again. Answers whether it looked.
+-- Records which partitions of a subscription are active, unless that was done after the given time: all check-ins
+-- share what one of them has found. A partition is active when it has unread events or redriven dead letters, or when
+-- it is held and was read a moment ago, so that its lease is kept over a short pause between two events. Partitions
+-- that were active and are held are looked at within ten seconds, a part of them each time, chosen by their random
+-- keys, unless the caller asks for all. The caller has locked the subscription's row, so that one check-in looks
+-- while the others wait and need not look again. Returns whether it looked.
 CREATE PROCEDURE survey(owner_id BIGINT, since DATETIME(6), is_whole BOOLEAN, present DATETIME(6), OUT looked BOOLEAN)
 survey: BEGIN
     DECLARE turn, share DOUBLE;
@@ -73,7 +73,7 @@ END;
 
 -- name: read_board
 -- Fills the session's table board: every partition of a subscription, or of these topics (a JSON array of ids; NULL:
--- all), who works on it, and whether it is active.
+-- all topics), which consumer holds it, and whether it is active.
 CREATE PROCEDURE read_board(owner_id BIGINT, topic_ids JSON)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS board (
@@ -90,10 +90,10 @@ BEGIN
 END;
 
 -- name: find_standings
--- Fills the session's table stands: how many active partitions of the board each consumer holds, and
--- how many too few (below 0: too many).
--- Fair share by weight of those who take this topic (NULL: all): largest remainders (Hamilton), ties by consumer id, so
--- that all active partitions are held, the spread at equal weights is at most 1, and nothing moves in the steady state.
+-- Fills the session's table stands: how many active partitions of the board each consumer holds, and how many it
+-- holds too few (below 0: too many). The fair shares are by weight, among the consumers that take this topic (NULL:
+-- all topics), by the method of largest remainders (Hamilton); ties go by consumer id. So all active partitions are
+-- held, consumers of equal weight differ by at most 1, and nothing moves in the steady state.
 CREATE PROCEDURE find_standings(owner_id BIGINT, of_topic BIGINT, active BIGINT)
 BEGIN
     CREATE TEMPORARY TABLE IF NOT EXISTS stands (
@@ -117,9 +117,10 @@ BEGIN
 END;
 
 -- name: find_share
--- How a consumer stands: how many active partitions it holds too few (shortage; below 0: too many) and how many
--- somebody holds that are not active (cold); how many of what the others are short of is not free (uncovered), how many
--- partitions are free, and how many of the others are short or have too much (concerned).
+-- What a consumer holds, compared with its fair share. shortage: how many active partitions it holds too few (below
+-- 0: too many). cold: how many partitions that are held are not active. uncovered: how many of the partitions that
+-- the others lack are not free. It also returns how many partitions are free, and how many of the others hold too few
+-- or too many (concerned).
 CREATE PROCEDURE find_share(
     owner_id BIGINT, me VARCHAR(255), of_topic BIGINT, OUT shortage BIGINT, OUT cold BIGINT, OUT uncovered BIGINT,
     OUT available BIGINT, OUT concerned BIGINT
@@ -139,8 +140,9 @@ BEGIN
 END;
 
 -- name: release_surplus
--- Asks a consumer to give up what it holds above its quota, but only while others are short of more than is free:
--- smallest backlog first. A partition that has gone cold is given up whatever the quota. Answers how many.
+-- Asks a consumer to give back what it holds above its quota, but only while the others lack more partitions than are
+-- free. Partitions with the smallest backlog come first. A partition that is no longer active is given back whatever
+-- the quota. Returns how many it asked for.
 CREATE PROCEDURE release_surplus(
     owner_id BIGINT, consumer VARCHAR(255), surplus BIGINT, present DATETIME(6), deadline DATETIME(6), OUT asked BIGINT
 )
@@ -150,7 +152,7 @@ BEGIN
     DECLARE chosen CURSOR FOR
         SELECT o.partition_id
         FROM (
-            -- What got events since the survey is not cold any more.
+            -- A partition that got events since the survey is active again.
             SELECT h.partition_id, (h.is_active OR h.backlog > 0) AS is_active, ROW_NUMBER() OVER (
                        PARTITION BY (h.is_active OR h.backlog > 0) ORDER BY h.backlog, h.partition_id) AS place
             FROM (
@@ -170,7 +172,8 @@ BEGIN
         IF done THEN
             LEAVE lease;
         END IF;
-        -- Asked again of the row itself: since the board was read it may have been given back or taken by a seek.
+        -- Checked again on the row itself: since the board was read the lease may have been given back or taken by a
+        -- seek.
         SET held_epoch = (
             SELECT l.lease_epoch FROM leases AS l
             WHERE l.subscription_id = owner_id AND l.partition_id = part_id AND l.holder = consumer
@@ -188,8 +191,8 @@ BEGIN
 END;
 
 -- name: acquire
--- Leases up to shortage free partitions with unread events, from a random pivot on and round, so that consumers do not
--- meet. Every acquisition raises lease_epoch. Answers how many.
+-- Leases up to shortage free partitions with unread events. It starts at a random place and wraps around, so that
+-- consumers do not compete for the same ones. Every acquisition raises lease_epoch. Returns how many it leased.
 CREATE PROCEDURE acquire(owner_id BIGINT, consumer VARCHAR(255), shortage BIGINT, present DATETIME(6), OUT taken BIGINT)
 BEGIN
     DECLARE part_id, free_epoch BIGINT;
@@ -236,9 +239,9 @@ BEGIN
 END;
 
 -- name: call_consumers
--- Has consumers that are short, or have too much, check in before their time: target_qps of them at once, then as many
--- in a second. Their next heartbeat tells them. Who was called already, or whose row somebody holds, is passed over.
--- The caller holds the subscription's row.
+-- Calls consumers that hold too few or too many partitions to check in before their time: target_qps of them at once,
+-- then the same number each second. Their next heartbeat tells them. A consumer that was called already, or whose row
+-- is locked, is skipped. The caller has locked the subscription's row.
 CREATE PROCEDURE call_consumers(
     owner_id BIGINT, me VARCHAR(255), many_short BIGINT, many_ample BIGINT, present DATETIME(6)
 )
@@ -289,8 +292,8 @@ BEGIN
 END;
 
 -- name: give_and_take
--- Has a consumer give up and take what it should, of the board; answers how many
--- it was asked for, and how many it took.
+-- Makes a consumer give back and take the partitions of the board that it should. Returns how many it was
+-- asked to give back, and how many it took.
 CREATE PROCEDURE give_and_take(
     owner_id BIGINT, consumer VARCHAR(255), shortage BIGINT, cold BIGINT, uncovered BIGINT, present DATETIME(6),
     deadline DATETIME(6), OUT asked BIGINT, OUT taken BIGINT
@@ -306,9 +309,10 @@ BEGIN
 END;
 
 -- name: share_out
--- What a check-in does for topics that the same consumers take (a JSON array of ids, and one of them; NULL: all), once
--- a survey was made: looks how all of them stand, has the consumer give up and take what it should, and calls the
--- others who have too little or too much. Where that are all topics, it writes down what it found, for follow_share.
+-- What a check-in does after a survey, for topics that the same consumers take (a JSON array of ids, and one of them;
+-- NULL: all topics). It compares what each consumer holds with its fair share, makes this consumer give back and take
+-- what it should, and calls the others that hold too few or too many. For all topics together it records the result,
+-- for follow_share.
 CREATE PROCEDURE share_out(
     owner_id BIGINT, consumer VARCHAR(255), topic_ids JSON, of_topic BIGINT, present DATETIME(6), deadline DATETIME(6)
 )
@@ -329,7 +333,7 @@ BEGIN
 END;
 
 -- name: write_shares
--- Keeps the quotas of those who stand with too little or too much, and of nobody else.
+-- Stores the quotas of the consumers that hold too few or too many, and no others.
 CREATE PROCEDURE write_shares(owner_id BIGINT)
 BEGIN
     DELETE h FROM shares AS h LEFT JOIN stands AS s ON s.consumer = h.consumer AND s.shortage <> 0
@@ -340,8 +344,8 @@ BEGIN
 END;
 
 -- name: follow_share
--- What a check-in does until the next survey: it follows what the last one has found for this consumer. Answers whether
--- that can be said: not of one that joined since.
+-- What a check-in does until the next survey: it applies what the last survey found for this consumer. Returns false
+-- for a consumer that has joined since that survey.
 CREATE PROCEDURE follow_share(
     owner_id BIGINT, me VARCHAR(255), present DATETIME(6), deadline DATETIME(6), OUT is_known BOOLEAN
 )
@@ -368,11 +372,12 @@ BEGIN
 END;
 
 -- name: check_in
--- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a
--- subscription at a time; the clock is read after the lock. Which partitions have unread events and how everybody
--- stands is looked up anew when fresh or when somebody has died, else at most once in refresh_seconds for all; who
--- looks calls the others that have too little or too much. Answers the leases that are now held. While the subscription
--- is paused, all that is held is asked for. Raises PS013, PS014, PS018.
+-- Sends a heartbeat, removes dead consumers, computes the fair share, releases and acquires leases, all in one
+-- transaction. One check-in of a subscription runs at a time; it reads the clock after it has the lock. The check-in
+-- surveys which partitions have unread events and what each consumer holds, when fresh is true or a consumer has
+-- died, else at most once in refresh_seconds for the whole subscription. After a survey it calls the consumers that
+-- hold too few or too many. Returns the leases that the consumer now holds. While the subscription is paused, it asks
+-- the consumer to give back all of them. Raises PS013, PS014, PS018.
 CREATE PROCEDURE check_in(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), fresh BOOLEAN)
 BEGIN
     DECLARE owner_id BIGINT;

@@ -1,9 +1,10 @@
 -- name: poll
 -- Events of leased partitions, each after its own read position, at most max_events together and max_each of a
--- partition (NULL: no such limit), in the order of the arrays (JSON), so that a caller who turns them starves no
--- partition: a result for each partition that has some. (LIMIT makes the second and third array tables that are joined
--- by an index; as they stand, each row would read them anew.) A lease that is no longer held gives no rows; the next
--- heartbeat or check-in tells why. A subscription that is paused gives none. Raises PS013, PS016, PS021.
+-- partition (NULL: no such limit), in the order of the arrays (JSON): a caller that rotates the arrays starves no
+-- partition. There is one result for each partition that has events. (LIMIT turns the second and third array into
+-- tables that are joined by an index; without it, each row would parse them again.) A lease that is no longer held
+-- returns no rows; the next heartbeat or check-in tells why. A paused subscription returns none. Raises PS013, PS016,
+-- PS021.
 CREATE PROCEDURE poll(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, after JSON, max_events INT,
     max_each INT
@@ -43,7 +44,8 @@ BEGIN
         CALL require_readable(source, from_sequence, owner_id);
         SET watermark = high_watermark(source);
         IF watermark < from_sequence - 1 THEN
-            -- Whoever waited for the log to come by would never see what it holds instead by then.
+            -- A reader that waited for the log to reach its position would never see the events that the log
+            -- then holds instead.
             CALL refuse('PS021', CONCAT('sequence ', from_sequence - 1, ' of partition ', source & 65535,
                                         ' was read, and the log ends at ', watermark));
         ELSEIF watermark >= from_sequence THEN
@@ -60,9 +62,9 @@ BEGIN
 END;
 
 -- name: lift_limit
--- Gives the session its own time limit back, if it still has the one that a call has set for the transaction in which
--- it held a lease row: to be called behind the end of that transaction on MySQL, where the limit is one of the session.
--- The variables are the session's to write: what is no time limit is forgotten.
+-- Restores the session's own time limit, if it still has the one that a call set for the transaction in which it had
+-- locked a lease row. It is called after the end of that transaction on MySQL, where the limit belongs to the
+-- session. The session may write anything into the variables, so a value that is not a time limit is ignored.
 CREATE PROCEDURE lift_limit()
 NO SQL
 BEGIN
@@ -74,9 +76,9 @@ BEGIN
 END;
 
 -- name: limit_transaction
--- Ends the session if the transaction that now holds a lease row is left idle beyond the lease: otherwise a paused
--- consumer would keep its successor waiting without limit. Never loosens a limit that the caller has set. MariaDB has a
--- limit for transactions; MySQL only one for idle sessions, which lift_limit takes back.
+-- Sets a limit that ends the session if the transaction that now locks a lease row is idle for longer than the lease.
+-- Otherwise a paused consumer would make its successor wait without limit. It never raises a limit that the caller
+-- has set. MariaDB has a limit for transactions; MySQL has only one for idle sessions, which lift_limit restores.
 CREATE PROCEDURE limit_transaction(left_seconds DOUBLE)
 NO SQL
 BEGIN
@@ -90,7 +92,7 @@ BEGIN
 END;
 
 -- name: hold_lease
--- Locks one lease row; held says whether it is the consumer's, under this lease_epoch.
+-- Locks one lease row; held says whether the consumer holds it under this lease_epoch.
 CREATE PROCEDURE hold_lease(
     owner_id BIGINT, consumer VARCHAR(255), part_id BIGINT, given_epoch BIGINT, OUT held BOOLEAN
 )
@@ -103,9 +105,10 @@ BEGIN
 END;
 
 -- name: hold_leases
--- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same lock.
--- A check without it would be a write skew: a zombie that checks before and commits after the take-over would be
--- accepted. Counts a refusal in an AUTO_INCREMENT, which the refusal cannot roll back. Raises PS010, PS018.
+-- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same
+-- lock. A check without the lock would allow a write skew: a zombie that checks before the take-over and commits
+-- after it would be accepted. Counts a refusal in an AUTO_INCREMENT, which the refusal cannot roll back. Raises
+-- PS010, PS018.
 CREATE PROCEDURE hold_leases(owner_id BIGINT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON)
 BEGIN
     DECLARE part_id, given_epoch BIGINT;
@@ -143,8 +146,8 @@ BEGIN
 END;
 
 -- name: check_positions
--- What a commit may not do: move a position back or beyond the high watermark, or from another place than the events
--- were read behind. Raises PS011, PS012.
+-- Refuses what a commit may not do: move a position back or beyond the high watermark, or from another position than
+-- the one after which the events were read. Raises PS011, PS012.
 CREATE PROCEDURE check_positions(owner_id BIGINT, partition_ids JSON, positions JSON, after JSON)
 READS SQL DATA
 BEGIN
@@ -189,7 +192,7 @@ BEGIN
 END;
 
 -- name: move_positions
--- What commit does, in the call of somebody else.
+-- Does the work of commit, for procedures that have called begin_call themselves.
 CREATE PROCEDURE move_positions(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, positions JSON, after JSON
 )
@@ -202,7 +205,7 @@ BEGIN
         CALL refuse('PS006', 'a commit needs one lease_epoch and one position for each of its partitions');
     ELSEIF places <> (
             SELECT COUNT(DISTINCT p.id) FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS p) THEN
-        -- Which of two positions came last would be chance, and a position could move back.
+        -- It would be chance which of two positions came last, and a position could move back.
         CALL refuse('PS006', 'a commit names a partition twice, or none');
     END IF;
     CALL hold_leases(owner_id, consumer, partition_ids, lease_epochs);
@@ -224,9 +227,9 @@ END;
 
 -- name: commit
 -- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect
--- exactly once. Positions are the last sequences that are done. after are the positions behind which the events were
--- read (or NULL): a reader whose last COMMIT was answered by a lost connection may read them again, and must not do
--- them again. The arrays are JSON. Raises PS006, PS010, PS011, PS012, PS013, PS018.
+-- exactly once. positions are the last sequences that were handled. after are the positions after which the events
+-- were read (or NULL): a reader that lost its connection during the last COMMIT may read events again, but must not
+-- handle them twice. The arrays are JSON. Raises PS006, PS010, PS011, PS012, PS013, PS018.
 CREATE PROCEDURE `commit`(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, positions JSON, after JSON
 )
@@ -235,7 +238,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('commit()');
     CALL move_positions(subscription, consumer, partition_ids, lease_epochs, positions, after);
-    -- The caller may ask for the id of a row of his own.
+    -- The caller may need LAST_INSERT_ID() for a row of its own.
     DO LAST_INSERT_ID(id_before);
     CALL end_call();
 END;
@@ -259,7 +262,7 @@ END;
 
 -- name: move_position
 -- Sets the position of a partition whose topic the caller has locked, raises lease_epoch and takes the lease from its
--- holder: what that one still commits is stale. Raises PS006, PS012, PS013, PS016.
+-- holder, whose later commits are refused as stale. Raises PS006, PS012, PS013, PS016.
 CREATE PROCEDURE move_position(owner_id BIGINT, source_id BIGINT, start TEXT, OUT wanted BIGINT)
 BEGIN
     DECLARE held_epoch BIGINT;
@@ -279,14 +282,14 @@ BEGIN
     VALUES (owner_id, source_id, held_epoch + 1, COALESCE(held_by, ''), 'seek', UTC_TIMESTAMP(6));
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
     VALUES (owner_id, source_id, wanted, held_epoch + 1, 'seek');
-    -- Whoever goes back gives its events new attempts.
+    -- A position that moves back gives its events new attempts.
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id AND a.partition_id = source_id;
 END;
 
 -- name: seek
 -- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time), raises lease_epoch
--- and takes the lease from its holder: what that one still commits is stale. Answers the new position. Raises PS002,
--- PS005, PS006, PS012, PS013, PS016, PS018.
+-- and takes the lease from its holder, whose later commits are refused as stale. Returns the new position. Raises
+-- PS002, PS005, PS006, PS012, PS013, PS016, PS018.
 CREATE PROCEDURE seek(subscription LONGTEXT, topic LONGTEXT, `partition` INT, start TEXT)
 BEGIN
     DECLARE owner_id, topic_id, source_id, wanted BIGINT;
@@ -318,7 +321,7 @@ BEGIN
 END;
 
 -- name: lock_topics_read
--- Locks the topics of a subscription, or one of them (NULL: all), in the order of their ids.
+-- Locks the topics of a subscription, or one of them (NULL: all topics), in the order of their ids.
 CREATE PROCEDURE lock_topics_read(owner_id BIGINT, only_id BIGINT)
 BEGIN
     DECLARE source_id, locked BIGINT;
@@ -340,8 +343,8 @@ BEGIN
 END;
 
 -- name: reset_subscription
--- The same for every partition of a subscription, or of one of its topics (NULL: all), in one transaction: all or none.
--- Answers the new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
+-- Does what seek does for every partition of a subscription, or of one of its topics (NULL: all topics), in one
+-- transaction: all or none. Returns the new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
 CREATE PROCEDURE reset_subscription(subscription LONGTEXT, start TEXT, of_topic LONGTEXT)
 BEGIN
     DECLARE owner_id, only_id, source_id, wanted BIGINT;
@@ -380,8 +383,8 @@ BEGIN
 END;
 
 -- name: sweep
--- Collects the dead of all subscriptions, as check-ins do, for those that nobody checks in to any more. A subscription
--- whose row is locked is being served right now and is passed over.
+-- Removes the dead consumers of all subscriptions, as check-ins do; this is for subscriptions in which no consumer
+-- checks in any more. A subscription whose row is locked has a check-in right now, and is skipped.
 CREATE PROCEDURE sweep(max_rows INT)
 BEGIN
     DECLARE found_id, owner_id BIGINT;
@@ -417,8 +420,8 @@ BEGIN
 END;
 
 -- name: find_rejected_commits
--- How often the AUTO_INCREMENT of rejected_commits was used: the next one, less one. MySQL would show
--- a value that it has cached for a day.
+-- How often the AUTO_INCREMENT of rejected_commits was used: its next value, less one. MySQL's catalog would
+-- show a value that can be a day old.
 CREATE PROCEDURE find_rejected_commits(OUT rejected BIGINT)
 READS SQL DATA
 BEGIN
@@ -431,7 +434,8 @@ BEGIN
 END;
 
 -- name: rejected_commits
--- How many commits the fence has refused since the installation, of anybody: NULL for who does not pass the walls.
+-- How many commits the fence has refused since the installation, for all subscriptions; NULL for a login that does
+-- not pass the walls.
 CREATE PROCEDURE rejected_commits()
 READS SQL DATA
 BEGIN
@@ -443,7 +447,7 @@ BEGIN
 END;
 
 -- name: take_overs
--- How often a lease was acquired by another consumer after its holder's time had run out.
+-- How often another consumer acquired a lease after its holder's time had run out.
 CREATE PROCEDURE take_overs(subscription LONGTEXT)
 READS SQL DATA
 BEGIN

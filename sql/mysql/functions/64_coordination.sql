@@ -14,8 +14,8 @@ BEGIN
 END;
 
 -- name: claim
--- Leases one partition that nobody alive holds, if lease_epoch is still the one that was seen. Answers the
--- position, or NULL when another was faster, a zombie's transaction still holds the lease, or the
+-- Leases one partition that no live consumer holds, if lease_epoch is still the one that the caller has seen. Returns
+-- the position, or NULL when another consumer was faster, a zombie's transaction still locks the lease, or the
 -- subscription is paused. Raises PS013, PS014.
 CREATE PROCEDURE claim(
     subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), partition_id BIGINT, lease_epoch BIGINT
@@ -63,8 +63,8 @@ BEGIN
 END;
 
 -- name: lease_states
--- Every partition of a subscription: who claimed it last and has not given it back, whether he is alive,
--- and how far it was read. Raises PS013.
+-- Every partition of a subscription: which consumer claimed it last and has not given it back, whether that
+-- consumer is alive, and how far the partition was read. Raises PS013.
 CREATE PROCEDURE lease_states(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -94,8 +94,8 @@ BEGIN
 END;
 
 -- name: lead_subscription
--- The term of a consumer that leads, or leads from now on because nobody alive does; NULL when
--- another one does. Raises PS013, PS014.
+-- The term of this consumer as leader. It becomes the leader if no live consumer leads; NULL when another
+-- consumer leads. Raises PS013, PS014.
 CREATE PROCEDURE lead_subscription(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36))
 BEGIN
     DECLARE owner_id BIGINT;
@@ -129,8 +129,8 @@ BEGIN
 END;
 
 -- name: assign_partitions
--- Writes down a leader's decision (a JSON object: partition id to consumer), fenced by
--- his term. Raises PS010, PS013, PS014.
+-- Records a leader's decision (a JSON object: partition id to consumer), fenced by the leader's term. Raises
+-- PS010, PS013, PS014.
 CREATE PROCEDURE assign_partitions(
     subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), term BIGINT, holders LONGTEXT
 )
@@ -152,8 +152,8 @@ BEGIN
 END;
 
 -- name: assignment_of
--- What the leader of a subscription has decided last, and in which term; no row
--- before the first decision. Raises PS013.
+-- The last decision of a subscription's leader, and the term in which it was made; no row before the first
+-- decision. Raises PS013.
 CREATE PROCEDURE assignment_of(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -192,10 +192,10 @@ BEGIN
 END;
 
 -- name: mark_low_water
--- Copies positions of a registry outside of the database into the ledger, which is what retention goes by; all
--- or none. A position that the ledger has reached already is passed over. Fenced by lease_epoch: an older one
--- than was ever seen here is refused. The arrays are JSON (as to the LIMIT see poll). Answers how many moved.
--- Raises PS006, PS010, PS012, PS013, PS018.
+-- Copies positions from a registry outside the database into the ledger, on which retention is based; all or none. A
+-- position that the ledger has reached already is skipped. It is fenced by lease_epoch: one that is older than any
+-- seen here is refused. The arrays are JSON (for the LIMIT see poll). Returns how many positions moved. Raises PS006,
+-- PS010, PS012, PS013, PS018.
 CREATE PROCEDURE mark_low_water(subscription LONGTEXT, partition_ids JSON, lease_epochs JSON, positions JSON)
 BEGIN
     DECLARE owner_id, part_id, given_epoch, given_position BIGINT;

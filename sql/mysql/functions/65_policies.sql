@@ -1,7 +1,7 @@
 -- name: find_policies
--- Every setting as it is in force for something, and where it comes from ('preset' when nobody has set it), as a JSON
--- array of objects. The nearest source counts: itself, the topics that it reads, the namespaces that they lie in, what
--- holds for everything; of several topics the one that it has read longest.
+-- Every setting as it is in force for a scope, and where it comes from ('preset' when it was never set), as a JSON
+-- array of objects. The nearest source counts, in this order: the scope itself, the topics that it reads, their
+-- namespaces, the policy for everything. Of several topics it is the one that the subscription has read for longest.
 CREATE PROCEDURE find_policies(of_scope VARCHAR(20), of_id BIGINT, OUT found LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -59,8 +59,9 @@ BEGIN
 END;
 
 -- name: refresh_policy
--- Writes what is in force for a subscription into its row. First the lock, then a query of its own: so it sees what
--- another change has written that held the lock before. policy_version grows only when something is different.
+-- Writes what is in force for a subscription into its row. It takes the lock first and then reads in a separate
+-- query, so that it sees what an earlier holder of the lock has written. policy_version grows only when something has
+-- changed.
 CREATE PROCEDURE refresh_policy(owner_id BIGINT)
 BEGIN
     DECLARE locked BIGINT;
@@ -99,7 +100,8 @@ BEGIN
 END;
 
 -- name: refresh_policies
--- The same for all that inherits from something, in the order in which everybody locks subscriptions.
+-- Does what refresh_policy does for all subscriptions that inherit from a scope, in the order in which every
+-- call locks subscriptions.
 CREATE PROCEDURE refresh_policies(of_scope VARCHAR(20), of_id BIGINT)
 BEGIN
     DECLARE reader BIGINT;
@@ -127,7 +129,7 @@ BEGIN
 END;
 
 -- name: refresh_readers
--- The same for subscriptions (a JSON array of ids) that are locked.
+-- Does what refresh_policy does for subscriptions (a JSON array of ids) that the caller has locked.
 CREATE PROCEDURE refresh_readers(readers JSON)
 BEGIN
     DECLARE place INT DEFAULT 0;
@@ -138,7 +140,7 @@ BEGIN
 END;
 
 -- name: require_policy_scope
--- Checks what a policy is for; raises PS006.
+-- Checks the scope of a policy; raises PS006.
 CREATE PROCEDURE require_policy_scope(of_scope LONGTEXT)
 NO SQL
 BEGIN
@@ -186,15 +188,16 @@ BEGIN
         FROM topics AS t
         WHERE of_namespace = 0 OR LEFT(t.address, CHAR_LENGTH(path_below)) = path_below
         ORDER BY t.id
-        -- The limit keeps MariaDB from taking the two queries for one.
+        -- The limit keeps MariaDB from merging the two queries.
         LIMIT 1000000
         FOR UPDATE
     ) AS l;
 END;
 
 -- name: lock_policy_scope
--- The id of what a policy is set for, locked so that nothing that inherits from it is added or moved meanwhile: like
--- every change of names, the tree, the topics, then the subscription. Raises PS001, PS002, PS006, PS013.
+-- The id of the scope for which a policy is set, locked so that nothing that inherits from it is added or moved
+-- meanwhile. The locks are in the order of every change of names: the tree, the topics, then the subscription. Raises
+-- PS001, PS002, PS006, PS013.
 CREATE PROCEDURE lock_policy_scope(of_scope LONGTEXT, of_name LONGTEXT, OUT scope_id BIGINT)
 BEGIN
     DECLARE topic_partitions INT;
@@ -219,7 +222,7 @@ BEGIN
 END;
 
 -- name: find_policy_scope
--- The id of what a policy is read of. Raises PS001, PS002, PS006, PS013.
+-- The id of the scope whose policy is read. Raises PS001, PS002, PS006, PS013.
 CREATE PROCEDURE find_policy_scope(of_scope LONGTEXT, of_name LONGTEXT, OUT scope_id BIGINT)
 READS SQL DATA
 BEGIN
@@ -239,7 +242,7 @@ BEGIN
 END;
 
 -- name: policy_scope_name
--- What a policy was set for, by name; empty for everything.
+-- The name of the scope for which a policy was set; empty for everything.
 CREATE FUNCTION policy_scope_name(of_scope VARCHAR(20), of_id BIGINT) RETURNS LONGTEXT
 READS SQL DATA
 BEGIN
@@ -267,7 +270,7 @@ BEGIN
 END;
 
 -- name: require_origin
--- Checks who sets a policy; raises PS006.
+-- Checks the origin of a policy ('file' or 'hand'); raises PS006.
 CREATE PROCEDURE require_origin(origin LONGTEXT)
 NO SQL
 BEGIN
@@ -278,8 +281,8 @@ BEGIN
 END;
 
 -- name: require_policy_pair
--- Checks two settings that depend on each other: both or none, and the second at least
--- so many times the first; raises PS006.
+-- Checks two settings that depend on each other: both or neither is set, and the second is at least the given
+-- multiple of the first; raises PS006.
 CREATE PROCEDURE require_policy_pair(given LONGTEXT, low VARCHAR(40), high VARCHAR(40), times INT)
 NO SQL
 BEGIN
@@ -292,8 +295,8 @@ BEGIN
 END;
 
 -- name: require_policy_settings
--- Checks what a policy sets, JSON: known settings, each of its type and within its bounds; raises PS006. What depends
--- on each other comes together, so that it is also sound where it is inherited.
+-- Checks what a policy sets, JSON: known settings, each of its type and within its bounds; raises PS006. Settings
+-- that depend on each other must be set together, so that they are also valid where they are inherited.
 CREATE PROCEDURE require_policy_settings(of_kind VARCHAR(20), given LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -331,8 +334,8 @@ BEGIN
 END;
 
 -- name: store_policy
--- Writes a policy as its next version, and what is now in force where it is inherited. Nothing is written when it says
--- so already. The caller has locked the scope.
+-- Writes the next version of a policy, and updates what is in force where it is inherited. If the policy is already
+-- the same, it writes nothing. The caller has locked the scope.
 CREATE PROCEDURE store_policy(
     of_scope VARCHAR(20), of_id BIGINT, of_kind VARCHAR(20), given LONGTEXT, given_origin VARCHAR(20),
     OUT new_version INT
@@ -364,7 +367,7 @@ BEGIN
 END;
 
 -- name: forget_policies
--- Removes the policies of what is deleted (a JSON array of ids), with their history.
+-- Removes the policies of deleted scopes (a JSON array of ids), with their history.
 CREATE PROCEDURE forget_policies(of_scope VARCHAR(20), ids JSON)
 BEGIN
     DELETE p
@@ -377,9 +380,9 @@ END;
 
 -- name: set_policy
 -- Sets a policy (heartbeat, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
--- subscription, as a whole: what it does not name is inherited, the subscription before the topic, the namespace and
--- everything. origin says whether a 'file' or a 'hand' sets it. Answers its version, which grows with each change.
--- Raises PS001, PS002, PS006, PS013, PS018.
+-- subscription, as a whole. A setting that it does not name is inherited: a subscription's policy comes before its
+-- topic's, then the namespace's, then that for everything. origin says whether it comes from a 'file' or was set by
+-- 'hand'. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.
 CREATE PROCEDURE set_policy(kind LONGTEXT, scope LONGTEXT, name LONGTEXT, settings LONGTEXT, origin LONGTEXT)
 BEGIN
     DECLARE of_id BIGINT;
@@ -397,16 +400,16 @@ BEGIN
 END;
 
 -- name: clear_policy
--- Takes back all that a policy sets: it is inherited again. Answers its version.
--- Raises PS001, PS002, PS006, PS013, PS018.
+-- Removes all that a policy sets, so that everything is inherited again. Returns the policy's version. Raises PS001,
+-- PS002, PS006, PS013, PS018.
 CREATE PROCEDURE clear_policy(kind LONGTEXT, scope LONGTEXT, name LONGTEXT, origin LONGTEXT)
 BEGIN
     CALL set_policy(kind, scope, name, '{}', origin);
 END;
 
 -- name: policy_of
--- What is in force for everything ('global', ''), a namespace, a topic or a subscription: each setting with where it
--- comes from ('preset' when nobody set it) and the version of that policy. Raises PS001, PS002, PS006, PS013.
+-- What is in force for everything ('global', ''), a namespace, a topic or a subscription: each setting with its
+-- source ('preset' when it was never set) and the version of that policy. Raises PS001, PS002, PS006, PS013.
 CREATE PROCEDURE policy_of(scope LONGTEXT, name LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -426,7 +429,7 @@ BEGIN
 END;
 
 -- name: policy_history
--- Every version that a policy of something has had, the first one first. Raises PS001, PS002, PS006, PS013.
+-- Every version of a scope's policy, the oldest first. Raises PS001, PS002, PS006, PS013.
 CREATE PROCEDURE policy_history(kind LONGTEXT, scope LONGTEXT, name LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -441,7 +444,7 @@ BEGIN
 END;
 
 -- name: list_policies
--- Every policy that sets something, of what the login may see.
+-- Every policy that sets something, for scopes that the login may see.
 CREATE PROCEDURE list_policies()
 READS SQL DATA
 BEGIN
@@ -459,8 +462,8 @@ BEGIN
 END;
 
 -- name: subscription_policy
--- What is in force for a subscription, read from its row: cheap enough for every check-in. policy_version grows with
--- each change, by whatever policy; a batch runs under one. Raises PS013.
+-- The settings in force for a subscription, read from its row: cheap enough for every check-in. policy_version grows
+-- with each change of any policy that applies; a batch runs under one version. Raises PS013.
 CREATE PROCEDURE subscription_policy(subscription LONGTEXT)
 READS SQL DATA
 BEGIN

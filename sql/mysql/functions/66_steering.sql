@@ -1,8 +1,8 @@
 -- name: pause_subscription
--- From now on no lease of the subscription is handed out and polls give nothing; check-ins ask for what is held, and
--- what is in hand may be committed until the lease is given back. Since when it is paused stays until it is resumed; a
--- reason that is given later takes the place of the first, with who gave it. Returns whether it ran. Raises PS006,
--- PS013.
+-- Pauses a subscription: from now on its leases are not handed out and polls return nothing. Check-ins ask for the
+-- leases that are held; events that a consumer already has may be committed until it gives the lease back. A second
+-- call keeps the time of the first, and replaces the reason and the login that gave it. Returns whether the
+-- subscription was running. Raises PS006, PS013.
 CREATE PROCEDURE pause_subscription(subscription LONGTEXT, reason LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -22,7 +22,7 @@ BEGIN
 END;
 
 -- name: resume_subscription
--- Lets the next check-ins hand out leases again. Answers whether the subscription was paused. Raises PS013.
+-- Lets the next check-ins hand out leases again. Returns whether the subscription was paused. Raises PS013.
 CREATE PROCEDURE resume_subscription(subscription LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -38,7 +38,7 @@ BEGIN
 END;
 
 -- name: show_subscriptions
--- What list_subscriptions answers, of one subscription or of all (NULL).
+-- The rows of list_subscriptions, for one subscription or for all (NULL).
 CREATE PROCEDURE show_subscriptions(only_id BIGINT)
 READS SQL DATA
 BEGIN
@@ -58,8 +58,8 @@ BEGIN
 END;
 
 -- name: list_subscriptions
--- The subscriptions that the login may see: what they read, their times in seconds, and
--- since when, by whom and why one is paused.
+-- The subscriptions that the login may see: which topics they read, their times in seconds, and, for one that
+-- is paused, since when, by whom and why.
 CREATE PROCEDURE list_subscriptions()
 READS SQL DATA
 BEGIN
@@ -68,7 +68,7 @@ BEGIN
 END;
 
 -- name: describe_subscription
--- The same of one subscription. Raises PS013.
+-- The row of list_subscriptions for one subscription. Raises PS013.
 CREATE PROCEDURE describe_subscription(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -79,8 +79,8 @@ BEGIN
 END;
 
 -- name: share_out_groups
--- Shares the topics of a subscription out, where a consumer has named topics: in groups that
--- the same consumers take, each by itself.
+-- Shares out the topics of a subscription in which a consumer has named topics: in groups that the same
+-- consumers take, each group by itself.
 CREATE PROCEDURE share_out_groups(owner_id BIGINT, consumer VARCHAR(255), present DATETIME(6), deadline DATETIME(6))
 BEGIN
     DECLARE topic_ids LONGTEXT;
@@ -117,8 +117,8 @@ BEGIN
 END;
 
 -- name: report_error
--- What a consumer tells of its last error: overwritten by the next one, cut at 2,000 characters, gone with the
--- consumer. Never of payloads or passwords. Raises PS006, PS013, PS014.
+-- Records a consumer's last error. The next one replaces it, it is cut at 2,000 characters, and it is removed with
+-- the consumer. The caller must not put payloads or passwords into it. Raises PS006, PS013, PS014.
 CREATE PROCEDURE report_error(subscription LONGTEXT, consumer VARCHAR(255), session CHAR(36), error LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -143,8 +143,8 @@ BEGIN
 END;
 
 -- name: subscription_consumers
--- The members of one subscription, or of all (NULL): live until their deadline, with what they hold, the topics that
--- they have named (NULL: all) and the last error that they have reported.
+-- The members of one subscription, or of all (NULL): until which deadline each counts as alive, what it holds, the
+-- topics that it has named (NULL: all topics) and the last error that it has reported.
 CREATE PROCEDURE subscription_consumers(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -170,7 +170,8 @@ BEGIN
 END;
 
 -- name: unleased_cursors
--- What can be leased: partitions with unread events that nobody holds, of one subscription or of all (NULL).
+-- The partitions that can be leased, of one subscription or of all (NULL): they have unread events and no consumer
+-- holds them.
 CREATE PROCEDURE unleased_cursors(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -179,8 +180,8 @@ BEGIN
 END;
 
 -- name: leased_cursors
--- What is held: by whom, since when, and until when its holder is alive and, where it is to be given back, has time for
--- it; of one subscription or of all (NULL).
+-- The leases that are held, of one subscription or of all (NULL): by which consumer, since when, until when the
+-- holder counts as alive, and, for a lease that is to be given back, until when.
 CREATE PROCEDURE leased_cursors(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -205,8 +206,9 @@ END;
 
 -- name: subscription_statistics
 -- One row for a subscription, or for each (NULL): its heartbeat, how many partitions have unread events, how many
--- consumers are alive and what they weigh together, how often a partition went to another consumer in the last hour
--- because it was given back (moves) or because its holder's time ran out (take_overs), and when a lease changed last.
+-- consumers are alive and the sum of their weights. moves and take_overs count how often in the last hour a partition
+-- went to another consumer, because it was given back or because its holder's time ran out. It also says when a lease
+-- changed last.
 CREATE PROCEDURE subscription_statistics(subscription LONGTEXT)
 READS SQL DATA
 BEGIN

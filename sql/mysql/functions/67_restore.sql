@@ -1,6 +1,6 @@
 -- name: bring_back
--- Takes one lease from its holder when a history begins, and brings its position back to the end of the log if it lies
--- beyond. lease_epoch rises above all that the lost time can have given out.
+-- Takes one lease from its holder when a history begins, and moves its position back to the end of the log if it is
+-- beyond. lease_epoch rises above every value that can have been given out in the lost time.
 CREATE PROCEDURE bring_back(owner_id BIGINT, part_id BIGINT, opened INT)
 BEGIN
     DECLARE held_epoch BIGINT;
@@ -23,9 +23,9 @@ BEGIN
 END;
 
 -- name: open_history
--- Begins the next line of history. What was read in the one before may be another event now: so everybody who holds a
--- lease loses it, and learns position and history anew; positions beyond the log are brought back to its end; what was
--- stopped goes on; no id is given twice. The caller holds the sequencer's row.
+-- Begins the next history. A sequence that was read in the history before may be another event now. So every holder
+-- loses its lease and has to ask for position and history again. Positions beyond the log are moved back to its end,
+-- stopped partitions continue, and no id is given out twice. The caller has locked the sequencer's row.
 CREATE PROCEDURE open_history(reason TEXT, OUT opened INT)
 BEGIN
     DECLARE owner_id, part_id BIGINT;
@@ -49,8 +49,8 @@ BEGIN
 END;
 
 -- name: reconcile
--- After a restore that lost commits: opens the next history, so that no sequence stands for two events within one, and
--- lets stopped partitions go on. Answers its number. Raises PS006, PS018.
+-- After a restore that lost commits: begins the next history, so that within one history no sequence means two
+-- events, and lets stopped partitions continue. Returns the number of the new history. Raises PS006, PS018.
 CREATE PROCEDURE reconcile(reason LONGTEXT)
 BEGIN
     DECLARE opened INT;
@@ -65,7 +65,8 @@ BEGIN
         CALL refuse('PS006',
                     CONCAT('the reason of a history has ', CHAR_LENGTH(reason), ' characters, the limit is 1000'));
     END IF;
-    -- The sequencer last, as a deletion does: the log waits for no consumer that is inside a transaction.
+    -- The sequencer is locked last, as in a deletion, so that the log does not wait for a consumer that is
+    -- inside a transaction.
     SELECT COUNT(*) INTO leased
     FROM (SELECT l.partition_id FROM leases AS l ORDER BY l.subscription_id, l.partition_id FOR UPDATE) AS held;
     SELECT s.singleton INTO locked FROM sequencer AS s FOR UPDATE;
@@ -75,7 +76,8 @@ BEGIN
 END;
 
 -- name: stop_partition
--- Stops a partition for a subscription, or for all (0); of several reports the furthest counts.
+-- Stops a partition for a subscription, or for all readers (0). Of several reports the one that is furthest
+-- counts.
 CREATE PROCEDURE stop_partition(part_id BIGINT, owner_id BIGINT, seen BIGINT, seen_history INT, source TEXT)
 BEGIN
     DECLARE known_sequence BIGINT;
@@ -90,7 +92,7 @@ BEGIN
 END;
 
 -- name: stop_reported
--- What report_positions does with each partition: a stop is for all where the login may operate the topic.
+-- What report_positions does with each partition: a stop is for all readers where the login may operate the topic.
 CREATE PROCEDURE stop_reported(
     partition_ids JSON, sequences JSON, seen_histories JSON, owner_id BIGINT, present INT, source TEXT, OUT known JSON
 )
@@ -133,12 +135,13 @@ BEGIN
 END;
 
 -- name: report_positions
--- What somebody outside of the database has seen of some partitions (JSON arrays): a sink, an archive, a registry, a
--- client. If one lies beyond the log of the same history, a restore lost commits, and the partition is stopped until it
--- is reconciled: for all readers where the login may operate the topic, else for the subscription (or NULL) that it
--- reports for. Answers of each partition whether it is stopped, where the log ends, and its present history: who comes
--- with another one has to look where to go on. No row of a partition that is gone, or that the login may not operate
--- and the subscription does not read. Raises PS006, PS013, PS018.
+-- Reports the positions (JSON arrays) that a program outside the database has seen: a sink, an archive, a registry or
+-- a client. If a position lies beyond the log of the same history, a restore has lost commits, and the partition is
+-- stopped until reconcile is called. It is stopped for all readers if the login may operate the topic, else for the
+-- subscription that the caller names (or NULL). Returns for each partition whether it is stopped, where the log ends,
+-- and the current history: a caller that has another history has to find out where to continue. There is no row for a
+-- partition that is gone, or that the login may not operate and the subscription does not read. Raises PS006, PS013,
+-- PS018.
 CREATE PROCEDURE report_positions(
     partition_ids JSON, sequences JSON, histories JSON, source TEXT, subscription LONGTEXT
 )
@@ -175,7 +178,7 @@ BEGIN
 END;
 
 -- name: restore_status
--- What lies beyond the log: partitions that are stopped, and positions of subscriptions.
+-- What is beyond the end of the log after a restore: stopped partitions, and positions of subscriptions.
 CREATE PROCEDURE restore_status()
 READS SQL DATA
 BEGIN
@@ -202,7 +205,7 @@ BEGIN
 END;
 
 -- name: histories_of
--- The lines of the log's history, and why each began.
+-- The histories of the log, and why each began.
 CREATE PROCEDURE histories_of()
 READS SQL DATA
 BEGIN

@@ -1,5 +1,5 @@
 -- name: find_open_block
--- The block of a partition that was written down and whose end is not committed yet; NULL when there is none.
+-- The block of a partition that was recorded and whose end is not committed yet; NULL when there is none.
 CREATE PROCEDURE find_open_block(owner_id BIGINT, part_id BIGINT, start BIGINT, OUT block BIGINT)
 READS SQL DATA
 BEGIN
@@ -15,8 +15,8 @@ BEGIN
 END;
 
 -- name: find_block_end
--- Where the next block of a partition ends: at most max_events and max_bytes of payload, at
--- least one event; NULL when there is none.
+-- Where the next block of a partition ends: at most max_events and max_bytes of payload, but at least one
+-- event; NULL when there is no event.
 CREATE PROCEDURE find_block_end(part_id BIGINT, start BIGINT, max_events INT, max_bytes BIGINT, OUT last BIGINT)
 READS SQL DATA
 BEGIN
@@ -34,10 +34,10 @@ BEGIN
 END;
 
 -- name: open_block
--- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next
--- at most max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt
--- counts from 1; topic is the address when it was written down, known_as the name that sinks know the topic by.
--- Raises PS010, PS013, PS016, PS018, PS021.
+-- The block that a relay is about to send, recorded before it is sent, and fenced. It is the block that is still
+-- open, else a new one of at most max_events and max_bytes of payload (but at least one event). No row when there is
+-- nothing to send. attempt counts from 1. topic is the topic's address when the block was recorded, known_as the name
+-- by which sinks know the topic. Raises PS010, PS013, PS016, PS018, PS021.
 CREATE PROCEDURE open_block(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, max_events INT,
     max_bytes BIGINT
@@ -52,7 +52,7 @@ BEGIN
     SET start = current_position(owner_id, partition_id) + 1;
     CALL find_open_block(owner_id, partition_id, start, block);
     SET was_open = block IS NOT NULL;
-    -- Of a block that is open too: a partition that is stopped is not sent from.
+    -- This holds for an open block too: nothing is sent from a stopped partition.
     CALL require_readable(partition_id, start, owner_id);
     IF NOT was_open THEN
         CALL find_block_end(partition_id, start, max_events, max_bytes, last);
@@ -73,8 +73,8 @@ BEGIN
 END;
 
 -- name: read_block
--- The events of a block, without those that are already dead letters of this subscription; of a
--- partition that it does not read, none.
+-- The events of a block, without those that are already dead letters of this subscription; no events for a
+-- partition that the subscription does not read.
 CREATE PROCEDURE read_block(
     subscription LONGTEXT, partition_id BIGINT, first_sequence BIGINT, last_sequence BIGINT
 )
@@ -105,8 +105,8 @@ BEGIN
 END;
 
 -- name: relay_failure
--- Counts a failed attempt of the open block and answers how many seconds to wait: base doubled for each attempt, up to
--- a bound, with up to a half taken off at random. Raises PS010, PS013, PS018.
+-- Counts a failed attempt of the open block and returns how many seconds to wait: base doubled for each attempt, up
+-- to a bound, reduced at random by up to a half. Raises PS010, PS013, PS018.
 CREATE PROCEDURE relay_failure(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, block_id BIGINT, error TEXT,
     base_seconds DOUBLE, max_seconds DOUBLE
@@ -125,8 +125,8 @@ BEGIN
 END;
 
 -- name: dead_letter
--- Gives up one event for this subscription: a copy with the reason is kept, and the block goes on without it. Doing it
--- twice changes nothing. Raises PS010, PS013, PS018.
+-- Gives up one event for this subscription: a copy with the reason is kept, and the block continues without the
+-- event. A second call changes nothing. Raises PS010, PS013, PS018.
 CREATE PROCEDURE dead_letter(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT, reason TEXT
 )

@@ -12,7 +12,7 @@ BEGIN
     SELECT s.partition_id, s.died, s.sequence, s.attempts, s.reason
     FROM (
         SELECT STRAIGHT_JOIN n.partition_id, a.sequence, a.attempts, a.reason, EXISTS (
-                   -- Whoever seeks or opens a history writes a position under a lease_epoch of its own.
+                   -- A seek or a new history writes a position under a new lease_epoch.
                    SELECT h.id FROM lease_history AS h FORCE INDEX (lease_history_partition)
                    WHERE h.subscription_id = owner_id AND h.partition_id = n.partition_id AND h.`change` = 'expired'
                      AND h.lease_epoch >= p.lease_epoch AND h.lease_epoch < n.lease_epoch) AS died
@@ -45,10 +45,10 @@ BEGIN
 END;
 
 -- name: begin_attempt
--- Counts that the event behind the position is handed out, and answers for which time. To be committed before the
--- handler gets the event, so that an event that kills its consumer is counted too. uncounted are the times that were
--- not counted here; reason is why it is suspect. With uncounted = -1 a group of suspects begins at the event, which is
--- on record, and counts for none of them. Raises PS010, PS011, PS013, PS018.
+-- Counts that the next event after the position is handed out. Returns the number of the attempt. Commit this before
+-- the handler gets the event, so that an event that kills its consumer is counted too. uncounted is how many earlier
+-- attempts were not counted here; reason says why the event is suspect. With uncounted = -1 it only records that a
+-- group of suspects begins at this event, and counts for none of them. Raises PS010, PS011, PS013, PS018.
 CREATE PROCEDURE begin_attempt(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT,
     uncounted INT, reason TEXT
@@ -80,9 +80,9 @@ BEGIN
 END;
 
 -- name: store_letters
--- Copies events of a partition (a JSON array of sequences) to the dead letters of a subscription; a copy that is there
--- already is as good as new. What is parked behind its key waits for the operator as the key does: if that was
--- redriven, so is it. The caller holds the lease. Raises PS016, PS040.
+-- Copies events of a partition (a JSON array of sequences) to the dead letters of a subscription; a copy that exists
+-- already is kept. An event that is parked waits for the operator together with its key: if the key was redriven, so
+-- is the event. The caller holds the lease. Raises PS016, PS040.
 CREATE PROCEDURE store_letters(
     owner_id BIGINT, part_id BIGINT, sequences JSON, why TEXT, tried INT, is_parked BOOLEAN, behind BOOLEAN
 )
@@ -133,9 +133,9 @@ BEGIN
 END;
 
 -- name: give_up
--- Makes the event behind the position a dead letter and moves the position over it, in one: it is pending or dead,
--- never both and never neither. With park, and where the event has a key, later events of that key have to wait behind
--- it (see commit_parking). Answers parked or dead. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
+-- Makes the next event after the position a dead letter and moves the position past it, in one transaction: the event
+-- is always either pending or dead. With park, if the event has a key, later events of that key have to wait behind
+-- it (see commit_parking). Returns parked or dead. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
 CREATE PROCEDURE give_up(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT, reason TEXT,
     attempts INT, park BOOLEAN
@@ -161,7 +161,7 @@ END;
 
 -- name: parked_keys
 -- The keys whose events wait, in partitions (a JSON array) that the subscription reads: later events of such a key
--- are not for the handler. Raises PS013.
+-- must not go to the handler. Raises PS013.
 CREATE PROCEDURE parked_keys(subscription LONGTEXT, partition_ids JSON)
 READS SQL DATA
 BEGIN
@@ -177,7 +177,7 @@ END;
 
 -- name: commit_parking
 -- A commit of one partition that parks some of the events it passes (a JSON array), because their keys wait. after is
--- the position behind which the events were read. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
+-- the position after which the events were read. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
 CREATE PROCEDURE commit_parking(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, position BIGINT,
     after BIGINT, sequences JSON
@@ -204,8 +204,8 @@ BEGIN
 END;
 
 -- name: drop_dead_letters
--- Throws dead letters (a JSON array of ids) away, whatever they wait for, and keeps a record of each without its
--- payload; answers how many. Events that are parked behind one stay. Raises PS006, PS013, PS018.
+-- Deletes dead letters (a JSON array of ids), whatever they wait for, and keeps a record of each without its payload.
+-- Returns how many it deleted. Events that are parked behind one of them stay. Raises PS006, PS013, PS018.
 CREATE PROCEDURE drop_dead_letters(subscription LONGTEXT, letter_ids JSON)
 BEGIN
     DECLARE owner_id BIGINT;
@@ -240,8 +240,8 @@ BEGIN
 END;
 
 -- name: dead_letters_of
--- The dead letters of a subscription without their payloads, newest first, before one if one is named: of a topic, a
--- key, a type, a state (dead, parked or redriven), or all.
+-- The dead letters of a subscription without their payloads, newest first. They can be limited to those before a
+-- given one, and to a topic, a key, a type and a state (dead, parked or redriven).
 CREATE PROCEDURE dead_letters_of(
     subscription LONGTEXT, max_rows INT, of_topic LONGTEXT, of_key LONGTEXT, of_type LONGTEXT, of_state LONGTEXT,
     before_id BIGINT
@@ -270,7 +270,7 @@ BEGIN
 END;
 
 -- name: dead_letter_of
--- One dead letter of a subscription with everything it holds; no row when there is none of that id.
+-- One dead letter of a subscription with all its columns; no row when there is none with that id.
 CREATE PROCEDURE dead_letter_of(subscription LONGTEXT, letter_id BIGINT)
 READS SQL DATA
 BEGIN

@@ -1,6 +1,6 @@
 -- name: return_letters
--- Redriven letters (a JSON array of ids) are dead again; of a parked one the whole key waits
--- again. An empty reason leaves the old one.
+-- Makes redriven dead letters (a JSON array of ids) dead again; of a parked one the whole key waits again. An
+-- empty reason keeps the old one.
 CREATE PROCEDURE return_letters(owner_id BIGINT, letter_ids JSON, why TEXT)
 BEGIN
     UPDATE (
@@ -22,9 +22,9 @@ BEGIN
 END;
 
 -- name: poll_redriven
--- Redriven letters of leased partitions (JSON arrays), in order, each counted as handed out, which is to be committed
--- before a handler gets them. Of a key that is parked only the first event. What was handed out as often as the
--- subscription allows, and never finished, is dead again. Raises PS010, PS013, PS018.
+-- Redriven dead letters of leased partitions (JSON arrays), in order. Each is counted as handed out; commit that
+-- before a handler gets them. Of a parked key it returns only the first event. A letter that was handed out as often
+-- as the subscription allows, and never finished, is dead again. Raises PS010, PS013, PS018.
 CREATE PROCEDURE poll_redriven(
     subscription LONGTEXT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON, max_events INT
 )
@@ -37,7 +37,8 @@ BEGIN
     {{on error: SET SESSION group_concat_max_len = limit_before; CALL undo_call()}}
     CALL begin_call('poll_redriven()');
     CALL find_subscription(subscription, owner_id);
-    -- A cut number would be another's: the partition, or the letter, of another subscription.
+    -- A number that was cut off would name another row: a partition, or a dead letter, of another
+    -- subscription.
     SET SESSION group_concat_max_len = 4294967295;
     SELECT JSON_ARRAYAGG(h.partition_id), JSON_ARRAYAGG(h.lease_epoch) INTO held_ids, held_epochs
     FROM (
@@ -97,9 +98,10 @@ BEGIN
 END;
 
 -- name: finish_redriven
--- Removes redriven letters (a JSON array of ids) of one partition that were handled, in the caller's transaction: what
--- else that writes takes effect exactly once. The next event of a parked key is redriven with that. Refused when one of
--- them is not waiting any more: it was finished already, dropped or given back. Raises PS010, PS013, PS018, PS041.
+-- Removes redriven dead letters (a JSON array of ids) of one partition that were handled, in the caller's
+-- transaction: what else that transaction writes takes effect exactly once. This also redrives the next event of a
+-- parked key. Refused when one of them no longer waits: it was finished already, dropped or given back. Raises PS010,
+-- PS013, PS018, PS041.
 CREATE PROCEDURE finish_redriven(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, letter_ids JSON
 )
@@ -134,8 +136,8 @@ BEGIN
 END;
 
 -- name: fail_redriven
--- A redriven letter that was handed out has failed: it is dead again, with the new reason; of a parked one the whole
--- key waits again. Doing it twice changes nothing. Raises PS010, PS013, PS018.
+-- Records that a redriven dead letter that was handed out has failed: it is dead again, with the new reason. If it
+-- was parked, its whole key waits again. A second call changes nothing. Raises PS010, PS013, PS018.
 CREATE PROCEDURE fail_redriven(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, letter_id BIGINT, reason TEXT
 )
@@ -150,8 +152,9 @@ BEGIN
 END;
 
 -- name: redrive
--- Makes dead letters deliverable again, to whoever holds their partition: these (a JSON array of ids), or all of the
--- subscription (NULL). Of a parked key all events, in order. Answers how many were not so already. Raises PS013, PS018.
+-- Makes dead letters deliverable again, to the consumer that holds their partition: the given ones (a JSON array of
+-- ids), or all of the subscription (NULL). Of a parked key it redrives all events, in order. Returns how many were
+-- not redriven already. Raises PS013, PS018.
 CREATE PROCEDURE redrive(subscription LONGTEXT, letter_ids JSON)
 BEGIN
     DECLARE owner_id BIGINT;

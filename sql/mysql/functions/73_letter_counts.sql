@@ -1,6 +1,6 @@
 -- name: count_dead_letters
 -- The dead letters of a subscription: how many are dead, parked and redriven, and for how many seconds the oldest has
--- been there, with a comma between two. At most 10,000 of them are looked at, once.
+-- been there, separated by commas. It looks at no more than 10,000 of them, once each.
 CREATE FUNCTION count_dead_letters(owner_id BIGINT) RETURNS VARCHAR(100)
 READS SQL DATA
 BEGIN
@@ -16,8 +16,8 @@ BEGIN
 END;
 
 -- name: dead_letter_counts
--- How many dead letters a subscription has, or each (NULL), by state, and for how long the oldest has been there. Of
--- each subscription 10,000 are looked at: 10,000 means that many or more.
+-- How many dead letters one subscription has, or each subscription (NULL), by state, and for how long the oldest has
+-- been there. Of each subscription 10,000 are looked at: 10,000 means that many or more.
 CREATE PROCEDURE dead_letter_counts(subscription LONGTEXT)
 READS SQL DATA
 BEGIN

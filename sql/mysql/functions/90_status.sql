@@ -1,7 +1,7 @@
 -- name: log_status
--- The state of the log in one row: what waits, when the sequencer last found work, the oldest open
--- transaction, and how many event ids the storage can still take. Behind walls it counts what the login may
--- see, and NULL is what nobody's topics tell of.
+-- The state of the log in one row: what waits, when the sequencer last found work, the oldest open transaction, and
+-- how many event ids the storage can still take. For a login that does not pass the walls, it counts only what the
+-- login may see, and figures that do not belong to a topic are NULL.
 CREATE PROCEDURE log_status()
 READS SQL DATA
 BEGIN
@@ -11,7 +11,7 @@ BEGIN
     DECLARE whole BOOLEAN DEFAULT sees_all();
     CALL refuse_serializable('log_status()');
     BEGIN
-        -- The catalog of transactions asks for the right PROCESS.
+        -- The catalog of transactions needs the right PROCESS.
         DECLARE CONTINUE HANDLER FOR 1227 BEGIN END;
         SELECT COALESCE(MAX(TIMESTAMPDIFF(SECOND, x.trx_started, SYSDATE())), 0) + 0e0 INTO oldest_transaction
         FROM information_schema.INNODB_TRX AS x
@@ -35,8 +35,8 @@ BEGIN
 END;
 
 -- name: find_ids_ready
--- How many ids the partitions of events can still take. What the engine says of the counter
--- may be a day old, so it is not asked.
+-- How many ids the partitions of events can still take. It does not use the engine's own value of the
+-- counter, which can be a day old.
 CREATE PROCEDURE find_ids_ready(OUT ready BIGINT)
 READS SQL DATA
 BEGIN

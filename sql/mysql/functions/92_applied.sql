@@ -1,6 +1,6 @@
 -- name: applied_migrations
--- What was applied to the schema, by migration number; 0 stands for the functions. So programs whose login may not read
--- tables can tell whether the schema fits them.
+-- The migrations that were applied to the schema, by number; 0 stands for the functions. From it, a program whose
+-- login may not read tables can tell whether the schema fits the program.
 CREATE PROCEDURE applied_migrations()
 READS SQL DATA
 BEGIN

@@ -1,6 +1,7 @@
 -- name: function_roles
--- Which of the roles may call which procedure; one that is not named is the owner's alone. The operator may call all of
--- them. The list is PostgreSQL's, with what only these engines have: a name that is not there is passed over.
+-- Which of the roles may call which procedure. Only the owner may call a procedure that is not named here. The
+-- operator may call all procedures that are. The list is that of PostgreSQL, with the procedures that only these
+-- engines have; a name without a procedure is skipped.
 CREATE PROCEDURE function_roles()
 NO SQL
 BEGIN
@@ -67,10 +68,10 @@ BEGIN
 END;
 
 -- name: install_rights
--- Records the roles installer, publisher, consumer, operator and reader (with the schema's name before them): from now
--- on the operator and the installer pass the walls, and procedures that are made anew are granted to all of them. The
--- grants themselves commit, so no procedure makes them: penstock rights install does, and penstock rights print writes
--- them. Raises PS006 when a role is missing or can log in, PS018.
+-- Records the roles installer, publisher, consumer, operator and reader (with the schema's name before them): from
+-- now on the operator and the installer pass the walls, and procedures that are created again are granted to all of
+-- them. A GRANT commits, so no procedure can run it: penstock rights install runs the grants, and penstock rights
+-- print writes them out. Raises PS006 when a role is missing or can log in, PS018.
 CREATE PROCEDURE install_rights()
 BEGIN
     DECLARE missing, strong VARCHAR(80);
@@ -91,7 +92,7 @@ BEGIN
 END;
 
 -- name: find_bad_roles
--- Of the five roles one that is not there, and one that is a user who can log in.
+-- One of the five roles that does not exist, and one that is a user who can log in.
 CREATE PROCEDURE find_bad_roles(OUT missing VARCHAR(80), OUT strong VARCHAR(80))
 READS SQL DATA
 BEGIN
@@ -135,8 +136,9 @@ BEGIN
 END;
 
 -- name: refresh_roles
--- Looks who is in which role, which MariaDB cannot be asked inside a transaction. To be called in one of its own, after
--- roles were granted or revoked, or users dropped, by hand. On MySQL nothing has to be done. Raises PS018.
+-- Records who is in which role, because MariaDB cannot be asked for that inside a transaction that does something
+-- else. Call it in its own transaction after you have granted or revoked roles, or dropped users, by hand. On MySQL
+-- this is not needed. Raises PS018.
 CREATE PROCEDURE refresh_roles()
 BEGIN
     {{on error: CALL undo_call()}}

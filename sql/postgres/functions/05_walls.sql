@@ -1,7 +1,7 @@
 -- name: passes_walls
--- Whether the login may do something ('grant' is to give rights) in every namespace: a superuser, a member of the
--- schema's owner, a member of the operator role where that was installed, and for rights of the installer role.
--- session_user, because SET ROLE and SECURITY DEFINER do not change it.
+-- Whether the login may do something in every namespace ('grant' means to give rights). A superuser may, and so may a
+-- member of the schema's owner or, where it was installed, of the operator role. To give rights, a member of the
+-- installer role may too. It looks at session_user, because SET ROLE and SECURITY DEFINER do not change that.
 CREATE OR REPLACE FUNCTION passes_walls(verb text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT pg_has_role(session_user, n.nspowner, 'MEMBER') OR EXISTS (
@@ -14,7 +14,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: namespaces_above
--- A namespace and all that it lies in.
+-- A namespace and all namespaces above it.
 CREATE OR REPLACE FUNCTION namespaces_above(namespace_id bigint) RETURNS SETOF bigint
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE above AS (
@@ -26,7 +26,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: namespaces_below
--- A namespace and all that lies in it.
+-- A namespace and all namespaces below it.
 CREATE OR REPLACE FUNCTION namespaces_below(namespace_id bigint) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE below AS (
@@ -38,7 +38,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: is_restricted
--- Whether rights are asked for in a namespace: somebody holds one on it or above it.
+-- Whether a namespace is restricted: a right was given on it or on a namespace above it.
 CREATE OR REPLACE FUNCTION is_restricted(namespace_id bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
@@ -47,8 +47,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: has_right
--- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it is
--- there ('any'). True where rights are not asked for. Who may operate may all of it, and who may consume may read.
+-- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
+-- exists ('any'). Always true in a namespace that is not restricted. The right to operate includes all of these, and
+-- the right to consume includes reading.
 CREATE OR REPLACE FUNCTION has_right(namespace_id bigint, verb text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT count(*) = 0 OR passes_walls(has_right.verb) OR COALESCE(bool_or(
@@ -60,7 +61,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: reads_hidden
--- Whether a subscription reads a topic that the login may not consume: then the subscription is hidden from it too.
+-- Whether a subscription reads a topic that the login may not consume: then the subscription is hidden from that
+-- login too.
 CREATE OR REPLACE FUNCTION reads_hidden(subscription_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT EXISTS (

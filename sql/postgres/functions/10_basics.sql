@@ -1,5 +1,6 @@
 -- name: crc32
--- CRC-32 (zlib) of bytes. PostgreSQL 18 has it built in; before, this is the bitwise form of RFC 1952 section 8.
+-- CRC-32 (zlib) of bytes. PostgreSQL 18 has it built in; for older versions this is the bitwise form of RFC 1952
+-- section 8.
 DO $install$
 BEGIN
     IF current_setting('server_version_num')::integer < 180000 THEN
@@ -24,7 +25,8 @@ END
 $install$;
 
 -- name: new_event_id
--- A UUIDv7 (RFC 9562): built in from PostgreSQL 18 on; before, milliseconds laid over a random UUID.
+-- A UUIDv7 (RFC 9562): built in from PostgreSQL 18 on; on older versions, the time in milliseconds is written
+-- over a random UUID.
 DO $install$
 BEGIN
     IF current_setting('server_version_num')::integer >= 180000 THEN
@@ -49,8 +51,8 @@ END
 $install$;
 
 -- name: partition_of
--- The partition of a key: the same on every engine and in Python. Stored events keep what they were given. STABLE,
--- because convert_to is: as IMMUTABLE it could not become a part of the query that calls it.
+-- The partition of a key: the same on every engine and in Python. Stored events keep the partition that they were
+-- given. It is STABLE because convert_to is; as IMMUTABLE it could not be inlined into the query that calls it.
 CREATE OR REPLACE FUNCTION partition_of(key text, partitions integer) RETURNS integer
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT mod(crc32(convert_to(key, 'UTF8')), partitions)::integer
@@ -85,9 +87,9 @@ END
 $$;
 
 -- name: commit_durably
--- Makes the COMMIT of the caller's transaction wait for the disk, whatever the session says: what a call answers that
--- fences or acknowledges something outside of the database (a lease_epoch, a block, a seal, a right taken away) must
--- not be given out a second time after a crash.
+-- Makes the COMMIT of the caller's transaction wait for the disk, whatever the session has set. Some results fence or
+-- acknowledge something outside the database: a lease_epoch, a block, a seal, a right that was taken back. Such a
+-- result must not be given out a second time after a crash.
 CREATE OR REPLACE FUNCTION commit_durably() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -98,8 +100,8 @@ END
 $$;
 
 -- name: choose_partition
--- The id of the partition of an event: the one that was asked for, else as the topic's strategy says. NULL where only
--- the caller can choose, and partition_problem has said so.
+-- The id of the partition of an event: the one that the publisher asked for, else the one that the topic's strategy
+-- chooses. NULL where only the publisher can choose: partition_problem has reported that already.
 CREATE OR REPLACE FUNCTION choose_partition(
     topic_id bigint, partitions integer, strategy text, key text, partition integer
 ) RETURNS bigint
@@ -112,7 +114,8 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- name: partition_problem
--- What is wrong with the partition that an event asks for, or does not, as 'SQLSTATE problem'; NULL when nothing is.
+-- What is wrong with the partition that an event asks for, or fails to ask for, as 'SQLSTATE problem'; NULL when
+-- nothing is wrong.
 CREATE OR REPLACE FUNCTION partition_problem(partitions integer, strategy text, partition integer) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT CASE
@@ -124,7 +127,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: topic_lookup
--- What a publisher needs to know of a topic; no row when there is none, or none that it may publish to.
+-- What a publisher needs to know of a topic; no row when the topic does not exist or the login may not
+-- publish to it.
 CREATE OR REPLACE FUNCTION topic_lookup(topic text)
 RETURNS TABLE (topic_id bigint, partitions integer, max_payload_bytes integer, history integer, strategy text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -134,7 +138,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: refuse_topic
--- Says that there is no such topic (PS002): in the same words whether it is missing or hidden.
+-- Raises the error that there is no such topic (PS002), in the same words whether it is missing or hidden.
 CREATE OR REPLACE FUNCTION refuse_topic(topic text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -170,7 +174,7 @@ END
 $$;
 
 -- name: require_partition
--- The id of a partition of a topic that the login may read; raises PS002 or PS005.
+-- The id of a partition of a topic that the login may read. Raises PS002 or PS005.
 CREATE OR REPLACE FUNCTION require_partition(topic text, partition integer) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

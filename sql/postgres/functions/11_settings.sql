@@ -1,5 +1,5 @@
 -- name: known_settings
--- What can be set, its default and its bounds.
+-- The settings that exist, each with its default and its bounds.
 CREATE OR REPLACE FUNCTION known_settings()
 RETURNS TABLE (name text, preset double precision, lowest double precision, highest double precision)
 LANGUAGE sql IMMUTABLE AS $$
@@ -10,7 +10,7 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- name: setting
--- The value of a setting: what was set, else its default. Raises PS006.
+-- The value of a setting: the one that was set, else the default. Raises PS006.
 CREATE OR REPLACE FUNCTION setting(name text) RETURNS double precision
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -28,7 +28,7 @@ END
 $$;
 
 -- name: set_setting
--- Sets a value for the whole log; NULL takes it back to the default. Raises PS006.
+-- Sets a value for the whole log; NULL restores the default. Raises PS006.
 CREATE OR REPLACE FUNCTION set_setting(name text, value double precision) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -52,7 +52,7 @@ END
 $$;
 
 -- name: settings_of
--- Every setting: its value, its default, and who set it when.
+-- Every setting: its value, its default, and who set it and when.
 CREATE OR REPLACE FUNCTION settings_of()
 RETURNS TABLE (
     name text, value double precision, preset double precision, updated_at timestamptz, updated_by text
@@ -64,7 +64,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: latest_due
--- The latest time that an event may be put off to.
+-- The latest time to which an event may be delayed.
 CREATE OR REPLACE FUNCTION latest_due() RETURNS timestamptz
 LANGUAGE sql VOLATILE AS $$
     SELECT clock_timestamp() + make_interval(secs => setting('longest_delay_seconds'))

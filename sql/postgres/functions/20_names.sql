@@ -1,6 +1,6 @@
 -- name: require_name
--- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. Blanks and control characters are
--- those of Unicode, spelled out, so that every engine and Python draw the same line.
+-- Checks one name, of a path or of anything else; raises PS030, PS031, PS033, PS034. The blanks and control
+-- characters of Unicode are listed one by one, so that every engine and Python refuse the same ones.
 CREATE OR REPLACE FUNCTION require_name(name text, what text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -19,7 +19,7 @@ END
 $$;
 
 -- name: require_path
--- Checks a path of names, of a namespace (what it is) or a topic; raises PS030 to PS034.
+-- Checks the path of a namespace or of a topic (what says which); raises PS030 to PS034.
 CREATE OR REPLACE FUNCTION require_path(path text, what text, longest integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -54,9 +54,9 @@ END
 $$;
 
 -- name: lock_names
--- Opens a change of names, which needs READ COMMITTED (PS018). What rewrites paths or removes is alone; what
--- only adds a name shares the tree. This lock comes before those of topics, and those before the
--- sequencer's: no two changes deadlock.
+-- Opens a change of names, which needs READ COMMITTED (PS018). A change that rewrites paths or removes names locks
+-- the tree alone; a change that only adds a name shares it. This lock is taken before the locks of topics, and those
+-- before the sequencer's lock, so that no two changes deadlock.
 CREATE OR REPLACE FUNCTION lock_names(what text, alone boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -70,7 +70,8 @@ END
 $$;
 
 -- name: require_namespace
--- A namespace in which the login holds a right; raises PS001, in the same words whether it is missing or hidden.
+-- A namespace in which the login holds a right; else raises PS001, in the same words whether the namespace is missing
+-- or hidden.
 CREATE OR REPLACE FUNCTION require_namespace(path text, verb text) RETURNS namespaces
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -88,7 +89,7 @@ $$;
 
 -- name: lock_topic
 -- A topic in which the login holds a right, locked against deletion, resize and subscribe to the end of the
--- transaction; publishers do not notice. Raises PS002.
+-- transaction; publishers are not affected. Raises PS002.
 CREATE OR REPLACE FUNCTION lock_topic(topic text, verb text) RETURNS topics
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -123,7 +124,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: list_topics
--- The topics at or below a namespace that the login may see; all of them when it is empty.
+-- The topics at or below a namespace that the login may see; all such topics when the namespace is ''.
 CREATE OR REPLACE FUNCTION list_topics(namespace text DEFAULT '')
 RETURNS TABLE (topic text, partitions integer, created_at timestamptz, strategy text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -135,8 +136,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: describe_topic
--- What is set for a topic, and how many subscriptions that the login may see read it. known_as: the name by which sinks
--- and archives know it, whatever becomes of its address; never given twice. Raises PS002.
+-- What is set for a topic, and how many subscriptions that the login may see read it. known_as is the name by which
+-- sinks and archives know the topic: it stays when the address changes, and is never given to a second topic. Raises
+-- PS002.
 CREATE OR REPLACE FUNCTION describe_topic(topic text)
 RETURNS TABLE (
     partitions integer, strategy text, max_payload_bytes integer, max_unsequenced_events bigint,
@@ -198,7 +200,7 @@ END
 $$;
 
 -- name: retention_of
--- The retention policies that are in force.
+-- The retention policies in force.
 CREATE OR REPLACE FUNCTION retention_of()
 RETURNS TABLE (
     topic text, minimum_age_seconds bigint, copies integer, version integer, updated_at timestamptz, origin text,

@@ -1,5 +1,5 @@
 -- name: parent_of
--- What stands before the last / of a path; empty for a path of one name.
+-- The part of a path before the last /; empty for a path of one name.
 CREATE OR REPLACE FUNCTION parent_of(path text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT left(path, -(strpos(reverse(path), '/'))) WHERE strpos(path, '/') > 0
@@ -8,14 +8,14 @@ LANGUAGE sql IMMUTABLE STRICT AS $$
 $$;
 
 -- name: name_of
--- What stands behind the last / of a path.
+-- The part of a path after the last /.
 CREATE OR REPLACE FUNCTION name_of(path text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT reverse(split_part(reverse(path), '/', 1))
 $$;
 
 -- name: refuse_taken
--- Says that a name is taken (PS007).
+-- Raises the error that a name is taken (PS007).
 CREATE OR REPLACE FUNCTION refuse_taken(what text, path text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -24,7 +24,7 @@ END
 $$;
 
 -- name: create_namespace
--- Creates one namespace below an existing parent; answers its id. Raises PS001, PS007, PS018, PS030 to PS034.
+-- Creates one namespace below an existing parent. Returns its id. Raises PS001, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION create_namespace(path text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -49,8 +49,8 @@ END
 $$;
 
 -- name: place_namespace
--- Gives a namespace another parent and name, and everything below it the path that
--- follows. The caller holds the tree alone.
+-- Gives a namespace another parent and name, and updates the paths of everything below it. The caller has
+-- locked the whole tree for itself.
 CREATE OR REPLACE FUNCTION place_namespace(own namespaces, parent bigint, new_name text, new_path text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -79,8 +79,8 @@ END
 $$;
 
 -- name: rename_namespace
--- Gives a namespace another name; the paths of all that is below it follow. Answers its new path.
--- Raises PS001, PS007, PS018, PS030 to PS034.
+-- Gives a namespace another name and updates the paths of everything below it. Returns its new path. Raises
+-- PS001, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION rename_namespace(path text, new_name text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -101,8 +101,8 @@ END
 $$;
 
 -- name: move_namespace
--- Moves a namespace with all that is below it under another parent, or to the root ('' as the parent). Answers its new
--- path. The rights of the new place hold for it. Raises PS001, PS007, PS018, PS030 to PS035.
+-- Moves a namespace with everything below it under another parent, or to the root ('' as the parent). Returns its new
+-- path. From then on the rights of the new place apply to it. Raises PS001, PS007, PS018, PS030 to PS035.
 CREATE OR REPLACE FUNCTION move_namespace(path text, new_parent text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -135,9 +135,9 @@ END
 $$;
 
 -- name: delete_namespace
--- Deletes a namespace with all that is below it; answers how many topics that were. Refused (PS020)
--- when there is a topic, unless with_topics, and when a subscription reads one of them in any case.
--- Raises PS001, PS018, PS020, PS030 to PS034.
+-- Deletes a namespace with everything below it. Returns how many topics were deleted. Refused (PS020) when
+-- there is a topic and with_topics is false, and always when a subscription reads one of the topics. Raises
+-- PS001, PS018, PS020, PS030 to PS034.
 CREATE OR REPLACE FUNCTION delete_namespace(path text, with_topics boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

@@ -35,8 +35,8 @@ END
 $$;
 
 -- name: make_topic
--- Makes a topic and its partitions in a namespace; NULL when its name is taken. The caller has checked everything, and
--- waited for whoever was making a topic of this name.
+-- Makes a topic and its partitions in a namespace; NULL when its name is taken. The caller has checked everything,
+-- and has waited for any other transaction that was making a topic of this name.
 CREATE OR REPLACE FUNCTION make_topic(parent bigint, topic text, partitions integer, strategy text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -47,7 +47,7 @@ BEGIN
     ON CONFLICT DO NOTHING
     RETURNING id INTO created;
     IF created IS NOT NULL THEN
-        -- No address has an empty name in its path, so no topic of before is known as this.
+        -- No address has an empty name in its path, so no earlier topic is known by this name.
         UPDATE topics AS t SET known_as = t.address || '//' || t.id WHERE t.id = created;
         PERFORM add_partitions(created, 0, partitions);
     END IF;
@@ -56,7 +56,7 @@ END
 $$;
 
 -- name: create_topic
--- Creates a topic and its partitions; answers the topic's id. The strategy says how an event that names no partition
+-- Creates a topic and its partitions. Returns the topic's id. The strategy says how an event that names no partition
 -- gets one. Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION create_topic(topic text, partitions integer DEFAULT 1, strategy text DEFAULT 'crc32')
 RETURNS bigint
@@ -78,7 +78,7 @@ END
 $$;
 
 -- name: ensure_namespaces
--- Makes the namespaces of a path that are not there, from the top; raises PS001. The caller has locked the names.
+-- Makes the namespaces of a path that do not exist yet, from the top; raises PS001. The caller has locked the names.
 CREATE OR REPLACE FUNCTION ensure_namespaces(path text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -98,9 +98,9 @@ END
 $$;
 
 -- name: ensure_topic
--- Creates a topic unless it is there, with create_namespaces also the namespaces above it; returns the topic's id. One
--- that is there has to have this strategy and at least so many partitions: it may have grown. Raises PS001, PS003,
--- PS005, PS006, PS007, PS018, PS030 to PS034.
+-- Creates a topic unless it exists, and with create_namespaces also the namespaces above it. Returns the topic's id.
+-- A topic that exists must have this strategy and at least this many partitions; it may have been resized to more.
+-- Raises PS001, PS003, PS005, PS006, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION ensure_topic(
     topic text, partitions integer DEFAULT 1, strategy text DEFAULT 'crc32', create_namespaces boolean DEFAULT false
 ) RETURNS bigint
@@ -125,7 +125,7 @@ BEGIN
         IF created IS NOT NULL THEN
             RETURN created;
         END IF;
-        -- Somebody else has made it meanwhile.
+        -- Another transaction has made it meanwhile.
         SELECT t.* INTO STRICT own FROM topics AS t WHERE t.address = ensure_topic.topic;
     END IF;
     IF own.strategy <> ensure_topic.strategy THEN
@@ -151,7 +151,8 @@ LANGUAGE sql AS $$
 $$;
 
 -- name: place_topic
--- Gives a topic another namespace and name; answers its new address. The caller holds the tree alone.
+-- Gives a topic another namespace and name. Returns its new address. The caller has locked the whole tree for
+-- itself.
 CREATE OR REPLACE FUNCTION place_topic(own topics, parent namespaces, new_name text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -175,8 +176,8 @@ END
 $$;
 
 -- name: rename_topic
--- Gives a topic another name in its namespace; answers its new address. Its events, positions and subscriptions stay.
--- Raises PS002, PS003, PS007, PS018, PS030 to PS034.
+-- Gives a topic another name in its namespace. Returns its new address. Its events, positions and subscriptions do
+-- not change. Raises PS002, PS003, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION rename_topic(topic text, new_name text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -194,8 +195,8 @@ END
 $$;
 
 -- name: move_topic
--- Moves a topic into another namespace, whose rights then hold for it; answers its new address. Raises PS001,
--- PS002, PS003, PS007, PS018, PS030 to PS034.
+-- Moves a topic into another namespace, whose rights then apply to it. Returns its new address. Raises PS001, PS002,
+-- PS003, PS007, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION move_topic(topic text, namespace text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -212,7 +213,7 @@ $$;
 
 -- name: hold_sequencer
 -- Waits for the pass of the sequencer that is under way and keeps the next one from beginning until the transaction
--- ends. The server ends a transaction that would hold the whole log up for more than half a minute.
+-- ends. The server ends a transaction that would delay the whole log for more than half a minute.
 CREATE OR REPLACE FUNCTION hold_sequencer() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -222,9 +223,9 @@ END
 $$;
 
 -- name: readers_of
--- The subscriptions that read one of the topics, locked so that none of them is deleted meanwhile: an
--- unsubscribe that is under way has to end first, or what is done for the subscription would outlive it. The
--- caller holds the topics, so none is added.
+-- The subscriptions that read one of the topics, locked so that none of them is deleted meanwhile: an unsubscribe
+-- that is under way has to end first, or what is written for the subscription would remain after it. The caller has
+-- locked the topics, so no subscription is added.
 CREATE OR REPLACE FUNCTION readers_of(topic_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -238,9 +239,9 @@ END
 $$;
 
 -- name: resize_topic
--- Gives a topic more partitions, never fewer; answers how many it had. Each subscription of the topic
--- reads the new ones from their beginning. Takes effect between two passes of the sequencer; events that
--- carry the old count keep their partition, and a key may go to another partition from now on. Raises
+-- Gives a topic more partitions, never fewer. Returns how many it had. Each subscription of the topic reads
+-- the new partitions from their beginning. Takes effect between two passes of the sequencer. Events that were
+-- published with the old number keep their partition; from then on a key may get another partition. Raises
 -- PS002, PS003, PS005, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION resize_topic(topic text, partitions integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -274,9 +275,9 @@ END
 $$;
 
 -- name: drop_topics
--- Deletes topics that the caller has locked: who reads them reads on without them, their events are logically gone at
--- once, and what transactions that still saw them publish is discarded by the sequencer. The sequencer is held last, so
--- that the log never waits for a consumer. Raises PS020.
+-- Deletes topics that the caller has locked. Their subscriptions continue without them. Their events are logically
+-- gone at once, and the sequencer discards what transactions that still saw the topics publish to them. The sequencer
+-- is held last, so that the log never waits for a consumer. Raises PS020.
 CREATE OR REPLACE FUNCTION drop_topics(topic_ids bigint[], with_subscriptions boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -304,7 +305,7 @@ BEGIN
       AND d.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
-    -- Nobody waits here for a publisher: what one still holds is left behind.
+    -- This does not wait for publishers: a row that one still locks is left as it is.
     DELETE FROM strict_locks AS l WHERE (l.topic_id, l.bucket) IN (
         SELECT o.topic_id, o.bucket FROM strict_locks AS o WHERE o.topic_id = ANY (topic_ids) FOR UPDATE SKIP LOCKED);
     PERFORM forget_policies('topic', topic_ids);
@@ -318,8 +319,8 @@ END
 $$;
 
 -- name: delete_topic
--- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless
--- with_subscriptions: then they read on without it. Takes effect between two passes of the sequencer.
+-- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless with_subscriptions is
+-- true: then its subscriptions continue without this topic. Takes effect between two passes of the sequencer.
 -- Raises PS002, PS003, PS018, PS020, PS030 to PS034.
 CREATE OR REPLACE FUNCTION delete_topic(topic text, with_subscriptions boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$

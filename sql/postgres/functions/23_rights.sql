@@ -1,5 +1,6 @@
 -- name: refresh_restricted
--- Says of the topics at and below a namespace whether rights are asked for; publish reads it with the topic.
+-- Records in each topic at and below a namespace whether the topic is restricted; publish reads that together with
+-- the topic.
 CREATE OR REPLACE FUNCTION refresh_restricted(namespace_id bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -25,9 +26,9 @@ END
 $$;
 
 -- name: grant_namespace
--- Gives a login, or a role for all its members, a right in a namespace and below it; doing it twice
--- changes nothing. From the first one on the namespace is restricted: who holds none finds nothing there.
--- Raises PS001, PS006, PS018, PS030 to PS034.
+-- Gives a login, or a role for all its members, a right in a namespace and below it; giving it twice changes
+-- nothing. From the first right on the namespace is restricted: a login without a right in it sees nothing
+-- there. Raises PS001, PS006, PS018, PS030 to PS034.
 CREATE OR REPLACE FUNCTION grant_namespace(namespace text, login text, verb text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -49,9 +50,9 @@ END
 $$;
 
 -- name: revoke_namespace
--- Takes a right back; answers whether it was there. The last right of a namespace goes only with
--- unrestrict (else PS020): without any, and none above it, the namespace is open to all. Raises
--- PS001, PS006, PS018, PS020, PS030 to PS034.
+-- Takes a right back. Returns whether it existed. The last right of a namespace is taken back only with
+-- unrestrict (else PS020): a namespace with no right on it or above it is open to all. Raises PS001, PS006,
+-- PS018, PS020, PS030 to PS034.
 CREATE OR REPLACE FUNCTION revoke_namespace(
     namespace text, login text, verb text, unrestrict boolean DEFAULT false
 ) RETURNS boolean
@@ -80,7 +81,7 @@ END
 $$;
 
 -- name: grants_of
--- The rights that are given at or below a namespace; all of them when it is empty.
+-- The rights that were given at or below a namespace; all rights when the namespace is ''.
 CREATE OR REPLACE FUNCTION grants_of(namespace text DEFAULT '')
 RETURNS TABLE (namespace text, login text, verb text, granted_at timestamptz, granted_by text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$

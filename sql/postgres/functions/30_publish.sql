@@ -1,7 +1,7 @@
 -- name: headers_problem
--- What is wrong with the headers of an event, or NULL. What a reader's JSON parser cannot take must not
--- get into the log: the limits are an object of 64 KiB of text, 32 levels and numbers of 400 digits.
--- STRICT: without headers it costs nothing.
+-- What is wrong with the headers of an event, or NULL. Headers that a reader's JSON parser cannot parse must
+-- not get into the log. The limits are an object of 64 KiB of text, 32 levels and numbers of 400 digits. It
+-- is STRICT, so that it costs nothing without headers.
 CREATE OR REPLACE FUNCTION headers_problem(headers jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -14,8 +14,8 @@ BEGIN
     IF octet_length(written) > 65536 THEN
         RETURN 'its headers have ' || octet_length(written) || ' bytes, the limit is 65536';
     END IF;
-    -- 33 levels are at least 70 characters. A regular expression counts to 255 at most, hence two counts; what looks
-    -- like a long number may stand in a string, so those are taken out before the second look.
+    -- 33 levels are at least 70 characters. A regular expression counts to 255 at most, so there are two counts. What
+    -- looks like a long number may be inside a string, so strings are removed before the second check.
     IF octet_length(written) > 70 AND jsonb_path_exists(headers, '$.**{33}') THEN
         RETURN 'its headers are nested deeper than 32 levels';
     END IF;
@@ -28,8 +28,8 @@ END
 $$;
 
 -- name: has_plain_headers
--- Whether headers are surely right, told without a call: an object of at most 400 characters, and with less binary JSON
--- than 33 levels need. It becomes a part of the query that calls it.
+-- Whether headers are certainly valid, found without a function call: an object of at most 400 characters, whose
+-- binary JSON is shorter than 33 levels need. It is inlined into the query that calls it.
 CREATE OR REPLACE FUNCTION has_plain_headers(headers jsonb) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT headers IS NULL
@@ -39,7 +39,7 @@ $$;
 
 -- name: event_problem
 -- What is wrong with an event, as 'SQLSTATE problem', or NULL. One rule for publish, publish_batch and
--- publish_bulk. STABLE as the || of numbers is, so that it becomes a part of the query that calls it.
+-- publish_bulk. It is STABLE, as || of numbers is, so that it can be inlined into the query that calls it.
 -- latest is the end of the longest delay.
 CREATE OR REPLACE FUNCTION event_problem(
     payload_bytes integer, key text, type text, content_type text, headers jsonb, partition integer,
@@ -64,8 +64,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: require_events
--- Checks every event of a batch; the error names the first that is wrong by its place (from 0), or without one when
--- there is but one. Raises PS002, PS004, PS005, PS006.
+-- Checks every event of a batch; the error names the place (from 0) of the first one that is wrong, unless the batch
+-- has only one event. Raises PS002, PS004, PS005, PS006.
 CREATE OR REPLACE FUNCTION require_events(
     topics text[], payloads bytea[], keys text[], types text[], content_types text[], headers text[],
     partitions integer[], not_befores timestamptz[], dedup_keys text[], is_batch boolean
@@ -96,7 +96,7 @@ END
 $$;
 
 -- name: publishable_topics
--- Of some topics, those that there are and that the login may publish to.
+-- Of the given topics, those that exist and to which the login may publish.
 CREATE OR REPLACE FUNCTION publishable_topics(addresses text[]) RETURNS SETOF topics
 LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT t.*
@@ -106,10 +106,10 @@ LANGUAGE sql STABLE ROWS 1 AS $$
 $$;
 
 -- name: lock_strictly
--- Waits until no other open transaction has published strictly to the same keys, and makes later ones wait
--- for this one. What has no key waits for what has none. Buckets are taken in sorted order, so batches do not
--- wait crosswise; each topic has its own, so that nobody waits for publishers of another. What conflicts is
--- locked, and not written: WHERE false.
+-- Waits until no other open transaction has published strictly to the same keys, and makes later ones wait for this
+-- one. Events without a key wait for each other. The buckets are locked in sorted order, so that two batches do not
+-- deadlock. Each topic has buckets of its own, so that publishers of different topics do not wait for each other.
+-- WHERE false makes ON CONFLICT lock the row without writing it.
 CREATE OR REPLACE FUNCTION lock_strictly(topics text[], keys text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -122,10 +122,10 @@ END
 $$;
 
 -- name: publish
--- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Answers its
--- id, or of a duplicate (an event with the same dedup_key in the window) the id of the earlier one. Not before a
--- time, if one is given; strict takes the order of commits for events of one key. Takes no lock on topic or
--- partition. Raises PS002, PS004, PS005, PS006, PS022.
+-- Publishes one event in the caller's transaction: it exists if and only if that transaction commits. Returns the
+-- event's id; for a duplicate (an event with the same dedup_key in the window), the id of the earlier event. With
+-- not_before, readers get the event at that time or later. With strict, events of one key are ordered by their
+-- commits. It locks neither topic nor partition. Raises PS002, PS004, PS005, PS006, PS022.
 CREATE OR REPLACE FUNCTION publish(
     topic text,
     payload bytea,
@@ -145,8 +145,8 @@ DECLARE
     turn bigint;
 BEGIN
     event_id := COALESCE(event_id, new_event_id());
-    -- The plain event that is surely right takes one statement, without anything that costs another node of its plan:
-    -- what can be told of the arguments alone is asked outside. Whatever is more than that goes the way of a batch.
+    -- A plain event that is certainly valid takes one statement, without anything that costs another node of its
+    -- plan: checks of the arguments alone are outside the statement. All other events go through the path of a batch.
     IF publish.not_before IS NULL AND publish.dedup_key IS NULL AND publish.strict IS NOT TRUE
        AND GREATEST(char_length(publish.key), char_length(publish.type), char_length(publish.content_type)) <= 255
        AND has_plain_headers(publish.headers)

@@ -1,7 +1,7 @@
 -- name: publish_batch
--- Publishes many events in one statement, in array order. Answers how many, and the duplicates: their places (from 0),
--- and in the same order the ids of the earlier events that have their dedup keys. An event that is wrong refuses all of
--- them, and the error names its place. Raises PS002, PS004, PS005, PS006, PS022.
+-- Publishes many events in one statement, in array order. Returns how many, and the duplicates: their places (from 0)
+-- and, in the same order, the ids of the earlier events with the same dedup keys. If one event is wrong, none is
+-- published, and the error names its place. Raises PS002, PS004, PS005, PS006, PS022.
 CREATE OR REPLACE FUNCTION publish_batch(
     topics text[], payloads bytea[], keys text[], types text[], content_types text[],
     headers text[], event_ids uuid[], partitions integer[], not_befores timestamptz[] DEFAULT NULL,
@@ -48,7 +48,8 @@ BEGIN
            i.key, COALESCE(i.type, ''), COALESCE(i.content_type, 'application/octet-stream'), i.headers, i.payload,
            CASE WHEN i.not_before > earliest THEN i.not_before END
     FROM (
-        -- Side by side in a SELECT they are taken element by element, in FROM each would be written to a table first.
+        -- Next to each other in a SELECT they are expanded element by element; in FROM each would be written to a
+        -- table first.
         SELECT unnest(publish_batch.topics) AS topic, unnest(payloads) AS payload, unnest(keys) AS key,
                unnest(types) AS type, unnest(content_types) AS content_type,
                unnest(publish_batch.headers)::jsonb AS headers, unnest(event_ids) AS event_id,
@@ -70,7 +71,8 @@ END
 $$;
 
 -- name: relieved_partitions
--- The partitions of a batch, chosen already where a topic has a limit for what waits, which is then held.
+-- The partitions of a batch. Where a topic has a limit of back pressure, this chooses the partitions of its
+-- events and enforces the limit.
 CREATE OR REPLACE FUNCTION relieved_partitions(topics text[], keys text[], partitions integer[]) RETURNS integer[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -99,7 +101,7 @@ $$;
 
 -- name: prepare_bulk
 -- Makes the caller's temporary table for COPY. It belongs to Penstock's owner, so that publish_bulk, which runs with
--- the owner's rights, never reads a table whose code somebody else wrote.
+-- the owner's rights, never reads a table that carries the code of another user.
 CREATE OR REPLACE FUNCTION prepare_bulk() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -122,8 +124,9 @@ END
 $$;
 
 -- name: publish_bulk
--- Publishes what was copied into penstock_bulk since prepare_bulk, in that order; answers how many. Knows no dedup keys
--- and no strict order. Raises as publish_batch does; PS006 when the table is not the one that prepare_bulk made.
+-- Publishes what was copied into penstock_bulk since prepare_bulk, in that order. Returns how many. It supports
+-- neither dedup keys nor strict order. Raises as publish_batch does; PS006 when the table is not the one that
+-- prepare_bulk made.
 CREATE OR REPLACE FUNCTION publish_bulk() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET work_mem = '64MB' AS $$
 DECLARE
@@ -193,7 +196,8 @@ END
 $$;
 
 -- name: relieve_bulk
--- Chooses the partitions of what was copied for topics that have a limit, and holds it.
+-- Chooses the partitions of the copied events for topics that have a limit of back pressure, and enforces the
+-- limit.
 CREATE OR REPLACE FUNCTION relieve_bulk() RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,9 +1,9 @@
 -- name: claim_dedup_keys
--- Claims the keys of a batch for its events, which are given in places of the same number. Answers in each place
--- NULL when the event is to be published, else the id of the event that has the key already, of an earlier place
--- too. Keys are taken in sorted order, so that two batches never wait for each other crosswise. The first look holds
--- both tables until the caller's transaction ends, so no turn comes between it and the claim; it also keeps a
--- duplicate from prolonging a key's life.
+-- Claims the dedup keys of a batch for its events; both arrays have the same order. Each place of the result is NULL
+-- when the event is to be published, else the id of the event that already has the key; that can be an earlier one of
+-- the same batch. Keys are claimed in sorted order, so that two batches never deadlock. The first read locks both
+-- tables against turn_dedup until the caller's transaction ends, so that no key is forgotten between the read and the
+-- claim. It also means that a duplicate does not prolong a key's life.
 CREATE OR REPLACE FUNCTION claim_dedup_keys(topics text[], dedup_keys text[], event_ids uuid[]) RETURNS uuid[]
 LANGUAGE plpgsql SET enable_hashjoin = off AS $$
 DECLARE
@@ -34,7 +34,8 @@ BEGIN
     )
     SELECT COALESCE(array_agg(f.place), '{}') INTO claimed
     FROM firsts AS f JOIN in_odd AS o ON o.topic_id = f.topic_id AND o.key = f.key;
-    -- A statement of its own: at READ COMMITTED it sees who was waited for.
+    -- This is a separate statement: at READ COMMITTED it sees what the transactions that it waited for have
+    -- written.
     SELECT array_agg(
         CASE WHEN g.key IS NULL OR c.place IS NOT NULL THEN NULL ELSE COALESCE(e.event_id, o.event_id) END
         ORDER BY g.place)
@@ -50,8 +51,9 @@ END
 $$;
 
 -- name: turn_dedup
--- Empties the generation that was not emptied last, when a window has passed since; so a key lives for one to two
--- windows. Answers whether it turned: where a publisher is open, it waits for 100 ms at most and is tried again later.
+-- Empties the older generation of dedup keys, once a window has passed since the last time. So a key is kept for one
+-- to two windows. Returns whether it emptied one. It waits for open publishers for 100 ms at most; after that, the
+-- next call tries again.
 CREATE OR REPLACE FUNCTION turn_dedup() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE

@@ -1,6 +1,6 @@
 -- name: set_backpressure
--- Limits what of a topic may wait for its sequence, in events and in bytes of payload for each partition; NULL is no
--- limit. Publishers look at it at once. Raises PS002, PS006.
+-- Limits how much of a topic may wait for its sequence, in events and in bytes of payload for each partition; NULL
+-- means no limit. Publishers obey it at once. Raises PS002, PS006.
 CREATE OR REPLACE FUNCTION set_backpressure(topic text, max_events bigint, max_bytes bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -16,9 +16,9 @@ END
 $$;
 
 -- name: measure_pressure
--- Measures what waits in the partitions of topics that have a limit, in the oldest 100,000 waiting events, and
--- keeps those that are at their limit. Answers how many they are. The sequencer's worker calls it once a
--- second; with no limits it does nothing.
+-- Measures, among the oldest 100,000 waiting events, how much waits in the partitions of topics that have a limit,
+-- and records the partitions at their limit. Returns how many those are. The sequencer's worker calls it once a
+-- second; where no topic has a limit it does nothing.
 CREATE OR REPLACE FUNCTION measure_pressure() RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -56,9 +56,10 @@ END
 $$;
 
 -- name: refuse_under_pressure
--- Refuses a publish into partitions of which too much waits for its sequence (PS022). As long as fewer ids were handed
--- out since the newest tick than a topic's limit, nothing else is looked at. Then the last measure says it; where
--- nobody has measured for five seconds although something waits, nobody sequences, and the limit is held without it.
+-- Refuses a publish into partitions of which too much waits for its sequence (PS022). While fewer ids were given out
+-- since the newest tick than the topic's limit, it reads nothing else. Above that, the last measurement decides. If
+-- events wait and the last measurement is more than five seconds old, no sequencer is running, and the limit is
+-- enforced without a measurement.
 CREATE OR REPLACE FUNCTION refuse_under_pressure(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

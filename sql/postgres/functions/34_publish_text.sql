@@ -1,7 +1,7 @@
 -- name: publish_text
--- Publishes a text, as publish does: its payload is the text in UTF-8, whatever the encoding of the session. For
--- clients that have no binary parameters: in '...'::bytea a backslash is an escape, in a text it is a backslash. Raises
--- what publish raises.
+-- Publishes a text, as publish does. The payload is the text in UTF-8, whatever the encoding of the session. It is
+-- for clients without binary parameters: in '...'::bytea a backslash starts an escape, in a text it is a plain
+-- backslash. Raises what publish raises.
 CREATE OR REPLACE FUNCTION publish_text(
     topic text,
     payload text,
@@ -27,8 +27,8 @@ END
 $$;
 
 -- name: publish_json
--- Publishes JSON, as publish does: its payload is the text as it was given, in UTF-8, with its blanks and the order of
--- its keys. The database refuses what is not JSON (22P02). Raises what publish raises.
+-- Publishes JSON, as publish does. The payload is the text as it was given, in UTF-8, with its blanks and the order
+-- of its keys. The database refuses a text that is not JSON (22P02). Raises what publish raises.
 CREATE OR REPLACE FUNCTION publish_json(
     topic text,
     payload json,

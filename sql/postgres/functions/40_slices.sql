@@ -1,6 +1,6 @@
 -- name: add_slice
--- Appends the next slice to an insert-only table: a plain table is made and then attached, because CREATE ... PARTITION
--- OF would wait behind every open publisher and block the ones that come after it.
+-- Appends the next slice to an insert-only table. It makes a plain table and then attaches it, because CREATE ...
+-- PARTITION OF would wait for every open publisher and block the publishers that come later.
 CREATE OR REPLACE FUNCTION add_slice(parent text, size bigint) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -13,7 +13,8 @@ BEGIN
         'CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE INCLUDING INDEXES)',
         slice_name, parent);
     IF parent = 'chunks' THEN
-        -- The parent cannot have it: an index that is unique in all slices would have to hold what they are cut by.
+        -- The parent cannot have it: an index that is unique over all slices would have to contain the column by
+        -- which they are cut.
         EXECUTE format('CREATE UNIQUE INDEX %I ON %I (partition_id, first_sequence)',
                        slice_name || '_sequence', slice_name);
     END IF;
@@ -26,7 +27,8 @@ END
 $$;
 
 -- name: slice_sources
--- The insert-only tables that are cut by a number that is given out, and the highest that was.
+-- The insert-only tables that are cut into slices by a counter, and the highest number that the counter has
+-- given out.
 CREATE OR REPLACE FUNCTION slice_sources() RETURNS TABLE (parent text, used bigint)
 LANGUAGE sql STABLE AS $$
     SELECT 'events', s.last_value FROM events_id AS s
@@ -39,8 +41,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: measure_slices
--- Notes how fast each table takes ids: the most in an hour, halved for every week
--- since. Asked more often, it does nothing.
+-- Records how fast each table uses ids: the most in one hour, halved for every week since then. A call within
+-- the same hour does nothing.
 CREATE OR REPLACE FUNCTION measure_slices() RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     INSERT INTO slice_rates AS r (parent, used)
@@ -54,8 +56,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: ids_wanted
--- How many ids have to be ready: for seven days at the peak rate, for a young table a fixed number, and never fewer
--- than a table of events has given out, for bursts that no rate foresees.
+-- How many ids have to be ready: enough for seven days at the peak rate, and for a young table a fixed number. For a
+-- table of events it is never fewer than it has given out, because no rate foresees a burst.
 CREATE OR REPLACE FUNCTION ids_wanted(parent text, used bigint, peak_per_second double precision) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT GREATEST(
@@ -64,9 +66,9 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- name: slice_size
--- How many ids the next slice holds. Small ones first, so that a young log can be cleaned early; then a
--- part of what the table spans or has to have ready, so that their number stays small whatever the
--- rate: every look-up asks each of them.
+-- How many ids the next slice holds. The first slices are small, so that a young log can be cleaned early.
+-- Later a slice is a fixed share of what the table spans or has to have ready, so that there are few slices
+-- at any rate: every look-up reads each of them.
 CREATE OR REPLACE FUNCTION slice_size(parent text, spanned bigint, wanted bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN parent = 'events'
@@ -76,9 +78,9 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- name: ensure_slices
--- Keeps every insert-only table ready for far more rows than it holds; answers how many slices were
--- added. Called at installation, by the sequencer worker and by clean; one caller at a time. A table
--- that is locked is left to the next call.
+-- Keeps every insert-only table ready for far more rows than it holds. Returns how many slices were added.
+-- The installation, the sequencer's worker and clean call it, one at a time. A table that is locked is left
+-- to the next call.
 CREATE OR REPLACE FUNCTION ensure_slices() RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -114,9 +116,9 @@ END
 $$;
 
 -- name: slices_ready
--- How many ids each insert-only table can still take, for how many days that is enough at the peak rate
--- seen (NULL: none seen yet), and in how many slices it stands. No rows for who does not pass the walls:
--- they tell how much all tenants publish.
+-- How many ids each insert-only table can still take, for how many days that is enough at the peak rate so
+-- far (NULL: no rate is known yet), and how many slices it has. A login that does not pass the walls gets no
+-- rows, because they tell how much all tenants publish.
 CREATE OR REPLACE FUNCTION slices_ready()
 RETURNS TABLE (parent text, used bigint, ready bigint, days double precision, slices bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$

@@ -1,5 +1,5 @@
 -- name: log_identity
--- Which cluster this is, and on which of its timelines: a restore changes one of the two.
+-- The cluster, and its timeline: a restore changes one of the two.
 CREATE OR REPLACE FUNCTION log_identity(OUT system_identifier bigint, OUT timeline text)
 LANGUAGE sql STABLE AS $$
     SELECT c.system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) FROM pg_control_system() AS c
@@ -13,7 +13,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: is_placed
--- Whether an event is where it belongs: in the index of the log, or among the delayed ones.
+-- Whether an event is in its place: in the index of the log, or among the delayed events.
 CREATE OR REPLACE FUNCTION is_placed(partition_id bigint, id bigint, due_at timestamptz) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
@@ -27,7 +27,7 @@ $$;
 
 -- name: is_over
 -- Whether an event that is not in the index of the log needs no sequence any more: its topic is deleted, or retention
--- has taken that part of the index away.
+-- has removed that part of the index.
 CREATE OR REPLACE FUNCTION is_over(partition_id bigint, id bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM deleted_topics AS d WHERE d.topic_id = is_over.partition_id >> 16)
@@ -41,7 +41,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: full_number
--- The whole number of a transaction that has written a row, of which the row carries the lower half.
+-- The full number of the transaction that has written a row; the row itself carries only the lower half.
 CREATE OR REPLACE FUNCTION full_number(written xid) RETURNS xid8
 LANGUAGE sql STABLE AS $$
     SELECT GREATEST(p.present - mod(mod(p.present, 4294967296) - written::text::bigint + 4294967296, 4294967296),
@@ -50,19 +50,19 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: is_own_number
--- Whether an event that a restore did not bring has this number: then the transaction itself, or a later one
--- within it, has written its row (written is its xmin). A restore has written its rows before any
--- transaction that it is asked of began.
+-- Whether an event that no restore has loaded has this transaction number: then the transaction itself, or a
+-- subtransaction of it, has written the event's row (written is its xmin). A restore wrote its rows before any
+-- transaction that this is asked about began.
 CREATE OR REPLACE FUNCTION is_own_number(tx xid8, written xid) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT full_number(written) >= tx
 $$;
 
 -- name: straddles
--- Whether an event with an id from before the era waits for its sequence: a transaction wrote it that was
--- open when the era began, or it took an id since that a rolled-back publish had left free, from a counter
--- that was set back. An older event whose number, of another cluster, only looks like it was written by that
--- cluster's restore, or has its place already.
+-- Whether an event with an id from before the era waits for its sequence. Either a transaction that was open when the
+-- era began has written it; or it was published since and took an id that a rolled-back publish had left free, from a
+-- counter that was set back. An older event may have a number of another cluster that only looks like one of these;
+-- but such an event was written by that cluster's restore, or has its place already.
 CREATE OR REPLACE FUNCTION straddles(
     tx xid8, written xid, partition_id bigint, id bigint, due_at timestamptz
 ) RETURNS boolean
@@ -77,9 +77,9 @@ END
 $$;
 
 -- name: newest_transaction
--- A transaction number above every one that was given before this call: a block with an exception handler takes one of
--- its own as soon as it writes, and the row that it writes carries the lower half. xmax of a snapshot would be too low:
--- it is one above the last transaction that has ended.
+-- A transaction number above every number that was given out before this call. It uses a block with an exception
+-- handler: such a block takes a number as soon as it writes, and the row that it writes carries the lower half. xmax
+-- of a snapshot would be too low: it is one above the last transaction that has ended.
 CREATE OR REPLACE FUNCTION newest_transaction() RETURNS xid8
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -96,10 +96,10 @@ END
 $$;
 
 -- name: open_era
--- Begins a new era after a restore, with a tick that repairs: it works off, by the old numbers, what the last tick of
--- the old era had not come to. If that was a repair, this one goes on with it, and with what its era has added. The
--- order of the three looks matters: what has an id above the boundary was not committed in base, and what has one up to
--- the boundary has a number below settled.
+-- Begins a new era after a restore, with a tick that repairs: it numbers, by the old transaction numbers, the events
+-- that the last tick of the old era had not reached. If that tick was itself a repair, the new one continues it, and
+-- adds the events of that era. The order of the three reads matters: an event with an id above the boundary was not
+-- committed in base, and one with an id up to the boundary has a transaction number below settled.
 CREATE OR REPLACE FUNCTION open_era(tick ticks) RETURNS ticks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -108,16 +108,17 @@ DECLARE
 BEGIN
     SELECT i.system_identifier, i.timeline INTO opened.system_identifier, opened.timeline FROM log_identity() AS i;
     opened.era := tick.era + 1;
-    -- Who has published since the restore took ids above the last tick's; from a counter that was set back, any that
-    -- were free. Those have numbers above that of the transaction that loaded the last tick. In its own cluster (its
-    -- writer is its horizon), and above its numbers, the tick tells of itself what came later.
+    -- Events published since the restore have ids above the last tick's, or, from a counter that was set back, any
+    -- ids that were free. Their transaction numbers are above that of the transaction that loaded the last tick. In
+    -- the tick's own cluster (its writer is its horizon), and above its numbers, the tick itself tells what came
+    -- later.
     opened.doubtful_id := tick.highest_id;
     opened.reused_id := 0;
     SELECT full_number(t.xmin) INTO opened.early_tx FROM ticks AS t WHERE t.id = tick.id;
     IF opened.early_tx = tick.horizon OR opened.early_tx >= pg_snapshot_xmax(tick.target) THEN
         opened.early_tx := NULL;
     END IF;
-    -- Raises the counters, before the boundary is looked up.
+    -- This raises the counters, before the boundary is looked up.
     PERFORM open_history(format('era %s: another cluster or timeline, or an earlier state of this one', opened.era));
     opened.base := committed_snapshot();
     SELECT s.last_value - (NOT s.is_called)::integer INTO opened.boundary_id FROM events_id AS s;
@@ -145,15 +146,16 @@ END
 $$;
 
 -- name: repair_events
--- What eras that a restore has ended left, above the tick's last_id. First the events of the era in which the last tick
--- of all ran that it did not count as committed, or had not come to. The numbers of rows and of that tick's snapshots
--- are of one cluster; those of today's may be another's, as those of the eras before it, whose events have ids up to
--- its boundary. Second, all that was published in the eras since: none of them came to a tick. Third, what straddles
--- the beginning of one of these eras. Fourth, what was published behind a restore and before its first pass: with
--- numbers of the new cluster, so that only the index of the log says whether it is there. Its ids are above the last
--- tick's, or, where the counter was set back, anywhere: then the transaction tells it, which has written the row
--- itself. (reused_id is of eras that an earlier version opened.) Fifth, what took such an id while a repair was under
--- way that this one goes on with, in the same cluster.
+-- The events above the tick's last_id that eras ended by a restore have left without a sequence. There are five
+-- groups. First: events of the era in which the very last tick ran that this tick did not count as committed or had
+-- not reached. The transaction numbers of these rows and of that tick's snapshots belong to one cluster. Today's
+-- numbers may belong to another cluster. So may the numbers of the eras before the one of that tick, whose events
+-- have ids up to its boundary. Second: all that was published in the eras since, because none of them reached a tick.
+-- Third: what straddles the beginning of one of these eras. Fourth: what was published after a restore and before its
+-- first pass. It carries numbers of the new cluster, so only the index of the log tells whether it has a sequence.
+-- Its ids are above the last tick's, or anywhere if the counter was set back; then it is recognized by its
+-- transaction, which has written the row itself. (reused_id belongs to eras that an earlier version opened.) Fifth:
+-- what took such an id, in the same cluster, during a repair that this one continues.
 CREATE OR REPLACE FUNCTION repair_events(tick ticks) RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off ROWS 1000 AS $$
     WITH bounds AS MATERIALIZED (

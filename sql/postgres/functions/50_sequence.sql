@@ -1,9 +1,10 @@
 -- name: fresh_events
--- The events that became visible between two snapshots and have an id above last_id. Starts from the index on tx even
--- where the planner has no statistics yet: an order by id, or a condition on the bare id, would tempt it to walk the
--- whole primary key. Transactions that are still open are not looked up, or a bulk load would cost every tick as many
--- rows as it has written. Events of before the era are numbered by its repair. Without settings of its own, it becomes
--- a part of the query that calls it, which has to switch sequential scans off.
+-- The events that became visible between two snapshots and have an id above last_id. It is written so that the
+-- planner starts from the index on tx, even before there are statistics: an ORDER BY id, or a condition on the bare
+-- id, would make the planner walk the whole primary key. Transactions that are still open are not looked up;
+-- otherwise every tick would read all rows that an open bulk load has written. Events from before the era are left to
+-- the era's repair. The function has no settings, so that it is inlined into the query that calls it; the caller has
+-- to switch sequential scans off.
 CREATE OR REPLACE FUNCTION fresh_events(base pg_snapshot, target pg_snapshot, last_id bigint)
 RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
 LANGUAGE sql STABLE ROWS 1000 AS $$
@@ -28,8 +29,8 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
 $$;
 
 -- name: has_lower_ids
--- Whether a tick has an event with an id up to after_id although it was published later:
--- from a counter of ids that was set back.
+-- Whether a tick has an event with an id up to after_id although it was published later, because the counter of ids
+-- was set back.
 CREATE OR REPLACE FUNCTION has_lower_ids(
     base pg_snapshot, target pg_snapshot, last_horizon xid8, after_id bigint
 ) RETURNS boolean
@@ -53,8 +54,8 @@ $$;
 
 -- name: tick_start
 -- An id below every event of the tick that begins; 0 when none is known. Transactions above the base took their ids
--- after the newest horizon that lies below it; late ones are looked up, but for the one of the tick before, which
--- took its ids after that one's highest_id.
+-- after the newest horizon below the base. Late transactions are looked up, except the one of the tick before, which
+-- took its ids after that tick's highest_id.
 CREATE OR REPLACE FUNCTION tick_start(base pg_snapshot, target pg_snapshot, horizon xid8) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
@@ -78,8 +79,8 @@ END
 $$;
 
 -- name: committed_snapshot
--- What is committed now. The caller's own transaction counts as open, which pg_current_snapshot() does not say of it:
--- what it still publishes has to come with a later tick.
+-- A snapshot of what is committed now. It counts the caller's own transaction as open, which pg_current_snapshot()
+-- does not: what the transaction still publishes has to come with a later tick.
 CREATE OR REPLACE FUNCTION committed_snapshot() RETURNS pg_snapshot
 LANGUAGE sql VOLATILE AS $$
     SELECT CASE WHEN NOT pg_visible_in_snapshot(own.tx, now.snapshot) THEN now.snapshot
@@ -91,9 +92,9 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- name: near_events
--- The first events of a large tick above last_id, in id order, found by a walk along the primary key
--- over ten times as many ids. Passes over a backlog would otherwise look through all of it, each of
--- them; fewer than max_events say nothing.
+-- The first events of a large tick above last_id, in id order, found by a walk along the primary key over ten
+-- times max_events ids. Otherwise every pass over a backlog would read the whole backlog. A result of fewer
+-- than max_events does not mean that there are no more.
 CREATE OR REPLACE FUNCTION near_events(base pg_snapshot, target pg_snapshot, last_id bigint, max_events integer)
 RETURNS TABLE (id bigint, partition_id bigint, due_at timestamptz)
 LANGUAGE sql STABLE ROWS 1000 AS $$
@@ -109,12 +110,12 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
 $$;
 
 -- name: append_chunks
--- One pass: numbers, per partition, the next events of a tick (at most max_events, in id order) and what has come
--- due by now (in order of due and id, at least a quarter of a pass), and appends them to the index of the log in
--- chunks of at most 1,000. Events that are to come later go to delayed; those of a deleted topic are counted and
--- go nowhere. due and due_id is up to where delayed events are taken from now on; what is seen with an earlier
--- time is numbered at once. base and target are those of the tick, given beside it because taking them out of the
--- record would cost every event two copies.
+-- One pass: numbers, per partition, the next events of a tick (at most max_events, in id order) and the delayed
+-- events that are due (in order of due time and id, at least a quarter of a pass). It appends them to the index of
+-- the log in chunks of at most 1,000. Events with a later time go to delayed; those of a deleted topic are only
+-- counted. due and due_id say up to where delayed events have now been taken; an event that appears later with an
+-- earlier time is numbered at once. base and target are those of the tick. They are separate arguments because taking
+-- them out of the record would cost two copies for every event.
 CREATE OR REPLACE FUNCTION append_chunks(
     tick ticks, base pg_snapshot, target pg_snapshot, max_events integer, now_due bigint,
     OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT due bigint, OUT due_id bigint, OUT due_left boolean,
@@ -232,7 +233,8 @@ SET plan_cache_mode = force_generic_plan AS $$
         WHERE d.topic_id = late.topic_id
     ), heads AS MATERIALIZED (
         SELECT g.partition_id, g.ids, g.size, g.mixed, COALESCE((
-            -- An overflow beyond 10^18, the last sequence that can be read: nothing is numbered that nobody can fetch.
+            -- It overflows beyond 10^18, the last sequence that can be read: no event gets a sequence that no reader
+            -- can fetch.
             SELECT c.first_sequence + c.event_count + 8223372036854775807 - 8223372036854775807
             FROM chunks AS c
             WHERE c.partition_id = g.partition_id
@@ -262,10 +264,10 @@ SET plan_cache_mode = force_generic_plan AS $$
 $$;
 
 -- name: append_few
--- One pass over a tick of few events, for a fraction of what append_chunks costs: walks the primary key between two
--- ids. done is false, and nothing has happened, where something is delayed, due or of a deleted topic, or the tick
--- has events outside of the two, because the counter of ids was set back. last_horizon is the number of the tick
--- before, whose transaction is looked at too.
+-- One pass over a tick of few events, for a fraction of the cost of append_chunks: it walks the primary key between
+-- two ids. done is false, and nothing was changed, when an event is delayed, due or of a deleted topic, or when the
+-- tick has events outside the two ids because the counter of ids was set back. last_horizon is the number of the tick
+-- before, whose transaction is looked up too.
 CREATE OR REPLACE FUNCTION append_few(
     base pg_snapshot, target pg_snapshot, last_horizon xid8, after_id bigint, newest_id bigint,
     due bigint, due_id bigint, now_due bigint,
@@ -317,8 +319,9 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 $$;
 
 -- name: sequence
--- One pass of the sequencer: gives committed events their sequences. Nothing waits for an open transaction; a late
--- commit comes with the tick after it. busy: somebody else is at it. more: call again at once. Raises PS018.
+-- One pass of the sequencer: gives committed events their sequences. It never waits for an open transaction; an event
+-- that commits late comes with the next tick. busy: another session is sequencing. more: call again at once. Raises
+-- PS018.
 CREATE OR REPLACE FUNCTION sequence(
     max_events integer DEFAULT 10000,
     OUT sequenced bigint, OUT more boolean, OUT busy boolean, OUT grown bigint[]
@@ -365,14 +368,14 @@ BEGIN
     IF begun THEN
         last_horizon := tick.horizon;
         tick := next_tick(tick, issued);
-        -- Behind the target: of what it holds, nothing has a higher id, unless somebody has set the sequence back. Of
-        -- what is new, append_few sees that; with late ones it walks to the end.
+        -- Read after the target: no event in the target has a higher id, unless the sequence was set back. For new
+        -- events append_few notices that; with late ones it walks to the end.
         SELECT s.last_value, EXISTS (
             SELECT FROM pg_snapshot_xip(tick.base) AS x (tx)
             WHERE pg_visible_in_snapshot(x.tx, tick.target) AND x.tx <> last_horizon)
         INTO newest, has_late
         FROM events_id AS s;
-        -- Below 0 somebody has set the sequence back.
+        -- Below 0, the sequence was set back.
         IF tick.last_id > 0 AND newest - tick.last_id BETWEEN 0 AND LEAST(max_events, 1000) - 1 THEN
             SELECT f.*, GREATEST(tick.due, now_due) AS due, false AS due_left,
                    CASE WHEN now_due < tick.due THEN tick.due_id ELSE 9223372036854775807 END AS due_id
@@ -382,7 +385,7 @@ BEGIN
                             tick.due, tick.due_id, now_due) AS f;
             is_done := pass.done;
         END IF;
-        -- The walk along the primary key pays over a backlog only.
+        -- The walk along the primary key pays off only over a backlog.
         IF newest - tick.last_id <= max_events
             OR tick.last_id > 0 AND has_lower_ids(tick.base, tick.target, last_horizon, tick.last_id) THEN
             tick.last_id := 0;
@@ -396,7 +399,7 @@ BEGIN
         AND (issued IS NULL OR NOT nothing_open(tick)) THEN
         RETURN;  -- Else a row, for once: from then on the log is quiet, where the last tick saw others at work.
     END IF;
-    -- Behind the last pass of a longer tick there may be a next tick: who works off what is there has to look.
+    -- After the last pass of a longer tick there may be another tick: a caller that works off a backlog has to look.
     more := pass.seen = max_events OR pass.due_left OR NOT begun;
     INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon, era, repair, done_id, due, due_id,
                        repair_era, repaired_id, chunk_id)
@@ -409,8 +412,9 @@ END
 $$;
 
 -- name: is_other_era
--- Whether the transaction numbers of a tick are of another cluster or timeline, or of a future that a restore took
--- back. Those of a repair are, and it is being seen to. A counter that stands below what the tick knows was set back.
+-- Whether the transaction numbers of a tick belong to another cluster or timeline, or to a time that a restore has
+-- undone. For a tick that repairs this is so, and already known. A counter that is below what the tick knows was set
+-- back.
 CREATE OR REPLACE FUNCTION is_other_era(tick ticks) RETURNS boolean
 LANGUAGE sql VOLATILE AS $$
     SELECT (i.system_identifier, i.timeline) IS DISTINCT FROM (a.system_identifier, a.timeline)
@@ -421,7 +425,7 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- name: nothing_open
--- Whether no transaction was open when a tick was taken but the sequencer's own.
+-- Whether no transaction but the sequencer's own was open when a tick was taken.
 CREATE OR REPLACE FUNCTION nothing_open(tick ticks) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT pg_snapshot_xmax((nothing_open.tick).target) >= (nothing_open.tick).horizon
@@ -430,10 +434,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: is_quiet
--- Whether nothing can have come since the last tick, told without a lock: no id was handed out, when it was taken no
--- transaction was open but the sequencer's own (the list of a snapshot ends below the last transaction that has
--- ended, so its end counts too), nothing that was delayed is due, and no event has come although no id was handed
--- out: from a counter that was set back.
+-- Whether nothing can have come since the last tick, found without a lock. Four things must hold. No id was given out
+-- since. When the tick was taken, no transaction was open but the sequencer's own (the list in a snapshot ends below
+-- the last transaction that has ended, so the snapshot's end is checked too). No delayed event is due. And no event
+-- has come with an id from a counter that was set back.
 CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boolean
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -448,8 +452,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 $$;
 
 -- name: next_tick
--- The tick that follows a complete one: everything that has been committed since. issued is the newest id that was
--- handed out before the caller's transaction had a number; NULL when that is not known.
+-- The tick that follows a complete one: it covers everything that was committed since. issued is the newest id that
+-- was handed out before the caller's transaction had a number; NULL when that is not known.
 CREATE OR REPLACE FUNCTION next_tick(tick ticks, issued bigint) RETURNS ticks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -470,9 +474,9 @@ END
 $$;
 
 -- name: announce
--- Tells listening consumers, when the transaction commits, which partitions grew: one NOTIFY of at most 4,000
--- bytes, else "all". None while the queue of notices is half full, because a full one would refuse the
--- commit: consumers look by themselves too.
+-- Tells listening consumers, when the transaction commits, which partitions grew: in one NOTIFY of at most 4,000
+-- bytes, else it says "all". It sends none while the queue of notices is more than half full, because a full queue
+-- would make the commit fail. Consumers also look by themselves.
 CREATE OR REPLACE FUNCTION announce(grown bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

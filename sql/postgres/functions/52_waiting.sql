@@ -1,7 +1,7 @@
 -- name: restored_events
--- What waits before the first pass behind a restore, by all that the last tick can tell: its numbers are of another
--- cluster perhaps, so what it had not counted as committed, what has a higher id, and what has been written since its
--- row was loaded, and is not in its place.
+-- The events that wait before the first pass after a restore, as far as the last tick can tell; its transaction
+-- numbers may belong to another cluster. These are events that the tick had not counted as committed, events with a
+-- higher id, and events that were written since the tick's row was loaded, unless they are in their place.
 CREATE OR REPLACE FUNCTION restored_events(tick ticks) RETURNS TABLE (id bigint, partition_id bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
     WITH bounds AS MATERIALIZED (
@@ -28,8 +28,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
 $$;
 
 -- name: waiting_events
--- The committed events that wait for their sequence, at most so many: those of the next
--- ticks, and what a repair has not come to.
+-- The committed events that wait for their sequence, up to a limit: those of the next ticks, and those that a
+-- repair has not reached.
 CREATE OR REPLACE FUNCTION waiting_events(max_events bigint) RETURNS TABLE (id bigint, partition_id bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -55,8 +55,8 @@ END
 $$;
 
 -- name: unsequenced
--- How many committed events wait for their sequence (counted up to 10,000) and for how long the oldest of them does;
--- behind walls only those of topics that the login may see.
+-- How many committed events wait for their sequence (counted up to 10,000) and for how long the oldest of them has
+-- waited. For a login that does not pass the walls, only events of topics that it may see are counted.
 CREATE OR REPLACE FUNCTION unsequenced(OUT events bigint, OUT oldest_age_seconds double precision)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 BEGIN

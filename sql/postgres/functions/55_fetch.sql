@@ -11,8 +11,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: is_gone
--- Whether an event is not in its table any more. In plpgsql, so that it does not become a part of the query that calls
--- it: of all slices that would be made ready at each read, for rows that are hardly ever there.
+-- Whether an event is no longer in its table. It is written in plpgsql so that it is not inlined into the query that
+-- calls it: inlined, each read would open all slices for rows that hardly ever exist.
 CREATE OR REPLACE FUNCTION is_gone(id bigint) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -21,10 +21,10 @@ END
 $$;
 
 -- name: read_log
--- The events of a partition from a sequence on, in order: one descent into each slice of the index of the log, then
--- the events by their ids, all in one walk of the primary key of each slice that they lie in. What was kept of a slice
--- is read only where the slice is gone. Without settings of its own, it becomes a part of the query that calls it,
--- which has to switch sequential scans off.
+-- The events of a partition from a sequence on, in order. It makes one look-up in each slice of the index of the log,
+-- then one walk of the primary key of each slice that holds some of the events. The copy of what was kept of a slice
+-- is read only where the slice is gone. The function has no settings, so that it is inlined into the query that calls
+-- it; the caller has to switch sequential scans off.
 CREATE OR REPLACE FUNCTION read_log(partition_id bigint, from_sequence bigint, max_events integer)
 RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
@@ -32,7 +32,8 @@ RETURNS TABLE (
 )
 LANGUAGE sql STABLE ROWS 500 AS $$
     WITH place AS MATERIALIZED (
-        -- Side by side in a SELECT they are taken element by element, in FROM each would be written to a table first.
+        -- Next to each other in a SELECT they are expanded element by element; in FROM each would be written to a
+        -- table first.
         SELECT generate_series(part.lowest, part.highest) AS sequence,
                unnest(part.event_ids[part.lowest - part.before:part.highest - part.before]) AS id,
                unnest(part.sequenced_ats[part.lowest - part.before:part.highest - part.before]) AS at,
@@ -61,8 +62,8 @@ LANGUAGE sql STABLE ROWS 500 AS $$
     JOIN (
         SELECT s.id, s.event_id, s.key, s.type, s.content_type, s.headers, s.payload, s.created_at
         FROM events AS s
-        -- Says what the join says again, for the planner: the array is one index scan, the
-        -- bounds leave out the other slices.
+        -- Repeats the condition of the join for the planner: the array becomes one index scan, the bounds
+        -- leave out the other slices.
         WHERE s.id = ANY ((SELECT b.ids FROM bounds AS b)::bigint[])
           AND s.id >= (SELECT b.lowest FROM bounds AS b) AND s.id <= (SELECT b.highest FROM bounds AS b)
         UNION ALL
@@ -91,8 +92,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: require_readable
--- Refuses a read below the low sequence (PS016): what is gone is never skipped in silence. Refuses any read of a
--- partition that is stopped (PS021) for all, or for the subscription.
+-- Refuses a read below the low sequence (PS016): events that are gone are never skipped silently. Refuses any read of
+-- a partition that is stopped (PS021), for all readers or for this subscription.
 CREATE OR REPLACE FUNCTION require_readable(
     partition_id bigint, from_sequence bigint, subscription_id bigint
 ) RETURNS void
@@ -106,7 +107,7 @@ BEGIN
     WHERE p.id = require_readable.partition_id
     ORDER BY s.history DESC NULLS LAST
     LIMIT 1;
-    -- A stop that was reported while a history began is of the one before.
+    -- A stop that was reported while a history began belongs to the history before.
     IF found_row.seen IS NOT NULL AND found_row.history >= current_history() THEN
         PERFORM refuse('PS021', format('partition %s is stopped: %s has seen sequence %s, and the log is behind it',
                                        partition_id & 65535, found_row.source, found_row.seen),
@@ -144,7 +145,7 @@ BEGIN
     SELECT r.*, present FROM read_log(source, "fetch".from_sequence, "fetch".max_events) AS r;
     GET DIAGNOSTICS found_rows = ROW_COUNT;
     IF found_rows < LEAST(max_events, high_watermark(source) - from_sequence + 1) THEN
-        -- A DROP is no part of a snapshot: one that is older than it still sees the low sequence of before.
+        -- Snapshots do not cover a DROP: a snapshot from before it still sees the old low sequence.
         PERFORM refuse('PS016', format('events from sequence %s on were dropped while this transaction was open',
                                        from_sequence),
                        'Read in a new transaction.');
@@ -153,8 +154,8 @@ END
 $$;
 
 -- name: high_watermarks
--- The readable range of every partition of a topic. A position is kept with partition_id: the topic may get
--- another address, and another topic this one.
+-- The readable range of every partition of a topic. Keep a position with its partition_id, not with the topic's
+-- address: the topic may get another address, and another topic may get this one.
 CREATE OR REPLACE FUNCTION high_watermarks(topic text)
 RETURNS TABLE (partition integer, low_sequence bigint, high_watermark bigint, history integer, partition_id bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$

@@ -1,6 +1,6 @@
 -- name: ensure_delayed
--- Keeps slices of delayed events ready, four days each, for longer than an event can be delayed; answers how many were
--- added. While the table is locked, that is left to the next call.
+-- Keeps slices of delayed events ready, four days each, for longer than an event can be delayed. Returns how many
+-- were added. While the table is locked, this is left to the next call.
 CREATE OR REPLACE FUNCTION ensure_delayed() RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

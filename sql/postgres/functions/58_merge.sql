@@ -1,8 +1,8 @@
 -- name: chunk_slices
--- The full slices of the index of the log, oldest first: how many rows they have, and about how many would
--- be left of them, cut anew. A row whose chunk is behind the low sequence is not needed, but for the
--- newest of a partition, which carries the high watermark. Full is a slice behind which somebody has
--- committed a chunk: sequencers follow each other.
+-- The full slices of the index of the log, oldest first: how many rows each has, and about how many it would have
+-- after a merge. A row whose chunk is below the low sequence is not needed, except the newest of a partition, which
+-- carries the high watermark. A slice is full when a chunk was committed in a later slice, because sequencers work
+-- one after another.
 CREATE OR REPLACE FUNCTION chunk_slices()
 RETURNS TABLE (first_id bigint, last_id bigint, chunks bigint, needed bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$
@@ -31,8 +31,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off 
 $$;
 
 -- name: next_merge
--- The slices to merge next: the first that would shrink to half or that has a smaller one before it,
--- together with what before it is smaller than they are. So their number grows with the logarithm of what
+-- The slices to merge next: the first slice that would shrink to half, or that has a smaller one before it,
+-- together with those before it that are smaller. So the number of slices grows with the logarithm of what
 -- they hold. NULL when there is nothing to do.
 CREATE OR REPLACE FUNCTION next_merge(OUT first_id bigint, OUT last_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -61,9 +61,9 @@ END
 $$;
 
 -- name: merge_chunks
--- Fills the table chunks_merged with what is needed of some full slices of the index, in chunks of up to 1,000 events;
--- answers the range of ids, or no row when there is nothing to merge. Locks nothing that others want. A merge that was
--- filled before and waits to be swapped in is answered again. Raises PS018.
+-- Fills the table chunks_merged with what is needed of some full slices of the index, in chunks of up to 1,000
+-- events. Returns the range of ids, or no row when there is nothing to merge. It takes no lock that other sessions
+-- need. If an earlier merge still waits to be swapped in, it returns that one again. Raises PS018.
 CREATE OR REPLACE FUNCTION merge_chunks() RETURNS TABLE (first_id bigint, last_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
@@ -96,7 +96,8 @@ BEGIN
         FROM merged_chunks(part.id, range.first_id, range.last_id, LEAST(part.low_sequence, part.watermark)) AS m;
     END LOOP;
     CREATE UNIQUE INDEX chunks_merged_sequence ON chunks_merged (partition_id, first_sequence);
-    -- Says what ATTACH would otherwise read the table for, behind a lock that everybody waits for.
+    -- States the constraint that ATTACH would otherwise check by reading the table, under a lock that all
+    -- others wait for.
     EXECUTE format(
         'ALTER TABLE chunks_merged ADD CONSTRAINT chunks_merged_range CHECK (chunk_id >= %s AND chunk_id < %s)',
         range.first_id, range.last_id + 1);
@@ -106,8 +107,8 @@ END
 $$;
 
 -- name: merged_chunks
--- The chunks of a partition in a range of chunk ids that reach to a sequence, or beyond it, cut anew. An
--- event keeps the time of its sequencing.
+-- New chunks for one partition, made of those of its chunks in a range of chunk ids that reach to a sequence or
+-- beyond it. An event keeps the time of its sequencing.
 CREATE OR REPLACE FUNCTION merged_chunks(
     partition_id bigint, lowest_chunk bigint, highest_chunk bigint, from_sequence bigint
 ) RETURNS TABLE (
@@ -134,9 +135,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: swap_chunks
--- Puts chunks_merged into the place of the slices that it was filled from, in one short transaction: readers see
--- either. Waits for no lock longer than 100 ms (then the caller gets the database's error, and tries again later).
--- Answers false while somebody has a snapshot from before the table was filled: he would see neither.
+-- Puts the table chunks_merged in the place of the slices from which it was filled, in one short transaction: readers
+-- see either the old slices or the new table. It waits at most 100 ms for a lock; after that the caller gets the
+-- database's error, and tries again later. Returns false while a session has a snapshot from before the table was
+-- filled, because that session would see neither.
 CREATE OR REPLACE FUNCTION swap_chunks() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -149,7 +151,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     ELSIF merge.built_tx >= pg_snapshot_xmax(pg_current_snapshot()) THEN
-        -- A number of another cluster, after a restore.
+        -- After a restore, this is a number of another cluster.
         UPDATE merges SET built_tx = pg_current_xact_id();
         RETURN false;
     ELSIF merge.built_tx >= oldest_snapshot() THEN

@@ -1,12 +1,13 @@
 -- name: require_subscription
--- The subscription of a name; raises PS013, also when it reads what the login may not consume.
+-- The subscription with this name; raises PS013, also when it reads a topic that the login may not consume.
 CREATE OR REPLACE FUNCTION require_subscription(subscription text) RETURNS subscriptions
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found_row subscriptions%ROWTYPE;
 BEGIN
     SELECT s.* INTO found_row FROM subscriptions AS s WHERE s.name = subscription;
-    -- First whether there are rights at all: where there are none, a heartbeat does not pay for them.
+    -- First it checks whether there are any rights at all, so that a heartbeat has no cost for rights where
+    -- there are none.
     IF NOT FOUND OR (EXISTS (SELECT FROM namespace_grants) AND reads_hidden(found_row.id)) THEN
         PERFORM refuse('PS013', format('there is no subscription "%s"', subscription),
                        'Create it: SELECT penstock.subscribe(...).');
@@ -38,9 +39,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: start_position
--- Where a new subscription stands: 'earliest' (all that is left), 'latest' (only what comes), a sequence to
--- begin with, or a time: then with the first event that was sequenced at it or later, however early that was
--- published. Raises PS006, PS012, PS016.
+-- Where a new subscription starts: 'earliest' (the first event that is left), 'latest' (after the last event), a
+-- sequence to begin with, or a time. With a time it starts with the first event that was sequenced then or later,
+-- however early that event was published. Raises PS006, PS012, PS016.
 CREATE OR REPLACE FUNCTION start_position(partition_id bigint, low_sequence bigint, start text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -89,8 +90,8 @@ END
 $$;
 
 -- name: position_before
--- The position before the first event that was sequenced at a time or later. Where such an event may have been dropped,
--- that is an error (PS016): nothing is skipped in silence.
+-- The position before the first event that was sequenced at a time or later. If such an event may have been dropped,
+-- this raises an error (PS016): no event is skipped silently.
 CREATE OR REPLACE FUNCTION position_before(partition_id bigint, low_sequence bigint, since timestamptz) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -106,7 +107,7 @@ BEGIN
     ORDER BY c.first_sequence
     LIMIT 1;
     wanted := COALESCE(wanted, watermark + 1);
-    -- The index of what was dropped goes, too: then nobody knows when the last one of it was sequenced.
+    -- The index of what was dropped is removed too: then it is unknown when its last event was sequenced.
     IF wanted < low_sequence OR (wanted = low_sequence AND wanted BETWEEN 2 AND watermark
                                  AND sequenced_at_of(partition_id, wanted - 1) IS NULL) THEN
         PERFORM refuse('PS016', format('not all that was sequenced since %s is there: it begins at sequence %s', since,
@@ -118,9 +119,9 @@ END
 $$;
 
 -- name: subscribe
--- Creates the subscription if need be and adds topics to it; answers how many were new. The topic row is locked against
--- the logical drop, so that "earliest" never points below the low sequence, and against resize and deletion. Raises
--- PS002, PS006, PS007, PS012, PS016, PS030, PS031, PS033.
+-- Creates the subscription if it does not exist, and adds topics to it. Returns how many were new. It locks the
+-- topic's row against the logical drop, so that "earliest" never points below the low sequence, and against resize
+-- and deletion. Raises PS002, PS006, PS007, PS012, PS016, PS030, PS031, PS033.
 CREATE OR REPLACE FUNCTION subscribe(subscription text, topics text[], start text DEFAULT 'earliest') RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -134,7 +135,7 @@ BEGIN
     IF COALESCE(cardinality(subscribe.topics), 0) = 0 THEN
         PERFORM refuse('PS006', 'a subscription without a topic', 'Name at least one topic.');
     END IF;
-    -- Before the subscription, as everybody does who holds both.
+    -- Locked before the subscription, as in every call that locks both.
     PERFORM lock_topic(t.address, 'consume')
     FROM (SELECT DISTINCT g COLLATE "C" AS address FROM unnest(subscribe.topics) AS g ORDER BY 1) AS t;
     LOOP
@@ -164,8 +165,8 @@ END
 $$;
 
 -- name: configure_subscription
--- Sets the times of a subscription, in seconds: its own heartbeat policy, whose other
--- settings stay. Raises PS006, PS013, PS018.
+-- Sets the times of a subscription, in seconds. They become part of the subscription's own heartbeat policy,
+-- whose other settings stay. Raises PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION configure_subscription(
     subscription text, heartbeat_seconds double precision, lease_seconds double precision,
     release_seconds double precision
@@ -187,8 +188,8 @@ END
 $$;
 
 -- name: unsubscribe
--- Removes a subscription with its leases and dead letters; it holds back no event any more. What the ledger of
--- positions says of it stays, void, until it is trimmed. Raises PS013.
+-- Removes a subscription with its leases and dead letters. From then on it keeps no event from being removed. Its
+-- rows in the ledger of positions stay, without effect, until the ledger is trimmed. Raises PS013.
 CREATE OR REPLACE FUNCTION unsubscribe(subscription text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -241,14 +242,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: is_paused
--- Whether a subscription is paused: to be asked behind the lock of its row, in a statement of its own.
+-- Whether a subscription is paused. Call it after its row is locked, in a separate statement.
 CREATE OR REPLACE FUNCTION is_paused(subscription_id bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT s.paused_at IS NOT NULL FROM subscriptions AS s WHERE s.id = is_paused.subscription_id
 $$;
 
 -- name: listed_topics
--- The ids of the topics to which a consumer limits itself; NULL for all of the subscription. Raises
+-- The ids of the topics to which a consumer limits itself; NULL for all topics of the subscription. Raises
 -- PS002, PS003, PS006, PS013, PS030 to PS034.
 CREATE OR REPLACE FUNCTION listed_topics(owner subscriptions, topics text[]) RETURNS bigint[]
 LANGUAGE plpgsql STABLE AS $$
@@ -278,7 +279,7 @@ END
 $$;
 
 -- name: limit_consumer
--- Writes down the topics of a consumer that joins, in place of those of an earlier run.
+-- Records the topics of a consumer that joins, in place of those of an earlier run.
 CREATE OR REPLACE FUNCTION limit_consumer(subscription_id bigint, consumer text, topic_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM consumer_topics AS t
@@ -288,7 +289,7 @@ LANGUAGE sql AS $$
 $$;
 
 -- name: may_hold
--- Whether a consumer takes partitions of a topic: it has named it, or none.
+-- Whether a consumer takes partitions of a topic: it has named this topic, or no topics at all.
 CREATE OR REPLACE FUNCTION may_hold(subscription_id bigint, consumer text, topic_id bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT count(*) = 0 OR bool_or(t.topic_id = may_hold.topic_id)
@@ -297,8 +298,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: shared_topics
--- The topics of a subscription that a consumer takes, in groups that the same consumers take: each group is shared out
--- by itself. One group of all topics (NULL) where nobody has named topics.
+-- The topics of a subscription that a consumer takes, in groups: the topics of one group are taken by the same
+-- consumers, and each group is shared out by itself. There is one group of all topics (NULL) when no consumer has
+-- named topics.
 CREATE OR REPLACE FUNCTION shared_topics(subscription_id bigint, consumer text) RETURNS TABLE (topic_ids bigint[])
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

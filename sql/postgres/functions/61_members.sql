@@ -1,7 +1,7 @@
 -- name: join
 -- Makes a consumer a member of a subscription. The session is a UUID of this run of the consumer: a second run of the
--- same id is refused (PS015) until the first one's deadline has passed or it left. Given topics of the subscription, it
--- is handed only partitions of these. Answers the times, in seconds.
+-- same id is refused (PS015) until the first one's deadline has passed or it left. If it names topics of the
+-- subscription, it gets only partitions of these. Returns the times, in seconds.
 CREATE OR REPLACE FUNCTION "join"(
     subscription text, consumer text, session uuid, weight double precision DEFAULT 1, topics text[] DEFAULT NULL,
     OUT heartbeat_seconds double precision, OUT lease_seconds double precision, OUT history integer
@@ -18,7 +18,7 @@ BEGIN
         PERFORM refuse('PS006', 'a consumer without a session or with a bad id', 'An id has 1 to 255 characters.');
     END IF;
     IF weight IS NULL OR weight NOT BETWEEN 0.001 AND 1000 THEN
-        -- Beyond that, sums overflow, and every check-in of the subscription with them.
+        -- Beyond that, sums overflow, and every check-in of the subscription fails.
         PERFORM refuse('PS006', format('a consumer of weight %s', weight), 'A weight lies between 0.001 and 1,000.');
     END IF;
     PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
@@ -37,7 +37,8 @@ BEGIN
                        'Stop one, or raise max_consumers.');
     END IF;
     IF give_up_leases(owner.id, consumer, 'expired', now) > 0 THEN
-        -- An earlier run is inside a transaction that holds a lease: under the same id both would hold one lease_epoch.
+        -- An earlier run is inside a transaction that has locked a lease: under the same id both would hold one
+        -- lease_epoch.
         PERFORM refuse('PS015', format('an earlier run of consumer "%s" has not ended its transaction', consumer),
                        'Join again in a moment: a time limit ends that transaction.');
     END IF;
@@ -56,8 +57,8 @@ END
 $$;
 
 -- name: give_up_leases
--- Frees the leases of one consumer, in key order. A row that somebody has locked (a zombie inside a transaction) stays
--- as it is and is counted in the answer; its own time limit ends that transaction.
+-- Frees the leases of one consumer, in key order. A lease row that is locked (by a zombie inside a transaction) stays
+-- as it is and is counted in the result. The time limit of that transaction ends it.
 CREATE OR REPLACE FUNCTION give_up_leases(subscription_id bigint, consumer text, change text, now timestamptz)
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -90,8 +91,9 @@ END
 $$;
 
 -- name: collect_dead
--- Removes consumers whose deadline has passed and frees their leases; frees leases that were to be released and are
--- overdue. A consumer stays while one of its lease rows is locked. The caller holds the subscription's row.
+-- Removes consumers whose deadline has passed and frees their leases. It also frees leases that should have been
+-- released and are overdue. A consumer stays while one of its lease rows is locked. The caller has locked the
+-- subscription's row.
 CREATE OR REPLACE FUNCTION collect_dead(
     subscription_id bigint, now timestamptz, OUT expired integer, OUT locked integer
 )
@@ -132,8 +134,8 @@ END
 $$;
 
 -- name: extend_deadline
--- Moves a consumer's deadline to a lease time from now; a check-in also takes its turn, and sets the next one. Raises
--- PS014 when the session is not (or no longer) a member.
+-- Moves a consumer's deadline to a lease time from now; a check-in also uses up its scheduled time, and sets the next
+-- one. Raises PS014 when the session is not (or no longer) a member.
 CREATE OR REPLACE FUNCTION extend_deadline(
     owner subscriptions, consumer text, session uuid, now timestamptz, next_check_in timestamptz DEFAULT NULL
 ) RETURNS void
@@ -160,10 +162,11 @@ END
 $$;
 
 -- name: heartbeats
--- The same for all consumers of a process. Answers for each, by its place in the arrays, its standing (member, gone, or
--- locked: its row is held by somebody, so ask again), the seconds until it is to check in, and those that lie between
--- two check-ins of one consumer. Waits for nothing, and one that is gone disturbs no other. While turns are given out
--- to consumers that were called, the others put theirs off. Raises PS006.
+-- The heartbeat of all consumers of a process at once. Returns for each, by its place in the arrays, its standing,
+-- the seconds until its next check-in, and the seconds between two check-ins of one consumer. The standing is member,
+-- gone, or locked: then another session has locked its row, so call again. It waits for no lock, and a consumer that
+-- is gone does not affect the others. While consumers are being called to check in early, the others postpone their
+-- check-ins. Raises PS006.
 CREATE OR REPLACE FUNCTION heartbeats(subscription_names text[], consumer_ids text[], sessions uuid[])
 RETURNS TABLE (place integer, standing text, check_in_seconds double precision, pace_seconds double precision)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -220,7 +223,7 @@ END
 $$;
 
 -- name: held_leases
--- What a consumer holds, with the position after which to read.
+-- The leases that a consumer holds, each with the position after which to read.
 CREATE OR REPLACE FUNCTION held_leases(subscription text, consumer text)
 RETURNS TABLE (
     topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint,
@@ -232,7 +235,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     FROM leases AS l
     JOIN partitions AS p ON p.id = l.partition_id
     JOIN topics AS t ON t.id = p.topic_id
-    -- Asked first: joined, the leases of all subscriptions may be read where statistics say that most are of one.
+    -- A separate query comes first: in a join, the leases of all subscriptions may be read where statistics say that
+    -- most belong to one.
     WHERE l.subscription_id = (SELECT s.id FROM subscriptions AS s WHERE s.name = held_leases.subscription)
       AND l.holder = held_leases.consumer
       AND (NOT t.restricted OR has_right(t.namespace_id, 'consume'))
@@ -240,8 +244,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
 $$;
 
 -- name: release
--- Gives single leases back, as the answer to RELEASING or because a consumer has no use for them. What is no longer
--- held is passed over. Answers how many were freed.
+-- Gives single leases back, in response to RELEASING or because a consumer has no use for them. A lease that is no
+-- longer held is skipped. Returns how many were freed.
 CREATE OR REPLACE FUNCTION release(subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[])
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -272,8 +276,9 @@ END
 $$;
 
 -- name: leave
--- Ends a consumer's membership and frees its leases at once; leaving twice is no error. A lease that a transaction
--- still holds cannot be freed yet: then the consumer counts as dead from now on, and the next check-in collects it.
+-- Ends a consumer's membership and frees its leases at once; leaving twice is no error. A lease whose row a
+-- transaction still locks cannot be freed yet. Then the consumer counts as dead from now on, and the next check-in of
+-- the subscription removes it.
 CREATE OR REPLACE FUNCTION leave(subscription text, consumer text, session uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

@@ -9,7 +9,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: backlog_of
--- How much of a partition is unread, redriven letters included.
+-- How much of a partition is unread, redriven dead letters included.
 CREATE OR REPLACE FUNCTION backlog_of(subscription_id bigint, partition_id bigint) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT high_watermark(partition_id) - current_position(subscription_id, partition_id)
@@ -17,10 +17,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: find_active
--- Whether partitions of a subscription are active: with unread events or redriven letters, or held and read a
--- moment ago (a partition that drains between two events keeps its lease for that long). Looks at all that were not
--- or that nobody holds, and of the others at a share of the circle of their random keys. The high watermark is
--- asked for last, because it costs most.
+-- Whether partitions of a subscription are active. A partition is active when it has unread events or redriven dead
+-- letters, or when it is held and was read a moment ago, so that its lease is kept over a short pause between two
+-- events. It looks at all partitions that were not active or are not held, and at a part of the others, chosen by
+-- their random keys. The high watermark is read last, because it costs most.
 CREATE OR REPLACE FUNCTION find_active(
     subscription_id bigint, first_key double precision, share double precision, now timestamptz
 ) RETURNS TABLE (partition_id bigint, active boolean, was_active boolean)
@@ -30,7 +30,7 @@ SET enable_nestloop = off SET jit = off AS $$
            CASE WHEN l.holder IS NOT NULL AND GREATEST(p.at, l.acquired_at) > find_active.now - interval '30 seconds'
                     THEN true
                 ELSE p.position < (
-                    -- high_watermark(), which as a function would cost three times as much.
+                    -- The query of high_watermark(): a call of the function would cost three times as much.
                     SELECT c.first_sequence + c.event_count - 1
                     FROM chunks AS c
                     WHERE c.partition_id = l.partition_id
@@ -54,10 +54,10 @@ SET enable_nestloop = off SET jit = off AS $$
 $$;
 
 -- name: survey
--- Writes down which partitions are active, unless that was done since a time: check-ins share what one of them has
--- found. The caller holds the subscription's row, so that one looks while the others wait, and need not look
--- again. Those that were active and are held are looked at within ten seconds, a part each time, unless the whole
--- is asked for. Answers whether it looked.
+-- Records which partitions are active, unless that was done after the given time: all check-ins share what one of
+-- them has found. The caller has locked the subscription's row, so that one check-in looks while the others wait and
+-- need not look again. Partitions that were active and are held are looked at within ten seconds, a part of them each
+-- time, unless the caller asks for all. Returns whether it looked.
 CREATE OR REPLACE FUNCTION survey(
     owner subscriptions, since timestamptz, whole boolean, now timestamptz
 ) RETURNS boolean
@@ -92,9 +92,9 @@ END
 $$;
 
 -- name: quotas
--- Fair share by weight of those who take these topics (NULL: all): largest remainders (Hamilton), ties
--- by consumer id, so that all active partitions are held, the spread at equal weights is at most 1,
--- and nothing moves in the steady state.
+-- Fair shares by weight, among the consumers that take these topics (NULL: all topics), by the method of
+-- largest remainders (Hamilton); ties go by consumer id. So all active partitions are held, consumers of
+-- equal weight differ by at most 1, and nothing moves in the steady state.
 CREATE OR REPLACE FUNCTION quotas(subscription_id bigint, topic_ids bigint[], active bigint)
 RETURNS TABLE (consumer text, quota bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -113,10 +113,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: find_share
--- How a consumer stands with these topics (NULL: all): how many active partitions it holds too few (shortage; below 0:
--- too many) and how many that are not active (cold); how many of what the others are short of is not free (uncovered),
--- how many partitions are free, who of the others has too little (short) or too much (ample), the furthest first,
--- whether nothing has to move (balanced), and who is concerned if it has, with his quota.
+-- What a consumer holds of these topics (NULL: all topics), compared with its fair share. shortage: how many active
+-- partitions it holds too few (below 0: too many). cold: how many partitions it holds that are not active. uncovered:
+-- how many of the partitions that the others lack are not free. It also returns how many partitions are free, which
+-- other consumers hold too few (short) or too many (ample), those that are furthest off first, whether no lease has
+-- to move (balanced), and, if one has to, which consumers are concerned, with their quotas.
 CREATE OR REPLACE FUNCTION find_share(
     subscription_id bigint, consumer text, topic_ids bigint[], OUT shortage bigint, OUT cold bigint,
     OUT uncovered bigint, OUT free bigint, OUT short text[], OUT ample text[], OUT balanced boolean,
@@ -161,8 +162,9 @@ SET enable_nestloop = off SET jit = off AS $$
 $$;
 
 -- name: release_surplus
--- Asks a consumer to give up what it holds above its quota, but only while others are short of more than is free:
--- smallest backlog first. A partition that has gone cold is given up whatever the quota. Answers how many.
+-- Asks a consumer to give back what it holds above its quota, but only while the others lack more partitions than are
+-- free. Partitions with the smallest backlog come first. A partition that is no longer active is given back whatever
+-- the quota. Returns how many it asked for.
 CREATE OR REPLACE FUNCTION release_surplus(
     owner subscriptions, consumer text, topic_ids bigint[], surplus bigint, now timestamptz
 ) RETURNS integer
@@ -176,7 +178,7 @@ BEGIN
         WHERE l.subscription_id = owner.id AND l.holder = consumer AND l.state = 'ACTIVE'
           AND (topic_ids IS NULL OR l.partition_id >> 16 = ANY (topic_ids))
     ), ordered AS (
-        -- What got events since the survey is not cold any more.
+        -- A partition that got events since the survey is active again.
         SELECT h.partition_id, (h.backlog > 0 OR a.partition_id IS NOT NULL) AS active, row_number() OVER (
             PARTITION BY h.backlog > 0 OR a.partition_id IS NOT NULL ORDER BY h.backlog, h.partition_id) AS place
         FROM held AS h
@@ -185,7 +187,8 @@ BEGIN
         SELECT l.partition_id
         FROM ordered AS o
         JOIN leases AS l ON l.subscription_id = owner.id AND l.partition_id = o.partition_id
-        -- Asked again of the row itself: since it was looked at it may have been given back or taken by a seek.
+        -- Checked again on the row itself: since the first look the lease may have been given back or taken by a
+        -- seek.
         WHERE l.holder = consumer AND l.state = 'ACTIVE' AND (NOT o.active OR o.place <= surplus)
         ORDER BY l.partition_id
         FOR UPDATE OF l SKIP LOCKED
@@ -204,8 +207,8 @@ END
 $$;
 
 -- name: acquire
--- Leases up to shortage free partitions with unread events, from a random pivot on and round, so that consumers do not
--- meet. Every acquisition raises lease_epoch. Answers how many.
+-- Leases up to shortage free partitions with unread events. It starts at a random place and wraps around, so that
+-- consumers do not compete for the same ones. Every acquisition raises lease_epoch. Returns how many it leased.
 CREATE OR REPLACE FUNCTION acquire(
     subscription_id bigint, consumer text, topic_ids bigint[], shortage bigint, now timestamptz
 ) RETURNS integer
@@ -250,9 +253,9 @@ END
 $$;
 
 -- name: call_consumers
--- Has consumers check in before their time: target_qps of them at once, then as many in a second.
--- Their next heartbeat tells them. Who was called already, or whose row somebody holds, is passed
--- over. The caller holds the subscription's row.
+-- Calls consumers to check in before their time: target_qps of them at once, then the same number each
+-- second. Their next heartbeat tells them. A consumer that was called already, or whose row is locked, is
+-- skipped. The caller has locked the subscription's row.
 CREATE OR REPLACE FUNCTION call_consumers(owner subscriptions, consumers text[], now timestamptz) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -283,7 +286,8 @@ END
 $$;
 
 -- name: give_and_take
--- Has a consumer give up and take what it should; answers how many it was asked for, and how many it took.
+-- Makes a consumer give back and take the partitions that it should. Returns how many it was asked to give back, and
+-- how many it took.
 CREATE OR REPLACE FUNCTION give_and_take(
     owner subscriptions, consumer text, topic_ids bigint[], shortage bigint, cold bigint, uncovered bigint,
     now timestamptz, OUT asked integer, OUT taken integer
@@ -301,9 +305,9 @@ END
 $$;
 
 -- name: share_out
--- What a check-in does for topics that the same consumers take (NULL: all), once a survey was made: looks how all of
--- them stand, has the consumer give up and take what it should, and calls the others who have too little or too much.
--- Where that are all topics, it writes down what it found, for follow_share.
+-- What a check-in does after a survey, for topics that the same consumers take (NULL: all topics). It compares what
+-- each consumer holds with its fair share, makes this consumer give back and take what it should, and calls the
+-- others that hold too few or too many. For all topics together it records the result, for follow_share.
 CREATE OR REPLACE FUNCTION share_out(
     owner subscriptions, consumer text, topic_ids bigint[], now timestamptz
 ) RETURNS void
@@ -328,7 +332,7 @@ END
 $$;
 
 -- name: write_shares
--- Keeps the quotas of those who are concerned, and of nobody else.
+-- Stores the quotas of the consumers that are concerned, and no others.
 CREATE OR REPLACE FUNCTION write_shares(subscription_id bigint, concerned text[], quotas bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -342,8 +346,8 @@ END
 $$;
 
 -- name: follow_share
--- What a check-in does until the next survey: it follows what the last one has found for this consumer. Answers whether
--- that can be said: not of one that joined since.
+-- What a check-in does until the next survey: it applies what the last survey found for this consumer. Returns false
+-- for a consumer that has joined since that survey.
 CREATE OR REPLACE FUNCTION follow_share(owner subscriptions, consumer text, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -372,11 +376,12 @@ END
 $$;
 
 -- name: check_in
--- Heartbeat, collection of the dead, fair share, release, acquisition, in one transaction, one check-in of a
--- subscription at a time; the clock is read after the lock. Which partitions have unread events and how everybody
--- stands is looked up anew when fresh or when somebody has died, else at most once in refresh_seconds for all; who
--- looks calls the others that have too little or too much. Answers the leases that are now held. While the subscription
--- is paused, all that is held is asked for. Raises PS013, PS014.
+-- Sends a heartbeat, removes dead consumers, computes the fair share, releases and acquires leases, all in one
+-- transaction. One check-in of a subscription runs at a time; it reads the clock after it has the lock. The check-in
+-- surveys which partitions have unread events and what each consumer holds, when fresh is true or a consumer has
+-- died, else at most once in refresh_seconds for the whole subscription. After a survey it calls the consumers that
+-- hold too few or too many. Returns the leases that the consumer now holds. While the subscription is paused, it asks
+-- the consumer to give back all of them. Raises PS013, PS014.
 CREATE OR REPLACE FUNCTION check_in(subscription text, consumer text, session uuid, fresh boolean DEFAULT true)
 RETURNS TABLE (
     topic text, partition integer, partition_id bigint, lease_epoch bigint, state text, "position" bigint,

@@ -1,8 +1,8 @@
 -- name: poll
 -- Events of leased partitions, each after its own read position, at most max_events together and max_each of a
--- partition (NULL: no such limit), in the order of the arrays, so that a caller who turns them starves no partition. A
--- lease that is no longer held gives no rows; the next heartbeat or check-in tells why. A subscription that is paused
--- gives none. Raises PS013, PS016, PS021.
+-- partition (NULL: no such limit), in the order of the arrays: a caller that rotates the arrays starves no partition.
+-- A lease that is no longer held returns no rows; the next heartbeat or check-in tells why. A paused subscription
+-- returns none. Raises PS013, PS016, PS021.
 CREATE OR REPLACE FUNCTION poll(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], after bigint[],
     max_events integer DEFAULT 500, max_each integer DEFAULT NULL
@@ -37,7 +37,8 @@ BEGIN
         PERFORM require_readable(source.id, source.from_sequence, owner.id);
         watermark := high_watermark(source.id);
         IF watermark < source.from_sequence - 1 THEN
-            -- Whoever waited for the log to come by would never see what it holds instead by then.
+            -- A reader that waited for the log to reach its position would never see the events that the log
+            -- then holds instead.
             PERFORM refuse('PS021', format('sequence %s of partition %s was read, and the log ends at %s',
                                            source.from_sequence - 1, source.id & 65535, watermark),
                            'A restore lost commits. Open the next history: penstock restore reconcile.');
@@ -53,8 +54,9 @@ END
 $$;
 
 -- name: limit_transaction
--- Ends the session if the transaction that now holds a lease row outlives the lease: otherwise a paused consumer would
--- keep its successor waiting without limit. Never loosens a limit that the caller has set.
+-- Sets a limit that ends the session if the transaction that now locks a lease row lasts longer than the lease.
+-- Otherwise a paused consumer would make its successor wait without limit. It never raises a limit that the caller
+-- has set.
 CREATE OR REPLACE FUNCTION limit_transaction(left_seconds double precision) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -72,7 +74,7 @@ BEGIN
             whole := whole - 1000 * extract(epoch FROM clock_timestamp() - transaction_timestamp());
         END IF;
         IF whole = 0 OR whole > allowed THEN
-            -- A timer that runs is not set anew by another value, only by switching it off first.
+            -- A new value does not restart a running timer; it has to be switched off first.
             PERFORM set_config('transaction_timeout', '0', true);
             PERFORM set_config('transaction_timeout', allowed || 'ms', true);
         END IF;
@@ -81,9 +83,10 @@ END
 $$;
 
 -- name: hold_leases
--- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same lock.
--- A check without it would be a write skew: a zombie that checks before and commits after the take-over would be
--- accepted. Counts a refusal in a sequence, which the refusal cannot roll back. Raises PS010, PS018.
+-- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same
+-- lock. A check without the lock would allow a write skew: a zombie that checks before the take-over and commits
+-- after it would be accepted. Counts a refusal in a sequence, which the refusal cannot roll back. Raises PS010,
+-- PS018.
 CREATE OR REPLACE FUNCTION hold_leases(
     owner subscriptions, consumer text, partition_ids bigint[], lease_epochs bigint[]
 ) RETURNS void
@@ -117,9 +120,9 @@ $$;
 
 -- name: commit
 -- Moves positions forward, all or none, in the caller's transaction: what else that transaction writes takes effect
--- exactly once. Positions are the last sequences that are done. after are the positions behind which the events were
--- read: a reader whose last COMMIT was answered by a lost connection may read them again, and must not do them again.
--- Raises PS006, PS010, PS011, PS012, PS013, PS018, PS021.
+-- exactly once. positions are the last sequences that were handled. after are the positions after which the events
+-- were read: a reader that lost its connection during the last COMMIT may read events again, but must not handle them
+-- twice. Raises PS006, PS010, PS011, PS012, PS013, PS018, PS021.
 CREATE OR REPLACE FUNCTION "commit"(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], positions bigint[],
     after bigint[] DEFAULT NULL
@@ -135,7 +138,7 @@ BEGIN
         PERFORM refuse('PS006', 'a commit needs one lease_epoch and one position for each of its partitions',
                        'Pass arrays of the same length, at least one long.');
     ELSIF cardinality(partition_ids) <> (SELECT count(DISTINCT p.id) FROM unnest(partition_ids) AS p (id)) THEN
-        -- Which of two positions came last would be chance, and a position could move back.
+        -- It would be chance which of two positions came last, and a position could move back.
         PERFORM refuse('PS006', 'a commit names a partition twice, or none',
                        'Pass the last position of each partition.');
     END IF;
@@ -188,8 +191,8 @@ END
 $$;
 
 -- name: refuse_set_back
--- Refuses to write what nobody would find (PS021): the newest row is the one with the highest
--- number, and the counter stands below it.
+-- Refuses to write a position that no reader would find (PS021): the newest row is the one with the highest
+-- number, and the counter is below that.
 CREATE OR REPLACE FUNCTION refuse_set_back(counter text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -202,7 +205,7 @@ $$;
 
 -- name: move_position
 -- Sets the position of a partition whose topic and lease row the caller has locked, raises lease_epoch and takes the
--- lease from its holder: what that one still commits is stale. Raises PS006, PS012, PS016, PS021.
+-- lease from its holder, whose later commits are refused as stale. Raises PS006, PS012, PS016, PS021.
 CREATE OR REPLACE FUNCTION move_position(present leases, start text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -224,7 +227,7 @@ BEGIN
             'seek', clock_timestamp());
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
     VALUES (present.subscription_id, present.partition_id, wanted, present.lease_epoch + 1, 'seek');
-    -- Whoever goes back gives its events new attempts.
+    -- A position that moves back gives its events new attempts.
     DELETE FROM attempts AS a
     WHERE a.subscription_id = present.subscription_id AND a.partition_id = present.partition_id;
     RETURN wanted;
@@ -232,7 +235,7 @@ END
 $$;
 
 -- name: refuse_unread
--- Says that a subscription does not read a topic (PS013).
+-- Raises the error that a subscription does not read a topic (PS013).
 CREATE OR REPLACE FUNCTION refuse_unread(subscription text, topic text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -242,9 +245,9 @@ END
 $$;
 
 -- name: seek
--- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time),
--- raises lease_epoch and takes the lease from its holder: what that one still commits is stale. Raises
--- PS002, PS005, PS006, PS012, PS013, PS016.
+-- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time), raises
+-- lease_epoch and takes the lease from its holder, whose later commits are refused as stale. Raises PS002,
+-- PS005, PS006, PS012, PS013, PS016.
 CREATE OR REPLACE FUNCTION seek(subscription text, topic text, partition integer, start text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -266,8 +269,8 @@ END
 $$;
 
 -- name: reset_subscription
--- The same for every partition of a subscription, or of one of its topics (NULL: all), in one transaction: all or none.
--- Answers the new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
+-- Does what seek does for every partition of a subscription, or of one of its topics (NULL: all topics), in one
+-- transaction: all or none. Returns the new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
 CREATE OR REPLACE FUNCTION reset_subscription(subscription text, start text, of_topic text DEFAULT NULL)
 RETURNS TABLE (topic text, partition integer, "position" bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -306,8 +309,8 @@ END
 $$;
 
 -- name: sweep
--- Collects the dead of all subscriptions, as check-ins do, for those that nobody checks in to any more. A subscription
--- whose row is locked is being served right now and is passed over.
+-- Removes the dead consumers of all subscriptions, as check-ins do; this is for subscriptions in which no consumer
+-- checks in any more. A subscription whose row is locked has a check-in right now, and is skipped.
 CREATE OR REPLACE FUNCTION sweep(
     max_rows integer DEFAULT 1000, OUT expired_consumers integer, OUT locked_leases integer
 )
@@ -337,7 +340,8 @@ END
 $$;
 
 -- name: rejected_commits
--- How many commits the fence has refused since the installation, of anybody: NULL for who does not pass the walls.
+-- How many commits the fence has refused since the installation, for all subscriptions; NULL for a login that does
+-- not pass the walls.
 CREATE OR REPLACE FUNCTION rejected_commits() RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT CASE WHEN NOT sees_all() THEN NULL WHEN s.is_called THEN s.last_value + 1 ELSE 0 END
@@ -345,7 +349,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: take_overs
--- How often a lease was acquired by another consumer after its holder's time had run out.
+-- How often another consumer acquired a lease after its holder's time had run out.
 CREATE OR REPLACE FUNCTION take_overs(subscription text) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT count(*)

@@ -15,8 +15,8 @@ END
 $$;
 
 -- name: claim
--- Leases one partition that nobody alive holds, if lease_epoch is still the one that was seen. Answers the
--- position, or NULL when another was faster, a zombie's transaction still holds the lease, or the
+-- Leases one partition that no live consumer holds, if lease_epoch is still the one that the caller has seen. Returns
+-- the position, or NULL when another consumer was faster, a zombie's transaction still locks the lease, or the
 -- subscription is paused. Raises PS013, PS014.
 CREATE OR REPLACE FUNCTION claim(
     subscription text, consumer text, session uuid, partition_id bigint, lease_epoch bigint
@@ -63,8 +63,8 @@ END
 $$;
 
 -- name: lease_states
--- Every partition of a subscription: who claimed it last and has not given it back, whether he is alive,
--- and how far it was read. Raises PS013.
+-- Every partition of a subscription: which consumer claimed it last and has not given it back, whether that
+-- consumer is alive, and how far the partition was read. Raises PS013.
 CREATE OR REPLACE FUNCTION lease_states(subscription text)
 RETURNS TABLE (partition_id bigint, holder text, live boolean, lease_epoch bigint, "position" bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -96,8 +96,8 @@ END
 $$;
 
 -- name: lead_subscription
--- The term of a consumer that leads, or leads from now on because nobody alive does; NULL when
--- another one does. Raises PS013, PS014.
+-- The term of this consumer as leader. It becomes the leader if no live consumer leads; NULL when another
+-- consumer leads. Raises PS013, PS014.
 CREATE OR REPLACE FUNCTION lead_subscription(subscription text, consumer text, session uuid) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -125,8 +125,8 @@ END
 $$;
 
 -- name: assign_partitions
--- Writes down a leader's decision (a JSON object: partition id to consumer), fenced by
--- his term. Raises PS010, PS013, PS014.
+-- Records a leader's decision (a JSON object: partition id to consumer), fenced by the leader's term. Raises
+-- PS010, PS013, PS014.
 CREATE OR REPLACE FUNCTION assign_partitions(subscription text, consumer text, session uuid, term bigint, holders text)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -146,8 +146,8 @@ END
 $$;
 
 -- name: assignment_of
--- What the leader of a subscription has decided last, and in which term; no row
--- before the first decision. Raises PS013.
+-- The last decision of a subscription's leader, and the term in which it was made; no row before the first
+-- decision. Raises PS013.
 CREATE OR REPLACE FUNCTION assignment_of(subscription text) RETURNS TABLE (term bigint, holders text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -158,9 +158,9 @@ END
 $$;
 
 -- name: mark_low_water
--- Copies positions of a registry outside of the database into the ledger, which is what retention goes by; all or none.
--- A position that the ledger has reached already is passed over. Fenced by lease_epoch: an older one than was ever seen
--- here is refused. Answers how many moved. Raises PS006, PS010, PS012, PS013, PS018.
+-- Copies positions from a registry outside the database into the ledger, on which retention is based; all or none. A
+-- position that the ledger has reached already is skipped. It is fenced by lease_epoch: one that is older than any
+-- seen here is refused. Returns how many positions moved. Raises PS006, PS010, PS012, PS013, PS018.
 CREATE OR REPLACE FUNCTION mark_low_water(
     subscription text, partition_ids bigint[], lease_epochs bigint[], positions bigint[]
 ) RETURNS integer

@@ -1,6 +1,6 @@
 -- name: policy_sources
--- Where something gets its policies from, the nearest first: itself, the topics that it reads, the namespaces that they
--- lie in, what holds for everything. Of several topics the one that it has read longest comes first.
+-- The sources of a scope's policies, the nearest first: the scope itself, the topics that it reads, their namespaces,
+-- the policy for everything. Of several topics the one that the subscription has read for longest comes first.
 CREATE OR REPLACE FUNCTION policy_sources(scope text, scope_id bigint)
 RETURNS TABLE (scope text, scope_id bigint, place bigint)
 LANGUAGE sql STABLE AS $$
@@ -31,7 +31,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: policies_in_force
--- Every setting as it is in force for something, and where it comes from; 'preset' when nobody has set it.
+-- Every setting as it is in force for a scope, and where it comes from; 'preset' when it was never set.
 CREATE OR REPLACE FUNCTION policies_in_force(scope text, scope_id bigint)
 RETURNS TABLE (kind text, setting text, value jsonb, source text, source_id bigint, version integer, origin text)
 LANGUAGE sql STABLE AS $$
@@ -47,8 +47,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: refresh_policy
--- Writes what is in force for a subscription into its row. First the lock, then a query of its own: so it sees what
--- another change has written that held the lock before. policy_version grows only when something is different.
+-- Writes what is in force for a subscription into its row. It takes the lock first and then reads in a separate
+-- query, so that it sees what an earlier holder of the lock has written. policy_version grows only when something has
+-- changed.
 CREATE OR REPLACE FUNCTION refresh_policy(subscription_id bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -69,7 +70,8 @@ END
 $$;
 
 -- name: refresh_policies
--- The same for all that inherits from something, in the order in which everybody locks subscriptions.
+-- Does what refresh_policy does for all subscriptions that inherit from a scope, in the order in which every
+-- call locks subscriptions.
 CREATE OR REPLACE FUNCTION refresh_policies(scope text, scope_id bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -91,7 +93,7 @@ END
 $$;
 
 -- name: refuse_scope
--- Says that nothing can have a policy that is called so (PS006).
+-- Raises the error that no scope with this name can have a policy (PS006).
 CREATE OR REPLACE FUNCTION refuse_scope(scope text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -101,8 +103,9 @@ END
 $$;
 
 -- name: lock_policy_scope
--- The id of what a policy is set for, locked so that nothing that inherits from it is added or moved meanwhile: like
--- every change of names, the tree, the topics by address, then the subscription. Raises PS001, PS002, PS006, PS013.
+-- The id of the scope for which a policy is set, locked so that nothing that inherits from it is added or moved
+-- meanwhile. The locks are in the order of every change of names: the tree, the topics by address, then the
+-- subscription. Raises PS001, PS002, PS006, PS013.
 CREATE OR REPLACE FUNCTION lock_policy_scope(scope text, name text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -139,7 +142,7 @@ END
 $$;
 
 -- name: find_policy_scope
--- The id of what a policy is read of. Raises PS001, PS002, PS006, PS013.
+-- The id of the scope whose policy is read. Raises PS001, PS002, PS006, PS013.
 CREATE OR REPLACE FUNCTION find_policy_scope(scope text, name text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -157,7 +160,7 @@ END
 $$;
 
 -- name: policy_scope_name
--- What a policy was set for, by name; empty for everything.
+-- The name of the scope for which a policy was set; empty for everything.
 CREATE OR REPLACE FUNCTION policy_scope_name(scope text, scope_id bigint) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT CASE policy_scope_name.scope
@@ -181,7 +184,7 @@ END
 $$;
 
 -- name: require_origin
--- Checks who sets a policy; raises PS006.
+-- Checks the origin of a policy ('file' or 'hand'); raises PS006.
 CREATE OR REPLACE FUNCTION require_origin(origin text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -192,8 +195,8 @@ END
 $$;
 
 -- name: require_policy_settings
--- Checks what a policy sets: known settings, each of its type and within its bounds; raises PS006. What depends on each
--- other comes together, so that it is also sound where it is inherited.
+-- Checks what a policy sets: known settings, each of its type and within its bounds; raises PS006. Settings that
+-- depend on each other must be set together, so that they are also valid where they are inherited.
 CREATE OR REPLACE FUNCTION require_policy_settings(kind text, settings jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -238,8 +241,8 @@ END
 $$;
 
 -- name: store_policy
--- Writes a policy as its next version, and what is now in force where it is inherited; answers the version. Nothing is
--- written when it says so already. The caller has locked the scope.
+-- Writes the next version of a policy, and updates what is in force where it is inherited. Returns the version. If
+-- the policy is already the same, it writes nothing. The caller has locked the scope.
 CREATE OR REPLACE FUNCTION store_policy(
     scope text, scope_id bigint, kind text, settings jsonb, origin text
 ) RETURNS integer
@@ -267,7 +270,7 @@ END
 $$;
 
 -- name: forget_policies
--- Removes the policies of what is deleted, with their history.
+-- Removes the policies of deleted scopes, with their history.
 CREATE OR REPLACE FUNCTION forget_policies(scope text, scope_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM policies AS p WHERE p.scope = forget_policies.scope AND p.scope_id = ANY (scope_ids);
@@ -276,9 +279,9 @@ $$;
 
 -- name: set_policy
 -- Sets a policy (heartbeat, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
--- subscription, as a whole: what it does not name is inherited, the subscription before the topic, the namespace and
--- everything. origin says whether a 'file' or a 'hand' sets it. Answers its version, which grows with each change.
--- Raises PS001, PS002, PS006, PS013, PS018.
+-- subscription, as a whole. A setting that it does not name is inherited: a subscription's policy comes before its
+-- topic's, then the namespace's, then that for everything. origin says whether it comes from a 'file' or was set by
+-- 'hand'. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION set_policy(kind text, scope text, name text, settings jsonb, origin text DEFAULT 'hand')
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -293,16 +296,16 @@ END
 $$;
 
 -- name: clear_policy
--- Takes back all that a policy sets: it is inherited again. Answers its version.
--- Raises PS001, PS002, PS006, PS013, PS018.
+-- Removes all that a policy sets, so that everything is inherited again. Returns the policy's version. Raises PS001,
+-- PS002, PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION clear_policy(kind text, scope text, name text, origin text DEFAULT 'hand') RETURNS integer
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT set_policy(clear_policy.kind, clear_policy.scope, clear_policy.name, '{}', clear_policy.origin)
 $$;
 
 -- name: policy_of
--- What is in force for everything ('global', ''), a namespace, a topic or a subscription: each setting with where it
--- comes from ('preset' when nobody set it) and the version of that policy. Raises PS001, PS002, PS006, PS013.
+-- What is in force for everything ('global', ''), a namespace, a topic or a subscription: each setting with its
+-- source ('preset' when it was never set) and the version of that policy. Raises PS001, PS002, PS006, PS013.
 CREATE OR REPLACE FUNCTION policy_of(scope text, name text)
 RETURNS TABLE (kind text, setting text, value text, source text, source_name text, version integer, origin text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -317,7 +320,7 @@ END
 $$;
 
 -- name: policy_history
--- Every version that a policy of something has had, the first one first. Raises PS001, PS002, PS006, PS013.
+-- Every version of a scope's policy, the oldest first. Raises PS001, PS002, PS006, PS013.
 CREATE OR REPLACE FUNCTION policy_history(kind text, scope text, name text)
 RETURNS TABLE (version integer, settings jsonb, origin text, updated_at timestamptz, updated_by text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -334,7 +337,7 @@ END
 $$;
 
 -- name: list_policies
--- Every policy that sets something, of what the login may see.
+-- Every policy that sets something, for scopes that the login may see.
 CREATE OR REPLACE FUNCTION list_policies()
 RETURNS TABLE (
     kind text, scope text, name text, settings jsonb, version integer, origin text, updated_at timestamptz,
@@ -355,8 +358,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: subscription_policy
--- What is in force for a subscription, read from its row: cheap enough for every check-in. policy_version grows with
--- each change, by whatever policy; a batch runs under one. Raises PS013.
+-- The settings in force for a subscription, read from its row: cheap enough for every check-in. policy_version grows
+-- with each change of any policy that applies; a batch runs under one version. Raises PS013.
 CREATE OR REPLACE FUNCTION subscription_policy(subscription text)
 RETURNS TABLE (
     policy_version integer, heartbeat_seconds double precision, lease_seconds double precision,

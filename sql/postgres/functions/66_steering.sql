@@ -1,8 +1,8 @@
 -- name: pause_subscription
--- From now on no lease of the subscription is handed out and polls give nothing; check-ins ask for what is held, and
--- what is in hand may be committed until the lease is given back. Since when it is paused stays until it is resumed; a
--- reason that is given later takes the place of the first, with who gave it. Returns whether it ran. Raises PS006,
--- PS013.
+-- Pauses a subscription: from now on its leases are not handed out and polls return nothing. Check-ins ask for the
+-- leases that are held; events that a consumer already has may be committed until it gives the lease back. A second
+-- call keeps the time of the first, and replaces the reason and the login that gave it. Returns whether the
+-- subscription was running. Raises PS006, PS013.
 CREATE OR REPLACE FUNCTION pause_subscription(subscription text, reason text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -25,7 +25,7 @@ END
 $$;
 
 -- name: resume_subscription
--- Lets the next check-ins hand out leases again. Answers whether the subscription was paused. Raises PS013.
+-- Lets the next check-ins hand out leases again. Returns whether the subscription was paused. Raises PS013.
 CREATE OR REPLACE FUNCTION resume_subscription(subscription text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -39,8 +39,8 @@ END
 $$;
 
 -- name: list_subscriptions
--- The subscriptions that the login may see: what they read, their times in seconds, and
--- since when, by whom and why one is paused.
+-- The subscriptions that the login may see: which topics they read, their times in seconds, and, for one that
+-- is paused, since when, by whom and why.
 CREATE OR REPLACE FUNCTION list_subscriptions()
 RETURNS TABLE (
     name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
@@ -60,7 +60,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: describe_subscription
--- The same of one subscription. Raises PS013.
+-- The row of list_subscriptions for one subscription. Raises PS013.
 CREATE OR REPLACE FUNCTION describe_subscription(subscription text)
 RETURNS TABLE (
     name text, mode text, topics text[], heartbeat_seconds double precision, lease_seconds double precision,
@@ -75,8 +75,8 @@ END
 $$;
 
 -- name: report_error
--- What a consumer tells of its last error: overwritten by the next one, cut at 2,000 characters, gone with the
--- consumer. Never of payloads or passwords. Raises PS006, PS013, PS014.
+-- Records a consumer's last error. The next one replaces it, it is cut at 2,000 characters, and it is removed with
+-- the consumer. The caller must not put payloads or passwords into it. Raises PS006, PS013, PS014.
 CREATE OR REPLACE FUNCTION report_error(subscription text, consumer text, session uuid, error text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -100,8 +100,8 @@ END
 $$;
 
 -- name: subscription_consumers
--- The members of one subscription, or of all (NULL): live until their deadline, with what they hold, the topics that
--- they have named (NULL: all) and the last error that they have reported.
+-- The members of one subscription, or of all (NULL): until which deadline each counts as alive, what it holds, the
+-- topics that it has named (NULL: all topics) and the last error that it has reported.
 CREATE OR REPLACE FUNCTION subscription_consumers(subscription text DEFAULT NULL)
 RETURNS TABLE (
     subscription text, consumer text, weight double precision, topics text[], joined_at timestamptz,
@@ -127,7 +127,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: unleased_cursors
--- What can be leased: partitions with unread events that nobody holds, of one subscription or of all (NULL).
+-- The partitions that can be leased, of one subscription or of all (NULL): they have unread events and no consumer
+-- holds them.
 CREATE OR REPLACE FUNCTION unleased_cursors(subscription text DEFAULT NULL)
 RETURNS TABLE (
     subscription text, topic text, partition integer, "position" bigint, high_watermark bigint, lag_events bigint,
@@ -140,8 +141,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: leased_cursors
--- What is held: by whom, since when, and until when its holder is alive and, where it is to be given back, has time for
--- it; of one subscription or of all (NULL).
+-- The leases that are held, of one subscription or of all (NULL): by which consumer, since when, until when the
+-- holder counts as alive, and, for a lease that is to be given back, until when.
 CREATE OR REPLACE FUNCTION leased_cursors(subscription text DEFAULT NULL)
 RETURNS TABLE (
     subscription text, topic text, partition integer, holder text, state text, lease_epoch bigint, "position" bigint,
@@ -170,8 +171,9 @@ $$;
 
 -- name: subscription_statistics
 -- One row for a subscription, or for each (NULL): its heartbeat, how many partitions have unread events, how many
--- consumers are alive and what they weigh together, how often a partition went to another consumer in the last hour
--- because it was given back (moves) or because its holder's time ran out (take_overs), and when a lease changed last.
+-- consumers are alive and the sum of their weights. moves and take_overs count how often in the last hour a partition
+-- went to another consumer, because it was given back or because its holder's time ran out. It also says when a lease
+-- changed last.
 CREATE OR REPLACE FUNCTION subscription_statistics(subscription text DEFAULT NULL)
 RETURNS TABLE (
     subscription text, heartbeat_seconds double precision, active_partitions bigint, active_consumers bigint,

@@ -1,6 +1,6 @@
 -- name: counters
--- Every counter of the log, by the catalogue: a sequence, and a column that takes its numbers. is_indexed: the highest
--- number is found by one look into an index.
+-- Every counter of the log, from the catalog: a sequence, and a column that takes its numbers. is_indexed: an index
+-- gives the highest number in one look-up.
 CREATE OR REPLACE FUNCTION counters()
 RETURNS TABLE (counter regclass, source regclass, source_column name, is_indexed boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -25,8 +25,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: numbers_elsewhere
--- Where numbers of a counter stand beside the column that takes them: what has to be above them is not only the
--- table itself, of which rows may be gone.
+-- The other columns in which numbers of a counter occur. The counter has to be above those too, not only above its
+-- own table, because rows of that may have been deleted.
 CREATE OR REPLACE FUNCTION numbers_elsewhere() RETURNS TABLE (counter name, source name, source_column name)
 LANGUAGE sql IMMUTABLE AS $$
     VALUES ('events_id'::name, 'events_kept'::name, 'id'::name), ('events_id', 'delayed', 'id'),
@@ -40,8 +40,8 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- name: highest_number
--- The highest number of a counter in a column. A table that is cut by it is read from its newest slice on, and below
--- its first one everything was given out.
+-- The highest number of a counter in a column. A table that is cut into slices by the counter is read from its newest
+-- slice back; all numbers below its first slice were given out.
 CREATE OR REPLACE FUNCTION highest_number(source regclass, source_column name) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -70,9 +70,9 @@ END
 $$;
 
 -- name: raise_counters
--- No number is given a second time, whatever became of the counters: a failover by logical replication leaves
--- them where they were, and a dump of parts brings some of them back. Without wholly only what is one look
--- into an index, for whoever asks often.
+-- Raises the counters, so that no number is given out a second time: a failover by logical replication leaves the
+-- counters where they were, and a partial dump restores only some of them. Without wholly it checks only counters
+-- that need one look-up in an index, for callers that call it often.
 CREATE OR REPLACE FUNCTION raise_counters(wholly boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -101,10 +101,10 @@ END
 $$;
 
 -- name: open_history
--- Begins the next line of history. What was read in the one before may be another event now: so everybody
--- who holds a lease loses it, and learns position and history anew; positions beyond the log are brought
--- back to its end; what was stopped goes on. lease_epoch rises above all that the lost time can have given
--- out. The caller holds the sequencer's row.
+-- Begins the next history. A sequence that was read in the history before may be another event now. So every holder
+-- loses its lease and has to ask for position and history again. Positions beyond the log are moved back to its end,
+-- and stopped partitions continue. lease_epoch rises above every value that can have been given out in the lost time.
+-- The caller has locked the sequencer's row.
 CREATE OR REPLACE FUNCTION open_history(reason text) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -140,8 +140,8 @@ END
 $$;
 
 -- name: reconcile
--- After a restore that lost commits: opens the next history, so that no sequence stands for two events within one, and
--- lets stopped partitions go on. Answers its number. Raises PS006, PS018.
+-- After a restore that lost commits: begins the next history, so that within one history no sequence means two
+-- events, and lets stopped partitions continue. Returns the number of the new history. Raises PS006, PS018.
 CREATE OR REPLACE FUNCTION reconcile(reason text) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -153,7 +153,8 @@ BEGIN
         PERFORM refuse('PS006', format('the reason of a history has %s characters', char_length(reason)),
                        'Use at most 1,000 characters.');
     END IF;
-    -- The sequencer last, as a deletion does: the log waits for no consumer that is inside a transaction.
+    -- The sequencer is locked last, as in a deletion, so that the log does not wait for a consumer that is
+    -- inside a transaction.
     PERFORM FROM leases AS l ORDER BY l.subscription_id, l.partition_id FOR UPDATE;
     PERFORM FROM sequencer FOR UPDATE;
     RETURN open_history(reason);
@@ -161,12 +162,12 @@ END
 $$;
 
 -- name: report_positions
--- What somebody outside of the database has seen of some partitions: a sink, an archive, a registry, a client. If one
--- lies beyond the log of the same history, a restore lost commits, and the partition is stopped until it is
--- reconciled: for all readers where the login may operate the topic, else for the subscription that it reports for.
--- Answers of each partition whether it is stopped, where the log ends, and its present history: who comes with another
--- one has to look where to go on. No row of a partition that is gone, or that the login may not operate and the
--- subscription does not read. Raises PS006, PS013, PS018.
+-- Reports the positions that a program outside the database has seen: a sink, an archive, a registry or a client. If
+-- a position lies beyond the log of the same history, a restore has lost commits, and the partition is stopped until
+-- reconcile is called. It is stopped for all readers if the login may operate the topic, else for the subscription
+-- that the caller names. Returns for each partition whether it is stopped, where the log ends, and the current
+-- history: a caller that has another history has to find out where to continue. There is no row for a partition that
+-- is gone, or that the login may not operate and the subscription does not read. Raises PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION report_positions(
     partition_ids bigint[], sequences bigint[], histories integer[], source text, subscription text DEFAULT NULL
 ) RETURNS TABLE (partition_id bigint, stopped boolean, high_watermark bigint, present_history integer)
@@ -219,7 +220,7 @@ END
 $$;
 
 -- name: restore_status
--- What lies beyond the log: partitions that are stopped, and positions of subscriptions.
+-- What is beyond the end of the log after a restore: stopped partitions, and positions of subscriptions.
 CREATE OR REPLACE FUNCTION restore_status()
 RETURNS TABLE (
     topic text, partition integer, high_watermark bigint, sequence bigint, history integer, source text,
@@ -244,7 +245,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: histories_of
--- The lines of the log's history, and why each began.
+-- The histories of the log, and why each began.
 CREATE OR REPLACE FUNCTION histories_of() RETURNS TABLE (history integer, reason text, opened_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT h.history, h.reason, h.opened_at FROM histories AS h ORDER BY h.history

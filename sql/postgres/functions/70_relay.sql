@@ -1,5 +1,5 @@
 -- name: open_block_of
--- The block of a partition that was written down and whose end is not committed yet.
+-- The block of a partition that was recorded and whose end is not committed yet.
 CREATE OR REPLACE FUNCTION open_block_of(subscription_id bigint, partition_id bigint) RETURNS blocks
 LANGUAGE sql STABLE AS $$
     SELECT newest.*
@@ -14,10 +14,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: open_block
--- The range that a relay is about to send, written down first and fenced: the one that is still open, else the next
--- at most max_events and max_bytes of payload (at least one event). No row when there is nothing to send. attempt
--- counts from 1; topic is the address when it was written down, known_as the name that sinks know the topic by.
--- Raises PS010, PS013, PS016, PS018, PS021.
+-- The block that a relay is about to send, recorded before it is sent, and fenced. It is the block that is still
+-- open, else a new one of at most max_events and max_bytes of payload (but at least one event). No row when there is
+-- nothing to send. attempt counts from 1. topic is the topic's address when the block was recorded, known_as the name
+-- by which sinks know the topic. Raises PS010, PS013, PS016, PS018, PS021.
 CREATE OR REPLACE FUNCTION open_block(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, max_events integer, max_bytes bigint
 ) RETURNS TABLE (
@@ -38,7 +38,7 @@ BEGIN
     SELECT * INTO block FROM open_block_of(owner.id, open_block.partition_id);
     was_open := block.id IS NOT NULL;
     start := current_position(owner.id, open_block.partition_id) + 1;
-    -- Of a block that is open too: a partition that is stopped is not sent from.
+    -- This holds for an open block too: nothing is sent from a stopped partition.
     PERFORM require_readable(open_block.partition_id, start, owner.id);
     IF NOT was_open THEN
         SELECT max(r.sequence) INTO last
@@ -55,7 +55,7 @@ BEGIN
             WHERE b.subscription_id = owner.id AND b.partition_id = open_block.partition_id
               AND b.id > (SELECT c.last_value - (NOT c.is_called)::integer FROM blocks_id AS c))
         THEN
-            -- Who takes over would not find this block, and would cut another one.
+            -- A consumer that takes over would not find this block, and would make another one.
             PERFORM refuse_set_back('blocks_id');
         END IF;
         INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch, topic)
@@ -74,8 +74,8 @@ END
 $$;
 
 -- name: read_block
--- The events of a block, without those that are already dead letters of this subscription; of a
--- partition that it does not read, none.
+-- The events of a block, without those that are already dead letters of this subscription; no events for a
+-- partition that the subscription does not read.
 CREATE OR REPLACE FUNCTION read_block(
     subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint
 )
@@ -99,8 +99,8 @@ SET enable_seqscan = off SET jit = off AS $$
 $$;
 
 -- name: relay_failure
--- Counts a failed attempt of the open block and answers how many seconds to wait: base doubled for each attempt, up to
--- a bound, with up to a half taken off at random. Raises PS010, PS013.
+-- Counts a failed attempt of the open block and returns how many seconds to wait: base doubled for each attempt, up
+-- to a bound, reduced at random by up to a half. Raises PS010, PS013.
 CREATE OR REPLACE FUNCTION relay_failure(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, block_id bigint, error text,
     base_seconds double precision DEFAULT 1, max_seconds double precision DEFAULT 300
@@ -122,8 +122,8 @@ END
 $$;
 
 -- name: dead_letter
--- Gives up one event for this subscription: a copy with the reason is kept, and the block goes on without it. Doing it
--- twice changes nothing. Raises PS006, PS010, PS013.
+-- Gives up one event for this subscription: a copy with the reason is kept, and the block continues without the
+-- event. A second call changes nothing. Raises PS006, PS010, PS013.
 CREATE OR REPLACE FUNCTION dead_letter(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, reason text
 ) RETURNS void

@@ -1,8 +1,7 @@
 -- name: suspects
--- Of leases that are held, those whose next events may be what broke the consumer before: died says that a
--- holder has died since the position moved; sequence, attempts and reason are of the event behind the
--- position, if it was handed out with begin_attempt and is not done; attempts is 0 if a group began there. No
--- row for a partition that is in order.
+-- Held leases whose next events may have broken a consumer. died: a holder has died since the position moved.
+-- sequence, attempts and reason are those of the next event after the position, if begin_attempt handed it out and it
+-- is not done; attempts is 0 if a group began there. There is no row for a partition to which none of this applies.
 CREATE OR REPLACE FUNCTION suspects(subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[])
 RETURNS TABLE (partition_id bigint, died boolean, sequence bigint, attempts integer, reason text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
@@ -13,7 +12,7 @@ BEGIN
     SELECT s.id, s.holder_died, s.sequence, s.attempts, s.reason
     FROM (
         SELECT l.partition_id AS id, a.sequence, a.attempts, a.reason, EXISTS (
-            -- Whoever seeks or opens a history writes a position under a lease_epoch of its own.
+            -- A seek or a new history writes a position under a new lease_epoch.
             SELECT FROM lease_history AS h
             WHERE h.subscription_id = owner.id AND h.partition_id = l.partition_id AND h.change = 'expired'
               AND h.lease_epoch >= stands.lease_epoch AND h.lease_epoch < l.lease_epoch) AS holder_died
@@ -38,10 +37,10 @@ END
 $$;
 
 -- name: begin_attempt
--- Counts that the event behind the position is handed out, and answers for which time. To be committed before the
--- handler gets the event, so that an event that kills its consumer is counted too. uncounted are the times that were
--- not counted here; reason is why it is suspect. With uncounted = -1 a group of suspects begins at the event, which is
--- on record, and counts for none of them. Raises PS010, PS011, PS013, PS018.
+-- Counts that the next event after the position is handed out. Returns the number of the attempt. Commit this before
+-- the handler gets the event, so that an event that kills its consumer is counted too. uncounted is how many earlier
+-- attempts were not counted here; reason says why the event is suspect. With uncounted = -1 it only records that a
+-- group of suspects begins at this event, and counts for none of them. Raises PS010, PS011, PS013, PS018.
 CREATE OR REPLACE FUNCTION begin_attempt(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint,
     uncounted integer DEFAULT 0, reason text DEFAULT ''
@@ -76,8 +75,8 @@ END
 $$;
 
 -- name: store_letters
--- Copies events of a partition to the dead letters of a subscription; a copy that is there already is as good as new.
--- What is parked behind its key waits for the operator as the key does: if that was redriven, so is it. The caller
+-- Copies events of a partition to the dead letters of a subscription; a copy that exists already is kept. An event
+-- that is parked waits for the operator together with its key: if the key was redriven, so is the event. The caller
 -- holds the lease. Raises PS016, PS040.
 CREATE OR REPLACE FUNCTION store_letters(
     subscription_id bigint, partition_id bigint, sequences bigint[], reason text, attempts integer, parked boolean,
@@ -127,9 +126,9 @@ END
 $$;
 
 -- name: give_up
--- Makes the event behind the position a dead letter and moves the position over it, in one: it is pending or dead,
--- never both and never neither. With park, and where the event has a key, later events of that key have to wait behind
--- it (see commit_parking). Answers parked or dead. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
+-- Makes the next event after the position a dead letter and moves the position past it, in one transaction: the event
+-- is always either pending or dead. With park, if the event has a key, later events of that key have to wait behind
+-- it (see commit_parking). Returns parked or dead. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
 CREATE OR REPLACE FUNCTION give_up(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, reason text,
     attempts integer, park boolean DEFAULT false
@@ -153,8 +152,8 @@ END
 $$;
 
 -- name: parked_keys
--- The keys whose events wait, in partitions that the subscription reads: later events
--- of such a key are not for the handler.
+-- The keys whose events wait, in partitions that the subscription reads: later events of such a key must not
+-- go to the handler.
 CREATE OR REPLACE FUNCTION parked_keys(subscription text, partition_ids bigint[])
 RETURNS TABLE (partition_id bigint, key text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -171,7 +170,7 @@ $$;
 
 -- name: commit_parking
 -- A commit of one partition that parks some of the events it passes, because their keys wait. after is the position
--- behind which the events were read. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
+-- after which the events were read. Raises PS006, PS010, PS011, PS012, PS013, PS016, PS018, PS040.
 CREATE OR REPLACE FUNCTION commit_parking(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, "position" bigint, after bigint,
     sequences bigint[]
@@ -197,8 +196,8 @@ END
 $$;
 
 -- name: drop_dead_letters
--- Throws dead letters away, whatever they wait for, and keeps a record of each without its payload; answers how many.
--- Events that are parked behind one stay. Raises PS006, PS013, PS018.
+-- Deletes dead letters, whatever they wait for, and keeps a record of each without its payload. Returns how many it
+-- deleted. Events that are parked behind one of them stay. Raises PS006, PS013, PS018.
 CREATE OR REPLACE FUNCTION drop_dead_letters(subscription text, letter_ids bigint[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -227,8 +226,8 @@ END
 $$;
 
 -- name: dead_letters_of
--- The dead letters of a subscription without their payloads, newest first, before one if one is named: of a topic, a
--- key, a type, a state (dead, parked or redriven), or all.
+-- The dead letters of a subscription without their payloads, newest first. They can be limited to those before a
+-- given one, and to a topic, a key, a type and a state (dead, parked or redriven).
 CREATE OR REPLACE FUNCTION dead_letters_of(
     subscription text, max_rows integer DEFAULT 100, of_topic text DEFAULT NULL, of_key text DEFAULT NULL,
     of_type text DEFAULT NULL, of_state text DEFAULT NULL, before_id bigint DEFAULT NULL
@@ -258,7 +257,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: dead_letter_of
--- One dead letter of a subscription with everything it holds; no row when there is none of that id.
+-- One dead letter of a subscription with all its columns; no row when there is none with that id.
 CREATE OR REPLACE FUNCTION dead_letter_of(subscription text, letter_id bigint)
 RETURNS TABLE (
     id bigint, topic text, partition integer, sequence bigint, history integer, event_id uuid, key text, type text,

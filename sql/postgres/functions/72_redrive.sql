@@ -1,5 +1,6 @@
 -- name: return_letters
--- Redriven letters are dead again; of a parked one the whole key waits again. An empty reason leaves the old one.
+-- Makes redriven dead letters dead again; of a parked one the whole key waits again. An empty reason keeps the old
+-- one.
 CREATE OR REPLACE FUNCTION return_letters(subscription_id bigint, letter_ids bigint[], reason text) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -20,9 +21,9 @@ END
 $$;
 
 -- name: poll_redriven
--- Redriven letters of leased partitions, in order, each counted as handed out, which is to be committed before a
--- handler gets them. Of a key that is parked only the first event. What was handed out as often as the subscription
--- allows, and never finished, is dead again. Raises PS010, PS013, PS018.
+-- Redriven dead letters of leased partitions, in order. Each is counted as handed out; commit that before a handler
+-- gets them. Of a parked key it returns only the first event. A letter that was handed out as often as the
+-- subscription allows, and never finished, is dead again. Raises PS010, PS013, PS018.
 CREATE OR REPLACE FUNCTION poll_redriven(
     subscription text, consumer text, partition_ids bigint[], lease_epochs bigint[], max_events integer DEFAULT 100
 ) RETURNS TABLE (
@@ -83,9 +84,9 @@ END
 $$;
 
 -- name: finish_redriven
--- Removes redriven letters of one partition that were handled, in the caller's transaction: what else that writes takes
--- effect exactly once. The next event of a parked key is redriven with that. Refused when one of them is not waiting
--- any more: it was finished already, dropped or given back. Raises PS010, PS013, PS018, PS041.
+-- Removes redriven dead letters of one partition that were handled, in the caller's transaction: what else that
+-- transaction writes takes effect exactly once. This also redrives the next event of a parked key. Refused when one
+-- of them no longer waits: it was finished already, dropped or given back. Raises PS010, PS013, PS018, PS041.
 CREATE OR REPLACE FUNCTION finish_redriven(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, letter_ids bigint[]
 ) RETURNS void
@@ -109,7 +110,7 @@ BEGIN
                        'Roll back: they were finished before, dropped, or given back.');
     END IF;
     WITH next AS (
-        -- In the order in which a redrive locks them.
+        -- Locked in the order in which a redrive locks them.
         SELECT w.id
         FROM dead_letters AS w
         WHERE w.subscription_id = owner.id AND w.partition_id = finish_redriven.partition_id AND w.parked
@@ -125,8 +126,8 @@ END
 $$;
 
 -- name: fail_redriven
--- A redriven letter that was handed out has failed: it is dead again, with the new reason; of a parked one the whole
--- key waits again. Doing it twice changes nothing. Raises PS010, PS013, PS018.
+-- Records that a redriven dead letter that was handed out has failed: it is dead again, with the new reason. If it
+-- was parked, its whole key waits again. A second call changes nothing. Raises PS010, PS013, PS018.
 CREATE OR REPLACE FUNCTION fail_redriven(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, letter_id bigint, reason text
 ) RETURNS void
@@ -141,8 +142,9 @@ END
 $$;
 
 -- name: redrive
--- Makes dead letters deliverable again, to whoever holds their partition: these, or all of the subscription (NULL). Of
--- a parked key all events, in order. Answers how many were not so already. Raises PS013, PS018.
+-- Makes dead letters deliverable again, to the consumer that holds their partition: the given ones, or all of the
+-- subscription (NULL). Of a parked key it redrives all events, in order. Returns how many were not redriven already.
+-- Raises PS013, PS018.
 CREATE OR REPLACE FUNCTION redrive(subscription text, letter_ids bigint[] DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE

@@ -1,6 +1,6 @@
 -- name: dead_letter_counts
--- How many dead letters a subscription has, or each (NULL), by state, and for how long the oldest has been there. Of
--- each subscription the oldest 10,000 are looked at: 10,000 means that many or more.
+-- How many dead letters one subscription has, or each subscription (NULL), by state, and for how long the oldest has
+-- been there. Of each subscription the oldest 10,000 are looked at: 10,000 means that many or more.
 CREATE OR REPLACE FUNCTION dead_letter_counts(subscription text DEFAULT NULL)
 RETURNS TABLE (subscription text, dead bigint, parked bigint, redriven bigint, oldest_seconds double precision)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$

@@ -1,7 +1,7 @@
 -- name: log_status
--- The state of the log in one row: what waits, when the sequencer last found work, the oldest open
--- transaction, and how many event ids the storage can still take. Behind walls it counts what the login may
--- see, and NULL is what nobody's topics tell of.
+-- The state of the log in one row: what waits, when the sequencer last found work, the oldest open transaction, and
+-- how many event ids the storage can still take. For a login that does not pass the walls, it counts only what the
+-- login may see, and figures that do not belong to a topic are NULL.
 CREATE OR REPLACE FUNCTION log_status(
     OUT unsequenced_events bigint, OUT unsequenced_age_seconds double precision,
     OUT last_pass_age_seconds double precision, OUT oldest_transaction_seconds double precision,

@@ -1,6 +1,6 @@
 -- name: applied_migrations
--- What was applied to the schema, by migration number; 0 stands for the functions. So programs whose login may not read
--- tables can tell whether the schema fits them.
+-- The migrations that were applied to the schema, by number; 0 stands for the functions. From it, a program whose
+-- login may not read tables can tell whether the schema fits the program.
 CREATE OR REPLACE FUNCTION applied_migrations()
 RETURNS TABLE (
     version integer, name text, checksum text, oldest_program integer, program text, applied_at timestamptz,

@@ -1,6 +1,6 @@
 -- name: leases_prepared
--- The leases that a prepared transaction has locked: nobody can take them over, whoever held them. NULL when there is
--- none. What it locked within a savepoint cannot be told by name.
+-- The leases that a prepared transaction has locked, whichever consumer held them: no consumer can take them over.
+-- NULL when there are none. Rows that it locked within a savepoint cannot be named.
 CREATE OR REPLACE FUNCTION leases_prepared(transaction xid) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT COALESCE(
@@ -21,11 +21,11 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: snapshot_holders
--- What keeps the database from forgetting the past, oldest first: sessions with a transaction that others must not
--- clean up behind (in another database of the server it matters when it has written), prepared transactions,
--- replication slots that nobody reads. Of a prepared transaction doing tells the leases that it holds. Of a query only
--- its first word is told, the rest may be data. One row of the kind 'hidden' counts the sessions that the owner of the
--- schema may not look at; login is then that owner.
+-- What keeps the database from removing old versions of rows, oldest first: sessions with an open transaction (in
+-- another database of the server only if it has written), prepared transactions, and replication slots that are not
+-- read. For a prepared transaction, doing names the leases that it has locked. For a query it gives only the first
+-- word, because the rest may be data. One row of the kind 'hidden' counts the sessions that the owner of the schema
+-- may not see; login is then that owner.
 CREATE OR REPLACE FUNCTION snapshot_holders()
 RETURNS TABLE (
     kind text, name text, database text, login text, application text, age_seconds double precision, doing text
@@ -43,7 +43,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
            CASE WHEN p.database = current_database() THEN leases_prepared(p.transaction) END
     FROM pg_prepared_xacts AS p
     UNION ALL
-    -- Since when a slot is left alone is known from PostgreSQL 17 on.
+    -- From PostgreSQL 17 on it is known since when a slot has not been used.
     SELECT 'slot', s.slot_name::text, s.database::text, NULL, s.plugin::text,
            extract(epoch FROM clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz)::double precision,
            CASE WHEN NOT pg_is_in_recovery()
@@ -61,7 +61,7 @@ $$;
 
 -- name: sequencer_state
 -- How long the oldest committed event waits for its sequence and how many do (counted up to 10,000), how long ago a
--- pass was made, and which session holds the sequencer's row, for how long.
+-- pass was made, and which session has locked the sequencer's row, and for how long.
 CREATE OR REPLACE FUNCTION sequencer_state(
     OUT waiting_events bigint, OUT waiting_seconds double precision, OUT last_pass_seconds double precision,
     OUT pid integer, OUT login text, OUT application text, OUT held_seconds double precision
@@ -83,8 +83,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: storage_shortage
--- The insert-only tables that are ready for less than so many days at the highest rate seen, or for so few ids that any
--- burst may use them up. days of the delayed events is counted beyond the longest delay.
+-- The insert-only tables with storage for less than the given number of days at the highest rate so far, or with so
+-- few ids left that a burst may use them up. For the delayed events, days counts what is ready beyond the longest
+-- delay.
 CREATE OR REPLACE FUNCTION storage_shortage(least_days double precision)
 RETURNS TABLE (parent text, ready bigint, days double precision)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -106,9 +107,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: broken_slices
--- Slices that do not stand where they belong: half detached, detached or missing. condemned: nobody needs the slice,
--- and a clean was cut short while it dropped it. used: ids of it have been given out. begun_seconds: so long ago clean
--- began to detach it (NULL: it was somebody else). busy: somebody works on it now.
+-- Slices that are not in their place: half detached, detached or missing. condemned: the slice is no longer needed,
+-- and clean was interrupted while it dropped it. used: some of its ids have been given out. begun_seconds: how long
+-- ago clean began to detach it (NULL: clean did not). busy: a session is working on it now.
 CREATE OR REPLACE FUNCTION broken_slices()
 RETURNS TABLE (
     parent text, slice text, first_id bigint, last_id bigint, state text, condemned boolean, used boolean,

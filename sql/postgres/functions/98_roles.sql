@@ -1,7 +1,7 @@
 -- name: function_roles
--- Which of the roles may call which function; a function that is not named is the owner's alone. The
--- operator may call all of them. A function that a newer version brings belongs here, and has to be
--- SECURITY DEFINER with the search path kept.
+-- Which of the roles may call which function. Only the owner may call a function that is not named here. The
+-- operator may call all functions that are. Add each new public function here; it has to be SECURITY DEFINER
+-- and set its search path.
 CREATE OR REPLACE FUNCTION function_roles() RETURNS TABLE (function text, roles text[])
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT f.name, array_agg(g.role ORDER BY g.role)
@@ -57,7 +57,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: grant_functions
--- Gives one of the roles USAGE on the schema and EXECUTE on its functions, and takes away what it had beyond that.
+-- Gives one of the roles USAGE on the schema and EXECUTE on its functions, and takes back any other rights that it
+-- had there.
 CREATE OR REPLACE FUNCTION grant_functions(kind text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -80,7 +81,7 @@ $$;
 
 -- name: install_rights
 -- Gives the roles installer, publisher, consumer, operator and reader (with the schema's name before them) the
--- functions that they may call, and nothing else. Who may create roles has to have created them, without
+-- functions that they may call, and nothing else. A user who may create roles has to create them first, without
 -- LOGIN; raises PS006 when one is missing.
 CREATE OR REPLACE FUNCTION install_rights() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -108,7 +109,8 @@ END
 $$;
 
 -- name: revoke_from_public
--- PostgreSQL gives EXECUTE on every new function to everybody; nobody keeps it who was not granted it.
+-- PostgreSQL gives EXECUTE on every new function to PUBLIC. This revokes it, so that only granted roles keep
+-- it.
 DO $rights$
 BEGIN
     EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM PUBLIC', current_schema());
@@ -117,8 +119,8 @@ END
 $rights$;
 
 -- name: grant_to_installed_roles
--- Roles that were given rights here before also get what is new. That needs no right to create roles; and a role of
--- that name that was never installed in this database gets nothing.
+-- Gives rights on new functions to the roles that were installed before. This needs no right to create roles. A role
+-- with such a name that was never installed in this database gets nothing.
 SELECT grant_functions(k.kind)
 FROM unnest('{consumer,installer,operator,publisher,reader}'::text[]) AS k (kind)
 JOIN pg_roles AS r ON r.rolname = current_schema() || '_' || k.kind

@@ -1,4 +1,4 @@
-"""What somebody meets who tries the command for the first time, on every engine."""
+"""What a user meets in the first hour with the command, on every engine."""
 
 from __future__ import annotations
 

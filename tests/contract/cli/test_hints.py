@@ -1,4 +1,4 @@
-"""What a command says is to be done can be done with the command."""
+"""The commands that hints of a command suggest can be run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subscriptions steered from the command line: what is asked first, and what is said."""
+"""Subscriptions on the command line: what the command asks before it acts, and what it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published, and nothing arrives: what `penstock status` and the doctor say, on every engine."""
+"""Published events do not arrive: what `penstock status` and the doctor say, on every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An async handler that never awaits keeps its event loop: who pays for that is that one alone."""
+"""An async handler that never awaits blocks its event loop: only that handler is given up."""
 
 from __future__ import annotations
 

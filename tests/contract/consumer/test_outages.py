@@ -1,4 +1,4 @@
-"""A lease that comes back: what was committed meanwhile is neither read nor done again."""
+"""A lease that comes back: events committed meanwhile are neither read nor handled again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer that is told to stop, and one whose round takes long: what is done is committed."""
+"""A consumer that is stopped, and one whose round takes long: finished events are committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Behind a death: which events may have been its cause, and what they are not to cost others."""
+"""After a crash: which events are suspected, and what this must not cost other events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No more connections are to be had: typed errors, no attempt is counted, nothing is lost."""
+"""The server has no free connections: errors are typed, no attempt is counted, no event is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installing and upgrading: once, whoever else tries, and never over an edited file."""
+"""Installing and upgrading: once, also when several try, and never over an edited file."""
 
 from __future__ import annotations
 

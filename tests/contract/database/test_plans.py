@@ -1,4 +1,4 @@
-"""R1: what runs for every event, pass and poll reads what it answers, however long the log is.
+"""R1: the calls for events, passes and polls read only what they return, however long the log is.
 
 The calls (tests.contract.hot_calls) are made on a log with a past (tests.contract.seeded), as it is
 and analysed.  Each may read so many rows, far fewer than any table that grows holds; on PostgreSQL

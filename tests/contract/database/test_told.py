@@ -1,4 +1,4 @@
-"""What a server that refuses a login says: neither user nor password of the address is in it."""
+"""The error of a refused login shows neither the user nor the password of the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S24: a call whose answer was lost is made again, and the state is that of once."""
+"""S24: a call whose answer was lost is made again, and the state is as after one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fair share on every engine: everything is held, evenly, and nothing moves without need."""
+"""Fair share on every engine: all is held, evenly, and no partition moves without need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fence, on every engine: who has lost a lease changes nothing; who holds one keeps it."""
+"""The fence, on every engine: a consumer without the lease changes nothing; its holder keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One heartbeat for all consumers of a process: what fails for one of them disturbs no other."""
+"""One heartbeat for all consumers of a process: a failure of one does not disturb the others."""
 
 from __future__ import annotations
 

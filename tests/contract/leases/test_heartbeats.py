@@ -1,4 +1,4 @@
-"""Staying alive and sharing out are two calls: what a heartbeat answers, whom a check-in calls."""
+"""Heartbeats and check-ins are separate calls: what a heartbeat returns, whom a check-in calls."""
 
 from __future__ import annotations
 

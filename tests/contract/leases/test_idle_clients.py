@@ -1,4 +1,4 @@
-"""A program of SQL alone that stands still before its COMMIT: its session's time limit."""
+"""A program of SQL alone that stops before its COMMIT: the time limit of its session ends it."""
 
 from __future__ import annotations
 

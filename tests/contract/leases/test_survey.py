@@ -1,4 +1,4 @@
-"""What check-ins share: which partitions are active, and how everybody stands; on every engine."""
+"""The survey that check-ins share: which partitions are active, and every consumer's share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers that name topics: they get partitions of these, and everything is held by somebody."""
+"""Consumers that name topics get only their partitions, and every partition has a holder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F31: numbers that come to their end are refused; none wraps, and nothing is numbered twice."""
+"""F31: counters that reach their end refuse calls; none wraps, and no number is given twice."""
 
 from __future__ import annotations
 

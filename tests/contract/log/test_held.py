@@ -1,4 +1,4 @@
-"""Under a snapshot that somebody holds, the work for an event does not grow with the events (R6).
+"""Under a held snapshot, the work for an event does not grow with the number of events (R6).
 
 Work is counted, never timed: dead rows and pages that were looked at.  The long form holds it for
 ten minutes.

@@ -1,4 +1,4 @@
-"""S2: a late commit is neither skipped nor does it hold others back, on every engine."""
+"""S2: a late commit is not skipped and does not hold others back, on every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database goes back to an earlier state behind a connection that stays, as poolers keep it.
+"""The database goes back to an earlier state behind a connection that stays, as with poolers.
 
 Every engine: the later rows are taken away, and the log grows again, beyond what was seen.
 """

@@ -1,4 +1,4 @@
-"""Who may stop what by reporting a position: all readers of a topic, or his own subscription."""
+"""A reported position can stop all readers of a topic, or only the caller's subscription."""
 
 from __future__ import annotations
 

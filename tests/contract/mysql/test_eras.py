@@ -1,4 +1,4 @@
-"""MySQL and MariaDB after a restore: what a dump has torn apart is sequenced once (S21, F7).
+"""MySQL and MariaDB after a restore: events that a dump cut apart are sequenced once (S21, F7).
 
 The database pretends that it was loaded from a dump: the newest era says that it was made at
 another time.  Drills with real dumps and real second servers are in test_mysql_drills.

@@ -1,4 +1,4 @@
-"""An event id that is none is refused before a number is taken, and LAST_INSERT_ID stays.
+"""An invalid event id is refused before a number is taken, and LAST_INSERT_ID is kept.
 
 The ids of blocks count everybody's publishes: LAST_INSERT_ID() must not tell one.
 """

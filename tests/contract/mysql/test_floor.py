@@ -1,4 +1,4 @@
-"""The floor of the sequencer on MySQL and MariaDB: no pass steps over what was done long ago."""
+"""The floor of the sequencer on MySQL and MariaDB: no pass reads again what is long finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB can wake nobody: a row tells which partitions the last passes brought."""
+"""MySQL and MariaDB cannot notify: a row tells which partitions the last passes filled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sequencer on MySQL and MariaDB meets of others' locks, and what it does then."""
+"""How the sequencer on MySQL and MariaDB treats the locks of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of the log made smaller, and the ledgers trimmed, on MySQL and MariaDB."""
+"""Merging the index of the log and trimming the ledgers, on MySQL and MariaDB."""
 
 from __future__ import annotations
 

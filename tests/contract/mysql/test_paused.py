@@ -1,4 +1,4 @@
-"""A process that is paused inside a call holds nobody up, also on MySQL and MariaDB.
+"""A process that is paused inside a call delays no other, also on MySQL and MariaDB.
 
 There a call that changes something is three statements of its client.
 """

@@ -1,4 +1,4 @@
-"""Dedup keys in a transaction at REPEATABLE READ, whose snapshot is older than somebody's commit.
+"""Dedup keys in a transaction at REPEATABLE READ whose snapshot is older than another's commit.
 
 MariaDB from 11.6.2 on refuses what locks a row that is newer than the snapshot (error 1020,
 innodb_snapshot_isolation), and rolls back the whole transaction.

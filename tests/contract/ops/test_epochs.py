@@ -1,4 +1,4 @@
-"""Log epochs on every engine: seal, copies, retention; checksums that other programs repeat."""
+"""Log epochs on every engine: seal, copies, retention; checksums that other programs compute."""
 
 from __future__ import annotations
 

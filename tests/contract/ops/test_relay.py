@@ -1,4 +1,4 @@
-"""Blocks and relays on every engine: written down, sent, committed; refused, failed, taken over."""
+"""Blocks and relays on every engine: recorded, sent, committed; refused, failed, taken over."""
 
 from __future__ import annotations
 

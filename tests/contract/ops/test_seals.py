@@ -1,4 +1,4 @@
-"""S19: log epochs follow each other without a gap, and nothing comes into one that is sealed."""
+"""S19: log epochs follow each other without a gap, and a sealed one gets no more events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections of an application's own making: subclasses, other cursors, wrapped by a tracer."""
+"""Connections of an application's own kind: subclasses, other cursors, wrapped by a tracer."""
 
 from __future__ import annotations
 

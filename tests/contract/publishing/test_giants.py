@@ -1,4 +1,4 @@
-"""F28 and the giant transaction: who publishes much makes nobody wait but behind what came before.
+"""F28 and the giant transaction: it delays only events that wait for what came before it.
 
 Passes are counted, never seconds.  The long form of the transaction has 1,000,000 events.
 """

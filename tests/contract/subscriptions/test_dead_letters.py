@@ -1,4 +1,4 @@
-"""Events that cannot be handled: counted at hand-out, dead or parked in one, on every engine.
+"""Failing events on every engine: counted when handed out, then dead or parked in one call.
 
 S16: no event is both dead and pending, none is in neither.  F16: a poison event, also one that
 kills its process, ends in the dead letters, and others flow.

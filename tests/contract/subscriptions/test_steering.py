@@ -1,4 +1,4 @@
-"""Subscriptions as an operator steers them: where they start, paused, reset; what the views say."""
+"""Subscriptions as an operator controls them: start, pause, reset, and what the views show."""
 
 from __future__ import annotations
 

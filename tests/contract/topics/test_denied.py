@@ -1,4 +1,4 @@
-"""A login without Penstock's roles is told which role it needs, and which commands give it."""
+"""A login without Penstock's roles is told which role it needs, and which commands grant it."""
 
 from __future__ import annotations
 

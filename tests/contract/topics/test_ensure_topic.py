@@ -1,4 +1,4 @@
-"""``create_topic(if_not_exists=True)``: what a program may say at each of its starts."""
+"""``create_topic(if_not_exists=True)``: a program may call it at each start."""
 
 from __future__ import annotations
 

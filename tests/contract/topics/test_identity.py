@@ -43,8 +43,8 @@ ADDRESS_OF_NOW: Guard = {
     "mysql": ("open_block", "AS attempt, b.topic,", "AS attempt, t.address AS topic,"),
 }
 KNOWN_BY_ADDRESS: Guard = {
-    "postgres": ("create_topic", "t.address || '//' || t.id", "t.address"),
-    "mysql": ("create_topic", "CONCAT(topic, '//', created)", "topic"),
+    "postgres": ("make_topic", "t.address || '//' || t.id", "t.address"),
+    "mysql": ("make_topic", "CONCAT(topic, '//', created)", "topic"),
 }
 IDS_NOT_RAISED: Guard = {
     "postgres": ("open_history", "PERFORM raise_counters(true);", ""),

@@ -1,4 +1,4 @@
-"""What a login may set in its session before it calls: no wall falls by it, and nobody notices.
+"""Settings of a login's session, made before it calls, open no wall and disturb no other login.
 
 Only MySQL and MariaDB have settings of a session that reach into a procedure.
 """

@@ -1,3 +1,3 @@
-"""The log: sequences, fetching, restores, on every engine."""
+"""The upkeep service, on every engine."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``/readyz``: whether the database answers, and whether anybody sequences."""
+"""``/readyz``: whether the database answers, and whether a sequencer runs."""
 
 from __future__ import annotations
 

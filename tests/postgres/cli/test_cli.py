@@ -1,4 +1,4 @@
-"""The command: what it writes, and how it leaves."""
+"""The command: what it prints, and its exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""penstock.Consumer: what the contract's tests of it, which run on every engine, do not have."""
+"""penstock.Consumer: tests for PostgreSQL only, besides those of the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer that reads ahead has in memory: `prefetch_bytes`, whatever lies before it."""
+"""The memory of a consumer that reads ahead: `prefetch_bytes` limits it, however much waits."""
 
 from __future__ import annotations
 

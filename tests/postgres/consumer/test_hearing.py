@@ -1,4 +1,4 @@
-"""What a consumer hears of partitions that grew, and what it then asks the database."""
+"""What a consumer is told of partitions that grew, and what it then reads from the database."""
 
 from __future__ import annotations
 

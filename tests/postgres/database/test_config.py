@@ -1,4 +1,4 @@
-"""The environment names the database, and mistakes in it are named back."""
+"""The environment names the database, and errors name the mistakes in it."""
 
 from __future__ import annotations
 

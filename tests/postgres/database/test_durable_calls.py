@@ -1,4 +1,4 @@
-"""What fences or acknowledges something outside waits for the disk, whatever the login is set to.
+"""Calls that fence or acknowledge wait for the disk, whatever the login's settings are.
 
 A login, a database or a session with ``synchronous_commit = off`` is fast and loses its last
 commits in a crash.  A lease_epoch, a block or a seal that was answered must not be lost: it would

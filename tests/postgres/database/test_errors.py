@@ -1,4 +1,4 @@
-"""Driver errors become the typed error of the same meaning, all others are left alone."""
+"""Driver errors become the typed error of the same meaning.  All others are left unchanged."""
 
 from __future__ import annotations
 

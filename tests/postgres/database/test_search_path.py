@@ -1,4 +1,4 @@
-"""A caller with functions, operators and tables of its own before Penstock's: none is called."""
+"""A caller's own functions, operators and tables before Penstock's on the path are never used."""
 
 from __future__ import annotations
 

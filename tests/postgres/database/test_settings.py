@@ -1,4 +1,4 @@
-"""Settings: defaults, bounds, who set what."""
+"""Settings: defaults, bounds, and who set what."""
 
 from __future__ import annotations
 

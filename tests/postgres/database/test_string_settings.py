@@ -1,4 +1,4 @@
-"""PostgreSQL: no session says by its settings what a pattern means.
+"""PostgreSQL: no setting of a session changes what a pattern means.
 
 A function's text is read under the settings of whoever calls it. With standard_conforming_strings
 off, a backslash in '...' is an escape; in $p$...$p$ it never is.

@@ -1,4 +1,4 @@
-"""The lease keeper stops using leases before the database could give them away."""
+"""The lease keeper stops using leases before the database could give them to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a check-in looks at all leases of a subscription: each row once, whatever was known of them.
+"""How a check-in reads all leases of a subscription: each row once, whatever the statistics say.
 
 The planner knows the tables as they were when they were last analysed: with few active partitions.
 Then thousands become active in one survey.  By a nested loop the next check-in compared each lease

@@ -1,4 +1,4 @@
-"""Full slices go while twelve publishers overlap, and publishers do not notice (F13).
+"""Full slices are dropped while twelve publishers overlap, and do not delay them (F13).
 
 Twelve publishers with transactions of a second, slices of 10,000 events, all of them with a
 verified copy, and `clean` all the time.  A slice is full when an event of the next one has its

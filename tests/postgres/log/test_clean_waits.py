@@ -1,4 +1,4 @@
-"""Clean gets its slices while publishers overlap: it waits, and nobody waits for it (F13).
+"""Clean drops its slices while publishers overlap: it waits, and nobody waits for it (F13).
 
 The test holds the transactions. Each begins before the one ends that clean waits for, so at no time
 is nobody open; that is what publishers with transactions of a second look like.

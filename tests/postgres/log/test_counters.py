@@ -1,4 +1,4 @@
-"""Counters that a failover or a dump of parts has set back: no number is given a second time (S21).
+"""Counters that a failover or a partial dump set back: no number is given a second time (S21).
 
 Logical replication carries rows and no counters; a dump of single tables, and a hand, can set any
 of them back.  Which there are the catalogue says, so that a new one is in here by itself.

@@ -1,4 +1,4 @@
-"""A restore into another cluster: numbers of transactions begin anew, sequences do not.
+"""A restore into another cluster: transaction numbers begin anew, sequences do not.
 
 The database pretends that its rows came out of a cluster whose transactions had other numbers:
 ``_restored`` moves the numbers of all rows and of the sequencer's snapshots, as a dump carries

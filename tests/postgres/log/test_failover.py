@@ -1,4 +1,4 @@
-"""Ways back that PostgreSQL has of its own, with real servers (F7).
+"""Ways in which PostgreSQL itself can go back in time, with real servers (F7).
 
 A point in time: a base backup that is made under load, and the WAL that was archived since.  A
 failover by logical replication: rows, without counters and without tables of their own.

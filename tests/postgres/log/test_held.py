@@ -1,4 +1,4 @@
-"""What tests.contract.log.test_held would see, if something of the hot path were updated."""
+"""tests.contract.log.test_held would notice an update of a row of the hot path."""
 
 from __future__ import annotations
 

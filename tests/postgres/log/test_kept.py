@@ -1,4 +1,4 @@
-"""Of a slice that is hardly needed, the rest is kept under its ids, and the slice goes."""
+"""The few needed events of a slice are copied with their ids, and the slice is dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plans of the queries that run for every tick, poll and commit, on tables never analysed."""
+"""The plans of the queries for every tick, poll and commit, on tables never analysed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ledgers are trimmed by the slice: ticks, positions, leases of the past, blocks and failures."""
+"""Ledgers are trimmed slice by slice: ticks, positions, old leases, blocks and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Through every adapter: the caller's transaction is joined, and never begun, ended or left behind.
+"""Every adapter joins the caller's transaction.  It never begins, ends or leaves one.
 
 Guard of all of them: penstock issues no BEGIN, COMMIT, ROLLBACK or SAVEPOINT of its own.
 """

@@ -1,4 +1,4 @@
-"""Why publish_text and publish_json are there: in '...'::bytea a backslash is an escape."""
+"""Why publish_text and publish_json exist: in '...'::bytea a backslash is an escape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch arrives the same, whether its columns travel as binary arrays or as text."""
+"""A batch arrives the same, whether its columns are sent as binary arrays or as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While the log remembers a dedup key, one event of the topic has it: never two, and never none."""
+"""While the log remembers a dedup key, exactly one event of the topic has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an event can ask for beyond the plain: delay, headers for relays, trace context, rules."""
+"""The options of an event: delay, headers for relays, trace context, rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A synchronous call on an asynchronous connection, and the other way round: told what to do."""
+"""A synchronous call on an asynchronous connection, or the reverse: the error says what to do."""
 
 from __future__ import annotations
 

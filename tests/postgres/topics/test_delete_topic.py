@@ -1,4 +1,4 @@
-"""A topic goes: for publishers that are open, for subscriptions, between two passes."""
+"""A topic is deleted: under open publishers, under subscriptions, between two passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of names against each other: no deadlock, no stale path, no orphan."""
+"""Concurrent changes of names: no deadlock, no stale path, no orphan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More partitions: for publishers that are open, for subscriptions, between two passes."""
+"""More partitions: under open publishers, under subscriptions, between two passes."""
 
 from __future__ import annotations
 

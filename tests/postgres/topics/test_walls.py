@@ -1,4 +1,4 @@
-"""The walls between tenants on PostgreSQL, where it has what the other engines have not.
+"""The walls between tenants that only PostgreSQL needs.
 
 What all engines have is in :mod:`tests.contract.topics.test_walls`.
 """
