@@ -111,7 +111,8 @@ class PulsarAdmin:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
                 found: bytes = answer.read()
                 return found
-        except urllib.error.HTTPError:
+        except urllib.error.HTTPError as error:
+            error.close()  # it holds the connection; only its number is looked at
             raise
         except (OSError, http.client.HTTPException) as error:
             raise SinkUnavailable(f"Pulsar's admin interface does not answer: {error}") from error

@@ -139,7 +139,7 @@ def test_a_bare_dagster_dev_starts_loads_and_ticks(dev: Dev) -> None:
     assert len(repository["assetNodes"]) >= 10
     states = [each["sensorState"]["status"] for each in repository["sensors"]]
     states += [each["scheduleState"]["status"] for each in repository["schedules"]]
-    assert len(states) == 9 and set(states) == {"RUNNING"}
+    assert len(states) == 10 and set(states) == {"RUNNING"}
     ticks = wait_for_a_tick(dev)
     # The embedded database was started and migrated, or the sensor could not have looked.
     assert {(tick["status"], tick["skipReason"]) for tick in ticks} == {("SKIPPED", "no backlog")}

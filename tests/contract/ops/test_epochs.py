@@ -31,11 +31,11 @@ TARGETS = ["local", "one", "two"]
 
 NO_POSITION: Guard = {
     "postgres": ("retention_hold", "WHEN slowest.position < epoch.last_sequence", "WHEN false"),
-    "mysql": ("retention_hold", "WHEN lowest < last THEN", "WHEN FALSE THEN"),
+    "mysql": ("retention_hold", "WHEN lowest < last THEN", "WHEN FALSE"),
 }
 NO_COPY: Guard = {
     "postgres": ("retention_hold", "WHEN verified < policy.copies", "WHEN false"),
-    "mysql": ("retention_hold", "WHEN verified < copies THEN", "WHEN FALSE THEN"),
+    "mysql": ("retention_hold", "WHEN verified < copies", "WHEN FALSE"),
 }
 NO_READING: Guard = {
     "postgres": (
@@ -45,8 +45,8 @@ NO_READING: Guard = {
     ),
     "mysql": (
         "retention_hold",
-        "WHEN token IS NOT NULL AND whole < copies THEN",
-        "WHEN FALSE THEN",
+        "WHEN token IS NOT NULL AND whole < copies",
+        "WHEN FALSE",
     ),
 }
 NO_COMPARISON: Guard = {

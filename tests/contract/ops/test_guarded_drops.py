@@ -31,8 +31,8 @@ NO_READING: Guard = {
     ),
     "mysql": (
         "retention_hold",
-        "WHEN token IS NOT NULL AND whole < copies THEN",
-        "WHEN FALSE THEN",
+        "WHEN token IS NOT NULL AND whole < copies",
+        "WHEN FALSE",
     ),
 }
 ANY_TARGET: Guard = {
