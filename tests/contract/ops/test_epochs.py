@@ -31,7 +31,7 @@ TARGETS = ["local", "one", "two"]
 
 NO_POSITION: Guard = {
     "postgres": ("retention_hold", "WHEN slowest.position < epoch.last_sequence", "WHEN false"),
-    "mysql": ("retention_hold", "WHEN lowest < last THEN", "WHEN FALSE"),
+    "mysql": ("retention_hold", "WHEN lowest < last THEN", "WHEN FALSE THEN"),
 }
 NO_COPY: Guard = {
     "postgres": ("retention_hold", "WHEN verified < policy.copies", "WHEN false"),
