@@ -47,7 +47,7 @@ demo-rebalance: $(READY) ## Three consumers share partitions, one is removed; PA
 	@exec $(BIN)/python -m tools.demo_rebalance $(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(REGISTRY),--registry $(REGISTRY)) $(ARGS)
 
 .PHONY: test
-test: $(READY) ## The tests, in two processes; ARGS="-k name" chooses, ARGS=-v names each, ARGS="-n 0" is one process
+test: $(READY) ## The tests, in three processes; ARGS="-k name" chooses, ARGS=-v names each, ARGS="-n 0" is one process
 	@$(SERVERS_OPTIONAL)
 	@$(JAVA_OPTIONAL) $(BIN)/python -m pytest -m "not long" -n auto --dist worksteal $(ARGS)
 

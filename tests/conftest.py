@@ -1,6 +1,6 @@
 """Servers and databases for all tests.
 
-A server is started once per test process, and `make test` has two of them; every test gets a
+A server is started once per test process, and `make test` has three of them; every test gets a
 database of its own, cloned from a migrated template.  :mod:`tests.servers` says which environment
 variables choose other servers.
 """
@@ -130,8 +130,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto`` is two; one where a server is given, whose schema and roles all would share."""
-    return 0 if servers.given_ones() else 2
+    """``-n auto`` is three; one where a server is given, whose schema and roles all would share."""
+    return 0 if servers.given_ones() else 3
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
