@@ -256,6 +256,22 @@ class EpochCopyState:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetterCounts:
+    """How many dead letters a subscription has in each state; the oldest one's age in seconds."""
+
+    subscription: str
+    dead: int
+    parked: int
+    redriven: int
+    oldest_seconds: float
+
+    @property
+    def left(self) -> int:
+        """Those that an operator has to look at."""
+        return self.dead + self.parked
+
+
+@dataclass(frozen=True, slots=True)
 class Namespace:
     """A namespace: a path of names that topics live in."""
 

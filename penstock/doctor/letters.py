@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.database import call
 from penstock.doctor.findings import Finding, duration, shell, warning
 from penstock.errors import PermissionDenied
+from penstock.records import DeadLetterCounts
 
 #: How many dead letters of a subscription are counted at most.
 _MOST_COUNTED = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Letters:
-    """A row of dead_letter_counts()."""
-
-    subscription: str
-    dead: int
-    parked: int
-    redriven: int
-    oldest_seconds: float
-
-    @property
-    def left(self) -> int:
-        return self.dead + self.parked
 
 
 def examine_letters(connection: Any) -> list[Finding]:
@@ -41,7 +26,7 @@ def examine_letters(connection: Any) -> list[Finding]:
             "the login may not count dead letters: its role has not the functions of this version"
         )
         return [warning("dead_letters", what, shell("penstock", "rights", "install"))]
-    found = [each for each in (_Letters(*row) for row in rows) if each.left]
+    found = [each for each in (DeadLetterCounts(*row) for row in rows) if each.left]
     if not found:
         return []
     most = max(found, key=lambda each: each.left)

@@ -56,7 +56,14 @@ from penstock import database
 from penstock.database import sessions, steps
 from penstock.database.steps import Steps, asked
 from penstock.errors import InvalidArgument
-from penstock.records import Event, Lease, as_headers, as_time, as_uuid
+from penstock.records import (
+    DeadLetterCounts as DeadLetterCounts,
+    Event,
+    Lease,
+    as_headers,
+    as_time,
+    as_uuid,
+)
 from penstock.subscriptions.stream import Membership
 
 #: What a dead letter waits for: dead, an operator; parked, the same, and later events of its key
@@ -113,22 +120,6 @@ class DeadLetter:
     reason: str
     created_at: datetime
     died_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterCounts:
-    """How many dead letters a subscription has in each state; the oldest one's age in seconds."""
-
-    subscription: str
-    dead: int
-    parked: int
-    redriven: int
-    oldest_seconds: float
-
-    @property
-    def left(self) -> int:
-        """Those that an operator has to look at."""
-        return self.dead + self.parked
 
 
 @dataclass(frozen=True, slots=True)

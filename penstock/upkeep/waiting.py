@@ -29,7 +29,7 @@ def figures(connection: Any, status: LogStatus, served: Sequence[str] | None) ->
 
 
 def _counts(connection: Any, served: Sequence[str] | None) -> list[dead_letters.DeadLetterCounts]:
-    """None where the schema, or the rights of the login, are of an older version."""
+    """Empty where the schema, or the rights of the login, are of an older version."""
     try:
         if served is None:
             return dead_letters.counts(connection)
