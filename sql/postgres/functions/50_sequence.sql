@@ -437,7 +437,7 @@ $$;
 -- Whether nothing can have come since the last tick, found without a lock. Four things must hold. No id was given out
 -- since. When the tick was taken, no transaction was open but the sequencer's own (the list in a snapshot ends below
 -- the last transaction that has ended, so the snapshot's end is checked too). No delayed event is due. And no event
--- has come with an id from a counter that was set back.
+-- has come with an id from a counter that was set back, neither from a later transaction nor from the sequencer's.
 CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boolean
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -447,6 +447,9 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
            SELECT FROM delayed AS d
            WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
        AND NOT EXISTS (SELECT FROM events AS e WHERE e.tx >= pg_snapshot_xmax(t.target) AND is_own_number(e.tx, e.xmin))
+       AND NOT EXISTS (
+           SELECT FROM events AS e
+           WHERE e.tx = t.horizon AND NOT pg_visible_in_snapshot(e.tx, t.target) AND is_own_number(e.tx, e.xmin))
        AND NOT is_other_era(t)
     FROM (SELECT * FROM ticks AS n ORDER BY n.id DESC LIMIT 1) AS t
 $$;
