@@ -242,6 +242,8 @@ def _next_step(
 
     binds = {"schema": config.schema_name(), "slice": name}
     if state is SliceState.ATTACHED:
+        if problem := _close(connection, name):
+            return False, problem
         call(connection, "slice_detaching", slice=name)
     elif state is SliceState.HALF_DETACHED and not _wait(
         connection, patience, lambda: _nobody_sees_it_attached(connection, binds)
@@ -269,6 +271,20 @@ def _next_step(
     ) as error:
         return False, str(error.diag.message_primary)
     return True, ""
+
+
+def _close(connection: psycopg.Connection[Any], name: str) -> str:
+    """Let nobody write into a slice any more; answers what keeps it from being dropped.
+
+    After a counter was set back, a publisher may have an id of a slice that nobody needed.
+    """
+    from psycopg import errors
+
+    try:
+        ((can_go,),) = call(connection, "close_slice", slice=name)
+    except errors.LockNotAvailable as error:
+        return str(error.diag.message_primary)
+    return "" if can_go else "an event has come into it, because the counter of ids was set back"
 
 
 def _nobody_sees_it_attached(connection: psycopg.Connection[Any], binds: dict[str, str]) -> bool:

@@ -80,6 +80,10 @@ SELECT parent, slice, first_id, last_id FROM penstock.droppable_slices()
 -- Whether every snapshot from before the slices were condemned is gone.
 SELECT penstock.condemned_can_go()
 
+-- name: close_slice
+-- Lets nobody write into a slice any more. Returns whether it can go.
+SELECT penstock.close_slice(%(slice)s)
+
 -- name: slice_detaching
 -- Records that clean begins to detach a slice.
 SELECT penstock.slice_detaching(%(slice)s)

@@ -259,6 +259,44 @@ LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     JOIN slices AS s ON s.condemned_tx < pg_snapshot_xmax(pg_current_snapshot())
 $$;
 
+-- name: refuse_closed
+-- The trigger of a closed slice: only an id from a counter that was set back leads there.
+CREATE OR REPLACE FUNCTION refuse_closed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM refuse_set_back('events_id');
+    RETURN NULL;
+END
+$$;
+
+-- name: close_slice
+-- Lets nobody write into a slice of events any more that is about to be dropped. Returns whether it can go. The trigger
+-- waits (at most 100 ms) for whoever is writing into the slice, so the checks after it see all that there will ever be
+-- in it. An event that has come with an id from a counter that was set back keeps the slice, which is then not closed.
+-- Slices of other tables are not closed, and can go.
+CREATE OR REPLACE FUNCTION close_slice(slice text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
+DECLARE
+    closed slices%ROWTYPE;
+BEGIN
+    SELECT * INTO closed FROM slices AS s WHERE s.slice = close_slice.slice AND s.parent = 'events';
+    IF NOT FOUND THEN
+        RETURN true;
+    END IF;
+    EXECUTE format('CREATE OR REPLACE TRIGGER closed BEFORE INSERT ON %I FOR EACH ROW EXECUTE FUNCTION refuse_closed()',
+                   closed.slice);
+    IF closed.last_id >= settled_events() OR EXISTS (
+        SELECT FROM needed_events(closed.first_id, closed.last_id) AS n
+        WHERE NOT EXISTS (SELECT FROM events_kept AS k WHERE k.id = n.id))
+    THEN
+        PERFORM refuse_set_back('events_id');
+    END IF;
+    RETURN true;
+EXCEPTION WHEN SQLSTATE 'PS021' THEN
+    RETURN false;
+END
+$$;
+
 -- name: slice_detaching
 -- Notes that the detaching of a slice begins now: so it can be told for how long it has been half detached.
 CREATE OR REPLACE FUNCTION slice_detaching(slice text) RETURNS void

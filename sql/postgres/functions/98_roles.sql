@@ -27,7 +27,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
-            slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices
+            slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices close_slice
             slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
         ('operator', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
             create_namespace rename_namespace move_namespace delete_namespace list_namespaces namespace_exists
@@ -39,7 +39,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
             record_copy copies_of missing_copies forget_copy begin_clean log_epochs_due record_reading clean
             installation_id target_in_use copies_on keep_events carry_positions
-            condemn_slices condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks
+            condemn_slices condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks
             swap_chunks set_retention retention_of
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
