@@ -72,8 +72,8 @@ $$;
 -- name: straddles
 -- Whether an event with an id from before the era waits for its sequence. Either a transaction that was open when the
 -- era began has written it; or it was published since and took an id that a rolled-back publish had left free, from a
--- counter that was set back. An older event may have a number of another cluster that only looks like one of these;
--- but such an event was written by that cluster's restore, or has its place already.
+-- counter that was set back. In both cases that transaction has written the row itself. An older event may have a
+-- number of another cluster that only looks like one of these, but a restore has written its row.
 CREATE OR REPLACE FUNCTION straddles(
     tx xid8, written xid, partition_id bigint, id bigint, due_at timestamptz
 ) RETURNS boolean
@@ -82,7 +82,7 @@ DECLARE
     present eras%ROWTYPE := current_era();
 BEGIN
     RETURN NOT pg_visible_in_snapshot(tx, present.base)
-        AND (tx < present.settled OR is_own_number(tx, written))
+        AND is_own_number(tx, written)
         AND NOT is_placed(partition_id, id, due_at);
 END
 $$;
@@ -224,7 +224,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     JOIN events AS e ON e.tx >= pg_snapshot_xmin(o.base) AND e.tx < o.settled AND e.id + 0 <= o.boundary_id
     WHERE o.era BETWEEN (repair_events.tick).repair_era - 1 AND (repair_events.tick).era - 1
       AND NOT pg_visible_in_snapshot(e.tx, o.base)
-      AND (o.era >= (repair_events.tick).repair_era
+      AND (o.era >= (repair_events.tick).repair_era AND NOT is_over(e.partition_id, e.id)
            OR NOT pg_visible_in_snapshot(e.tx, (repair_events.tick).base)
               AND NOT (pg_visible_in_snapshot(e.tx, (repair_events.tick).target)
                        AND e.id <= (repair_events.tick).done_id))

@@ -400,7 +400,7 @@ BEGIN
         RETURN;  -- Else a row, for once: from then on the log is quiet, where the last tick saw others at work.
     END IF;
     -- After the last pass of a longer tick there may be another tick: a caller that works off a backlog has to look.
-    more := pass.seen = max_events OR pass.due_left OR NOT begun;
+    more := pass.seen >= max_events OR pass.due_left OR NOT begun;
     INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon, era, repair, done_id, due, due_id,
                        repair_era, repaired_id, chunk_id)
     VALUES (tick.id + 1, tick.base, tick.target, pass.highest, pass.seen < max_events, tick.highest_id, tick.horizon,
@@ -447,9 +447,9 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
            SELECT FROM delayed AS d
            WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
        AND NOT EXISTS (SELECT FROM events AS e WHERE e.tx >= pg_snapshot_xmax(t.target) AND is_own_number(e.tx, e.xmin))
-       AND NOT EXISTS (
+       AND NOT (t.horizon < pg_snapshot_xmax(t.target) AND EXISTS (
            SELECT FROM events AS e
-           WHERE e.tx = t.horizon AND NOT pg_visible_in_snapshot(e.tx, t.target) AND is_own_number(e.tx, e.xmin))
+           WHERE e.tx = t.horizon AND NOT pg_visible_in_snapshot(e.tx, t.target) AND is_own_number(e.tx, e.xmin)))
        AND NOT is_other_era(t)
     FROM (SELECT * FROM ticks AS n ORDER BY n.id DESC LIMIT 1) AS t
 $$;
