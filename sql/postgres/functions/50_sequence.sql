@@ -109,6 +109,14 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
     LIMIT near_events.max_events
 $$;
 
+-- name: newest_chunk
+-- No chunk of the index of the log has a higher number. The counter alone would not tell if it was set back a moment
+-- ago; then sequences would be given twice.
+CREATE OR REPLACE FUNCTION newest_chunk() RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT GREATEST(s.last_value, (SELECT t.chunk_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1)) FROM chunks_id AS s
+$$;
+
 -- name: append_chunks
 -- One pass: numbers, per partition, the next events of a tick (at most max_events, in id order) and the delayed
 -- events that are due (in order of due time and id, at least a quarter of a pass). It appends them to the index of
@@ -239,7 +247,7 @@ SET plan_cache_mode = force_generic_plan AS $$
             FROM chunks AS c
             WHERE c.partition_id = g.partition_id
               -- Leaves out the slices that are ready and still empty.
-              AND c.chunk_id <= (SELECT s.last_value FROM chunks_id AS s)
+              AND c.chunk_id <= (SELECT newest_chunk())
             ORDER BY c.first_sequence DESC
             LIMIT 1), 1) AS next_sequence
         FROM groups AS g
@@ -303,7 +311,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
                 -- As in append_chunks.
                 SELECT c.first_sequence + c.event_count + 8223372036854775807 - 8223372036854775807
                 FROM chunks AS c
-                WHERE c.partition_id = g.partition_id AND c.chunk_id <= (SELECT s.last_value FROM chunks_id AS s)
+                WHERE c.partition_id = g.partition_id AND c.chunk_id <= (SELECT newest_chunk())
                 ORDER BY c.first_sequence DESC
                 LIMIT 1), 1),
             cardinality(g.ids), g.ids[1], g.ids[cardinality(g.ids)], g.ids, clock_timestamp()
@@ -405,7 +413,9 @@ BEGIN
                        repair_era, repaired_id, chunk_id)
     VALUES (tick.id + 1, tick.base, tick.target, pass.highest, pass.seen < max_events, tick.highest_id, tick.horizon,
             tick.era, tick.repair, tick.done_id, pass.due, pass.due_id, tick.repair_era, tick.repaired_id,
-            (SELECT s.last_value - (NOT s.is_called)::integer FROM chunks_id AS s));
+            -- The second is for a counter that was set back while this pass was under way: the next one notices it.
+            (SELECT GREATEST(s.last_value - (NOT s.is_called)::integer, tick.chunk_id + cardinality(pass.grown))
+             FROM chunks_id AS s));
     sequenced := pass.sequenced;
     grown := pass.grown;
 END

@@ -16,15 +16,18 @@ import pytest
 from penstock import log
 from tests.guards import without_guard
 from tests.kit.log import (
+    TOPIC,
     Connection,
     backend_pid,
     drain,
     open_transaction,
     put,
     texts,
+    topic,
     value,
     wait_until_blocked,
 )
+from tests.kit.storage import next_slice
 from tests.postgres.log.test_counters import _set_back
 from tests.postgres.log.test_early_events import OLD, _gap, _jump, _waiting
 
@@ -174,3 +177,62 @@ def test_without_that_look_the_log_is_taken_for_quiet(
     without_guard(connection, "is_quiet", "e.tx = t.horizon", "false")
     with pytest.raises(AssertionError):
         _own_event_below_the_last_known(connection, database_url)
+
+
+# The counter of the index of the log.
+
+
+def _index_begins_anew(connection: Connection, url: str, stop: str, to: int) -> None:
+    """Its counter is set back while a pass is under way, which had seen nothing amiss."""
+    topic(connection)
+    put(connection, "1")
+    drain(connection)
+    next_slice(connection, "chunks")
+    for text in "23":
+        put(connection, text)
+        drain(connection)
+    without_guard(connection, "sequence", stop, f"PERFORM {_LOCK}; {stop}")
+    put(connection, "4")
+    with psycopg.connect(url, autocommit=True) as passing:
+        with _stopped_pass(passing, url, f"SELECT {_LOCK}"):
+            connection.execute("SELECT setval('penstock.chunks_id', %s)", (to,))
+        for text in "56":
+            put(connection, text)
+            drain(connection)
+    assert texts(connection) == list("123456")
+    assert log.gaps(connection, TOPIC) == []
+    highest = value(connection, "SELECT max(chunk_id) FROM penstock.chunks")
+    assert value(connection, "SELECT last_value FROM penstock.chunks_id") >= highest
+
+
+#: Before the pass appends, and after it.
+_BEFORE, _AFTER = "begun := tick.complete;", "INSERT INTO ticks"
+_STOPS = [(_BEFORE, 1), (_AFTER, 1), (_AFTER, 100_002)]
+
+
+@pytest.mark.parametrize(("stop", "to"), _STOPS)
+def test_an_index_that_begins_anew_during_a_pass_gives_no_sequence_twice(
+    connection: Connection, database_url: str, stop: str, to: int
+) -> None:
+    """Guards: newest_chunk knows what the last pass knew, and each pass tells what it has given."""
+    _index_begins_anew(connection, database_url, stop, to)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "stopped"),
+    [
+        (("newest_chunk", "(SELECT t.chunk_id FROM", "(SELECT 0 FROM"), (_BEFORE, 1)),
+        (("sequence", "tick.chunk_id + cardinality(pass.grown)", "0"), (_AFTER, 1)),
+        (("sequence", " + cardinality(pass.grown)", ""), (_AFTER, 100_002)),
+    ],
+)
+def test_without_it_the_counter_alone_is_asked(
+    connection: Connection,
+    database_url: str,
+    mutant: tuple[str, str, str],
+    stopped: tuple[str, int],
+) -> None:
+    """Mutants: sequences come twice, or the database refuses the pass."""
+    without_guard(connection, *mutant)
+    with pytest.raises((AssertionError, psycopg.errors.UniqueViolation)):
+        _index_begins_anew(connection, database_url, *stopped)
