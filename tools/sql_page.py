@@ -47,8 +47,8 @@ FAMILIES = {
     "drop_dead_letters",
     "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
-    "condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks swap_chunks "
-    "installation_id target_in_use copies_on",
+    "condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks "
+    "swap_chunks installation_id target_in_use copies_on",
     "operate": "set_retention retention_of set_policy clear_policy policy_of policy_history "
     "list_policies subscription_policy ensure_slices slices_ready log_status sequence_gaps "
     "current_history histories_of report_positions restore_status reconcile "

@@ -54,6 +54,7 @@ LEFT_TO_THE_CALLER = {
     "turn_dedup": "done again by the next upkeep",
     "ensure_slices": "as turn_dedup",
     "condemn_slices": "noted again; a drop waits for the disk by itself",
+    "close_slice": "the DETACH after it waits for the disk",
     "slice_detaching": "since when, for the doctor; the DETACH behind it waits for the disk",
     "slice_dropped": "the next clean finds the table gone",
     "merge_chunks": "a table that the next clean fills anew",

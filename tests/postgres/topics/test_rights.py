@@ -44,6 +44,7 @@ check_in                c . o . .
 claim                   c . o . .
 clean                   . . o . .
 clear_policy            . . o . .
+close_slice             . i o . .
 commit                  c . o . .
 commit_parking          c . o . .
 condemn_slices          . i o . .
