@@ -69,6 +69,10 @@ METRICS: dict[str, About] = {
     ),
 }
 
+#: More subscriptions than this share one figure, under this name.
+MOST_SUBSCRIPTIONS = 1_000
+THE_OTHERS = "(others)"
+
 #: (name, value of the label) -> figure.  For a histogram: its counts, and its sum at the end.
 Figures = dict[tuple[str, str], float | list[float]]
 
@@ -122,6 +126,14 @@ class Histogram:
 
 def add_up(of_processes: Sequence[Figures]) -> Figures:
     """One figure for each name and label.  Counters of ended processes still count."""
+def labels_of(subscriptions: Iterable[str]) -> dict[str, str]:
+    """The label of each subscription.  All beyond the first ``MOST_SUBSCRIPTIONS`` share one."""
+    return {
+        name: name if number < MOST_SUBSCRIPTIONS else THE_OTHERS
+        for number, name in enumerate(dict.fromkeys(subscriptions))
+    }
+
+
     found: dict[tuple[str, str], list[float | list[float]]] = {}
     for figures in of_processes:
         for key, value in figures.items():
