@@ -83,6 +83,8 @@ class Histogram:
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
+    #: What the calls are measured with.
+    clock: Callable[[], float] = time.perf_counter
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def observe(self, seconds: float) -> None:
@@ -106,26 +108,24 @@ class Histogram:
         if inspect.iscoroutinefunction(function):
 
             async def call_async(*arguments: Any) -> Any:
-                begun = time.perf_counter()
+                begun = self.clock()
                 try:
                     return await function(*arguments)
                 finally:
-                    self.observe(time.perf_counter() - begun)
+                    self.observe(self.clock() - begun)
 
             return call_async
 
         def call(*arguments: Any) -> Any:
-            begun = time.perf_counter()
+            begun = self.clock()
             try:
                 return function(*arguments)
             finally:
-                self.observe(time.perf_counter() - begun)
+                self.observe(self.clock() - begun)
 
         return call
 
 
-def add_up(of_processes: Sequence[Figures]) -> Figures:
-    """One figure for each name and label.  Counters of ended processes still count."""
 def labels_of(subscriptions: Iterable[str]) -> dict[str, str]:
     """The label of each subscription.  All beyond the first ``MOST_SUBSCRIPTIONS`` share one."""
     return {
@@ -134,6 +134,8 @@ def labels_of(subscriptions: Iterable[str]) -> dict[str, str]:
     }
 
 
+def add_up(of_processes: Sequence[Figures]) -> Figures:
+    """One figure for each name and label.  Counters of ended processes still count."""
     found: dict[tuple[str, str], list[float | list[float]]] = {}
     for figures in of_processes:
         for key, value in figures.items():

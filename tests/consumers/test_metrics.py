@@ -177,16 +177,23 @@ def test_figures_of_processes_add_up() -> None:
 
 
 def test_a_histogram_counts_calls_that_fail_too() -> None:
-    calls = Histogram()
+    """Guard: ``timed`` counts in ``finally``.  The clock says how long each call takes."""
+    now = [0.0]
+    calls = Histogram(clock=lambda: now[0])
+
+    def take(seconds: float) -> float:
+        now[0] += seconds
+        return seconds
 
     def fail(text: str) -> None:
+        now[0] += 0.0005
         raise ValueError(text)
 
-    assert calls.timed(len)("abc") == 3
+    for seconds in (0.0, 0.004, 1000.0):
+        assert calls.timed(take)(seconds) == seconds
     with pytest.raises(ValueError, match="broken"):
         calls.timed(fail)("broken")
-    for seconds in (0.001, 0.0011, 1000.0):
-        calls.observe(seconds)
+    calls.observe(0.001)
     text = exposition({("handler_seconds", "w"): add_up([
         {("handler_seconds", "w"): calls.figure()}, {("handler_seconds", "w"): calls.figure()}
     ])["handler_seconds", "w"]}).decode()  # fmt: skip
