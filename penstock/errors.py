@@ -296,8 +296,8 @@ class ForeignTarget(ConfigurationError):
     """A place is the archive target of another installation, or has another name."""
 
 
-class PortTaken(PenstockError):
-    """Another process listens on the port already."""
+class PortTaken(UsageError):
+    """Another process listens on the port that was asked for."""
 
 
 class SinkError(PenstockError):

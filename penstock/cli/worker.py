@@ -16,7 +16,7 @@ from penstock.consumer import process
 from penstock.consumer.app import App
 from penstock.consumer.supervisor import Supervisor
 from penstock.database import config
-from penstock.errors import ConfigurationError, PortTaken, UsageError
+from penstock.errors import ConfigurationError, UsageError
 from penstock.upkeep.options import options_of
 from penstock.upkeep.settings import ServiceSettings, worker_settings
 
@@ -47,7 +47,7 @@ def worker(
     state = OneProcess(supervisor, watch, calls)
     try:
         code = service.serve(supervisor, state, settings, consumers=sorted(app.consumers))
-    except (UsageError, PortTaken):
+    except UsageError:
         raise
     except Exception as error:  # it ended all
         logger.error("a consumer cannot go on: %s", error)

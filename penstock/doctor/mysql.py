@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -17,15 +16,14 @@ from penstock.doctor.mysql_settings import Client, examine_settings
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated, errno_of
-from penstock.log import LogStatus, status as log_status
-from penstock.log.sequencer_state import longest_locks
+from penstock.log import status as log_status
+from penstock.log.sequencer_state import longest_locks, second_look
 
 #: Events get their ids in blocks: an event that is published alone uses up a whole block.
 IDS_IN_A_BLOCK = 256
 FEW_BLOCKS = 1_000_000
 FEW_IDS = 100_000
 
-_NEXT_PASS_SECONDS = 1.0
 #: Rights that the login lacks: to see transactions, to see prepared ones.
 _DENIED = frozenset({1227, 1401, 1045})
 
@@ -54,10 +52,9 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         found += _snapshots(patient)
         schema = examine_schema(connection)
         try:
-            status = log_status(connection)
+            found += _sequencer(patient)
         except NotMigrated:
             return found + schema
-        found += _sequencer(patient, status)
         found += _storage(patient)
         found += examine_restores(connection)
         with suppress(NotMigrated):  # the functions of an older version
@@ -144,12 +141,12 @@ def _xid(row: tuple[Any, ...]) -> str:
     return f"X'{first.hex()}', X'{second.hex()}', {format_id}"
 
 
-def _sequencer(patient: _Patient, status: LogStatus) -> Iterator[Finding]:
-    """Looks twice, because events of a long transaction are already old when they appear."""
+def _sequencer(patient: _Patient) -> Iterator[Finding]:
     limit = patient.limits.waiting_seconds
-    if status.unsequenced_age_seconds > limit:
-        time.sleep(_NEXT_PASS_SECONDS)
-        status = log_status(patient.connection)
+    status = second_look(
+        lambda: log_status(patient.connection),
+        lambda status: status.unsequenced_age_seconds > limit,
+    )
     if status.unsequenced_age_seconds <= limit:
         return
     waits = (

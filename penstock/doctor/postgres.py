@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,12 +17,11 @@ from penstock.doctor.postgres_settings import Psql, examine_settings, literal, q
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated
+from penstock.log.sequencer_state import second_look
 
 if TYPE_CHECKING:
     from penstock.database import Connection
 
-#: An idle sequencer looks for new events at least this often.
-_NEXT_PASS_SECONDS = 1.0
 _POOLER_PROBES = 3
 #: From this share on, a full queue of notices is a finding.
 _MOST_NOTICES = 0.25
@@ -258,12 +256,11 @@ def _notices(patient: _Patient) -> Iterator[Finding]:
 
 
 def _sequencer(patient: _Patient) -> Iterator[Finding]:
-    """Looks twice, because events of a long transaction are already old when they appear."""
     limit = patient.limits.waiting_seconds
-    state = _Sequencer(*call(patient.connection, "doctor_sequencer")[0])
-    if state.waiting_seconds > limit:
-        time.sleep(_NEXT_PASS_SECONDS)
-        state = _Sequencer(*call(patient.connection, "doctor_sequencer")[0])
+    state = second_look(
+        lambda: _Sequencer(*call(patient.connection, "doctor_sequencer")[0]),
+        lambda state: state.waiting_seconds > limit,
+    )
     if state.waiting_seconds <= limit:
         return
     many = f"{state.events}{' or more' if state.events == 10_000 else ''} events"  # noqa: PLR2004

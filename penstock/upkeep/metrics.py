@@ -69,6 +69,10 @@ METRICS: dict[str, About] = {
     ),
 }
 
+#: More subscriptions than this share one figure, under this name.
+MOST_SUBSCRIPTIONS = 1_000
+THE_OTHERS = "(others)"
+
 #: (name, value of the label) -> figure.  For a histogram: its counts, and its sum at the end.
 Figures = dict[tuple[str, str], float | list[float]]
 
@@ -79,6 +83,8 @@ class Histogram:
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
+    #: What the calls are measured with.
+    clock: Callable[[], float] = time.perf_counter
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def observe(self, seconds: float) -> None:
@@ -102,22 +108,30 @@ class Histogram:
         if inspect.iscoroutinefunction(function):
 
             async def call_async(*arguments: Any) -> Any:
-                begun = time.perf_counter()
+                begun = self.clock()
                 try:
                     return await function(*arguments)
                 finally:
-                    self.observe(time.perf_counter() - begun)
+                    self.observe(self.clock() - begun)
 
             return call_async
 
         def call(*arguments: Any) -> Any:
-            begun = time.perf_counter()
+            begun = self.clock()
             try:
                 return function(*arguments)
             finally:
-                self.observe(time.perf_counter() - begun)
+                self.observe(self.clock() - begun)
 
         return call
+
+
+def labels_of(subscriptions: Iterable[str]) -> dict[str, str]:
+    """The label of each subscription.  All beyond the first ``MOST_SUBSCRIPTIONS`` share one."""
+    return {
+        name: name if number < MOST_SUBSCRIPTIONS else THE_OTHERS
+        for number, name in enumerate(dict.fromkeys(subscriptions))
+    }
 
 
 def add_up(of_processes: Sequence[Figures]) -> Figures:

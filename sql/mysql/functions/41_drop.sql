@@ -1,13 +1,16 @@
 -- name: find_settled_events
--- No event with an id below the answer can still come, or waits for its sequence: all below the floor but the late
--- blocks. None at all while a restore has left something to be repaired.
+-- No event with an id below the result can still come, or waits for its sequence: all below the floor except the late
+-- blocks, and what a counter that was set back has put there. None at all while a restore has left something to be
+-- repaired.
 CREATE PROCEDURE find_settled_events(OUT settled_id BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE is_torn BOOLEAN;
     CALL find_needs_repair(is_torn);
-    SELECT IF(is_torn, 0, 1) * LEAST((s.floor_block + 1) * 256,
-                                     COALESCE((SELECT MIN(l.block) * 256 FROM late_blocks AS l), 9223372036854775807))
+    SELECT IF(is_torn, 0, 1) * LEAST(
+               (s.floor_block + 1) * 256,
+               COALESCE((SELECT MIN(l.block) * 256 FROM late_blocks AS l), 9223372036854775807),
+               COALESCE((SELECT MIN(p.block) * 256 FROM pending AS p WHERE p.event_count > 0), 9223372036854775807))
     INTO settled_id
     FROM sequencer AS s;
 END;

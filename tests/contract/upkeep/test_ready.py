@@ -104,12 +104,14 @@ def test_an_event_that_has_just_appeared_may_be_old(
 def test_without_a_second_look_it_is_an_alarm(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mutant: what is known before the pause decides."""
+    """Mutant: what is known before the pause decides, with a last pass of long ago.
+
+    The log's own last pass is that of the test before, which may have been a moment ago.
+    """
     own = db.connect()
-    before = log.status(own)
-    monkeypatch.setattr(
-        log, "status", lambda _: LogStatus(**_fields(before) | {"unsequenced_age_seconds": 9.0})
-    )
+    old = {"unsequenced_age_seconds": 9.0, "last_pass_age_seconds": 9.0}
+    before = LogStatus(**_fields(log.status(own)) | old)
+    monkeypatch.setattr(log, "status", lambda _: before)
     assert WAITS in _look_at_an_event_that_is_old_when_it_appears(db, monkeypatch)
 
 
