@@ -126,7 +126,7 @@ def clean(
 
     if not yes:
         raise ConfigurationError(
-            "clean removes events from the database for good", hint="say --yes if that is meant"
+            "clean removes events from the database for good", hint="add --yes if you mean it"
         )
     url = config.database_url()
     given = {place.name: place for place in map(_target, target or [])}

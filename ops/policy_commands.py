@@ -128,7 +128,7 @@ def _scope(namespace: str | None, topic: str | None, subscription: str | None) -
     named = [(scope, name) for scope, name in given.items() if name is not None]
     if len(named) > 1:
         raise InvalidArgument(
-            "a policy for more than one thing",
+            "the policy names more than one scope",
             hint="give one of --namespace, --topic and --subscription; none for everything",
         )
     return named[0] if named else ("global", "")
@@ -137,6 +137,8 @@ def _scope(namespace: str | None, topic: str | None, subscription: str | None) -
 def _setting(kind: str, text: str) -> tuple[str, float | str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise InvalidArgument(f"{text!r} is no setting", hint="write SETTING=VALUE")
+        raise InvalidArgument(
+            f"{text!r} is not of the form SETTING=VALUE", hint="write SETTING=VALUE"
+        )
     known = policies.SETTINGS.get(kind, {}).get(name)
     return name, known.read(value) if known else value

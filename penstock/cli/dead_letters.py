@@ -122,7 +122,7 @@ def drop(
 ) -> None:
     """Throw dead letters away; a record of each stays, without its payload."""
     if not yes:
-        raise InvalidArgument("drop loses payloads for good", hint="say --yes if that is meant")
+        raise InvalidArgument("drop deletes payloads for good", hint="add --yes if you mean it")
     with own_transaction() as connection:
         wanted = {"topic": topic, "key": key, "type": type_}
         chosen = _chosen(connection, subscription, ids, wanted, every=every)

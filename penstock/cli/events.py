@@ -107,7 +107,7 @@ def fetch(
             if gone:
                 say(f"the database no longer holds the first events of {gone} of these partitions")
         elif from_sequence < 1:
-            raise InvalidArgument(f"no sequence is {from_sequence}", hint="the first one is 1")
+            raise InvalidArgument(f"{from_sequence} is not a sequence", hint="the first one is 1")
         read = [_fetched(connection, topic, each, first[each], max_events) for each in chosen]
         merged = heapq.merge(*read, key=lambda event: (event.sequenced_at, event.partition))
         show(islice(merged, max_events), output)
@@ -190,7 +190,9 @@ def _plain(text: str) -> str:
 
 def _payload(payload: str | None, file: Path | None) -> bytes:
     if (payload is None) == (file is None):
-        raise InvalidArgument("there is no single payload", hint="give a text, or - , or --file")
+        raise InvalidArgument(
+            "the command needs one payload", hint="give a text, - for standard input, or --file"
+        )
     if file is not None:
         try:
             return file.read_bytes()

@@ -137,7 +137,7 @@ class Watch:
             problem = f"the database cannot be worked with ({type(error).__name__})"
             if problem != self._problem:  # probes come every few seconds
                 # Anybody may read the page: addresses and logins in the error belong in the log.
-                logger.warning("the database cannot be worked with: %s", error)
+                logger.warning("the database cannot be used: %s", error)
             return problem
         return ""
 

@@ -193,7 +193,7 @@ def test_what_may_be_done_again(db: ContractDatabase) -> None:
     inbox.forget(app, SUBSCRIPTION)
     with inbox.transaction(app, batch) as (_, fresh):
         assert fresh == events
-    with pytest.raises(InvalidArgument, match="side by side"):
+    with pytest.raises(InvalidArgument, match="in parallel"):
         inbox.fresh(app, Delivered(lease, events, in_order=False))
 
 

@@ -249,7 +249,7 @@ def test_every_event_of_a_batch_is_written_or_named(
     mysql_db.without_guard(*lost)
     with (
         as_login(tenants, tenant(tenants, "ours")) as own,
-        pytest.raises(Exception, match="not written whole"),
+        pytest.raises(Exception, match="not all were written"),
     ):
         penstock.publish_batch(own, events)
     assert _seen(mysql_db) == set()

@@ -29,6 +29,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     """Run the command in this process."""
     # So that what `--schema` sets is taken back after the test.
     monkeypatch.setenv("PENSTOCK_SCHEMA", "penstock")
+    # The embedded database of this checkout may be running.
+    monkeypatch.setenv("PENSTOCK_EMBEDDED_DIRECTORY", "/nowhere")
 
     return partial(command.run, capsys)
 
@@ -120,7 +122,7 @@ def test_an_event_is_published_and_fetched(run: Run, migrated: str, tmp_path: Pa
     [
         (["publish", "bank/nothing", "x"], 2, "there is no topic 'bank/nothing'. create it"),
         (["publish", "nothing", "x"], 2, "has no namespace"),
-        (["publish", "bank/a"], 2, "no single payload"),
+        (["publish", "bank/a"], 2, "needs one payload"),
         (["publish", "bank/a", "x", "--header", "broken"], 2, "name=value"),
         (["publish", "bank/a", "--file", "no/such/file"], 2, "cannot read"),
         (["topic", "create", "bank/a"], 2, 'no namespace "bank"'),
@@ -151,7 +153,6 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(
 def test_a_missing_database_is_one_line(
     run: Run, monkeypatch: pytest.MonkeyPatch, url: str, code: int, said: str
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_EMBEDDED_DIRECTORY", "/nowhere")  # not that of this checkout
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", url)
     for part in ("DB_TYPE", "DB_HOST", "DB_PORT", "DB_NAME", "DB_USER", "DB_PASSWORD"):
         monkeypatch.delenv(part, raising=False)
