@@ -21,7 +21,7 @@ Refusal = Callable[..., str]
 
 @pytest.fixture
 def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
-    """Calls the daemon in this process and answers the one line with which it refuses."""
+    """Calls the daemon in this process and returns the one line with which it refuses."""
 
     def start(supervisor: Supervisor) -> None:
         raise AssertionError("something was started")

@@ -252,7 +252,7 @@ def dead_commit_accepted(bench: Bench, ours: LeaseRegistry, theirs: LeaseRegistr
 
 
 def moved_back(bench: Bench, ours: LeaseRegistry, theirs: LeaseRegistry) -> bool:
-    """A commit that timed out and lands behind a later one, or twice."""
+    """A commit that timed out and lands after a later one, or twice."""
     first = bench.partition_ids[0]
     ours.register("a")
     assert ours.claim(first, "a", 0)
