@@ -44,7 +44,7 @@ def _may_stop(before: str, rest: str) -> bool:
     while blank := _SKIPPED.match(rest):
         rest = rest[blank.end() :]
     following = rest.partition(";")[0]
-    # ROW_COUNT() is of the statement before it; behind end_call nothing is left to be undone.
+    # ROW_COUNT() is of the statement before it; after end_call nothing is left to be undone.
     return not (
         not rest
         or re.match(r"DECLARE\b", rest, re.IGNORECASE)

@@ -201,7 +201,7 @@ def test_two_databases_share_a_store(kind: str, request: pytest.FixtureRequest) 
             assert not each.snapshot().partitions
 
 
-# What follows is written so that it can be run on a mutant: each answers whether the guard held.
+# What follows is written so that it can be run on a mutant: each returns whether the guard held.
 
 
 def taken_from_the_living(bench: Bench, ours: LeaseRegistry, theirs: LeaseRegistry) -> bool:

@@ -20,7 +20,7 @@ from tests.contract.mysql_kit import GATE, WAIT, stopped, wait_for_gate
 from tests.kit.log import drain, put, texts, topic
 
 _OTHER = "tests/other"
-#: The floor is raised behind this many blocks: for tests with few of them.
+#: The floor is raised after this many blocks: for tests with few of them.
 _EAGER = ("sequence", "settled - bottom >= 1000", "settled - bottom >= 1")
 
 

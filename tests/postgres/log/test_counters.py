@@ -142,7 +142,7 @@ def _after_a_merge(connection: Connection, url: str) -> list[str]:
     for number in range(30):
         put(connection, f"old {number}")
         drain(connection)
-    # The slice is full: a chunk stands behind it.
+    # The slice is full: a chunk stands after it.
     connection.execute("SELECT setval('penstock.chunks_id', 100000)")
     put(connection, "old 30")
     drain(connection)

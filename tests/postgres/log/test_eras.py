@@ -291,7 +291,7 @@ def test_a_delayed_event_is_put_off_once(connection: Connection) -> None:
     publish(connection, "tests/log", b"later", not_before=datetime.now(UTC) + timedelta(hours=1))
     drain(connection)
     own = value(connection, "SELECT max(tx)::text::bigint FROM penstock.events")
-    # The next transaction is that of _restored, the one behind it opens the era.
+    # The next transaction is that of _restored, the one after it opens the era.
     era = 1 + value(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
     _restored(connection, era - own)
     for number in range(3):
