@@ -15,7 +15,7 @@ from penstock.errors import InvalidArgument
 from penstock.subscriptions import policies
 
 app = typer.Typer(
-    help="How subscriptions beat, lease, measure and retry, and what is kept.",
+    help="Heartbeats, leases, statistics and retries of subscriptions, and what is kept.",
     no_args_is_help=True,
 )
 
@@ -25,7 +25,7 @@ File = Annotated[
 Kind = Annotated[str, typer.Argument(help=", ".join(policies.SETTINGS))]
 Namespace = Annotated[str | None, typer.Option(help="For all that reads topics in it.")]
 Topic = Annotated[str | None, typer.Option(help="For all that reads it.")]
-Subscription = Annotated[str | None, typer.Option(help="For it alone.")]
+Subscription = Annotated[str | None, typer.Option(help="For this one alone.")]
 
 
 @app.command()

@@ -108,7 +108,7 @@ OF_THE_PLATFORM = {
     "backfill": "Make every missing copy of a topic on a target again.",
     "clean": "Read back what retention lets go, remove what is whole, and say what holds the rest.",
     "daemon": "Run consumers, the sequencer, relays and the sweep until SIGTERM.",
-    "policy": "How subscriptions beat, lease, measure and retry, and what is kept.",
+    "policy": "Heartbeats, leases, statistics and retries of subscriptions, and what is kept.",
     "relay": "Send a subscription to a sink: what is there, or --forever."
     " Exit code 1: not all was sent.",
     "seal": "Cut the end of a topic's partitions into log epochs.",

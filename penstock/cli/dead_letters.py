@@ -69,7 +69,7 @@ def show_one(
     subscription: str,
     letter_id: Annotated[int, typer.Argument(metavar="ID")],
     payload: Annotated[
-        Payload, typer.Option(help="How to read it; text and json that are none are shown in hex.")
+        Payload, typer.Option(help="How to show it; what is not text or JSON is shown in hex.")
     ] = Payload.text,
     limit: Annotated[int, typer.Option(min=0, help="At most so many bytes of it.")] = 10_000,
     output: Output = Format.table,

@@ -76,7 +76,8 @@ def revoke(
     namespace: Namespace = None,
     *,
     unrestrict: Annotated[
-        bool, typer.Option("--unrestrict", help="Also the last right: the namespace is open then.")
+        bool,
+        typer.Option("--unrestrict", help="Also take the last right: the namespace is then open."),
     ] = False,
     output: Output = Format.table,
 ) -> None:

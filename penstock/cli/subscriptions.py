@@ -110,7 +110,7 @@ def pause(
 
 @app.command()
 def resume(subscription: str) -> None:
-    """Hand out leases again."""
+    """End a pause: hand out leases again."""
     with own_transaction() as connection:
         changed = subscriptions.resume(connection, subscription)
     say(f"subscription {subscription}: {'resumed' if changed else 'was not paused'}")

@@ -35,7 +35,7 @@ def create(
         bool,
         typer.Option(
             "--if-not-exists",
-            help="Leave one that is there as it is; it may have more partitions, not fewer.",
+            help="Leave an existing topic as it is; it may have more partitions, not fewer.",
         ),
     ] = False,
     output: Output = Format.table,
