@@ -94,7 +94,7 @@ class Watch:
                 before, self._problem = self._problem, self._ask(self._look)
                 self._asked_at = self._clock()
                 if before and not self._problem:
-                    logger.info("the database can be worked with again")
+                    logger.info("the database can be used again")
             return self._problem, self._stalled
         finally:
             self._lock.release()
