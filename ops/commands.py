@@ -43,7 +43,7 @@ def relay(
     ],
     *,
     forever: Annotated[bool, typer.Option("--forever", help="Go on until SIGTERM.")] = False,
-    max_seconds: Annotated[float, typer.Option(min=0, help="Without --forever.")] = 60.0,
+    max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
     output: Output = Format.table,
 ) -> None:
     """Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."""
@@ -67,7 +67,8 @@ def seal(
         int, typer.Option(min=1, max=1_000_000, help="The size of a log epoch.")
     ] = 100_000,
     max_age_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Seal smaller ones of this age; 0: what is there.")
+        float | None,
+        typer.Option(min=0, help="Seal smaller ones at this age; 0 seals what is there."),
     ] = None,
     output: Output = Format.table,
 ) -> None:
@@ -126,7 +127,7 @@ def clean(
 
     if not yes:
         raise ConfigurationError(
-            "clean removes events from the database for good", hint="say --yes if that is meant"
+            "clean removes events from the database for good", hint="add --yes if you mean it"
         )
     url = config.database_url()
     given = {place.name: place for place in map(_target, target or [])}

@@ -38,7 +38,7 @@ class Drift:
 
     @property
     def subject(self) -> str:
-        """What it is about, in words."""
+        """The topic, namespace or subscription that it concerns, in words."""
         return f"{self.scope} {self.name}" if self.name else "everything"
 
 

@@ -193,7 +193,7 @@ def _topic(name: str, value: Any) -> TopicPolicy:
         )
     archive = given.get("archive") or []
     if not isinstance(archive, list):
-        raise ConfigurationError(f"{where}.archive is no list", hint="write archive: [target]")
+        raise ConfigurationError(f"{where}.archive is not a list", hint="write archive: [target]")
     return TopicPolicy(
         name,
         owner,
@@ -280,14 +280,14 @@ def _entries(top: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A section whose keys are names."""
     value = top.get(name) or {}
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{name} is no table", hint="write one `name: ...` a line")
+        raise ConfigurationError(f"{name} is not a table", hint="write one `name: ...` a line")
     return {_text(key, name): entry for key, entry in value.items()}
 
 
 def _section(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
     """A section whose keys are settings."""
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{where} is no table", hint=f"it may hold: {', '.join(known)}")
+        raise ConfigurationError(f"{where} is not a table", hint=f"it may hold: {', '.join(known)}")
     unknown = sorted(str(key) for key in value if key not in known)
     if unknown:
         raise ConfigurationError(

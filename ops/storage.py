@@ -1,4 +1,4 @@
-"""What a run of clean says of the tables that hold the log: their slices, and how far each went."""
+"""What a run of clean reports of the slices of the log's tables, and how far each drop is."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ HINTS = {
     "PS004": "Keep large data elsewhere and publish where it is.",
     "PS005": "Partitions are numbered from 0; penstock topic describe tells how many there are.",
     "PS006": "Nothing was changed.",
-    "PS007": "Choose another name, or ask for what is there.",
+    "PS007": "Choose another name, or ask for what exists.",
     "PS010": "Drop what was read, roll back, and check in: another consumer may have taken over.",
     "PS011": "Positions only move forward; use seek to go back.",
     "PS012": "Commit only what was read.",

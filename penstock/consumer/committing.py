@@ -150,9 +150,9 @@ class Committer:
         """
         if position < each.committed:
             raise StaleLease(
-                f"partition {each.lease.partition} of {each.lease.topic} stands at {position} and "
-                f"stood at {each.committed}",
-                hint="a restore or a crash took commits back: it is read again from there",
+                f"partition {each.lease.partition} of {each.lease.topic} stands at {position}, "
+                f"this consumer had committed {each.committed}",
+                hint="a restore or a crash took commits back: the consumer reads again from there",
             )
         with self._assignment.lock:
             each.was_committed(position)

@@ -172,7 +172,7 @@ class Batch:
         if not self._in_order and self._unit.letter is None:
             raise InvalidArgument(
                 "with concurrency, an event may be done before an earlier one of its partition",
-                hint="a position cannot say that: use concurrency=1",
+                hint="a position cannot record that: use concurrency=1",
             )
         self.handed_over = True
         if self._unit.abandoned or not self._keeper.holds(self.lease):

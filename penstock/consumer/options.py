@@ -97,7 +97,7 @@ class ConsumerOptions:
 
     def _check_filter(self) -> None:
         if isinstance(self.types, str):
-            raise InvalidArgument("types is a text", hint="give a list of event types")
+            raise InvalidArgument("types is a single string", hint="give a list of event types")
         if self.types is not None:
             object.__setattr__(self, "types", frozenset(self.types))
             if not self.types:

@@ -53,7 +53,7 @@ def behind(waits: str, *, is_idle: bool) -> Finding:
         )
     return warning(
         "unsequenced",
-        f"{waits}: the sequencer is at work and behind",
+        f"{waits}: the sequencer runs, but does not keep up",
         "penstock sequence --max-events 100000  # longer passes, until nothing waits",
     )
 

@@ -37,7 +37,7 @@ def examine_letters(connection: Any) -> list[Finding]:
         warning(
             "dead_letters",
             f"subscription {most.subscription!r} has {many} dead letters{parked}, the oldest for "
-            f"{duration(most.oldest_seconds)}{others}: nobody gets these events",
+            f"{duration(most.oldest_seconds)}{others}: no consumer gets these events",
             shell("penstock", "dead-letter", "list", most.subscription)
             + "  # then: penstock dead-letter redrive, or drop",
         )

@@ -51,9 +51,7 @@ def _is_on(value: str) -> bool:
     return not _is_off(value)
 
 
-_LOST = (
-    "events whose commit was answered can be lost by a crash, and a lease_epoch be given out again"
-)
+_LOST = "committed events can be lost by a crash, and a lease_epoch be given out again"
 _REFUSED = "nothing can be published, sequenced or committed"
 _OWN = "Penstock's functions that need READ COMMITTED refuse it (PS018), and others lock too much"
 

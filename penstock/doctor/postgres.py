@@ -119,7 +119,7 @@ def _pooler(patient: _Patient, plain: Any, endpoint: _Endpoint) -> Iterator[Find
             yield warning(
                 "pooler",
                 "the address leads to a pooler that changes sessions between transactions: "
-                "consumers are not woken but look themselves, time limits of sessions do not hold, "
+                "consumers are not woken and have to poll, time limits of sessions do not hold, "
                 "and `penstock clean` and `penstock migrate` must not go through it",
                 where or "export PENSTOCK_DATABASE_URL=...  # the address of the server itself",
             )
@@ -166,7 +166,7 @@ class _Holder:
         return limits.waiting_seconds if holds_a_lease else limits.snapshot_seconds
 
 
-_HELD = "clean cannot drop, and vacuum cannot clean up, what is younger"
+_HELD = "clean and vacuum cannot remove what is younger"
 
 
 def _others(others: int) -> str:
@@ -197,7 +197,7 @@ def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
     return error(
         "prepared_transaction",
         f"{what}. It holds the lease of {holder.doing}: nobody else can read there until it ends "
-        f"(COMMIT PREPARED {name}, if whoever coordinates it has decided so)",
+        f"(COMMIT PREPARED {name}, if its coordinator has decided to commit)",
         command,
     )
 
@@ -207,7 +207,7 @@ def _slot(patient: _Patient, holder: _Holder, others: int) -> Finding:
     return warning(
         "replication_slot",
         f"replication slot {holder.name!r} has had no reader{age}{_others(others)}: it "
-        f"{holder.doing or 'keeps WAL'} until the disk is full, and rows from being cleaned up",
+        f"{holder.doing or 'keeps WAL'} until the disk is full, and keeps old rows from vacuum",
         patient.psql.run(f"SELECT pg_drop_replication_slot({literal(holder.name)})"),
     )
 
@@ -248,7 +248,7 @@ def _notices(patient: _Patient) -> Iterator[Finding]:
             continue
         yield warning(
             "notices",
-            f"{full}; held by whoever listens and does not read, most likely session {pid} of "
+            f"{full}; a session that listens and does not read holds them, most likely {pid} of "
             f"{login} in {name} (application {application or 'unnamed'!r}), in its transaction for "
             f"{duration(age)}",
             patient.psql.run(f"SELECT pg_terminate_backend({pid}, 10000)"),
@@ -353,8 +353,8 @@ def _condemned(patient: _Patient, slice_: _Slice) -> Finding:
     )
     return warning(
         "slice",
-        f"the slice {slice_.name} is {slice_.state}{age}: clean was cut short while it dropped "
-        f"what nobody needs.{waits if slice_.state == 'half detached' else ''}",
+        f"the slice {slice_.name} is {slice_.state}{age}: clean was interrupted while it "
+        f"dropped it.{waits if slice_.state == 'half detached' else ''}",
         patient.psql.run(*_drop(patient.schema, slice_)),
     )
 

@@ -79,7 +79,7 @@ RULES = {
         "synchronous_commit",
         Severity.ERROR,
         _is_off,
-        "events whose commit was answered can be lost by a crash",
+        "committed events can be lost by a crash",
         "on",
     ),
     "default_transaction_read_only": Rule(

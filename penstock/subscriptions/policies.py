@@ -154,7 +154,7 @@ def check(kind: str, settings: Mapping[str, Any]) -> dict[str, float | str]:
         raise InvalidArgument(f"{low} and {high} are set together", hint="give both, or neither")
     if low in settings and settings[high] < times * settings[low]:
         raise InvalidArgument(
-            f"{low} {settings[low]} with {high} {settings[high]}",
+            f"{low} {settings[low]} does not fit {high} {settings[high]}",
             hint=f"{high} is at least {times} times {low}",
         )
     return dict(settings)

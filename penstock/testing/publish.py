@@ -143,7 +143,7 @@ def _required(tx: Transaction, place: int, event: _Given) -> TopicRow:
     if len(event.payload) > MAX_PAYLOAD_BYTES:
         raise _bad(PayloadTooLarge, place, event, f"its payload has {len(event.payload)} bytes")
     if event.not_before is not None and event.not_before > tx.store.clock.now() + LONGEST_DELAY:
-        raise _bad(InvalidArgument, place, event, f"it is put off by more than {LONGEST_DELAY}")
+        raise _bad(InvalidArgument, place, event, f"it is delayed by more than {LONGEST_DELAY}")
     if event.partition is not None and event.partition not in range(found.partitions):
         raise _bad(InvalidPartition, place, event, f"there is no partition {event.partition}")
     if event.partition is None and found.strategy not in {"crc32", "round_robin"}:

@@ -40,7 +40,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d
 def subscribe(tx: Transaction, subscription: str, topics: Sequence[str], start: str) -> list[Row]:
     """Creates a subscription, or adds topics to it.  Returns how many topics were new."""
     if not topics:
-        raise refused(InvalidArgument, "a subscription without a topic")
+        raise refused(InvalidArgument, "the subscription names no topic")
     for address in sorted(set(topics)):
         tx.lock(("topic", address))
         find_topic(tx, address)

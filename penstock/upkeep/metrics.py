@@ -46,10 +46,12 @@ METRICS: dict[str, About] = {
         "gauge", "worker", "Since the last heartbeat that reached the database", max
     ),
     "worker_restarts": About("counter", "worker", "Restarts after a failure"),
-    "worker_up": About("gauge", "worker", "1 while the worker has no unanswered failure", min),
+    "worker_up": About(
+        "gauge", "worker", "0 after a failure, until the worker runs again; else 1", min
+    ),
     "database_reconnects": About("counter", "", "Connections that were opened after the start"),
     "database_connect_failures": About("counter", "", "Attempts to connect that failed"),
-    "database_up": About("gauge", "", "1 while the database answers this program", min),
+    "database_up": About("gauge", "", "1 while this program can use the database", min),
     "lag_events": About("gauge", "subscription", "Events that wait for the subscription"),
     "lag_seconds": About("gauge", "subscription", "For how long the first of them has waited"),
     "leased_partitions": About("gauge", "subscription", "Partitions that some consumer holds"),
@@ -57,12 +59,12 @@ METRICS: dict[str, About] = {
     "rejected_commits": About(
         "counter",
         "",
-        "Commits that the fence refused, of anybody; absent behind walls",
+        "Commits that the fence refused, of all programs; only for logins that see all topics",
     ),
     "sequencer_lag_events": About("gauge", "", "Committed events that wait for their sequence"),
     "sequencer_lag_seconds": About("gauge", "", "For how long the first of them has waited"),
     "sequencer_last_pass_seconds": About(
-        "gauge", "", "Since the sequencer last found work; absent behind walls"
+        "gauge", "", "Since the sequencer last found work; only for logins that see all topics"
     ),
     "dead_letters": About(
         "gauge", "subscription", "Events that were given up and wait for somebody, up to 10,000"

@@ -92,7 +92,7 @@ class Watch:
                 before, self._problem = self._problem, self._ask(self._look)
                 self._asked_at = self._clock()
                 if before and not self._problem:
-                    logger.info("the database can be worked with again")
+                    logger.info("the database can be used again")
             return self._problem, self._stalled
         finally:
             self._lock.release()
@@ -144,7 +144,7 @@ class Watch:
             problem = f"the database cannot be worked with ({type(error).__name__})"
             if problem != self._problem:  # probes come every few seconds
                 # Anybody may read the page: addresses and logins in the error belong in the log.
-                logger.warning("the database cannot be worked with: %s", error)
+                logger.warning("the database cannot be used: %s", error)
             return problem
         return ""
 

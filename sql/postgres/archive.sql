@@ -31,7 +31,7 @@ SELECT penstock.record_copy(
 SELECT penstock.forget_copy(%(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(reason)s)
 
 -- name: begin_clean
--- Opens a run of clean; answers its token.
+-- Opens a run of clean; returns its token.
 SELECT penstock.begin_clean(%(topic)s)::text
 
 -- name: log_epochs_due

@@ -1,5 +1,5 @@
 -- name: set_retention
--- How long events of a topic are kept at least, and in how many verified copies; answers the policy's version.
+-- How long events of a topic are kept at least, and in how many verified copies; returns the policy's version.
 SELECT penstock.set_retention(
     %(topic)s, %(minimum_age_seconds)s::bigint, %(copies)s::integer, %(origin)s, %(targets)s::text[])
 

@@ -95,7 +95,7 @@ def test_what_the_database_says(log: Connection, database_url: str) -> None:
 
 
 def test_a_scrape_a_second_is_not_a_question_a_second(log: Connection, database_url: str) -> None:
-    """Guard: an answer counts for a while."""
+    """Guard: a result counts for a while."""
     now = [100.0]
     watch = Watch(database_url, ["billing"], everything=False, clock=lambda: now[0])
     publish(log, TOPIC, b"x", partition=0)

@@ -46,7 +46,7 @@ _APP = "penstock_test_app"
 
 
 class ContractDatabase(Protocol):
-    """A fresh, migrated database of one engine; what it opened is closed behind the test."""
+    """A fresh, migrated database of one engine; what it opened is closed after the test."""
 
     engine: str
     url: str

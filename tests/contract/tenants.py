@@ -36,7 +36,7 @@ _numbers = itertools.count(1)
 
 
 class Tenants(Protocol):
-    """Makes users and roles of a server, which are gone behind the test."""
+    """Makes users and roles of a server, which are gone after the test."""
 
     owner: Any
     #: A name that there is, for calls that need one.
@@ -103,7 +103,7 @@ class PostgresTenants(core.Tenants):
 class MySQLTenants:
     """Users of the server.
 
-    The five roles stay behind a test, and one that tenants have: to give them their procedures
+    The five roles stay after a test, and one that tenants have: to give them their procedures
     takes longer than most tests.
     """
 

@@ -87,7 +87,7 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ("topics: {a/b: {sela: {}}}", "topics.a/b has the unknown setting 'sela'"),
         ("topics: {orders: {}}", "topics.orders: the topic 'orders' has no namespace"),
         ("topics: {a/b: {archive: [x]}}", "names the target 'x', which is not among the targets"),
-        ("topics: {a/b: {archive: x}}", "topics.a/b.archive is no list"),
+        ("topics: {a/b: {archive: x}}", "topics.a/b.archive is not a list"),
         (
             "targets: {x: y}\ntopics: {a/b: {archive: [x, x]}}",
             "topics.a/b.archive names a target twice",
@@ -101,7 +101,7 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ("topics: {a/b: {seal: {max_age: 5 weeks}}}", "max_age is '5 weeks'. write 90s, 15m"),
         ("topics: {a/b: {seal: {max_age: -1}}}", "max_age is -1"),
         ("topics: {a/b: {owner: me}}", "topics.a/b.owner is 'me'. write team:name"),
-        ("topics: [a/b]", "topics is no table"),
+        ("topics: [a/b]", "topics is not a table"),
         ("relays: {r: {topic: a/b}}", "relays.r has no sink"),
         ("relays: {r: {topic: a/b, sink: ''}}", "relays.r.sink is ''"),
         (
@@ -116,7 +116,7 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ("namespaces: {a: {owner: team:x}}", "namespaces.a has the unknown setting 'owner'"),
         (
             "topics: {a/b: {heartbeat: {heartbeat_seconds: 3, lease_seconds: 8}}}",
-            "topics.a/b.heartbeat: heartbeat_seconds 3 with lease_seconds 8. lease_seconds is at",
+            "topics.a/b.heartbeat: heartbeat_seconds 3 does not fit lease_seconds 8. lease_seconds",
         ),
         ("topics: {a/b: {retry: {max_attempts: .nan}}}", "max_attempts cannot be nan"),
         ("subscriptions: {s: {lease: 5}}", "subscriptions.s.lease: the settings of the policy"),
@@ -125,7 +125,7 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ("topics: {a/b: {}}\ntopics: {c/d: {}}", "in line 2: the key 'topics' stands twice"),
         ("topics: {a/b: {}, a/b: {}}", "the key 'a/b' stands twice"),
         ("topics: {", "policies.yaml in line 1"),
-        ("- a", "the file is no table"),
+        ("- a", "the file is not a table"),
         ("topics: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
     ],
 )

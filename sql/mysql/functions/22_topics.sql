@@ -137,10 +137,10 @@ BEGIN
         END IF;
     END IF;
     IF CAST(own_strategy AS BINARY) <> CAST(strategy AS BINARY) THEN
-        CALL refuse('PS007', CONCAT('the topic "', LEFT(topic, 50), '" is there with the strategy "',
+        CALL refuse('PS007', CONCAT('the topic "', LEFT(topic, 50), '" exists already, with the strategy "',
                                     LEFT(own_strategy, 30), '"'));
     ELSEIF own_partitions < partitions THEN
-        CALL refuse('PS007', CONCAT('the topic "', LEFT(topic, 50), '" is there with ', own_partitions,
+        CALL refuse('PS007', CONCAT('the topic "', LEFT(topic, 50), '" exists already, with ', own_partitions,
                                     ' partitions, fewer than ', partitions));
     END IF;
     DO LAST_INSERT_ID(id_before);
@@ -245,7 +245,7 @@ BEGIN
     ) AS l;
     SET SESSION group_concat_max_len = limit_before;
     IF JSON_LENGTH(readers) <> how_many THEN
-        CALL refuse('PS019', 'the readers of the topics were not found whole');
+        CALL refuse('PS019', 'not all subscriptions of the topics were found');
     END IF;
 END;
 
@@ -267,7 +267,8 @@ BEGIN
     CALL lock_topic(topic, 'operate', own, own_partitions);
     IF partitions < own_partitions THEN
         CALL refuse('PS005',
-                    CONCAT('topic "', LEFT(topic, 60), '" has ', own_partitions, ' partitions already, never fewer'));
+                    CONCAT('topic "', LEFT(topic, 60), '" has ', own_partitions,
+                           ' partitions already, and keeps them'));
     ELSEIF partitions > own_partitions THEN
         CALL lock_readers(JSON_ARRAY(own), readers);
         CALL hold_sequencer();

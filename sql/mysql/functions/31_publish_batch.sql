@@ -188,7 +188,7 @@ BEGIN
     WHERE JSON_LENGTH(duplicates) = 0 OR JSON_EXTRACT(duplicates, CONCAT('$."', i.place - 1, '"')) IS NULL;
     SET published = ROW_COUNT();
     IF NOT COALESCE(published + JSON_LENGTH(duplicates) = all_events, FALSE) THEN
-        CALL refuse('PS019', CONCAT('of ', COALESCE(all_events, 'NULL'), ' events the batch was not written whole'));
+        CALL refuse('PS019', CONCAT('of the batch of ', COALESCE(all_events, 'NULL'), ' events, not all were written'));
     END IF;
     DO LAST_INSERT_ID(id_before);
     CALL answer_batch(published, duplicates);

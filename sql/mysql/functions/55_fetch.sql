@@ -79,7 +79,8 @@ BEGIN
       AND s.history >= (SELECT MAX(h.history) FROM histories AS h);
     IF stopped IS NOT NULL THEN
         CALL refuse('PS021',
-                    CONCAT('partition ', of_partition & 65535, ' is stopped: ', stopped, ', and the log is behind it'));
+                    CONCAT('partition ', of_partition & 65535, ' is stopped: ', stopped,
+                           ', but the log ends before it'));
     END IF;
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
     IF from_sequence < low THEN
@@ -112,7 +113,7 @@ BEGIN
     CALL find_partition(topic, `partition`, source);
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000
         OR from_sequence IS NULL OR from_sequence NOT BETWEEN 1 AND 1000000000000000000 THEN
-        CALL refuse('PS006', CONCAT('a fetch of ', COALESCE(max_events, 'NULL'), ' events from sequence ',
+        CALL refuse('PS006', CONCAT('cannot fetch ', COALESCE(max_events, 'NULL'), ' events from sequence ',
                                     COALESCE(from_sequence, 'NULL')));
     END IF;
     CALL require_readable(source, from_sequence, 0);

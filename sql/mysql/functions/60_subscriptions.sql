@@ -110,7 +110,7 @@ BEGIN
     IF since IS NULL THEN
         CALL refuse('PS006', CONCAT('a subscription cannot start at "', COALESCE(LEFT(start, 60), 'NULL'), '"'));
     ELSEIF since > UTC_TIMESTAMP(6) THEN
-        CALL refuse('PS006', CONCAT('the time ', start, ' has not come yet'));
+        CALL refuse('PS006', CONCAT('the time ', start, ' is in the future'));
     END IF;
 END;
 
@@ -141,7 +141,7 @@ BEGIN
     -- The index of what was dropped is removed too: then it is unknown when its last event was sequenced.
     IF first_wanted < low OR (first_wanted = low AND first_wanted BETWEEN 2 AND watermark AND known = 0) THEN
         CALL refuse('PS016',
-                    CONCAT('not all that was sequenced since ', since, ' is there: it begins at sequence ', low));
+                    CONCAT('events sequenced since ', since, ' were dropped: the log begins at sequence ', low));
     END IF;
     SET wanted = first_wanted - 1;
 END;
@@ -189,7 +189,7 @@ BEGIN
     CALL require_read_committed('subscribe()');
     CALL require_name(REPLACE(subscription, '/', '.'), 'subscription');
     IF COALESCE(JSON_LENGTH(topics), 0) = 0 THEN
-        CALL refuse('PS006', 'a subscription without a topic');
+        CALL refuse('PS006', 'the subscription names no topic');
     END IF;
     -- Checked before the row is locked, because it may be another tenant's.
     SELECT COUNT(s.id) INTO taken
@@ -341,7 +341,7 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     IF topics IS NOT NULL THEN
         IF COALESCE(JSON_TYPE(topics), '') <> 'ARRAY' OR JSON_LENGTH(topics) = 0 THEN
-            CALL refuse('PS006', 'the topics of a consumer are not a list of at least one');
+            CALL refuse('PS006', 'the topics of the consumer are not a list of at least one topic');
         END IF;
         OPEN given;
         topic: LOOP

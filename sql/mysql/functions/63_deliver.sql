@@ -47,7 +47,7 @@ BEGIN
             -- A reader that waited for the log to reach its position would never see the events that the log
             -- then holds instead.
             CALL refuse('PS021', CONCAT('sequence ', from_sequence - 1, ' of partition ', source & 65535,
-                                        ' was read, and the log ends at ', watermark));
+                                        ' was read, but the log ends at ', watermark));
         ELSEIF watermark >= from_sequence THEN
             SET wanted_here = LEAST(wanted, GREATEST(COALESCE(max_each, wanted), 1), watermark - from_sequence + 1);
             CALL read_log(source, from_sequence, wanted_here, TRUE, found);
@@ -140,7 +140,7 @@ BEGIN
     FROM consumers AS c WHERE c.subscription_id = owner_id AND c.id = consumer;
     IF NOT all_held OR NOT COALESCE(left_seconds > 0, FALSE) THEN
         INSERT INTO rejected_commits () VALUES ();
-        CALL refuse('PS010', CONCAT('consumer "', COALESCE(consumer, ''), '" no longer holds what it works on'));
+        CALL refuse('PS010', CONCAT('consumer "', COALESCE(consumer, ''), '" no longer holds these leases'));
     END IF;
     CALL limit_transaction(left_seconds);
 END;
@@ -177,10 +177,10 @@ BEGIN
         SET stands_at = current_position(owner_id, part_id);
         IF wanted IS NULL OR wanted <= stands_at THEN
             CALL refuse('PS011', CONCAT('position ', COALESCE(wanted, 'NULL'), ' of partition ', part_id & 65535,
-                                        ' is not ahead of ', stands_at));
+                                        ' is not after ', stands_at));
         ELSEIF read_after <> stands_at THEN
             CALL refuse('PS011', CONCAT('partition ', part_id & 65535, ' stands at ', stands_at,
-                                        ', and the events were read behind ', read_after));
+                                        ', but the events were read after ', read_after));
         END IF;
         SET watermark = high_watermark(part_id);
         IF wanted > watermark THEN
@@ -206,7 +206,7 @@ BEGIN
     ELSEIF places <> (
             SELECT COUNT(DISTINCT p.id) FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS p) THEN
         -- It would be chance which of two positions came last, and a position could move back.
-        CALL refuse('PS006', 'a commit names a partition twice, or none');
+        CALL refuse('PS006', 'a commit names a partition twice, or a NULL');
     END IF;
     CALL hold_leases(owner_id, consumer, partition_ids, lease_epochs);
     CALL check_positions(owner_id, partition_ids, positions, after);

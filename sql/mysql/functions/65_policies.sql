@@ -54,7 +54,7 @@ BEGIN
     WHERE b.place = 1;
     SET SESSION group_concat_max_len = limit_before;
     IF NOT COALESCE(JSON_LENGTH(found) = how_many, FALSE) THEN
-        CALL refuse('PS019', 'the policies in force were not found whole');
+        CALL refuse('PS019', 'not all policies in force were found');
     END IF;
 END;
 
@@ -146,7 +146,7 @@ NO SQL
 BEGIN
     IF NOT COALESCE(CAST(of_scope AS BINARY) IN ('global', 'namespace', 'topic', 'subscription'), FALSE) THEN
         CALL refuse('PS006',
-                    CONCAT('a policy for a "', COALESCE(LEFT(of_scope, 60), ''), '", not for global or a name'));
+                    CONCAT('a policy cannot be for a "', COALESCE(LEFT(of_scope, 60), ''), '" of this name'));
     END IF;
 END;
 
@@ -213,7 +213,7 @@ BEGIN
         WHEN 'global' THEN
             SET may_all = passes_walls('operate', roles_of_caller());
             IF NOT may_all THEN
-                CALL refuse('PS006', 'a policy for everything is set by who may operate all namespaces');
+                CALL refuse('PS006', 'only a login that may operate all namespaces sets the global policy');
             END IF;
             CALL lock_names('set_policy()', TRUE);
             SET scope_id = 0;
@@ -276,7 +276,7 @@ NO SQL
 BEGIN
     IF NOT COALESCE(CAST(origin AS BINARY) IN ('file', 'hand'), FALSE) THEN
         CALL refuse('PS006',
-                    CONCAT('a policy that comes from a "', COALESCE(LEFT(origin, 60), ''), '", not file or hand'));
+                    CONCAT('origin cannot be "', COALESCE(LEFT(origin, 60), ''), '": use file or hand'));
     END IF;
 END;
 
@@ -290,7 +290,8 @@ BEGIN
     SET low_value = JSON_EXTRACT(given, CONCAT('$.', low)), high_value = JSON_EXTRACT(given, CONCAT('$.', high));
     IF (low_value IS NULL) <> (high_value IS NULL) OR high_value + 0e0 < times * (low_value + 0e0) THEN
         CALL refuse('PS006',
-                    CONCAT(low, ' ', COALESCE(low_value, 'unset'), ' with ', high, ' ', COALESCE(high_value, 'unset')));
+                    CONCAT(low, ' ', COALESCE(low_value, 'unset'), ' does not fit ', high, ' ',
+                           COALESCE(high_value, 'unset')));
     END IF;
 END;
 
@@ -303,7 +304,7 @@ BEGIN
     DECLARE wrong, value LONGTEXT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     IF NOT COALESCE(JSON_VALID(given), FALSE) OR JSON_TYPE(given) <> 'OBJECT' THEN
-        CALL refuse('PS006', 'the settings of a policy are no JSON object');
+        CALL refuse('PS006', 'the settings of a policy are not a JSON object');
     END IF;
     SELECT MIN(g.name) INTO wrong
     FROM JSON_TABLE(JSON_KEYS(given), '$[*]' COLUMNS (name LONGTEXT PATH '$')) AS g

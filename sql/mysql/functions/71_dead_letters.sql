@@ -64,7 +64,7 @@ BEGIN
     SET stands_at = current_position(owner_id, partition_id);
     IF sequence IS NULL OR sequence <> stands_at + 1 THEN
         CALL refuse('PS011', CONCAT('sequence ', COALESCE(sequence, 'NULL'), ' of partition ', partition_id & 65535,
-                                    ' is not the one behind the position ', stands_at));
+                                    ' is not the next one after the position ', stands_at));
     END IF;
     SELECT MAX(h.history) INTO present FROM histories AS h;
     SELECT MAX(a.attempts), MAX(a.reason) INTO counted, known
@@ -119,7 +119,7 @@ BEGIN
     WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present AND d.sequence IN (
         SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s);
     IF copied <> JSON_LENGTH(sequences) THEN
-        CALL refuse('PS016', CONCAT('of the sequences ', lowest, ' to ', highest, ' the log does not hold all'));
+        CALL refuse('PS016', CONCAT('the log does not hold all of the sequences ', lowest, ' to ', highest));
     END IF;
     IF is_parked THEN
         SELECT COUNT(*) INTO copied
@@ -194,7 +194,7 @@ BEGIN
     FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s
     WHERE s.sequence > after AND s.sequence <= position;
     IF after IS NULL OR places = 0 OR good <> places THEN
-        CALL refuse('PS006', 'events are parked by the commit that passes them, each once');
+        CALL refuse('PS006', 'a commit parks only events that it passes, each once');
     END IF;
     CALL move_positions(subscription, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch), JSON_ARRAY(position),
                         JSON_ARRAY(after));

@@ -45,7 +45,7 @@ BEGIN
       AND e.sequence BETWEEN first_sequence AND last_sequence;
     SET SESSION group_concat_max_len = limit_before;
     IF LENGTH(digests) <> 32 * event_count THEN
-        CALL refuse('PS019', 'the checksum was not computed whole');
+        CALL refuse('PS019', 'the checksum was not computed over all events');
     END IF;
     SET checksum = SHA2(digests, 256);
 END;
@@ -81,7 +81,7 @@ BEGIN
     CALL begin_call('seal()');
     CALL find_partition_for(topic, `partition`, 'operate', source_id);
     IF NOT COALESCE(max_events BETWEEN 1 AND 1000000, FALSE) THEN
-        CALL refuse('PS006', CONCAT('log epochs of ', COALESCE(max_events, 'NULL'), ' events: use 1 to 1,000,000'));
+        CALL refuse('PS006', CONCAT('max_events cannot be ', COALESCE(max_events, 'NULL'), ': use 1 to 1,000,000'));
     END IF;
     SET locked_id = (SELECT p.id FROM partitions AS p WHERE p.id = source_id FOR UPDATE);
     SELECT COALESCE(MAX(e.log_epoch), 0), COALESCE(MAX(e.last_sequence), 0) + 1 INTO previous, start
@@ -215,7 +215,7 @@ BEGIN
 END;
 
 -- name: low_sequences
--- Each partition of a topic and the first sequence that the database answers. Raises PS002.
+-- Each partition of a topic and the first sequence that the database still holds. Raises PS002.
 CREATE PROCEDURE low_sequences(topic LONGTEXT)
 READS SQL DATA
 BEGIN

@@ -38,7 +38,7 @@ BEGIN
 END;
 
 -- name: begin_clean
--- Opens a run of clean and answers its token: what is read back under it may be dropped under it, once, by the same
+-- Opens a run of clean and returns its token: what is read back under it may be dropped under it, once, by the same
 -- login, within six hours. Forgets runs that began more than a week ago; what they dropped stays recorded. Raises
 -- PS002.
 CREATE PROCEDURE begin_clean(topic LONGTEXT)
@@ -71,7 +71,7 @@ BEGIN
 END;
 
 -- name: find_due
--- Fills the table due_log_epochs of the session: what log_epochs_due answers.
+-- Fills the table due_log_epochs of the session: what log_epochs_due returns.
 CREATE PROCEDURE find_due(source_id BIGINT, max_epochs INT)
 BEGIN
     DECLARE part_id, lowest, minimum_age BIGINT;
@@ -133,7 +133,7 @@ BEGIN
     CALL find_topic_for(topic, 'operate', source_id);
     IF NOT COALESCE(max_epochs BETWEEN 1 AND 1000, FALSE) THEN
         CALL refuse('PS006',
-                    CONCAT('a run of clean over ', COALESCE(max_epochs, 'NULL'), ' log epochs: use 1 to 1,000'));
+                    CONCAT('max_epochs cannot be ', COALESCE(max_epochs, 'NULL'), ': use 1 to 1,000'));
     END IF;
     CALL find_due(source_id, max_epochs);
     SET SESSION group_concat_max_len = 4294967295;
@@ -167,7 +167,7 @@ BEGIN
     IF begun IS NULL THEN
         CALL refuse(
             'PS017',
-            'no run of clean that this login has begun on the topic is open under this token: use penstock clean');
+            'this login has no run of clean open on the topic under this token: use penstock clean');
     END IF;
 END;
 
@@ -215,7 +215,7 @@ END;
 
 -- name: clean_partition
 -- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each
--- drop is recorded. Answers what holds the first epoch that stays. token, begun and damaged are the run's.
+-- drop is recorded. Returns what holds the first epoch that stays. token, begun and damaged are the run's.
 CREATE PROCEDURE clean_partition(part_id BIGINT, token CHAR(36), begun DATETIME(6), damaged INT, OUT hold TEXT)
 BEGIN
     DECLARE locked_id, first, last, lowest, minimum_age BIGINT;

@@ -81,7 +81,7 @@ BEGIN
     IF missing IS NOT NULL THEN
         CALL refuse('PS006', CONCAT('there is no role "', missing, '"'));
     ELSEIF strong IS NOT NULL THEN
-        CALL refuse('PS006', CONCAT('the role "', strong, '" can log in, or is more than a role'));
+        CALL refuse('PS006', CONCAT('the role "', strong, '" can log in, or has more rights than a role of Penstock'));
     END IF;
     REPLACE INTO installed_roles (kind, name, installed_by)
     SELECT k.kind, CONCAT(DATABASE(), '_', k.kind), USER()

@@ -164,7 +164,7 @@ $$;
 -- name: set_retention
 -- States how long events of a topic are kept and in how many verified copies they must exist before they go, and on
 -- which archive targets copies count: NULL leaves the targets as they are, and where none is named nothing goes. origin
--- says whether a 'file' or a 'hand' sets it. Answers the policy's version.
+-- says whether a 'file' or a 'hand' sets it. Returns the policy's version.
 CREATE OR REPLACE FUNCTION set_retention(
     topic text, minimum_age_seconds bigint, copies integer DEFAULT 1, origin text DEFAULT 'hand',
     targets text[] DEFAULT NULL
@@ -176,11 +176,11 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 1 THEN
-        PERFORM refuse('PS006', format('retention of %s seconds and %s copies', minimum_age_seconds, copies),
+        PERFORM refuse('PS006', format('retention cannot be %s seconds and %s copies', minimum_age_seconds, copies),
                        'The age is 0 or more seconds, the copies are 1 or more.');
     ELSIF EXISTS (SELECT FROM unnest(targets) AS t (name) WHERE t.name !~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$')
             OR array_position(targets, NULL) IS NOT NULL THEN
-        PERFORM refuse('PS006', 'a retention policy with a target whose name is not allowed',
+        PERFORM refuse('PS006', 'a target of the retention policy has a name that is not allowed',
                        'Use up to 63 letters, digits, dots, dashes and underscores.');
     END IF;
     PERFORM require_origin(origin);

@@ -129,12 +129,12 @@ BEGIN
         SELECT t.* INTO STRICT own FROM topics AS t WHERE t.address = ensure_topic.topic;
     END IF;
     IF own.strategy <> ensure_topic.strategy THEN
-        PERFORM refuse('PS007', format('the topic "%s" is there with the strategy "%s"',
+        PERFORM refuse('PS007', format('the topic "%s" exists already, with the strategy "%s"',
                                        left(topic, 200), own.strategy),
-                       'Ask for that one, or choose another name.');
+                       'Ask for that strategy, or choose another name.');
     ELSIF own.partitions < ensure_topic.partitions THEN
-        PERFORM refuse('PS007', format('the topic "%s" is there with %s partitions, fewer than %s', left(topic, 200),
-                                       own.partitions, ensure_topic.partitions),
+        PERFORM refuse('PS007', format('the topic "%s" exists already, with %s partitions, fewer than %s',
+                                       left(topic, 200), own.partitions, ensure_topic.partitions),
                        'Ask for fewer, or give it more: penstock topic resize.');
     END IF;
     RETURN own.id;
@@ -256,7 +256,7 @@ BEGIN
     own := lock_topic(topic, 'operate');
     IF resize_topic.partitions < own.partitions THEN
         PERFORM refuse('PS005', format('topic "%s" has %s partitions already', left(topic, 200), own.partitions),
-                       'Partitions are only ever added: their events would have no place.');
+                       'Partitions are only added: the events of a removed one would have no place.');
     ELSIF resize_topic.partitions = own.partitions THEN
         RETURN own.partitions;
     END IF;
@@ -286,7 +286,7 @@ BEGIN
     IF readers <> '{}' AND with_subscriptions IS NOT TRUE THEN
         PERFORM refuse('PS020', format('subscription "%s" reads the topic', (
                            SELECT min(s.name) FROM subscriptions AS s WHERE s.id = ANY (readers))),
-                       'Unsubscribe first, or delete the topic with_subscriptions => true: they read on without it.');
+                       'Unsubscribe first, or pass with_subscriptions => true: they go on without the topic.');
     END IF;
     PERFORM FROM subscriptions AS s WHERE s.id = ANY (readers) ORDER BY s.id FOR NO KEY UPDATE;
     PERFORM FROM leases AS l

@@ -109,7 +109,7 @@ BEGIN
     LIMIT 1;
     -- A stop that was reported while a history began belongs to the history before.
     IF found_row.seen IS NOT NULL AND found_row.history >= current_history() THEN
-        PERFORM refuse('PS021', format('partition %s is stopped: %s has seen sequence %s, and the log is behind it',
+        PERFORM refuse('PS021', format('partition %s is stopped: %s has seen sequence %s, but the log ends before it',
                                        partition_id & 65535, found_row.source, found_row.seen),
                        'A restore lost commits. Open the next history: penstock restore reconcile.');
     ELSIF from_sequence < found_row.low THEN
@@ -137,7 +137,7 @@ DECLARE
 BEGIN
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000
         OR from_sequence IS NULL OR from_sequence NOT BETWEEN 1 AND 1000000000000000000 THEN
-        PERFORM refuse('PS006', format('a fetch of %s events from sequence %s', max_events, from_sequence),
+        PERFORM refuse('PS006', format('cannot fetch %s events from sequence %s', max_events, from_sequence),
                        'Sequences start at 1; fetch 1 to 100,000 events at a time.');
     END IF;
     PERFORM require_readable(source, from_sequence, 0);

@@ -82,8 +82,8 @@ BEGIN
             'PS006', format('a subscription cannot start at "%s"', left(start, 100)),
             'Use "earliest", "latest", a sequence from 1 on, or a time with its zone: 2026-01-31T09:30:00+01:00.');
     ELSIF found_time > clock_timestamp() THEN
-        PERFORM refuse('PS006', format('the time %s has not come yet', start),
-                       'Use "latest" for what comes from now on.');
+        PERFORM refuse('PS006', format('the time %s is in the future', start),
+                       'Use "latest" for what is published from now on.');
     END IF;
     RETURN found_time;
 END
@@ -110,7 +110,7 @@ BEGIN
     -- The index of what was dropped is removed too: then it is unknown when its last event was sequenced.
     IF wanted < low_sequence OR (wanted = low_sequence AND wanted BETWEEN 2 AND watermark
                                  AND sequenced_at_of(partition_id, wanted - 1) IS NULL) THEN
-        PERFORM refuse('PS016', format('not all that was sequenced since %s is there: it begins at sequence %s', since,
+        PERFORM refuse('PS016', format('events sequenced since %s were dropped: the log begins at sequence %s', since,
                                        low_sequence),
                        'Read it from the archive, or start at "earliest".');
     END IF;
@@ -133,7 +133,7 @@ BEGIN
     PERFORM require_read_committed('subscribe()');
     PERFORM require_name(replace(subscription, '/', '.'), 'subscription');
     IF COALESCE(cardinality(subscribe.topics), 0) = 0 THEN
-        PERFORM refuse('PS006', 'a subscription without a topic', 'Name at least one topic.');
+        PERFORM refuse('PS006', 'the subscription names no topic', 'Name at least one topic.');
     END IF;
     -- Locked before the subscription, as in every call that locks both.
     PERFORM lock_topic(t.address, 'consume')
@@ -261,8 +261,8 @@ BEGIN
     IF topics IS NULL THEN
         RETURN NULL;
     ELSIF cardinality(topics) = 0 THEN
-        PERFORM refuse('PS006', 'a consumer with an empty list of topics',
-                       'Name at least one, or pass no list for all of them.');
+        PERFORM refuse('PS006', 'the list of topics of the consumer is empty',
+                       'Name at least one topic, or pass no list for all of them.');
     END IF;
     FOREACH address IN ARRAY topics LOOP
         PERFORM require_address(address);

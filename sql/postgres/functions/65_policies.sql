@@ -97,8 +97,8 @@ $$;
 CREATE OR REPLACE FUNCTION refuse_scope(scope text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM refuse('PS006', format('a policy for a "%s"', left(scope, 200)),
-                   'It is for global, a namespace, a topic or a subscription.');
+    PERFORM refuse('PS006', format('a policy cannot be for a "%s"', left(scope, 200)),
+                   'Its scope is global, namespace, topic or subscription.');
 END
 $$;
 
@@ -125,7 +125,7 @@ BEGIN
         found_id := (require_namespace(name, 'operate')).id;
     ELSIF scope = 'global' THEN
         IF NOT passes_walls('operate') THEN
-            PERFORM refuse('PS006', 'a policy for everything is set by who may operate all namespaces',
+            PERFORM refuse('PS006', 'only a login that may operate all namespaces sets the global policy',
                            'Set one for a namespace, a topic or a subscription of yours.');
         END IF;
         PERFORM lock_names('set_policy()', true);
@@ -189,7 +189,7 @@ CREATE OR REPLACE FUNCTION require_origin(origin text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF origin IS NULL OR origin NOT IN ('file', 'hand') THEN
-        PERFORM refuse('PS006', format('a policy that comes from a "%s"', left(origin, 200)), 'Say file or hand.');
+        PERFORM refuse('PS006', format('origin cannot be "%s"', left(origin, 200)), 'Use file or hand.');
     END IF;
 END
 $$;
@@ -203,7 +203,7 @@ DECLARE
     wrong record;
 BEGIN
     IF jsonb_typeof(settings) IS DISTINCT FROM 'object' THEN
-        PERFORM refuse('PS006', 'the settings of a policy are no JSON object', 'Give {"setting": value}.');
+        PERFORM refuse('PS006', 'the settings of a policy are not a JSON object', 'Give {"setting": value}.');
     END IF;
     SELECT g.key, g.value, k.setting, k.lowest, k.highest, k.words INTO wrong
     FROM jsonb_each(settings) AS g
@@ -226,16 +226,16 @@ BEGIN
     END IF;
     IF (settings ? 'heartbeat_seconds') <> (settings ? 'lease_seconds')
        OR (settings ->> 'lease_seconds')::float8 < 3 * (settings ->> 'heartbeat_seconds')::float8 THEN
-        PERFORM refuse('PS006', format('heartbeat_seconds %s with lease_seconds %s',
+        PERFORM refuse('PS006', format('heartbeat_seconds %s does not fit lease_seconds %s',
                                        COALESCE(settings ->> 'heartbeat_seconds', 'unset'),
                                        COALESCE(settings ->> 'lease_seconds', 'unset')),
-                       'Give both: a lease lasts at least three heartbeats.');
+                       'Give both; a lease lasts at least three heartbeats.');
     ELSIF (settings ? 'first_backoff_seconds') <> (settings ? 'longest_backoff_seconds')
           OR (settings ->> 'longest_backoff_seconds')::float8 < (settings ->> 'first_backoff_seconds')::float8 THEN
-        PERFORM refuse('PS006', format('first_backoff_seconds %s with longest_backoff_seconds %s',
+        PERFORM refuse('PS006', format('first_backoff_seconds %s does not fit longest_backoff_seconds %s',
                                        COALESCE(settings ->> 'first_backoff_seconds', 'unset'),
                                        COALESCE(settings ->> 'longest_backoff_seconds', 'unset')),
-                       'Give both, the longest not below the first.');
+                       'Give both; the longest is not below the first.');
     END IF;
 END
 $$;

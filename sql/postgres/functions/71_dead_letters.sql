@@ -55,9 +55,9 @@ BEGIN
     PERFORM hold_leases(owner, consumer, ARRAY[begin_attempt.partition_id], ARRAY[begin_attempt.lease_epoch]);
     stands_at := current_position(owner.id, begin_attempt.partition_id);
     IF begin_attempt.sequence IS DISTINCT FROM stands_at + 1 THEN
-        PERFORM refuse('PS011', format('sequence %s of partition %s is not the one behind the position %s',
+        PERFORM refuse('PS011', format('sequence %s of partition %s is not the next one after the position %s',
                                        begin_attempt.sequence, partition_id & 65535, stands_at),
-                       'Commit what is done before it; if it is done itself, read again.');
+                       'Commit the events before it first. If it is committed already, read again.');
     END IF;
     INSERT INTO attempts AS a (subscription_id, partition_id, sequence, history, attempts, reason)
     VALUES (owner.id, begin_attempt.partition_id, begin_attempt.sequence, current_history(),
@@ -107,8 +107,8 @@ BEGIN
         parked = d.parked OR EXCLUDED.parked, redriven_at = EXCLUDED.redriven_at, attempts_before = d.attempts;
     GET DIAGNOSTICS stored = ROW_COUNT;
     IF stored <> cardinality(sequences) THEN
-        PERFORM refuse('PS016', format('of the sequences %s to %s the log does not hold all', lowest, highest),
-                       'Nothing was given up, and nothing is skipped: seek to what is left.');
+        PERFORM refuse('PS016', format('the log does not hold all of the sequences %s to %s', lowest, highest),
+                       'Nothing was given up or skipped: seek to what is left.');
     END IF;
     IF store_letters.parked THEN
         SELECT count(*) INTO stored
@@ -185,8 +185,8 @@ BEGIN
         GROUP BY s.sequence
         HAVING count(*) > 1 OR NOT COALESCE(s.sequence > after AND s.sequence <= commit_parking.position, false))
     THEN
-        PERFORM refuse('PS006', 'events are parked by the commit that passes them, each once',
-                       'Pass the position they were read behind, and sequences between it and the new one.');
+        PERFORM refuse('PS006', 'a commit parks only events that it passes, each once',
+                       'Pass the position that they were read after, and sequences between it and the new position.');
     END IF;
     PERFORM "commit"(subscription, consumer, ARRAY[commit_parking.partition_id], ARRAY[commit_parking.lease_epoch],
                      ARRAY[commit_parking.position], ARRAY[after]);

@@ -50,7 +50,7 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
-        PERFORM refuse('PS006', format('log epochs of %s events', max_events), 'Use 1 to 1,000,000.');
+        PERFORM refuse('PS006', format('max_events cannot be %s', max_events), 'Use 1 to 1,000,000.');
     END IF;
     PERFORM FROM partitions AS p WHERE p.id = source_id FOR NO KEY UPDATE;
     SELECT * INTO previous FROM log_epochs AS e WHERE e.partition_id = source_id ORDER BY e.log_epoch DESC LIMIT 1;

@@ -34,7 +34,7 @@ END
 $$;
 
 -- name: begin_clean
--- Opens a run of clean and answers its token: what is read back under it may be dropped under it, once, by the same
+-- Opens a run of clean and returns its token: what is read back under it may be dropped under it, once, by the same
 -- login, within six hours. Forgets runs that began more than a week ago; what they dropped stays recorded.
 CREATE OR REPLACE FUNCTION begin_clean(topic text) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -71,7 +71,7 @@ DECLARE
     found_epochs integer := 0;
 BEGIN
     IF max_epochs IS NULL OR max_epochs NOT BETWEEN 1 AND 1000 THEN
-        PERFORM refuse('PS006', format('a run of clean over %s log epochs', max_epochs), 'Use 1 to 1,000.');
+        PERFORM refuse('PS006', format('max_epochs cannot be %s', max_epochs), 'Use 1 to 1,000.');
     END IF;
     SELECT r.* INTO policy FROM retention_policies AS r WHERE r.topic_id = source_id;
     FOR epoch IN
@@ -116,7 +116,7 @@ BEGIN
     SELECT r.* INTO found_row FROM clean_runs AS r WHERE r.run = token FOR UPDATE;
     IF found_row.topic_id IS DISTINCT FROM source_id OR found_row.begun_by IS DISTINCT FROM session_user
             OR found_row.ended_at IS NOT NULL OR found_row.begun_at < clock_timestamp() - interval '6 hours' THEN
-        PERFORM refuse('PS017', 'no run of clean that this login has begun on the topic is open under this token',
+        PERFORM refuse('PS017', 'this login has no run of clean open on the topic under this token',
                        'penstock clean begins one, reads the copies back and drops; in SQL: begin_clean, '
                        'log_epochs_due, record_reading, clean.');
     END IF;
@@ -163,7 +163,7 @@ $$;
 
 -- name: clean_partition
 -- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each
--- drop is recorded. Answers what holds the first epoch that stays. Storage goes later, by the slice: keep_events,
+-- drop is recorded. Returns what holds the first epoch that stays. Storage goes later, by the slice: keep_events,
 -- droppable_slices and merge_chunks.
 CREATE OR REPLACE FUNCTION clean_partition(source_id bigint, run clean_runs) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$

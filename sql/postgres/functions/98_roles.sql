@@ -100,7 +100,8 @@ BEGIN
             PERFORM refuse('PS006', format('there is no role "%s"', wanted.name),
                            format('As a login that may create roles: CREATE ROLE %I NOLOGIN', wanted.name));
         ELSIF wanted.strong THEN
-            PERFORM refuse('PS006', format('the role "%s" can log in, or is more than a role', wanted.name),
+            PERFORM refuse('PS006', format('the role "%s" can log in, or has more rights than a role of Penstock',
+                                           wanted.name),
                            'It is not Penstock''s own: take LOGIN, SUPERUSER, CREATEROLE and BYPASSRLS from it first.');
         END IF;
         PERFORM grant_functions(wanted.kind);

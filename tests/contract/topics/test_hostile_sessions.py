@@ -63,7 +63,7 @@ def tenants(mysql_db: MySQLDatabase) -> Iterator[Tenants]:
 
 
 def _widest(tenants: Tenants) -> None:
-    """One of ours that is as wide as can be, and whose id is behind that of one of theirs."""
+    """One of ours that is as wide as can be, and whose id is after that of one of theirs."""
     penstock.create_topic(tenants.owner, BEFORE, 4)
     penstock.create_topic(tenants.owner, WIDE, 65536)
 
@@ -251,7 +251,7 @@ def test_every_event_of_a_batch_is_written_or_named(
     mysql_db.without_guard(*lost)
     with (
         as_login(tenants, tenant(tenants, "ours")) as own,
-        pytest.raises(Exception, match="not written whole"),
+        pytest.raises(Exception, match="not all were written"),
     ):
         penstock.publish_batch(own, events)
     assert _seen(mysql_db) == set()
@@ -425,7 +425,7 @@ def test_no_login_keeps_clean_from_beginning(tenants: Tenants, mysql_db: MySQLDa
 
 
 def _redrive(tenants: Tenants, own: Any, topic: str, subscription: str, events: int) -> Lease:
-    """Redriven letters of a subscription; answers the lease of their partition."""
+    """Redriven letters of a subscription.  Returns the lease of their partition."""
     penstock.create_topic(tenants.owner, topic, 1)
     stream.subscribe(tenants.owner, subscription, [topic])
     for number in range(events):

@@ -53,7 +53,7 @@ def _gap(connection: Connection, size: int = 5) -> None:
 
 
 def _put_early(connection: Connection, count: int) -> list[str]:
-    """Publishes until the counter is past all that there was; answers what was committed."""
+    """Publishes until the counter is past all that there was.  Returns what was committed."""
     done = []
     for number in range(count):
         with contextlib.suppress(psycopg.errors.UniqueViolation):

@@ -208,7 +208,7 @@ def test_a_restore_within_a_repair(
 ) -> None:
     """Guards: open_era goes on with the repair that was cut off, and repair_events with its era.
 
-    1 and 2 passes leave the repair half done, 4 end it, 9 find nothing behind it.
+    1 and 2 passes leave the repair half done, 4 end it, 9 find nothing after it.
     """
     before = _again(connection, database_url, by, passes, 3)
     found = _worked_off(connection, 3)

@@ -204,7 +204,7 @@ def _closed_gate(connection: Connection) -> Iterator[None]:
 
 
 def _overtaken(connection: Connection, url: str) -> BaseException | None:
-    """A sequencer is stopped behind reading the tick, another one passes, the first goes on."""
+    """A sequencer is stopped after reading the tick, another one passes, the first goes on."""
     for number in range(5):
         put(connection, str(number))
     with (
