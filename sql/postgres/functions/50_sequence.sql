@@ -109,14 +109,6 @@ LANGUAGE sql STABLE ROWS 1000 AS $$
     LIMIT near_events.max_events
 $$;
 
--- name: newest_chunk
--- No chunk of the index of the log has a higher number. The counter alone would not tell if it was set back a moment
--- ago; then sequences would be given twice.
-CREATE OR REPLACE FUNCTION newest_chunk() RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT GREATEST(s.last_value, (SELECT t.chunk_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1)) FROM chunks_id AS s
-$$;
-
 -- name: append_chunks
 -- One pass: numbers, per partition, the next events of a tick (at most max_events, in id order) and the delayed
 -- events that are due (in order of due time and id, at least a quarter of a pass). It appends them to the index of
