@@ -12,6 +12,14 @@ LANGUAGE sql STABLE AS $$
     SELECT e.* FROM eras AS e ORDER BY e.era DESC LIMIT 1
 $$;
 
+-- name: newest_chunk
+-- No chunk of the index of the log has a higher number. The counter alone would not tell if it was set back a moment
+-- ago; then sequences would be given twice.
+CREATE OR REPLACE FUNCTION newest_chunk() RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT GREATEST(s.last_value, (SELECT t.chunk_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1)) FROM chunks_id AS s
+$$;
+
 -- name: is_placed
 -- Whether an event is in its place: in the index of the log, or among the delayed events.
 CREATE OR REPLACE FUNCTION is_placed(partition_id bigint, id bigint, due_at timestamptz) RETURNS boolean

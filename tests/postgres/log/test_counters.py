@@ -162,16 +162,19 @@ _EXPECTED = [*(f"old {number}" for number in range(31)), *(f"new {number}" for n
 def test_sequences_are_given_once_though_the_index_begins_anew(
     connection: Connection, database_url: str
 ) -> None:
-    """Guard: is_other_era compares the counter of chunks with that of the last pass."""
+    """Guards: is_other_era compares the counter of chunks with that of the last pass, and
+    newest_chunk looks up to there.
+    """
     assert _after_a_merge(connection, database_url) == _EXPECTED
     assert log.gaps(connection, TOPIC) == []
 
 
 def test_without_it_sequences_are_given_twice(connection: Connection, database_url: str) -> None:
-    """Mutant: nobody compares."""
+    """Mutant: nobody remembers what the last pass knew."""
     without_guard(
         connection, "is_other_era", "c.last_value < (is_other_era.tick).chunk_id", "false"
     )
+    without_guard(connection, "newest_chunk", "(SELECT t.chunk_id FROM", "(SELECT 0 FROM")
     try:
         found = _after_a_merge(connection, database_url)
     except psycopg.errors.UniqueViolation:
