@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.database.postgres import pid_file
 from penstock.errors import DatabaseUnavailable, NoDiskSpace, PenstockError, PortTaken
 from resources.folder_server import HOST as HOST, START_SECONDS, FolderServer
 from resources.system_user import as_server_user, give_to_server_user
@@ -139,8 +140,7 @@ class EmbeddedPostgres(FolderServer):
         """
         import psycopg
 
-        found = self._state()
-        if found is None or not _alive(found[0]):
+        if self._state() is None:
             return False
         try:
             with self._connect() as connection:
@@ -150,14 +150,7 @@ class EmbeddedPostgres(FolderServer):
         return row is not None and Path(row[0]).resolve() == self.data_directory.resolve()
 
     def _state(self) -> tuple[int, int] | None:
-        """Process id and port from the file that the server keeps while it runs."""
-        try:
-            lines = (self.data_directory / "postmaster.pid").read_text().splitlines()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if len(lines) < 4 or not lines[0].strip().lstrip("-").isdigit():  # noqa: PLR2004
-            return None
-        return abs(int(lines[0])), int(lines[3])
+        return pid_file.running(self.data_directory)
 
     def _prepare(self) -> None:
         """Create the cluster under another name, so that an unfinished one is never used."""
@@ -264,16 +257,6 @@ class EmbeddedPostgres(FolderServer):
             capture_output=True, text=True, check=False, env=environment, cwd="/",
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

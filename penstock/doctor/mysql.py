@@ -10,7 +10,7 @@ from typing import Any
 from penstock import database
 from penstock.database import call
 from penstock.database.mysql.connection import is_mariadb
-from penstock.doctor.findings import Finding, Limits, behind, duration, error, warning
+from penstock.doctor.findings import Finding, Limits, behind, duration, error, more, warning
 from penstock.doctor.letters import examine_letters
 from penstock.doctor.mysql_settings import Client, examine_settings
 from penstock.doctor.restores import examine_restores
@@ -101,10 +101,6 @@ def _hidden(patient: _Patient) -> Finding:
     )
 
 
-def _others(others: int) -> str:
-    return f" ({others} more like it)" if others else ""
-
-
 _HELD = "the server keeps every version of a row since then, and scans get slower"
 
 
@@ -113,7 +109,7 @@ def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
         "snapshot",
         f"session {holder.name} of {holder.login} in {holder.database or 'no database'} (from "
         f"{holder.host}; {holder.doing}) has held its transaction for "
-        f"{duration(holder.age_seconds)}{_others(others)}: {_HELD}",
+        f"{duration(holder.age_seconds)}{more(others)}: {_HELD}",
         patient.client.run(f"KILL {holder.name}"),
     )
 
@@ -128,7 +124,7 @@ def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
     return warning(
         "prepared_transaction",
         f"a transaction was prepared {duration(holder.age_seconds)} ago and neither committed nor "
-        f"rolled back{_others(others)}: {_HELD}, and its events are not there",
+        f"rolled back{more(others)}: {_HELD}, and its events are not there",
         patient.client.run(f"XA ROLLBACK {_xid(known[0])}" if known else "XA RECOVER CONVERT XID"),
     )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from penstock.doctor.findings import Finding, Severity, shell
+from penstock.doctor.findings import Finding, Rule, Severity, shell
 
 #: A batch of events travels as one statement, in base64.
 SMALLEST_PACKET = 8 * 1024 * 1024
@@ -30,17 +30,6 @@ class Client:
             command = self.run(f"SET GLOBAL {name} = {value}")
             return f"{command}  # and write {name} = {value} into the server's file"
         return self.run(f"SET PERSIST {name} = {value}")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """When a variable is wrong, what follows from that, and a value that is right."""
-
-    check: str
-    severity: Severity
-    is_wrong: Callable[[str], bool]
-    consequence: str
-    right: str
 
 
 def _is_off(value: str) -> bool:

@@ -11,7 +11,16 @@ from penstock import database
 from penstock.database import call, config
 from penstock.database.dialect import CONNECT_TIMEOUT_SECONDS
 from penstock.database.postgres.connection import libpq_url
-from penstock.doctor.findings import Finding, Limits, behind, duration, error, shell, warning
+from penstock.doctor.findings import (
+    Finding,
+    Limits,
+    behind,
+    duration,
+    error,
+    more,
+    shell,
+    warning,
+)
 from penstock.doctor.letters import examine_letters
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
 from penstock.doctor.restores import examine_restores
@@ -169,17 +178,13 @@ class _Holder:
 _HELD = "clean and vacuum cannot remove what is younger"
 
 
-def _others(others: int) -> str:
-    return f" ({others} more like it)" if others else ""
-
-
 def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
     elsewhere = "" if holder.database == patient.psql.database else f" in {holder.database}"
     return warning(
         "snapshot",
         f"session {holder.name} of {holder.login}{elsewhere} (application "
         f"{holder.application or 'unnamed'!r}; {holder.doing}) has held its transaction for "
-        f"{duration(holder.age_seconds or 0)}{_others(others)}: {_HELD}",
+        f"{duration(holder.age_seconds or 0)}{more(others)}: {_HELD}",
         patient.psql.run(f"SELECT pg_terminate_backend({holder.name}, 10000)"),
     )
 
@@ -188,7 +193,7 @@ def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
     what = (
         f"transaction {holder.name!r} of {holder.login} in {holder.database} was prepared "
         f"{duration(holder.age_seconds or 0)} ago and neither committed nor rolled back"
-        f"{_others(others)}: {_HELD}, and its events are not there"
+        f"{more(others)}: {_HELD}, and its events are not there"
     )
     name = literal(holder.name)
     command = patient.psql.run(f"ROLLBACK PREPARED {name}", database=holder.database)
@@ -206,7 +211,7 @@ def _slot(patient: _Patient, holder: _Holder, others: int) -> Finding:
     age = f" for {duration(holder.age_seconds)}" if holder.age_seconds is not None else ""
     return warning(
         "replication_slot",
-        f"replication slot {holder.name!r} has had no reader{age}{_others(others)}: it "
+        f"replication slot {holder.name!r} has had no reader{age}{more(others)}: it "
         f"{holder.doing or 'keeps WAL'} until the disk is full, and keeps old rows from vacuum",
         patient.psql.run(f"SELECT pg_drop_replication_slot({literal(holder.name)})"),
     )

@@ -7,11 +7,11 @@ command mends it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.doctor.findings import Finding, Severity
+from penstock.doctor.findings import Finding, Rule, Severity
 
 #: A pass over a backlog, or a clean, needs more than this.
 SHORTEST_TIMEOUT_MS = 10_000
@@ -47,17 +47,6 @@ class Psql:
         stop = ("-v", "ON_ERROR_STOP=1") if len(statements) > 1 else ()
         place = ("-d", database or self.database, *stop)
         return shell("psql", *self.arguments, *place, *(w for s in statements for w in ("-c", s)))
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """When a setting is wrong, what follows from that, and a value that is right."""
-
-    check: str
-    severity: Severity
-    is_wrong: Callable[[str], bool]
-    consequence: str
-    right: str
 
 
 def _is_off(value: str) -> bool:

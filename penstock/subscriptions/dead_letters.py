@@ -64,7 +64,7 @@ from penstock.records import (
     as_time,
     as_uuid,
 )
-from penstock.subscriptions.stream import Membership
+from penstock.subscriptions.stream import Membership, lease_binds
 
 #: What a dead letter waits for: dead, an operator; parked, the same, and later events of its key
 #: wait with it; redriven, the holder of its partition.
@@ -133,7 +133,7 @@ class WholeLetter:
 
 def suspects(connection: Any, member: Membership, leases: Sequence[Lease]) -> dict[int, Suspect]:
     """The held leases whose next events may break their consumer, by partition id."""
-    rows = database.call(connection, "suspects", **_leases(member, leases))
+    rows = database.call(connection, "suspects", **lease_binds(member, leases))
     return {
         partition_id: Suspect(partition_id, bool(died), sequence, attempts or 0, reason or "")
         for partition_id, died, sequence, attempts, reason in rows
@@ -246,7 +246,7 @@ def poll_redriven(
     """
     _require_own_commit(connection, "poll_redriven")
     rows = database.call(
-        connection, "poll_redriven", **_leases(member, leases), max_events=max_events
+        connection, "poll_redriven", **lease_binds(member, leases), max_events=max_events
     )
     by_id = {lease.partition_id: lease for lease in leases}
     return [_redriven(by_id, row) for row in rows]
@@ -355,15 +355,6 @@ def _redriven(by_id: dict[int, Lease], row: Sequence[Any]) -> Redriven:
     fields.append(fields[-1])  # sequenced_at, which a letter does not keep
     (event,) = Event.from_rows(lease.topic, lease.partition, history, [fields])
     return Redriven(letter_id, lease, event, attempts, bool(parked))
-
-
-def _leases(member: Membership, leases: Sequence[Lease]) -> dict[str, Any]:
-    return {
-        "subscription": member.subscription,
-        "consumer": member.consumer,
-        "partition_ids": [lease.partition_id for lease in leases],
-        "lease_epochs": [lease.lease_epoch for lease in leases],
-    }
 
 
 def _lease(member: Membership, lease: Lease) -> dict[str, Any]:

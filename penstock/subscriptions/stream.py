@@ -186,10 +186,7 @@ def poll(
     rows = database.call_events(
         connection,
         "poll",
-        subscription=member.subscription,
-        consumer=member.consumer,
-        partition_ids=[lease.partition_id for lease in leases],
-        lease_epochs=[lease.lease_epoch for lease in leases],
+        **lease_binds(member, leases),
         after=[lease.position for lease in leases],
         max_events=max_events,
         max_each=max_each,
@@ -228,10 +225,7 @@ def commit_steps(
         validation.position(position)
     yield from asked(
         "commit",
-        subscription=member.subscription,
-        consumer=member.consumer,
-        partition_ids=[lease.partition_id for lease, _ in wanted],
-        lease_epochs=[lease.lease_epoch for lease, _ in wanted],
+        **lease_binds(member, [lease for lease, _ in wanted]),
         positions=[position for _, position in wanted],
         after=None if after is None else list(after),
     )
@@ -242,10 +236,7 @@ def release(connection: Any, member: Membership, leases: Sequence[Lease]) -> int
     rows = database.call(
         connection,
         "release",
-        subscription=member.subscription,
-        consumer=member.consumer,
-        partition_ids=[lease.partition_id for lease in leases],
-        lease_epochs=[lease.lease_epoch for lease in leases],
+        **lease_binds(member, leases),
     )
     return int(rows[0][0])
 
@@ -311,6 +302,16 @@ def _start(start: Start) -> str:
             raise InvalidArgument(f"the time {start} has no zone", hint="give an aware datetime")
         return start.isoformat()
     return str(start)
+
+
+def lease_binds(member: Membership, leases: Sequence[Lease]) -> dict[str, Any]:
+    """The binds that say whose leases these are: the fence of a call."""
+    return {
+        "subscription": member.subscription,
+        "consumer": member.consumer,
+        "partition_ids": [lease.partition_id for lease in leases],
+        "lease_epochs": [lease.lease_epoch for lease in leases],
+    }
 
 
 def _identity(member: Membership) -> dict[str, Any]:

@@ -146,14 +146,6 @@ BEGIN
 END
 $$;
 
--- name: newest_chunk
--- No chunk of the index of the log has a higher number. The counter alone would not tell if it was set back a moment
--- ago; then sequences would be given twice.
-CREATE OR REPLACE FUNCTION newest_chunk() RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT GREATEST(s.last_value, (SELECT t.chunk_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1)) FROM chunks_id AS s
-$$;
-
 -- name: open_era
 -- Begins a new era after a restore, with a tick that repairs: it numbers, by the old transaction numbers, the events
 -- that the last tick of the old era had not reached. If that tick was itself a repair, the new one continues it, and
