@@ -168,7 +168,7 @@ def target_adopt(
         bool, typer.Option("--yes", help="Also when it does not hold the copies recorded on it.")
     ] = False,
 ) -> None:
-    """Mark a place as a target: one of before markers were written, or a new one for a lost one."""
+    """Mark a place as a target: one from before markers, or a new place for a lost target."""
     from ops.target_marker import adopt_target
 
     wanted = _target(place)

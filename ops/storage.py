@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-#: Leases that are locked at a time while their positions are written anew.
+#: Leases that are locked at a time while their positions are copied to a newer slice.
 POSITIONS_AT_A_TIME = 1_000
 
 

@@ -85,7 +85,7 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """Begin the time anew."""
+        """Start the time again."""
         self._until = time.monotonic() + self.seconds
 
     @property

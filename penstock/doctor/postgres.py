@@ -253,7 +253,7 @@ def _notices(patient: _Patient) -> Iterator[Finding]:
             continue
         yield warning(
             "notices",
-            f"{full}; a session that listens and does not read holds them, most likely {pid} of "
+            f"{full}; held by a session that does not read them, most likely session {pid} of "
             f"{login} in {name} (application {application or 'unnamed'!r}), in its transaction for "
             f"{duration(age)}",
             patient.psql.run(f"SELECT pg_terminate_backend({pid}, 10000)"),

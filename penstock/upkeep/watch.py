@@ -141,7 +141,7 @@ class Watch:
             question(self._connection)
         except Exception as error:  # whatever the error is, the page must say something
             self._drop()
-            problem = f"the database cannot be worked with ({type(error).__name__})"
+            problem = f"the database cannot be used ({type(error).__name__})"
             if problem != self._problem:  # probes come every few seconds
                 # Anybody may read the page: addresses and logins in the error belong in the log.
                 logger.warning("the database cannot be used: %s", error)

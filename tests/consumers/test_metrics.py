@@ -159,7 +159,7 @@ def test_many_subscriptions_are_one_figure(
 def test_a_database_that_is_away_is_one_figure() -> None:
     watch = Watch("postgresql://me:hunter2@127.0.0.1:1/app", [], everything=True)
     assert watch.figures() == {("database_up", ""): 0.0}
-    assert watch.problem() == "the database cannot be worked with (DatabaseUnavailable)"
+    assert watch.problem() == "the database cannot be used (DatabaseUnavailable)"
     assert "hunter2" not in watch.problem()
 
 

@@ -29,8 +29,6 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     """Run the command in this process."""
     # So that what `--schema` sets is taken back after the test.
     monkeypatch.setenv("PENSTOCK_SCHEMA", "penstock")
-    # The embedded database of this checkout may be running.
-    monkeypatch.setenv("PENSTOCK_EMBEDDED_DIRECTORY", "/nowhere")
 
     return partial(command.run, capsys)
 
