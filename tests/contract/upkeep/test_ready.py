@@ -142,8 +142,9 @@ def test_somebody_holds_the_sequencer_and_does_not_go_on(
     with open_transaction(db) as stuck:
         sql(stuck, "SELECT 1 FROM penstock.sequencer FOR UPDATE")
         put(own, "1")
-        until(lambda: program.get("/readyz")[0] == 503, "the program to be not ready")
-        assert WAITS in program.get("/readyz")[1]
+        # On a busy machine it may say first that its own sequencer is slow.
+        until(lambda: WAITS in program.get("/readyz")[1], "the program to be not ready")
+        assert program.get("/readyz")[0] == 503
         assert program.get("/livez")[0] == 200
         assert "penstock_database_up 1.0" in program.get("/metrics")[1]
         stuck.rollback()
