@@ -44,11 +44,11 @@ def of_day(connection: Any, topic: str, target: str, day: dt.date) -> list[tuple
 
 def contents(url: str, topic: str, target: Target, path: str) -> list[EpochRows]:
     """What a file of layout 2 holds, as the manifest has it; also of copies that were lost."""
-    found = _DAY.match(path)
-    if found is None:
+    day = day_of(path)
+    if day is None:
         return []
     with connect(url) as connection:
-        copies = of_day(connection, topic, target.name, dt.date.fromisoformat(found[1]))
+        copies = of_day(connection, topic, target.name, day)
     return [
         EpochRows(
             *copy.key, copy.first_sequence, copy.event_count, copy.checksum, copy.first_row, 0
@@ -56,6 +56,12 @@ def contents(url: str, topic: str, target: Target, path: str) -> list[EpochRows]
         for copy, _ in copies
         if copy.layout == DAYS and copy.location == path
     ]
+
+
+def day_of(location: str) -> dt.date | None:
+    """The day in the path of a file of layout 2."""
+    found = _DAY.match(location)
+    return None if found is None else dt.date.fromisoformat(found[1])
 
 
 def record(connection: Any, topic: str, copy: Copy) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from ops import archive
+from ops import copying
 from ops.archive import (
     CopiesFailed,
     archive_epochs,
@@ -353,7 +353,7 @@ def test_a_task_that_fails_stops_no_other_log_epoch(
         " JOIN penstock.partitions AS p ON p.id = c.partition_id WHERE p.number = 0"
         " ORDER BY c.first_sequence LIMIT 1)"
     )
-    real = vars(archive)["_write_once"]
+    real = vars(copying)["_write_once"]
     jobs: list[int] = []
 
     def write_once(job: CopyJob, of: LogEpoch, plans: list[EpochPlan]) -> None:
@@ -361,7 +361,7 @@ def test_a_task_that_fails_stops_no_other_log_epoch(
         real(job, of, plans)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(archive, "_write_once", write_once)
+        patch.setattr(copying, "_write_once", write_once)
         with pytest.raises(CopiesFailed, match="events from sequence 1 on were dropped") as caught:
             archive_epochs(spark, log.url, log.topic, target)
 
