@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ops.archive import EpochCopy
     from ops.relay import Relay
-    from ops.targets import Target
+    from penstock.archive.targets import Target
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
 TargetName = Annotated[
@@ -107,6 +107,17 @@ def backfill(
         _show_made(lambda: verb(spark, url, topic, place, sources=sources), output)
 
 
+def rollup(
+    topic: Topic,
+    target: TargetName,
+    output: Output = Format.table,
+) -> None:
+    """Turn the many small files of closed days on a target into few large ones."""
+    from ops.rollup import rollup as verb
+
+    show(verb(config.database_url(), topic, _target(target)), output)
+
+
 def clean(
     topics: Annotated[list[str], typer.Argument(help="namespace/path/topic ...")],
     yes: Annotated[bool, typer.Option("--yes", help="It removes events for good.")] = False,
@@ -169,7 +180,7 @@ def target_adopt(
     ] = False,
 ) -> None:
     """Mark a place as a target: one from before markers, or a new place for a lost target."""
-    from ops.target_marker import adopt_target
+    from penstock.archive.markers import adopt_target
 
     wanted = _target(place)
     try:
@@ -184,7 +195,7 @@ def target_adopt(
 def _target(text: str) -> Target:
     """``NAME=DIRECTORY``, or a name that the policy file knows."""
     from ops import policy_file
-    from ops.targets import Target
+    from penstock.archive.targets import Target
 
     name, given, uri = text.partition("=")
     if not given:

@@ -27,7 +27,24 @@ CALL penstock.missing_copies(%(topic)s, %(target)s)
 -- name: record_copy
 -- Records a copy whose count and checksum, as read back, equal the seal's.
 CALL penstock.record_copy(
-    %(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(location)s, %(event_count)s, %(checksum)s
+    %(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(location)s, %(event_count)s, %(checksum)s,
+    %(layout)s, %(first_row)s
+)
+
+-- name: copies_between
+-- Where a target has the copies of a range of log epochs.
+-- reads only
+CALL penstock.copies_between(%(topic)s, %(partition)s, %(target)s, %(first_log_epoch)s, %(last_log_epoch)s)
+
+-- name: log_epochs_sealed_on
+-- The log epochs of a day, for each partition the first and the last.
+-- reads only
+CALL penstock.log_epochs_sealed_on(%(topic)s, %(sealed_date)s)
+
+-- name: move_copy
+-- Moves a copy to another file, if it still is where the caller says.
+CALL penstock.move_copy(
+    %(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(old_location)s, %(location)s, %(first_row)s
 )
 
 -- name: forget_copy

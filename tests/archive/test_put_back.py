@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from ops import archive
+from ops import copying
 from ops.archive import archive_epochs
-from ops.archive_table import Committed, committed_epochs, open_table
 from ops.backfill import backfill
 from ops.seal import log_epochs
-from ops.targets import Target
+from penstock.archive.table import ArchiveTable, Committed
+from penstock.archive.targets import Target
 from penstock.errors import EpochError, LogBehind, RetentionRefused
 from penstock.log.histories import restore_status
 from tests.archive.logs import TOPIC, Log, create_topic
@@ -49,7 +49,7 @@ def _grow(url: str, events: int, *, new: bool = False) -> None:
 
 def _at(place: str, before: bool, happens: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
     """Once, before or after a step of the run that comes to it."""
-    step: Callable[..., Any] = getattr(archive, place)
+    step: Callable[..., Any] = getattr(copying, place)
     left = [happens]
 
     def stepped(*given: Any, **named: Any) -> Any:
@@ -60,11 +60,11 @@ def _at(place: str, before: bool, happens: Callable[[], None], patch: pytest.Mon
             left.pop()()
         return found
 
-    patch.setattr(archive, place, stepped)
+    patch.setattr(copying, place, stepped)
 
 
 def _held(target: Target) -> Committed:
-    return committed_epochs(open_table(target, f"{TOPIC}//1"))
+    return ArchiveTable(target, f"{TOPIC}//1").committed()
 
 
 def _recorded(url: str) -> dict[tuple[int, int], int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
 
-from ops.checksum import DigestFields, EpochChecksum, microseconds
-from ops.seal import due_log_epochs, log_epochs, missing_copies, seal
+from ops.seal import copies_of, due_log_epochs, log_epochs, missing_copies, seal
 from penstock import database, log
+from penstock.archive.checksum import DigestFields, EpochChecksum, microseconds
 from penstock.errors import (
     BelowLowSequence,
     EpochError,
@@ -108,7 +109,8 @@ def _recomputed(connection: Any, epoch: LogEpoch) -> str:
 
 
 def _record(connection: Any, epoch: LogEpoch, target: str = "local", **changes: Any) -> None:
-    given = {"event_count": epoch.event_count, "checksum": epoch.checksum}
+    given = {"location": "nowhere", "layout": 1, "first_row": 0}
+    given |= {"event_count": epoch.event_count, "checksum": epoch.checksum}
     database.call(
         connection,
         "record_copy",
@@ -116,7 +118,6 @@ def _record(connection: Any, epoch: LogEpoch, target: str = "local", **changes: 
         partition=epoch.partition,
         log_epoch=epoch.log_epoch,
         target=target,
-        location="nowhere",
         **given | changes,
     )
 
@@ -215,6 +216,72 @@ def test_copies_are_recorded_forgotten_and_made_again(db: ContractDatabase) -> N
     ]
     _record(own, epoch, "a")
     assert missing_copies(own, STREAM, "a") == []
+
+
+def test_where_a_copy_lies_is_recorded(db: ContractDatabase) -> None:
+    """Layout, file and first row, also of a copy that moved; a place that cannot be is refused."""
+    own = db.connect()
+    filled(own)
+    (epoch,) = seal(own, STREAM, max_age_seconds=0)
+    bad: list[dict[str, Any]] = [
+        {"layout": 3}, {"layout": 0}, {"first_row": 1}, {"layout": 2, "first_row": -1}
+    ]  # fmt: skip
+    for place in bad:
+        with pytest.raises(InvalidArgument, match="layout 2 is a file of the day"):
+            _record(own, epoch, **place)
+    assert copies_of(own, STREAM) == []
+    _record(own, epoch)
+    _record(own, epoch, layout=2, location="sealed_date=2026-01-01/a.parquet", first_row=5)
+    (found,) = copies_of(own, STREAM)
+    assert (found.layout, found.location, found.first_row) == (
+        2,
+        "sealed_date=2026-01-01/a.parquet",
+        5,
+    )
+
+
+def test_a_range_of_copies_is_found_and_a_copy_moves_once(db: ContractDatabase) -> None:
+    """By partition, target and log epochs; from the file that the caller names, and no other.
+
+    Guard: the old location, in move_copy.
+    """
+    own = db.connect()
+    filled(own, events=10)
+    first, second = seal(own, STREAM, max_events=5)
+    for row, epoch in enumerate((first, second)):
+        _record(own, epoch, layout=2, location="a", first_row=5 * row)
+    _record(own, first, "other")
+
+    def between(last: int) -> list[tuple[Any, ...]]:
+        span = {"first_log_epoch": 1, "last_log_epoch": last}
+        return database.call(
+            own, "copies_between", topic=STREAM, partition=0, target="local", **span
+        )
+
+    def move(**changes: Any) -> bool:
+        given = {"old_location": "a", "location": "b", "first_row": 7, "log_epoch": 2}
+        given |= {"target": "local", "partition": 0}
+        return bool(database.call(own, "move_copy", topic=STREAM, **given | changes)[0][0])
+
+    sealed = (second.first_sequence, 10, 5, second.checksum)
+    assert [row[1:] for row in between(2)][1] == (2, *sealed, "verified", 2, "a", 5)
+    assert len(between(1)) == 1
+    today = first.sealed_at or log_epochs(own, STREAM)[0].sealed_at
+    assert today is not None
+    day = today.astimezone(UTC).date()
+    on = database.call(own, "log_epochs_sealed_on", topic=STREAM, sealed_date=day)
+    assert [tuple(map(int, row)) for row in on] == [(0, 1, 2)]
+    before = database.call(
+        own, "log_epochs_sealed_on", topic=STREAM, sealed_date=day - timedelta(days=1)
+    )
+    assert before == []
+    for wrong in ({"old_location": "c"}, {"log_epoch": 3}, {"target": "none"}):
+        assert not move(**wrong)
+    assert move()
+    assert not move()
+    assert [row[1:] for row in between(2)][1] == (2, *sealed, "verified", 2, "b", 7)
+    with pytest.raises(InvalidArgument):
+        move(old_location="b", first_row=-1)
 
 
 def test_nothing_goes_before_it_is_safe(db: ContractDatabase) -> None:
