@@ -9,6 +9,7 @@ from typing import Any
 from penstock import database, subscriptions
 from penstock.records import LogEpoch
 from penstock.subscriptions import stream
+from penstock.topics import holds
 from tests.contract.text_kit import FUNCTIONS, in_sql
 from tests.kit.cleaning import record_reading
 
@@ -52,6 +53,9 @@ EPOCHS: dict[str, Call] = {
         own, UNKNOWN_RUN, LogEpoch(name, 0, 1, 1, 1, 1, "c"), "t"
     ),
     "clean": _looks_at("clean", run=UNKNOWN_RUN),
+    "place_hold": lambda own, name: holds.place_hold(own, name, "case", "a claim"),
+    "release_hold": lambda own, name: holds.release_hold(own, name, "case", "over"),
+    "list_holds": holds.list_holds,
 }
 
 #: Each leaves out what is hidden.
@@ -61,4 +65,5 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.leased_cursors,
     subscriptions.unleased_cursors,
     subscriptions.statistics,
+    holds.list_holds,
 )

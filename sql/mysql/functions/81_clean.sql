@@ -9,13 +9,15 @@ CREATE PROCEDURE retention_hold(
 )
 READS SQL DATA
 BEGIN
-    DECLARE slowest VARCHAR(500);
-    DECLARE last BIGINT;
+    DECLARE slowest, held_by VARCHAR(500);
+    DECLARE first, last BIGINT;
     DECLARE age DOUBLE;
     DECLARE verified, whole INT;
-    SELECT e.last_sequence, TIMESTAMPDIFF(MICROSECOND, e.sealed_at, UTC_TIMESTAMP(6)) / 1e6 INTO last, age
+    SELECT e.first_sequence, e.last_sequence, TIMESTAMPDIFF(MICROSECOND, e.sealed_at, UTC_TIMESTAMP(6)) / 1e6
+    INTO first, last, age
     FROM log_epochs AS e WHERE e.partition_id = part_id AND e.log_epoch = log_epoch;
     CALL lowest_position(part_id, slowest, lowest);
+    CALL find_hold_over(part_id, first, last, held_by);
     SELECT COUNT(*), COUNT(r.run) INTO verified, whole
     FROM epoch_copies AS c
     LEFT JOIN clean_readings AS r
@@ -26,6 +28,7 @@ BEGIN
     SET hold = CASE
         WHEN copies IS NULL THEN 'no retention policy'
         WHEN JSON_LENGTH(targets) = 0 THEN 'the retention policy names no archive target'
+        WHEN held_by IS NOT NULL THEN CONCAT('legal hold "', LEFT(held_by, 200), '" covers log epoch ', log_epoch)
         WHEN lowest < last THEN CONCAT('subscription "', slowest, '" stands at ', lowest, ', log epoch ', log_epoch,
                                        ' ends at ', last)
         WHEN verified < copies

@@ -6,6 +6,7 @@ CREATE OR REPLACE FUNCTION retention_hold(epoch log_epochs, policy retention_pol
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     slowest record;
+    held_by text := hold_over(epoch.partition_id, epoch.first_sequence, epoch.last_sequence);
     verified bigint;
     whole bigint;
 BEGIN
@@ -20,6 +21,7 @@ BEGIN
     RETURN CASE
         WHEN policy.topic_id IS NULL THEN 'no retention policy'
         WHEN policy.targets = '{}' THEN 'the retention policy names no archive target'
+        WHEN held_by IS NOT NULL THEN format('legal hold "%s" covers log epoch %s', left(held_by, 200), epoch.log_epoch)
         WHEN slowest.position < epoch.last_sequence
             THEN format('subscription "%s" stands at %s, log epoch %s ends at %s', slowest.subscription,
                         slowest.position, epoch.log_epoch, epoch.last_sequence)

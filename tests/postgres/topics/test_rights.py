@@ -89,6 +89,7 @@ lease_states            c . o . .
 leased_cursors          c . o . r
 leave                   c . o . .
 lift_limit              c . o . .
+list_holds              . . o . r
 list_namespaces         c . o p r
 list_policies           . . o . r
 list_subscriptions      c . o . r
@@ -111,6 +112,7 @@ nothing_waits           . . o . .
 open_block              c . o . .
 parked_keys             c . o . .
 pause_subscription      c . o . .
+place_hold              . . o . .
 policy_history          . . o . r
 policy_of               c . o . r
 poll                    c . o . .
@@ -131,6 +133,7 @@ refresh_roles           . i o . .
 rejected_commits        c . o . r
 relay_failure           c . o . .
 release                 c . o . .
+release_hold            . . o . .
 rename_namespace        . . o . .
 rename_topic            . . o . .
 report_error            c . o . .
