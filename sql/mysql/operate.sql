@@ -23,6 +23,15 @@ CALL penstock.release_hold(%(topic)s, %(name)s, %(reason)s)
 -- reads only
 CALL penstock.list_holds(%(topic)s, %(released)s)
 
+-- name: list_skips
+-- What retention removed before a subscription had read it.
+-- reads only
+CALL penstock.list_skips(%(subscription)s)
+
+-- name: expire_dead_letters
+-- Deletes dead letters that are older than their policy says. Returns how many.
+CALL penstock.expire_dead_letters(%(max_rows)s)
+
 -- name: copies_of
 -- Every copy of a topic's log epochs that was ever recorded, and whether it is there.
 -- reads only

@@ -22,6 +22,15 @@ SELECT topic, name, partition, first_sequence, last_sequence, reason, placed_at,
        release_reason
 FROM penstock.list_holds(%(topic)s, %(released)s)
 
+-- name: list_skips
+-- What retention removed before a subscription had read it.
+SELECT subscription, topic, partition, log_epoch, first_sequence, last_sequence, max_lag_seconds, skipped_at, unread
+FROM penstock.list_skips(%(subscription)s)
+
+-- name: expire_dead_letters
+-- Deletes dead letters that are older than their policy says. Returns how many.
+SELECT penstock.expire_dead_letters(%(max_rows)s::integer)
+
 -- name: copies_of
 -- Every copy of a topic's log epochs that was ever recorded, and whether it is there.
 SELECT partition, log_epoch, target, state, detail, changed_at FROM penstock.copies_of(%(topic)s)

@@ -65,5 +65,6 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.leased_cursors,
     subscriptions.unleased_cursors,
     subscriptions.statistics,
+    subscriptions.skips,
     holds.list_holds,
 )

@@ -28,6 +28,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "list_subscriptions": {},
     "retention_of": {},
     "list_holds": {"topic": None, "released": True},
+    "list_skips": {"subscription": None},
     "settings_of": {},
     "subscription_lag": {"subscription": None},
     "subscription_consumers": {"subscription": None},

@@ -66,6 +66,7 @@ drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
 ensure_topic            . . o . .
+expire_dead_letters     . . o . .
 fail_redriven           c . o . .
 fetch                   c . o . .
 finish_redriven         c . o . .
@@ -92,6 +93,7 @@ lift_limit              c . o . .
 list_holds              . . o . r
 list_namespaces         c . o p r
 list_policies           . . o . r
+list_skips              c . o . r
 list_subscriptions      c . o . r
 list_topics             c . o p r
 log_epochs_due          . . o . .
