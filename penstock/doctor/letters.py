@@ -68,7 +68,7 @@ def examine_skips(connection: Any) -> list[Finding]:
             f"retention removed {events} events of {topic} partition {partition} that "
             f"subscription {subscription!r} has not read{others}: its policy max_lag_seconds lets "
             "nothing wait for longer, and it gets an error",
-            shell("penstock", "subscription", "seek", subscription, topic, "earliest")
+            shell("penstock", "subscription", "seek", subscription, topic, "--to", "earliest")
             + f" --partition {partition} --yes  # goes on with what is left",
         )
     ]

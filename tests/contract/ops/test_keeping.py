@@ -76,6 +76,13 @@ def _sealed(db: ContractDatabase, connection: Any, seconds_ago: int = 0) -> None
         db.run(f"UPDATE penstock.log_epochs SET sealed_at = sealed_at - {ago}")
 
 
+def skipped_stream(db: ContractDatabase, connection: Any) -> None:
+    """A subscription that retention has passed over by ten events."""
+    _sealed(db, connection, seconds_ago=3600)
+    _lag(connection, 1800)
+    assert _clean(connection) == (11, GONE)
+
+
 def _clean(connection: Any) -> tuple[int, str]:
     ((_, _, low, reason),) = clean_unread(connection, STREAM)
     return low, reason

@@ -259,8 +259,7 @@ def test_lists_do_not_tell_of_the_others(tenants: Tenants, us: str, they: str) -
     holds.place_hold(tenants.owner, THEIRS, "case", "a claim")
     _policy("namespace")["set_policy"](tenants.owner, "theirs")
     _policy("subscription")["set_policy"](tenants.owner, "theirs")
-    joined = stream.join(tenants.owner, "theirs", "one")
-    (lease,) = stream.check_in(tenants.owner, joined)
+    (lease,) = stream.check_in(tenants.owner, stream.join(tenants.owner, "theirs", "one"))
     partition_id = lease.partition_id
     database.call(
         tenants.owner,
