@@ -50,7 +50,8 @@ FAMILIES = {
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
     "condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks "
     "swap_chunks installation_id target_in_use copies_on",
-    "operate": "set_retention retention_of set_policy clear_policy policy_of policy_history "
+    "operate": "set_retention retention_of place_hold release_hold list_holds list_skips "
+    "expire_dead_letters set_policy clear_policy policy_of policy_history "
     "list_policies subscription_policy ensure_slices slices_ready log_status sequence_gaps "
     "current_history histories_of report_positions restore_status reconcile "
     "applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "

@@ -21,7 +21,7 @@ from penstock.doctor.findings import (
     shell,
     warning,
 )
-from penstock.doctor.letters import examine_letters
+from penstock.doctor.letters import examine_letters, examine_skips
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
@@ -68,6 +68,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
                 found += check(patient)
             found += examine_restores(connection)
             found += examine_letters(connection)
+            found += examine_skips(connection)
         return found + schema
 
 

@@ -30,6 +30,7 @@ _FIXED = frozenset(
         "strict_locks",
         "name_tree",
         "policy_settings",
+        "installation",
         "cleaning",
         "installation",
     }

@@ -30,6 +30,7 @@ begin_clean log_epochs_due record_reading clean
 copies_between log_epochs_sealed_on move_copy
 sequence_gaps copies_of log_epochs_of record_copy forget_copy missing_copies set_backpressure
 set_policy clear_policy policy_of policy_history list_policies drop_dead_letters
+place_hold release_hold list_holds
 """
 _TENANT = "publisher consumer reader"
 _ROLE = "penstock_test_tenant"

@@ -10,6 +10,7 @@ from typing import Any
 from penstock import database, subscriptions
 from penstock.records import LogEpoch
 from penstock.subscriptions import stream
+from penstock.topics import holds
 from tests.contract.text_kit import FUNCTIONS, in_sql
 from tests.kit.cleaning import record_reading
 
@@ -69,6 +70,9 @@ EPOCHS: dict[str, Call] = {
     "fetch_plan": _looks_at("fetch_plan", partition=0, from_sequence=1, max_events=1),
     "lsn_of": _looks_at("lsn_of", partition=0, sequence=1),
     "sequence_of": _looks_at("sequence_of", partition=0, lsn="0.1"),
+    "place_hold": lambda own, name: holds.place_hold(own, name, "case", "a claim"),
+    "release_hold": lambda own, name: holds.release_hold(own, name, "case", "over"),
+    "list_holds": holds.list_holds,
 }
 
 #: Each leaves out what is hidden.
@@ -78,4 +82,6 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.leased_cursors,
     subscriptions.unleased_cursors,
     subscriptions.statistics,
+    subscriptions.skips,
+    holds.list_holds,
 )

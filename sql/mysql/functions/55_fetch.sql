@@ -70,7 +70,7 @@ END;
 CREATE PROCEDURE require_readable(of_partition BIGINT, from_sequence BIGINT, of_subscription BIGINT)
 READS SQL DATA
 BEGIN
-    DECLARE low BIGINT;
+    DECLARE low, passed_over BIGINT;
     DECLARE stopped VARCHAR(200);
     -- A stop that was reported while a history began belongs to the history before.
     SELECT MAX(CONCAT(LEFT(s.source, 50), ' has seen sequence ', s.sequence)) INTO stopped
@@ -84,7 +84,12 @@ BEGIN
     END IF;
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
     IF from_sequence < low THEN
-        CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low));
+        SELECT COUNT(k.run) INTO passed_over
+        FROM skips AS k
+        WHERE k.subscription_id = of_subscription AND k.partition_id = of_partition
+          AND from_sequence BETWEEN k.first_sequence AND k.last_sequence;
+        CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low,
+                                    IF(passed_over, ': retention did not wait, by max_lag_seconds', '')));
     END IF;
 END;
 

@@ -68,6 +68,7 @@ drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
 ensure_topic            . . o . .
+expire_dead_letters     . . o . .
 fail_redriven           c . o . .
 fetch                   c . o . .
 fetch_plan              c . o . .
@@ -92,8 +93,10 @@ lease_states            c . o . .
 leased_cursors          c . o . r
 leave                   c . o . .
 lift_limit              c . o . .
+list_holds              . . o . r
 list_namespaces         c . o p r
 list_policies           . . o . r
+list_skips              c . o . r
 list_subscriptions      c . o . r
 list_topics             c . o p r
 log_epochs_due          . . o . .
@@ -117,6 +120,7 @@ nothing_waits           . . o . .
 open_block              c . o . .
 parked_keys             c . o . .
 pause_subscription      c . o . .
+place_hold              . . o . .
 policy_history          . . o . r
 policy_of               c . o . r
 poll                    c . o . .
@@ -137,6 +141,7 @@ refresh_roles           . i o . .
 rejected_commits        c . o . r
 relay_failure           c . o . .
 release                 c . o . .
+release_hold            . . o . .
 rename_namespace        . . o . .
 rename_topic            . . o . .
 report_error            c . o . .
