@@ -29,6 +29,8 @@ move_topic resize_topic delete_topic set_retention grant_namespace revoke_namesp
 begin_clean log_epochs_due record_reading clean
 sequence_gaps copies_of log_epochs_of record_copy forget_copy missing_copies set_backpressure
 set_policy clear_policy policy_of policy_history list_policies drop_dead_letters
+request_backfill claim_backfill extend_backfill backfill_work
+progress_backfill finish_backfill fail_backfill cancel_backfill
 """
 _TENANT = "publisher consumer reader"
 _ROLE = "penstock_test_tenant"

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from ops import backfill_requests as requests
 from penstock import database, subscriptions
 from penstock.records import LogEpoch
 from penstock.subscriptions import stream
@@ -52,6 +53,8 @@ EPOCHS: dict[str, Call] = {
         own, UNKNOWN_RUN, LogEpoch(name, 0, 1, 1, 1, 1, "c"), "t"
     ),
     "clean": _looks_at("clean", run=UNKNOWN_RUN),
+    "request_backfill": lambda own, name: requests.request_backfill(own, name, "copy", "t"),
+    "list_backfills": lambda own, name: requests.list_backfills(own, name),
 }
 
 #: Each leaves out what is hidden.
@@ -61,4 +64,5 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.leased_cursors,
     subscriptions.unleased_cursors,
     subscriptions.statistics,
+    requests.list_backfills,
 )

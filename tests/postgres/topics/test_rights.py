@@ -36,12 +36,16 @@ announce                . . o . .
 applied_migrations      c i o p r
 assign_partitions       c . o . .
 assignment_of           c . o . .
+backfill_ranges         . . o . r
+backfill_work           . . o . .
 begin_attempt           c . o . .
 begin_clean             . . o . .
 broken_slices           . . o . .
+cancel_backfill         . . o . .
 carry_positions         . i o . .
 check_in                c . o . .
 claim                   c . o . .
+claim_backfill          . . o . .
 clean                   . . o . .
 clear_policy            . . o . .
 commit                  c . o . .
@@ -66,8 +70,11 @@ drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
 ensure_topic            . . o . .
+extend_backfill         . . o . .
+fail_backfill           . . o . .
 fail_redriven           c . o . .
 fetch                   c . o . .
+finish_backfill         . . o . .
 finish_redriven         c . o . .
 forget_copy             . . o . .
 function_roles          . i o . .
@@ -89,6 +96,7 @@ lease_states            c . o . .
 leased_cursors          c . o . r
 leave                   c . o . .
 lift_limit              c . o . .
+list_backfills          . . o . r
 list_namespaces         c . o p r
 list_policies           . . o . r
 list_subscriptions      c . o . r
@@ -117,6 +125,7 @@ poll                    c . o . .
 poll_redriven           c . o . .
 position                c . o . r
 prepare_bulk            . . o p .
+progress_backfill       . . o . .
 publish                 . . o p .
 publish_batch           . . o p .
 publish_bulk            . . o p .
@@ -135,6 +144,7 @@ rename_namespace        . . o . .
 rename_topic            . . o . .
 report_error            c . o . .
 report_positions        c . o . .
+request_backfill        . . o . .
 reset_subscription      c . o . .
 resize_topic            . . o . .
 restore_status          . . o . .
@@ -164,8 +174,8 @@ subscribe               c . o . .
 subscription_consumers  c . o . r
 subscription_lag        c . o . r
 subscription_policy     c . o . .
-suspects                c . o . .
 subscription_statistics c . o . r
+suspects                c . o . .
 swap_chunks             . i o . .
 sweep                   . . o . .
 take_overs              c . o . r
