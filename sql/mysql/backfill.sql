@@ -44,3 +44,24 @@ CALL penstock.list_backfills(%(topic)s, %(state)s, %(request)s, %(max_rows)s)
 -- The ranges of a request, and which attempt has done each.
 -- reads only
 CALL penstock.backfill_ranges(%(request)s, %(max_rows)s, %(after_partition)s, %(after_sequence)s)
+
+-- name: begin_rehydration
+-- Begins to bring back a log epoch; false when it is there already.
+CALL penstock.begin_rehydration(%(request)s, %(attempt)s, %(partition)s, %(log_epoch)s)
+
+-- name: put_rehydrated
+-- Brings some of its events.
+CALL penstock.put_rehydrated(%(request)s, %(attempt)s, %(partition)s, %(log_epoch)s, %(events)s)
+
+-- name: finish_rehydration
+-- Compares what was brought with the seal, and lets everybody read it; answers how many events are done.
+CALL penstock.finish_rehydration(%(request)s, %(attempt)s, %(partition)s, %(log_epoch)s, %(lease_seconds)s)
+
+-- name: rehydrated_of
+-- The log epochs of a topic that were brought back.
+-- reads only
+CALL penstock.rehydrated_of(%(topic)s)
+
+-- name: release_rehydrated
+-- Takes some of them away again; answers how many.
+CALL penstock.release_rehydrated(%(topic)s, %(older_than_seconds)s, %(max_epochs)s)

@@ -47,3 +47,27 @@ SELECT * FROM penstock.list_backfills(%(topic)s, %(state)s, %(request)s::bigint,
 -- The ranges of a request, and which attempt has done each.
 SELECT * FROM penstock.backfill_ranges(
     %(request)s::bigint, %(max_rows)s::integer, %(after_partition)s::integer, %(after_sequence)s::bigint)
+
+-- name: begin_rehydration
+-- Begins to bring back a log epoch; false when it is there already.
+SELECT penstock.begin_rehydration(
+    %(request)s::bigint, %(attempt)s::integer, %(partition)s::integer, %(log_epoch)s::integer)
+
+-- name: put_rehydrated
+-- Brings some of its events.
+SELECT penstock.put_rehydrated(
+    %(request)s::bigint, %(attempt)s::integer, %(partition)s::integer, %(log_epoch)s::integer, %(events)s::jsonb)
+
+-- name: finish_rehydration
+-- Compares what was brought with the seal, and lets everybody read it; answers how many events are done.
+SELECT penstock.finish_rehydration(
+    %(request)s::bigint, %(attempt)s::integer, %(partition)s::integer, %(log_epoch)s::integer,
+    %(lease_seconds)s::double precision)
+
+-- name: rehydrated_of
+-- The log epochs of a topic that were brought back.
+SELECT * FROM penstock.rehydrated_of(%(topic)s)
+
+-- name: release_rehydrated
+-- Takes some of them away again; answers how many.
+SELECT penstock.release_rehydrated(%(topic)s, %(older_than_seconds)s::double precision, %(max_epochs)s::integer)

@@ -12,7 +12,7 @@ from tests.contract.tenants import THEIRS
 #: Functions in which who may read could keep the log, if they did not ask for 'operate'.
 READ_KEEPS = (
     *("seal", "begin_clean", "log_epochs_due", "record_reading", "clean", "record_copy"),
-    *("forget_copy", "request_backfill"),
+    *("forget_copy", "request_backfill", "release_rehydrated"),
 )
 
 #: On MySQL: lock_topic looks at the right before it locks.

@@ -94,6 +94,7 @@ begin_clean log_epochs_due record_reading clean
 sequence_gaps copies_of log_epochs_of record_copy
 request_backfill claim_backfill extend_backfill backfill_work
 progress_backfill finish_backfill fail_backfill cancel_backfill
+begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
 """
 
 

@@ -48,3 +48,32 @@ CREATE TABLE IF NOT EXISTS backfill_units (
     KEY backfill_units_open (request, done_at, partition_id, first_sequence),
     CONSTRAINT backfill_units_range CHECK (last_sequence >= first_sequence)
 ) ENGINE = InnoDB;
+
+-- name: create_rehydrated_epochs
+-- Dropped log epochs that were brought back. A row is written in the transaction that has brought all events of the
+-- log epoch and found them to be what was sealed, so what it covers can be read.
+CREATE TABLE IF NOT EXISTS rehydrated_epochs (
+    partition_id BIGINT NOT NULL,
+    first_sequence BIGINT NOT NULL,
+    last_sequence BIGINT NOT NULL,
+    log_epoch INT NOT NULL,
+    request BIGINT NOT NULL,
+    rehydrated_at DATETIME(6) NOT NULL,
+    PRIMARY KEY (partition_id, first_sequence)
+) ENGINE = InnoDB;
+
+-- name: create_rehydrated_events
+-- The events of these log epochs, by their sequences.
+CREATE TABLE IF NOT EXISTS rehydrated_events (
+    partition_id BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    event_id BINARY(16) NOT NULL,
+    `key` VARCHAR(255),
+    type VARCHAR(255) NOT NULL,
+    content_type VARCHAR(255) NOT NULL,
+    headers MEDIUMTEXT,
+    payload LONGBLOB NOT NULL,
+    created_at DATETIME(6) NOT NULL,
+    sequenced_at DATETIME(6) NOT NULL,
+    PRIMARY KEY (partition_id, sequence)
+) ENGINE = InnoDB;

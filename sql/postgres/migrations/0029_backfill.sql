@@ -52,3 +52,36 @@ CREATE TABLE backfill_units (
 -- name: open_backfill_units
 -- What is left of a request.
 CREATE INDEX backfill_units_open ON backfill_units (request, partition_id, first_sequence) WHERE done_at IS NULL;
+
+-- name: create_rehydrated_epochs
+-- Dropped log epochs that were brought back. A row is written in the transaction that has brought all events of the
+-- log epoch and found them to be what was sealed, so what it covers can be read.
+CREATE TABLE rehydrated_epochs (
+    partition_id bigint NOT NULL,
+    first_sequence bigint NOT NULL,
+    last_sequence bigint NOT NULL,
+    log_epoch integer NOT NULL,
+    request bigint NOT NULL,
+    rehydrated_at timestamptz NOT NULL,
+    PRIMARY KEY (partition_id, first_sequence)
+);
+
+-- name: create_rehydrated_events
+-- The events of these log epochs, by their sequences.
+CREATE TABLE rehydrated_events (
+    partition_id bigint NOT NULL,
+    sequence bigint NOT NULL,
+    event_id uuid NOT NULL,
+    key text,
+    type text NOT NULL,
+    content_type text NOT NULL,
+    headers jsonb,
+    payload bytea NOT NULL,
+    created_at timestamptz NOT NULL,
+    sequenced_at timestamptz NOT NULL,
+    PRIMARY KEY (partition_id, sequence)
+);
+
+-- name: functions_of_rehydration
+-- It answers now whether the read is of what was rehydrated.
+DROP FUNCTION IF EXISTS require_readable(bigint, bigint, bigint);

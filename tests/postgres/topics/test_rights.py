@@ -40,6 +40,7 @@ backfill_ranges         . . o . r
 backfill_work           . . o . .
 begin_attempt           c . o . .
 begin_clean             . . o . .
+begin_rehydration       . . o . .
 broken_slices           . . o . .
 cancel_backfill         . . o . .
 carry_positions         . i o . .
@@ -77,6 +78,7 @@ fetch                   c . o . .
 fetch_plan              c . o . .
 finish_backfill         . . o . .
 finish_redriven         c . o . .
+finish_rehydration      . . o . .
 forget_copy             . . o . .
 function_roles          . i o . .
 give_up                 c . o . .
@@ -133,15 +135,18 @@ publish_batch           . . o p .
 publish_bulk            . . o p .
 publish_json            . . o p .
 publish_text            . . o p .
+put_rehydrated          . . o . .
 read_block              c . o . .
 reconcile               . . o . .
 record_copy             . . o . .
 record_reading          . . o . .
 redrive                 c . o . .
 refresh_roles           . i o . .
+rehydrated_of           . . o . r
 rejected_commits        c . o . r
 relay_failure           c . o . .
 release                 c . o . .
+release_rehydrated      . . o . .
 rename_namespace        . . o . .
 rename_topic            . . o . .
 report_error            c . o . .
