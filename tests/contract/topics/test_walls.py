@@ -37,7 +37,7 @@ from tests.contract.tenants import (
     three_topics,
 )
 from tests.contract.wall_calls import EPOCHS, IN_SQL, LISTS, STEERING, Call, member
-from tests.contract.wall_guards import MUTANTS, READ_KEEPS
+from tests.contract.wall_guards import MUTANTS, PLACE, READ_KEEPS
 from tests.kit.cleaning import clean_unread
 
 
@@ -116,7 +116,7 @@ BY_TOPIC: dict[str, Call] = {
     "set_backpressure": _topic("set_backpressure", max_events=1, max_bytes=None),
     "seal": _topic("seal", partition=0, max_events=10, max_age_seconds=0),
     **EPOCHS,
-    "record_copy": _topic("record_copy", location="l", event_count=1, checksum="c", **_COPY),
+    "record_copy": _topic("record_copy", event_count=1, checksum="c", **PLACE, **_COPY),
     "forget_copy": _topic("forget_copy", reason="lost", **_COPY),
     **_policy("topic"),
 }
@@ -357,7 +357,7 @@ def test_who_may_read_a_log_may_not_keep_it(
         sealed: Any = BY_TOPIC["seal"](own, THEIRS)
         ((epoch, _, _, count, checksum),) = sealed
         copy = {**_COPY, "log_epoch": epoch, "event_count": count, "checksum": checksum}
-        database.call(own, "record_copy", topic=THEIRS, location="l", **copy)
+        database.call(own, "record_copy", topic=THEIRS, **PLACE, **copy)
         for name in ("forget_copy", "set_retention"):
             BY_TOPIC[name](own, THEIRS)
         clean_unread(own, THEIRS)
