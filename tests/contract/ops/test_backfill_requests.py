@@ -305,7 +305,7 @@ def _record(connection: Any, epoch: Any, target: str = "a") -> None:
     database.call(
         connection, "record_copy", topic=STREAM, partition=epoch.partition,
         log_epoch=epoch.log_epoch, target=target, location="nowhere",
-        event_count=epoch.event_count, checksum=epoch.checksum,
+        event_count=epoch.event_count, checksum=epoch.checksum, layout=1, first_row=0,
     )  # fmt: skip
 
 

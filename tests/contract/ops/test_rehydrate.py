@@ -103,6 +103,7 @@ def _dropped(connection: Any, keep: int = 1) -> tuple[list[Row], list[Event]]:
         database.call(
             connection, "record_copy", topic=STREAM, partition=0, log_epoch=epoch.log_epoch,
             target="a", location="nowhere", event_count=epoch.event_count, checksum=epoch.checksum,
+            layout=1, first_row=0,
         )  # fmt: skip
     clean_unread(connection, STREAM)
     return rows, events
