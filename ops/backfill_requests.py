@@ -15,8 +15,7 @@ from typing import Any
 from penstock.database import call
 
 #: What can be asked for.
-COPY = "copy"
-KINDS = (COPY,)
+COPY, REHYDRATE, RELAY = KINDS = ("copy", "rehydrate", "relay")
 #: A runner that is silent for so long has lost its request.
 LEASE_SECONDS = 60.0
 

@@ -10,12 +10,27 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 from ops.backfill_requests import LEASE_SECONDS, Claim, Unit
+from penstock.archive.reading import read
 from penstock.database import call
 from penstock.database.transactions import transaction_on
+from penstock.errors import (
+    CopyDamaged,
+    EpochError,
+    ForeignTarget,
+    RetentionRefused,
+    TargetUnavailable,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ops.backfill_run import Job
+    from penstock.archive.targets import Target
 
 #: What one call brings at most: so many events, or so much of payload.
 _ROWS_AT_ONCE = 1_000
@@ -25,6 +40,58 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 #: sequence, event_id, key, type, content_type, headers (text), payload, created_at, sequenced_at.
 Row = tuple[int, str, str | None, str, str, str | None, bytes, dt.datetime, dt.datetime]
+
+
+_COLUMNS = (
+    "sequence", "event_id", "key", "type", "content_type", "headers", "payload", "created_at",
+    "sequenced_at",
+)  # fmt: skip
+
+
+class Rehydrator:
+    """Brings the log epochs of one request back, from the first target with a whole copy."""
+
+    def __init__(self, job: Job, targets: Sequence[Target]) -> None:
+        """Take where copies may be read."""
+        self._job = job
+        self._targets = targets
+
+    def bring(self, unit: Unit) -> None:
+        """Bring a log epoch back and record it as done; EpochError when no copy of it is whole."""
+        job = self._job
+        reasons = []
+        for target in self._targets:
+            try:
+                with closing(self._rows(unit, target)) as rows:
+                    bring_back(job.connection, job.claim, unit, rows, job.lease_seconds)
+            except (
+                CopyDamaged, EpochError, ForeignTarget, RetentionRefused, TargetUnavailable,
+            ) as error:  # fmt: skip
+                reasons.append(f"{target.name}: {error.message}")
+            else:
+                return
+        raise EpochError(
+            f"no target gives log epoch {unit.log_epoch} of partition {unit.partition} as it was "
+            f"sealed ({'; '.join(reasons) or 'none was given'})",
+            hint="name the targets that hold it, or make its copy again by a request of the kind "
+            "copy",
+        )
+
+    def close(self) -> None:
+        """Nothing is held open between two log epochs."""
+
+    def _rows(self, unit: Unit, target: Target) -> Generator[Row, None, None]:
+        job = self._job
+        place = (job.url, job.claim.topic, unit.partition, unit.first_sequence, unit.event_count)
+        with read(*place, targets=[target]) as batches:
+            for batch in batches:
+                job.alive.check()
+                yield from rows_of(batch)
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of a batch with the archive's columns."""
+    yield from zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True)
 
 
 def bring_back(

@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS backfill_requests (
     requested_at DATETIME(6) NOT NULL,
     changed_at DATETIME(6) NOT NULL,
     KEY backfill_requests_state (state, priority, id),
+    KEY backfill_requests_topic (topic_id),
     CONSTRAINT backfill_requests_kind CHECK (kind IN ('copy', 'rehydrate', 'relay')),
     CONSTRAINT backfill_requests_states CHECK (state IN ('waiting', 'running', 'done', 'failed', 'cancelled'))
 ) ENGINE = InnoDB;

@@ -34,6 +34,10 @@ CREATE TABLE backfill_requests (
 -- What a runner looks at, so that its cost does not grow with all that was ever requested.
 CREATE INDEX backfill_requests_open ON backfill_requests (priority DESC, id) WHERE state IN ('waiting', 'running');
 
+-- name: backfill_requests_of_a_topic
+-- For the list of a topic, and for its deletion.
+CREATE INDEX backfill_requests_topic ON backfill_requests (topic_id);
+
 -- name: create_backfill_units
 -- The ranges of a request, fixed when it is made: one log epoch each, or a part of what is not sealed yet (log_epoch
 -- NULL). done_at is set once, by the attempt that has finished the range.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from ops import backfill_requests as requests
 from ops.backfill_requests import Claim, Unit
 from ops.rehydrate import Row, bring_back, release
@@ -279,6 +280,22 @@ def test_what_came_back_can_be_taken_away_again(db: ContractDatabase) -> None:
     without(db, NOBODY_READS)
     assert release(own, STREAM, max_epochs=1) == 1
     assert [row[1] for row in database.call(own, "rehydrated_of", topic=STREAM)] == [3]
+
+
+def test_a_deleted_topic_leaves_nothing_of_it(db: ContractDatabase) -> None:
+    """Neither what came back nor its requests; those of another topic stay."""
+    own = db.connect()
+    rows, _ = _dropped(own)
+    _bring(own, rows)
+    topic(own, 1, "tests/other")
+    requests.request_backfill(own, "tests/other", "copy", "a", dry_run=True)
+    claim, _ = _request(own, to_sequence=1)
+    penstock.delete_topic(own, STREAM)
+    for table in ("rehydrated_events", "rehydrated_epochs", "backfill_units"):
+        assert count(db, table) == 0, table
+    assert [each.topic for each in requests.list_backfills(own)] == ["tests/other"]
+    with pytest.raises(StaleAttempt):
+        requests.extend(own, claim)
 
 
 def test_a_seek_and_a_release_follow_each_other(db: ContractDatabase) -> None:
