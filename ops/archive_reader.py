@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ops.archive_plans import EpochPlan, load_plans
 from penstock.archive.format import FILE_SCHEMA, SPARK_SCHEMA, with_epoch
-from penstock.archive.reader import ROWS_PER_BATCH, read_files
+from penstock.archive.reader import ROWS_PER_BATCH, read_rows
 from penstock.database import catalog, config, connect
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class EpochReader(DataSourceReader):
         """The epoch's events as Arrow batches, in the order of their sequence."""
         assert isinstance(partition, EpochInput)
         plan = partition.plan
-        batches = read_files(plan.files) if plan.files else self._read_database(plan)
+        batches = _read_files(plan) if plan.files else self._read_database(plan)
         for batch in batches:
             yield with_epoch(batch, *plan.key)
 
@@ -95,6 +95,11 @@ class EpochReader(DataSourceReader):
                     max_events=wanted,
                 )
                 position += wanted
+
+
+def _read_files(plan: EpochPlan) -> Iterator[pa.RecordBatch]:
+    for path, first_row, rows in plan.files:
+        yield from read_rows(path, first_row, rows)
 
 
 def _read_page(connection: psycopg.Connection[Any], **binds: Any) -> Iterator[pa.RecordBatch]:

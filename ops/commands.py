@@ -106,6 +106,17 @@ def backfill(
         _show_made(lambda: verb(spark, url, topic, place, sources=sources), output)
 
 
+def rollup(
+    topic: Topic,
+    target: TargetName,
+    output: Output = Format.table,
+) -> None:
+    """Turn the many small files of closed days on a target into few large ones."""
+    from ops.rollup import rollup as verb
+
+    show(verb(config.database_url(), topic, _target(target)), output)
+
+
 def clean(
     topics: Annotated[list[str], typer.Argument(help="namespace/path/topic ...")],
     yes: Annotated[bool, typer.Option("--yes", help="It removes events for good.")] = False,

@@ -45,7 +45,8 @@ FAMILIES = {
     "dead_letters": "suspects begin_attempt give_up parked_keys commit_parking poll_redriven "
     "finish_redriven fail_redriven redrive dead_letters_of dead_letter_of dead_letter_counts "
     "drop_dead_letters",
-    "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
+    "epochs": "seal log_epochs_of log_epochs_sealed_on record_copy copies_of copies_between "
+    "missing_copies forget_copy move_copy event_digest "
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
     "condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks swap_chunks "
     "installation_id target_in_use copies_on",

@@ -114,6 +114,7 @@ OF_THE_PLATFORM = {
     "policy": "How subscriptions beat, lease, measure and retry, and what is kept.",
     "relay": "Send a subscription to a sink: what is there, or --forever."
     " Exit code 1: not all was sent.",
+    "rollup": "Turn the many small files of closed days on a target into few large ones.",
     "seal": "Cut the end of a topic's partitions into log epochs.",
     "target": "The places that archives are kept in.",
 }

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from ops.archive import location, read_archive
+from ops import manifest
+from ops.archive import read_archive
 from ops.archive_commits import create_table
-from ops.archive_plans import EpochPlan
 from ops.archive_reader import EpochInput, EpochReader
 from ops.archive_writer import ArchiveWriter
-from ops.seal import copies_of, seal
+from ops.copying import copy_of, plan_of as plan_of
+from ops.seal import copies_of, log_epochs, seal
+from penstock.archive.copies import Copy, key_of
 from penstock.archive.markers import require_target
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
-from penstock.database import call
 from penstock.records import LogEpoch
 from penstock.topics.names import describe_topic
 
@@ -92,7 +93,10 @@ class Log:
 
     def seal(self, max_events: int = 1_000) -> list[LogEpoch]:
         """Seal everything there is."""
-        return seal(self.connection, self.topic, max_events=max_events, max_age_seconds=0)
+        sealed = seal(self.connection, self.topic, max_events=max_events, max_age_seconds=0)
+        keys = [key_of(epoch) for epoch in sealed]
+        known = {key_of(epoch): epoch for epoch in log_epochs(self.connection, self.topic)}
+        return [known[key] for key in keys]
 
     def rows(self) -> list[Row]:
         """Every event of the log as the archive has to hold it."""
@@ -131,8 +135,9 @@ def archived_rows(spark: SparkSession, target: Target, log: Log) -> list[Row]:
 
 def only_file(target: Target, log: Log, epoch: tuple[int, int]) -> Path:
     """The one file of a log epoch."""
-    (entry,) = ArchiveTable(target, log.known_as).committed()[epoch]
-    return target.table_path(log.known_as) / entry.path
+    table = ArchiveTable(target, log.known_as)
+    (entry,) = table.committed()[epoch]
+    return table.file(entry)
 
 
 def archived(log: Log, target: Target) -> list[LogEpoch]:
@@ -143,7 +148,7 @@ def archived(log: Log, target: Target) -> list[LogEpoch]:
     return sealed
 
 
-def bring(log: Log, target: Target, epochs: Sequence[LogEpoch]) -> None:
+def bring(log: Log, target: Target, epochs: Sequence[LogEpoch]) -> list[Copy]:
     """Write, commit and record them."""
     installation = require_target(log.url, target, write=True)
     create_table(target, log.known_as)
@@ -152,31 +157,16 @@ def bring(log: Log, target: Target, epochs: Sequence[LogEpoch]) -> None:
         reader = EpochReader(log.url, log.topic, [plan])
         writer = ArchiveWriter(target, installation, log.known_as, [plan])
         writer.commit([writer.write(reader.read(EpochInput(plan)))])
-        call(
-            log.connection,
-            "record_copy",
-            topic=log.topic,
-            partition=epoch.partition,
-            log_epoch=epoch.log_epoch,
-            target=target.name,
-            location=location(target, epoch),
-            event_count=epoch.event_count,
-            checksum=epoch.checksum,
-            layout=1,
-            first_row=0,
-        )
+    return record(log, target, epochs)
 
 
-def plan_of(epoch: LogEpoch) -> EpochPlan:
-    """What is to be written of it."""
-    return EpochPlan(
-        epoch.partition,
-        epoch.log_epoch,
-        epoch.first_sequence,
-        epoch.last_sequence,
-        epoch.event_count,
-        epoch.checksum,
-    )
+def record(log: Log, target: Target, epochs: Sequence[LogEpoch]) -> list[Copy]:
+    """Record them where the archive has them."""
+    committed = ArchiveTable(target, log.known_as).committed()
+    copies = [copy_of(target, epoch, committed[key_of(epoch)][0]) for epoch in epochs]
+    for copy in copies:
+        manifest.record(log.connection, log.topic, copy)
+    return copies
 
 
 def states(log: Log) -> list[str]:

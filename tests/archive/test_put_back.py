@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from ops import archive
+from ops import copying
 from ops.archive import archive_epochs
 from ops.backfill import backfill
 from ops.seal import log_epochs
@@ -49,7 +49,7 @@ def _grow(url: str, events: int, *, new: bool = False) -> None:
 
 def _at(place: str, before: bool, happens: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
     """Once, before or after a step of the run that comes to it."""
-    step: Callable[..., Any] = getattr(archive, place)
+    step: Callable[..., Any] = getattr(copying, place)
     left = [happens]
 
     def stepped(*given: Any, **named: Any) -> Any:
@@ -60,7 +60,7 @@ def _at(place: str, before: bool, happens: Callable[[], None], patch: pytest.Mon
             left.pop()()
         return found
 
-    patch.setattr(archive, place, stepped)
+    patch.setattr(copying, place, stepped)
 
 
 def _held(target: Target) -> Committed:

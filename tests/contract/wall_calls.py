@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 from ops import backfill_requests as requests
@@ -45,6 +46,19 @@ EPOCHS: dict[str, Call] = {
     "low_sequences": _looks_at("low_sequences"),
     "sequence_gaps": _looks_at("sequence_gaps"),
     "copies_of": _looks_at("copies_of"),
+    "copies_between": _looks_at(
+        "copies_between", partition=0, target="t", first_log_epoch=1, last_log_epoch=9
+    ),
+    "log_epochs_sealed_on": _looks_at("log_epochs_sealed_on", sealed_date=date(2026, 1, 31)),
+    "move_copy": _looks_at(
+        "move_copy",
+        partition=0,
+        log_epoch=1,
+        target="t",
+        old_location="a",
+        location="b",
+        first_row=0,
+    ),
     "log_epochs_of": _looks_at("log_epochs_of"),
     "missing_copies": _looks_at("missing_copies", target="t"),
     "begin_clean": _looks_at("begin_clean"),

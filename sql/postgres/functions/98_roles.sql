@@ -21,7 +21,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
-            subscription_lag take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of
+            subscription_lag take_overs rejected_commits log_epochs_of copies_of copies_between
+            log_epochs_sealed_on missing_copies retention_of grants_of
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             histories_of policy_of policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
@@ -37,7 +38,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
             position seek subscription_lag take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
-            record_copy copies_of missing_copies forget_copy begin_clean log_epochs_due record_reading clean
+            record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
+            begin_clean log_epochs_due record_reading clean
             installation_id target_in_use copies_on keep_events carry_positions
             condemn_slices condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks
             swap_chunks set_retention retention_of

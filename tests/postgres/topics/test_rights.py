@@ -54,6 +54,7 @@ commit_parking          c . o . .
 condemn_slices          . i o . .
 condemned_can_go        . i o . .
 configure_subscription  c . o . .
+copies_between          . . o . r
 copies_of               . . o . r
 copies_on               . . o . .
 create_namespace        . . o . .
@@ -106,6 +107,7 @@ list_subscriptions      c . o . r
 list_topics             c . o p r
 log_epochs_due          . . o . .
 log_epochs_of           . . o . r
+log_epochs_sealed_on    . . o . r
 log_status              . . o . r
 low_sequences           . . o . r
 lsn_of                  c . o . .
@@ -114,6 +116,7 @@ measure_pressure        . . o . .
 merge_chunks            . i o . .
 mergeable_partitions    . i o . .
 missing_copies          . . o . r
+move_copy               . . o . .
 missing_slices          . i o . .
 move_namespace          . . o . .
 move_topic              . . o . .
