@@ -58,7 +58,8 @@ class Copier:
 
     def __init__(self, job: Job, places: Places) -> None:
         """Find the target and the log epochs of the request; TargetUnavailable, ForeignTarget."""
-        from ops.archive import CopyJob, require_archived
+        from ops.archive import require_archived
+        from ops.copying import CopyJob
 
         claim = job.claim
         target = places.target(claim.target)
@@ -73,7 +74,7 @@ class Copier:
 
     def bring(self, unit: Unit) -> None:
         """Make the copy of a log epoch, verify it, and record both."""
-        from ops.archive import bring_copies
+        from ops.copying import bring_copies
 
         assert unit.log_epoch is not None
         bring_copies(self._copies, [self._epochs[unit.partition, unit.log_epoch]])

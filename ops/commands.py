@@ -114,7 +114,7 @@ def rollup(
     """Turn the many small files of closed days on a target into few large ones."""
     from ops.rollup import rollup as verb
 
-    show(verb(config.database_url(), topic, _target(target)), output)
+    show(verb(config.database_url(), topic, target_of(target)), output)
 
 
 def clean(

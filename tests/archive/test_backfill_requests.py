@@ -16,7 +16,7 @@ from ops.backfill_requests import COPY
 from ops.backfill_run import run_due
 from ops.backfill_workers import workers
 from ops.seal import log_epochs
-from penstock.archive.copies import epoch_folder
+from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from tests.kit.backfill import DONE, EPOCHS, EVENTS, filled, places, state_of, target
 from tests.kit.log import Connection, known_as
@@ -39,6 +39,16 @@ def _archived(spark: SparkSession, url: str, connection: Any, folder: Path) -> N
     filled(connection, folder, dropped=True, copy=copy)
 
 
+def _lose(connection: Any, place: Target, log_epoch: int) -> None:
+    """The file of a log epoch is gone."""
+    table = ArchiveTable(place, known_as(connection, STREAM))
+    committed = table.committed()
+    (entry,) = committed[0, log_epoch]
+    paths = [(key, each.path) for key, found in committed.items() for each in found]
+    assert [key for key, path in paths if path == entry.path] == [(0, log_epoch)]
+    table.file(entry).unlink()
+
+
 def _ask(connection: Any, name: str = "two") -> int:
     return requests.request_backfill(connection, STREAM, COPY, name).request
 
@@ -55,8 +65,7 @@ def test_what_a_target_lacks_is_made_there(
     assert state_of(connection, asked) == ("done", EPOCHS, EPOCHS * EVENTS)
     assert {each.targets for each in log_epochs(connection, STREAM)} == {("one", "two")}
     two = Target("two", str(tmp_path / "two"))
-    for path in epoch_folder(two, known_as(connection, STREAM), (0, 4)).glob("*.parquet"):
-        path.unlink()
+    _lose(connection, two, 4)
     assert len(audit_files(database_url, STREAM, two)) == 1
     again = requests.request_backfill(connection, STREAM, COPY, "two")
     assert (again.units, again.total_events) == (1, EVENTS)
@@ -70,8 +79,7 @@ def test_what_cannot_be_made_stops_no_other(
 ) -> None:
     """Of one log epoch there is no copy any more: nine are made."""
     _archived(spark, database_url, connection, tmp_path)
-    for path in epoch_folder(target(tmp_path), known_as(connection, STREAM), (0, 3)).iterdir():
-        path.unlink()
+    _lose(connection, target(tmp_path), 3)
     asked = _ask(connection)
     (result,) = run_due(database_url, workers(places(tmp_path)))
     assert result.state == "waiting"

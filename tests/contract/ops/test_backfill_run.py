@@ -141,9 +141,9 @@ def test_two_runners_at_once_do_each_range_once(db: ContractDatabase, tmp_path: 
         for kind in (RELAY, REHYDRATE)
         for part in range(3)
     }
-    runners = [_process(db, tmp_path, name=name) for name in ("one", "two")]
+    runners = [_process(db, tmp_path, name=name) for name in ("first", "second")]
     assert [each.wait(timeout=240) for each in runners] == [0, 0]
-    begun = [(tmp_path / name).read_bytes().count(b"begun") for name in ("one", "two")]
+    begun = [(tmp_path / name).read_bytes().count(b"begun") for name in ("first", "second")]
     assert sum(begun) == 6 * EPOCHS
     for (kind, part), request in asked.items():
         assert state_of(own, request) == ("done", EPOCHS, ALL)

@@ -23,6 +23,7 @@ from penstock.errors import (
 from penstock.publishing.publish import publish_batch
 from penstock.records import Event, Message
 from penstock.subscriptions import stream
+from penstock.subscriptions.dead_letters import dead_letter, dead_letters, give_up
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction
 from tests.contract.stream_kit import Guard, without
@@ -107,6 +108,9 @@ def _dropped(connection: Any, keep: int = 1) -> tuple[list[Row], list[Event]]:
             layout=1, first_row=0,
         )  # fmt: skip
     clean_unread(connection, STREAM)
+    if database.dialect_of(connection) == "postgres":  # as if their slices were gone, too
+        gone = f"SELECT o.id FROM penstock.events AS o ORDER BY o.id LIMIT {EVENTS * (4 - keep)}"
+        database.execute(connection, f"DELETE FROM penstock.events AS e WHERE e.id IN ({gone})")
     return rows, events
 
 
@@ -145,6 +149,22 @@ def _plan(connection: Any) -> list[str]:
         connection, "fetch_plan", topic=STREAM, partition=0, from_sequence=1, max_events=100
     )
     return [row[0] for row in plan]
+
+
+def test_an_event_that_came_back_can_be_given_up(db: ContractDatabase) -> None:
+    """Its payload is in the dead letters, and the position moves on."""
+    own = db.connect()
+    rows, events = _dropped(own)
+    stream.subscribe(own, SUBSCRIPTION, [STREAM])
+    _bring(own, rows)
+    stream.seek(own, SUBSCRIPTION, STREAM, 0, 30)
+    member, lease = member_with_lease(own, "a")
+    for sequence in (30, 31):
+        give_up(own, member, lease, sequence, "broken", attempts=1)
+    letters = [dead_letter(own, SUBSCRIPTION, each.id) for each in dead_letters(own, SUBSCRIPTION)]
+    found = {each.letter.sequence: each.payload for each in letters if each}
+    assert found == {each.sequence: each.payload for each in events[29:31]}
+    assert stream.position(own, SUBSCRIPTION, STREAM) == {0: 31}
 
 
 def test_a_gap_is_not_passed_over(db: ContractDatabase) -> None:
