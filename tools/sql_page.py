@@ -50,6 +50,9 @@ FAMILIES = {
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
     "condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks "
     "swap_chunks installation_id target_in_use copies_on",
+    "backfill": "request_backfill claim_backfill extend_backfill backfill_work progress_backfill "
+    "finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges "
+    "begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated",
     "operate": "set_retention retention_of place_hold release_hold list_holds list_skips "
     "expire_dead_letters set_policy clear_policy policy_of policy_history "
     "list_policies subscription_policy ensure_slices slices_ready log_status sequence_gaps "

@@ -109,7 +109,7 @@ OWN = {
 OF_THE_PLATFORM = {
     "archive": "Bring the sealed log epochs of a topic to a target with Spark,"
     " and verify them there.",
-    "backfill": "Make every missing copy of a topic on a target again.",
+    "backfill": "Bring again what is missing: copies, dropped log epochs, a window in a sink.",
     "clean": "Read back what retention lets go, remove what is whole, and say what holds the rest.",
     "daemon": "Run consumers, the sequencer, relays and the sweep until SIGTERM.",
     "policy": "Heartbeats, leases, statistics and retries of subscriptions, and what is kept.",

@@ -31,6 +31,9 @@ copies_between log_epochs_sealed_on move_copy
 sequence_gaps copies_of log_epochs_of record_copy forget_copy missing_copies set_backpressure
 set_policy clear_policy policy_of policy_history list_policies drop_dead_letters
 place_hold release_hold list_holds
+request_backfill claim_backfill extend_backfill backfill_work
+progress_backfill finish_backfill fail_backfill cancel_backfill
+begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
 """
 _TENANT = "publisher consumer reader"
 _ROLE = "penstock_test_tenant"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import date
 from typing import Any
 
+from ops import backfill_requests as requests
 from penstock import database, subscriptions
 from penstock.records import LogEpoch
 from penstock.subscriptions import stream
@@ -67,6 +68,10 @@ EPOCHS: dict[str, Call] = {
         own, UNKNOWN_RUN, LogEpoch(name, 0, 1, 1, 1, 1, "c"), "t"
     ),
     "clean": _looks_at("clean", run=UNKNOWN_RUN),
+    "request_backfill": lambda own, name: requests.request_backfill(own, name, "copy", "t"),
+    "list_backfills": lambda own, name: requests.list_backfills(own, name),
+    "rehydrated_of": _looks_at("rehydrated_of"),
+    "release_rehydrated": _looks_at("release_rehydrated", older_than_seconds=0, max_epochs=1),
     "fetch_plan": _looks_at("fetch_plan", partition=0, from_sequence=1, max_events=1),
     "lsn_of": _looks_at("lsn_of", partition=0, sequence=1),
     "sequence_of": _looks_at("sequence_of", partition=0, lsn="0.1"),
@@ -84,4 +89,5 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.statistics,
     subscriptions.skips,
     holds.list_holds,
+    requests.list_backfills,
 )

@@ -349,6 +349,17 @@ BEGIN
     DELETE r
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     STRAIGHT_JOIN retention_policies AS r FORCE INDEX (PRIMARY) ON r.topic_id = j.id;
+    -- The requests first: when they are gone, nothing is rehydrated any more.
+    DELETE b, u
+    FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    STRAIGHT_JOIN backfill_requests AS b FORCE INDEX (backfill_requests_topic) ON b.topic_id = j.id
+    LEFT JOIN backfill_units AS u FORCE INDEX (PRIMARY) ON u.request = b.id;
+    DELETE e
+    FROM doomed_partitions AS p
+    STRAIGHT_JOIN rehydrated_epochs AS e FORCE INDEX (PRIMARY) ON e.partition_id = p.id;
+    DELETE e
+    FROM doomed_partitions AS p
+    STRAIGHT_JOIN rehydrated_events AS e FORCE INDEX (PRIMARY) ON e.partition_id = p.id;
     CALL forget_policies('topic', topic_ids);
     CALL refresh_readers(readers);
     CALL hold_sequencer();

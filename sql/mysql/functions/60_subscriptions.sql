@@ -75,13 +75,14 @@ CREATE PROCEDURE find_start(of_partition BIGINT, start TEXT, OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE since DATETIME(6);
+    DECLARE is_below BOOLEAN;
     IF start = 'earliest' THEN
         SELECT MAX(p.low_sequence) - 1 INTO wanted FROM partitions AS p WHERE p.id = of_partition;
     ELSEIF start = 'latest' THEN
         SET wanted = high_watermark(of_partition);
     ELSEIF start REGEXP '^[1-9][0-9]{0,17}$' THEN
         SET wanted = CAST(start AS SIGNED) - 1;
-        CALL require_readable(of_partition, wanted + 1, 0);
+        CALL require_readable(of_partition, wanted + 1, 0, is_below);
         IF wanted > high_watermark(of_partition) THEN
             CALL refuse('PS012', CONCAT('sequence ', start, ' is beyond the high watermark'));
         END IF;

@@ -31,7 +31,8 @@ BEGIN
             log_epochs_sealed_on missing_copies retention_of list_holds list_skips grants_of unsequenced
             log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of
             low_sequences policy_of policy_history list_policies list_subscriptions describe_subscription
-            subscription_consumers unleased_cursors leased_cursors subscription_statistics dead_letter_counts'
+            subscription_consumers unleased_cursors leased_cursors subscription_statistics dead_letter_counts
+            list_backfills backfill_ranges rehydrated_of'
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
             ensure_slices slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped
@@ -61,7 +62,10 @@ BEGIN
             mark_low_water suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven
             fail_redriven redrive dead_letter_of drop_dead_letters reset_subscription pause_subscription
             resume_subscription report_error list_subscriptions describe_subscription subscription_consumers
-            unleased_cursors leased_cursors subscription_statistics dead_letter_counts'
+            unleased_cursors leased_cursors subscription_statistics dead_letter_counts request_backfill claim_backfill
+            extend_backfill backfill_work progress_backfill finish_backfill fail_backfill cancel_backfill
+            list_backfills backfill_ranges
+            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

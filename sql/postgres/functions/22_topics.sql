@@ -316,6 +316,12 @@ BEGIN
       AND d.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
+    -- The requests first: when they are gone, nothing is rehydrated any more.
+    DELETE FROM backfill_requests AS b WHERE b.topic_id = ANY (topic_ids);
+    DELETE FROM rehydrated_epochs AS e
+    WHERE e.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM rehydrated_events AS e
+    WHERE e.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     -- This does not wait for publishers: a row that one still locks is left as it is.
     DELETE FROM strict_locks AS l WHERE (l.topic_id, l.bucket) IN (
         SELECT o.topic_id, o.bucket FROM strict_locks AS o WHERE o.topic_id = ANY (topic_ids) FOR UPDATE SKIP LOCKED);
