@@ -53,8 +53,10 @@ FAMILIES = {
     "backfill": "request_backfill claim_backfill extend_backfill backfill_work progress_backfill "
     "finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges "
     "begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated",
-    "operate": "set_retention retention_of set_policy clear_policy policy_of policy_history "
-    "list_policies subscription_policy ensure_slices slices_ready log_status sequence_gaps "
+    "operate": "set_retention retention_of place_hold release_hold list_holds list_skips "
+    "expire_dead_letters set_policy "
+    "clear_policy policy_of policy_history list_policies subscription_policy "
+    "ensure_slices slices_ready log_status sequence_gaps "
     "current_history histories_of report_positions restore_status reconcile "
     "applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "
     "storage_shortage broken_slices",

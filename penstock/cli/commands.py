@@ -44,6 +44,10 @@ OWN = {
         "dead_letters:app",
         "Events that a subscription has given up: look at them, hand them out again, drop them.",
     ),
+    "hold": (
+        "holds:app",
+        "Keep events from retention until a legal hold is released.",
+    ),
     "inbox": (
         "inbox:app",
         "The table by which an application's own database knows what was handled.",

@@ -33,6 +33,7 @@ set_policy clear_policy policy_of policy_history list_policies drop_dead_letters
 request_backfill claim_backfill extend_backfill backfill_work
 progress_backfill finish_backfill fail_backfill cancel_backfill
 begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
+place_hold release_hold list_holds
 """
 _TENANT = "publisher consumer reader"
 _ROLE = "penstock_test_tenant"

@@ -11,6 +11,7 @@ from ops import backfill_requests as requests
 from penstock import database, subscriptions
 from penstock.records import LogEpoch
 from penstock.subscriptions import stream
+from penstock.topics import holds
 from tests.contract.text_kit import FUNCTIONS, in_sql
 from tests.kit.cleaning import record_reading
 
@@ -74,6 +75,9 @@ EPOCHS: dict[str, Call] = {
     "fetch_plan": _looks_at("fetch_plan", partition=0, from_sequence=1, max_events=1),
     "lsn_of": _looks_at("lsn_of", partition=0, sequence=1),
     "sequence_of": _looks_at("sequence_of", partition=0, lsn="0.1"),
+    "place_hold": lambda own, name: holds.place_hold(own, name, "case", "a claim"),
+    "release_hold": lambda own, name: holds.release_hold(own, name, "case", "over"),
+    "list_holds": holds.list_holds,
 }
 
 #: Each leaves out what is hidden.
@@ -84,4 +88,6 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.unleased_cursors,
     subscriptions.statistics,
     requests.list_backfills,
+    subscriptions.skips,
+    holds.list_holds,
 )

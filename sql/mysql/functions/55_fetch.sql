@@ -73,7 +73,7 @@ CREATE PROCEDURE require_readable(
 )
 READS SQL DATA
 BEGIN
-    DECLARE low BIGINT;
+    DECLARE low, passed_over BIGINT;
     DECLARE stopped VARCHAR(200);
     -- A stop that was reported while a history began belongs to the history before.
     SELECT MAX(CONCAT(LEFT(s.source, 50), ' has seen sequence ', s.sequence)) INTO stopped
@@ -89,7 +89,12 @@ BEGIN
     IF from_sequence < low THEN
         SET is_below = is_rehydrated(of_partition, from_sequence);
         IF NOT is_below THEN
-            CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low));
+            SELECT COUNT(k.run) INTO passed_over
+            FROM skips AS k
+            WHERE k.subscription_id = of_subscription AND k.partition_id = of_partition
+              AND from_sequence BETWEEN k.first_sequence AND k.last_sequence;
+            CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low,
+                                        IF(passed_over, ': retention did not wait, by max_lag_seconds', '')));
         END IF;
     END IF;
 END;

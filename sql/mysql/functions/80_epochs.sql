@@ -211,8 +211,9 @@ BEGIN
 END;
 
 -- name: lowest_position
--- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic.
-CREATE PROCEDURE lowest_position(part_id BIGINT, OUT subscription VARCHAR(500), OUT position BIGINT)
+-- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. Those
+-- whose policy lets nothing wait that was sealed so many seconds ago (NULL: at any time) are left out.
+CREATE PROCEDURE lowest_position(part_id BIGINT, age DOUBLE, OUT subscription VARCHAR(500), OUT position BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -223,7 +224,7 @@ BEGIN
         FROM partitions AS p
         JOIN subscription_topics AS t ON t.topic_id = p.topic_id
         JOIN subscriptions AS s ON s.id = t.subscription_id
-        WHERE p.id = part_id
+        WHERE p.id = part_id AND (age IS NULL OR s.max_lag_seconds = 0 OR age < s.max_lag_seconds)
     ) AS n
     ORDER BY n.position, n.name
     LIMIT 1;

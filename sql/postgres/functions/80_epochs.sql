@@ -179,12 +179,17 @@ END
 $$;
 
 -- name: lowest_position
--- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic.
-CREATE OR REPLACE FUNCTION lowest_position(partition_id bigint, OUT subscription text, OUT "position" bigint)
+-- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. Those
+-- whose policy lets nothing wait that was sealed at this time (NULL: of any age) are left out.
+CREATE OR REPLACE FUNCTION lowest_position(
+    partition_id bigint, sealed_at timestamptz, OUT subscription text, OUT "position" bigint
+)
 LANGUAGE sql STABLE AS $$
     SELECT s.name, current_position(l.subscription_id, l.partition_id)
     FROM leases AS l JOIN subscriptions AS s ON s.id = l.subscription_id
-    WHERE l.partition_id = lowest_position.partition_id
+    WHERE l.partition_id = lowest_position.partition_id AND (
+        lowest_position.sealed_at IS NULL OR s.max_lag_seconds = 0
+        OR lowest_position.sealed_at > clock_timestamp() - make_interval(secs => s.max_lag_seconds))
     ORDER BY 2, 1
     LIMIT 1
 $$;

@@ -28,6 +28,8 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "grants_of": {"namespace": None},
     "list_subscriptions": {},
     "retention_of": {},
+    "list_holds": {"topic": None, "released": True},
+    "list_skips": {"subscription": None},
     "settings_of": {},
     "subscription_lag": {"subscription": None},
     "subscription_consumers": {"subscription": None},

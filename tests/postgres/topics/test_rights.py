@@ -72,6 +72,7 @@ drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
 ensure_topic            . . o . .
+expire_dead_letters     . . o . .
 extend_backfill         . . o . .
 fail_backfill           . . o . .
 fail_redriven           c . o . .
@@ -101,8 +102,10 @@ leased_cursors          c . o . r
 leave                   c . o . .
 lift_limit              c . o . .
 list_backfills          . . o . r
+list_holds              . . o . r
 list_namespaces         c . o p r
 list_policies           . . o . r
+list_skips              c . o . r
 list_subscriptions      c . o . r
 list_topics             c . o p r
 log_epochs_due          . . o . .
@@ -116,8 +119,8 @@ measure_pressure        . . o . .
 merge_chunks            . i o . .
 mergeable_partitions    . i o . .
 missing_copies          . . o . r
-move_copy               . . o . .
 missing_slices          . i o . .
+move_copy               . . o . .
 move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
@@ -126,6 +129,7 @@ nothing_waits           . . o . .
 open_block              c . o . .
 parked_keys             c . o . .
 pause_subscription      c . o . .
+place_hold              . . o . .
 policy_history          . . o . r
 policy_of               c . o . r
 poll                    c . o . .
@@ -149,6 +153,7 @@ rehydrated_of           . . o . r
 rejected_commits        c . o . r
 relay_failure           c . o . .
 release                 c . o . .
+release_hold            . . o . .
 release_rehydrated      . . o . .
 rename_namespace        . . o . .
 rename_topic            . . o . .

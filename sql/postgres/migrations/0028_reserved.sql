@@ -1,3 +1,0 @@
--- name: reserved_28
--- The number is taken by a change that is not in this branch.
-SELECT 1;
