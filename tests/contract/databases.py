@@ -32,7 +32,6 @@ _FIXED = frozenset(
         "policy_settings",
         "installation",
         "cleaning",
-        "installation",
     }
 )
 #: Those of one row, or of a first one: how a test finds them.

@@ -114,18 +114,18 @@ BEGIN
                                        partition_id & 65535, found_row.source, found_row.seen),
                        'A restore lost commits. Open the next history: penstock restore reconcile.');
     ELSIF from_sequence < found_row.low THEN
-        IF NOT is_rehydrated(partition_id, from_sequence) THEN
-            PERFORM refuse('PS016', format('sequence %s is below the low sequence %s%s', from_sequence, found_row.low,
-                                           CASE WHEN EXISTS (
-                                               SELECT FROM skips AS k
-                                               WHERE k.subscription_id = require_readable.subscription_id
-                                                 AND k.partition_id = require_readable.partition_id
-                                                 AND from_sequence BETWEEN k.first_sequence AND k.last_sequence)
-                                           THEN ': retention did not wait for this subscription, by max_lag_seconds'
-                                           ELSE '' END),
-                           'Read it from the archive, or start at the low sequence.');
+        IF is_rehydrated(partition_id, from_sequence) THEN
+            RETURN true;
         END IF;
-        RETURN true;
+        PERFORM refuse('PS016', format('sequence %s is below the low sequence %s%s', from_sequence, found_row.low,
+                                       CASE WHEN EXISTS (
+                                           SELECT FROM skips AS k
+                                           WHERE k.subscription_id = require_readable.subscription_id
+                                             AND k.partition_id = require_readable.partition_id
+                                             AND from_sequence BETWEEN k.first_sequence AND k.last_sequence)
+                                       THEN ': retention did not wait for this subscription, by max_lag_seconds'
+                                       ELSE '' END),
+                       'Read it from the archive, or start at the low sequence.');
     END IF;
     RETURN false;
 END

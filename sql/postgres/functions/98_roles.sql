@@ -26,8 +26,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             histories_of policy_of policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts list_skips list_backfills
-            backfill_ranges rehydrated_of'),
+            subscription_statistics dead_letter_counts list_skips list_backfills backfill_ranges rehydrated_of'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices close_slice
             slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),

@@ -120,8 +120,8 @@ measure_pressure        . . o . .
 merge_chunks            . i o . .
 mergeable_partitions    . i o . .
 missing_copies          . . o . r
-move_copy               . . o . .
 missing_slices          . i o . .
+move_copy               . . o . .
 move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
