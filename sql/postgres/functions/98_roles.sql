@@ -11,7 +11,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit
             release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
-            dead_letter dead_letters_of report_positions fetch high_watermarks list_namespaces
+            dead_letter dead_letters_of report_positions fetch high_watermarks position_at list_namespaces
             namespace_exists list_topics describe_topic current_history applied_migrations setting policy_of
             subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
@@ -33,8 +33,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             create_namespace rename_namespace move_namespace delete_namespace list_namespaces namespace_exists
             create_topic ensure_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
-            sequence announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join
-            check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag
+            sequence announce fetch high_watermarks position_at unsequenced subscribe configure_subscription unsubscribe
+            join check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag
             take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
             record_copy copies_of missing_copies forget_copy begin_clean log_epochs_due record_reading clean

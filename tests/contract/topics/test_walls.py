@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -100,6 +101,7 @@ BY_TOPIC: dict[str, Call] = {
     ),
     "fetch": lambda own, topic: penstock.fetch(own, topic, 0, 1),
     "high_watermarks": _topic("high_watermarks"),
+    "position_at": _topic("position_at", partition=0, since=datetime(2026, 1, 1, tzinfo=UTC)),
     "describe_topic": _topic("describe_topic"),
     "subscribe": lambda own, topic: stream.subscribe(own, "new", [OPEN, topic]),
     "position": lambda own, topic: stream.position(own, "open", topic),

@@ -116,6 +116,7 @@ policy_of               c . o . r
 poll                    c . o . .
 poll_redriven           c . o . .
 position                c . o . r
+position_at             c . o . .
 prepare_bulk            . . o p .
 publish                 . . o p .
 publish_batch           . . o p .
