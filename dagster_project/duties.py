@@ -23,7 +23,8 @@ from dagster_project.naming import (
 )
 from dagster_project.topics import copy_metadata
 from ops.policy_file import Policies
-from ops.seal import key_of, missing_copies, seal
+from ops.seal import missing_copies, seal
+from penstock.archive.copies import key_of
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.records import LogEpoch
 from resources.database import DatabaseResource
@@ -32,7 +33,7 @@ from resources.targets import ArchiveTargetResource
 
 if TYPE_CHECKING:
     from ops.archive import EpochCopy
-    from ops.targets import Target
+    from penstock.archive.targets import Target
 
 # Schemas, not classes of dg.Config: Dagster cannot read those from annotations that are texts.
 SEAL_CONFIG = {

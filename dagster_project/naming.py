@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from ops.seal import EpochKey
+from penstock.archive.copies import EpochKey
 from penstock.errors import ConfigurationError
 
 #: The first part of the keys of assets that belong to no topic.

@@ -27,8 +27,9 @@ from dagster_project.triggers import (
     sense_while_up,
 )
 from ops.policy_file import Policies
-from ops.seal import copies_of, key_of, log_epochs, missing_copies
+from ops.seal import copies_of, log_epochs, missing_copies
 from penstock import log, subscriptions
+from penstock.archive.copies import key_of
 from penstock.errors import TopicNotFound
 from penstock.records import LogEpoch
 from penstock.topics import names

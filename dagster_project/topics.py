@@ -23,8 +23,8 @@ from ops.clean import CleanRun, clean, drop_slices
 from ops.guard import ReadBack, spark_reader
 from ops.policy import topic_drift
 from ops.policy_file import Policies, TopicPolicy
-from ops.seal import key_of
 from ops.storage import SliceDrop
+from penstock.archive.copies import key_of
 from penstock.errors import ConfigurationError, PenstockError, RetentionRefused
 from resources.database import DatabaseResource
 from resources.spark import SparkResource

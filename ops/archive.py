@@ -13,22 +13,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ops.archive_format import SPARK_SCHEMA, TABLE_SCHEMA, EpochPlan, dump_plans
+from ops.archive_commits import create_table
+from ops.archive_plans import EpochPlan, dump_plans
 from ops.archive_reader import EpochSource
-from ops.archive_table import (
-    Committed,
-    committed_epochs,
-    create_table,
-    newest_of_partitions,
-    open_table,
-)
 from ops.archive_verify import read_copies
 from ops.archive_writer import ArchiveSink
 from ops.readings import CopyReading
-from ops.seal import EpochKey, forget_copy, key_of, log_epochs
+from ops.seal import forget_copy, log_epochs
 from ops.spark import register
-from ops.target_marker import check_marker, marker_path, require_target
-from ops.targets import Target
+from penstock.archive.copies import EpochKey, epoch_folder, key_of
+from penstock.archive.format import SPARK_SCHEMA, TABLE_SCHEMA
+from penstock.archive.markers import check_marker, marker_path, require_target
+from penstock.archive.table import ArchiveTable
+from penstock.archive.targets import Target
 from penstock.database import call, connect
 from penstock.errors import EpochError, ForeignTarget, NoDiskSpace, TargetUnavailable
 from penstock.log.restores import Seen, require_log
@@ -117,7 +114,7 @@ def require_archived(url: str, topic: str, target: Target) -> None:
     """LogBehind when the log does not reach what the target holds of it: one call for each run."""
     with connect(url) as connection:
         found = describe_topic(connection, topic)
-        newest = newest_of_partitions(open_table(target, found.known_as))
+        newest = ArchiveTable(target, found.known_as).newest()
         seen = {
             id_of(found.topic_id, partition): Seen(sequence, history)
             for partition, (history, sequence) in newest.items()
@@ -130,15 +127,11 @@ def read_archive(spark: SparkSession, target: Target, known_as: str) -> DataFram
 
     ``known_as`` is what `describe_topic` answers; no database is needed.
     """
-    root = target.table_path(known_as)
-    files = [
-        str(root / entry.path)
-        for entries in committed_epochs(open_table(target, known_as)).values()
-        for entry in entries
-    ]
+    table = ArchiveTable(target, known_as)
+    files = [str(table.file(each)) for entries in table.committed().values() for each in entries]
     if not files:
         return spark.createDataFrame([], SPARK_SCHEMA)
-    reader = spark.read.schema(SPARK_SCHEMA).option("basePath", str(root))
+    reader = spark.read.schema(SPARK_SCHEMA).option("basePath", str(table.path))
     return reader.parquet(*files).select(*TABLE_SCHEMA.names)
 
 
@@ -161,7 +154,9 @@ def read_epochs(
 ) -> list[CopyReading]:
     """Read back the target's copies of log epochs of one topic, recorded or not."""
     require_target(url, target)
-    readings = _read_back(spark, target, epochs, _committed(target, epochs))
+    if not epochs:
+        return []
+    readings = _read_back(spark, ArchiveTable(target, epochs[0].known_as), epochs)
     return [readings[key_of(epoch)] for epoch in epochs]
 
 
@@ -174,8 +169,7 @@ def verify_copy(
 
 def location(target: Target, epoch: LogEpoch) -> str:
     """Where a log epoch lies on a target, for the record of its copy."""
-    folder = target.table_path(epoch.known_as)
-    return (folder / f"partition={epoch.partition}" / f"log_epoch={epoch.log_epoch}").as_uri()
+    return epoch_folder(target, epoch.known_as, key_of(epoch)).as_uri()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,16 +214,17 @@ def _bring_lot(
     """Copies of a few log epochs; ``failed`` gets the reason of each that could not be made."""
     check_marker(job.target, job.installation)
     table = create_table(job.target, epochs[0].known_as)
-    committed = committed_epochs(table, [key_of(epoch) for epoch in epochs])
+    committed = table.committed([key_of(epoch) for epoch in epochs])
     missing = [epoch for epoch in epochs if key_of(epoch) not in committed]
     _write(job, epochs[0], _plans(job, missing, failed), failed)
-    committed = _committed(job.target, epochs)
+    table.refresh()
     rest = [epoch for epoch in epochs if key_of(epoch) not in failed]
-    readings = _read_back(job.spark, job.target, rest, committed)
+    readings = _read_back(job.spark, table, rest)
     written = {key_of(epoch) for epoch in missing}
     damaged = [epoch for epoch in rest if readings[key_of(epoch)].damage]
     if job.repair and damaged:
         mendable = _not_of_other_logs(damaged, readings, failed)
+        committed = table.committed([key_of(epoch) for epoch in mendable])
         plans = [
             dataclasses.replace(
                 plan, replaces=tuple(entry.path for entry in committed.get(plan.key, []))
@@ -238,8 +233,8 @@ def _bring_lot(
         ]
         _write(job, epochs[0], plans, failed)
         mended = [epoch for epoch in mendable if key_of(epoch) not in failed]
-        committed = _committed(job.target, epochs)
-        readings |= _read_back(job.spark, job.target, mended, committed)
+        table.refresh()
+        readings |= _read_back(job.spark, table, mended)
         written |= {key_of(epoch) for epoch in mended}
         rest = [epoch for epoch in rest if key_of(epoch) not in failed]
     return _record(job, rest, readings, written, failed)
@@ -271,24 +266,21 @@ def _plan(epoch: LogEpoch, files: Sequence[str] = ()) -> EpochPlan:
     )
 
 
-def _copy_plan(target: Target, epoch: LogEpoch, committed: Committed) -> EpochPlan:
-    root = target.table_path(epoch.known_as)
-    entries = committed.get(key_of(epoch), [])
-    plan = _plan(epoch, [str(root / entry.path) for entry in entries])
-    return dataclasses.replace(plan, marker=str(marker_path(target)))
-
-
-def _committed(target: Target, epochs: Sequence[LogEpoch]) -> Committed:
-    """What the target's table holds of the log epochs, which are of one topic."""
-    if not epochs:
-        return {}
-    return committed_epochs(open_table(target, epochs[0].known_as), [key_of(e) for e in epochs])
+def _copy_plans(table: ArchiveTable, epochs: Sequence[LogEpoch]) -> dict[EpochKey, EpochPlan]:
+    """How to read what the table holds of the log epochs."""
+    committed = table.committed([key_of(epoch) for epoch in epochs])
+    marker = str(marker_path(table.target))
+    plans = {}
+    for epoch in epochs:
+        files = [str(table.file(each)) for each in committed.get(key_of(epoch), [])]
+        plans[key_of(epoch)] = dataclasses.replace(_plan(epoch, files), marker=marker)
+    return plans
 
 
 def _read_back(
-    spark: SparkSession, target: Target, epochs: Sequence[LogEpoch], committed: Committed
+    spark: SparkSession, table: ArchiveTable, epochs: Sequence[LogEpoch]
 ) -> dict[EpochKey, CopyReading]:
-    return read_copies(spark, [_copy_plan(target, epoch, committed) for epoch in epochs])
+    return read_copies(spark, list(_copy_plans(table, epochs).values()))
 
 
 def _still_whole(
@@ -336,10 +328,8 @@ def _plans_from_copies(
         except (TargetUnavailable, ForeignTarget):
             away.append(source.name)
             continue
-        committed = _committed(source, wanted)
-        for epoch, reading in zip(wanted, readings, strict=True):
-            if not reading.damage:
-                found[reading.key] = _copy_plan(source, epoch, committed)
+        plans = _copy_plans(ArchiveTable(source, wanted[0].known_as), wanted)
+        found |= {each.key: plans[each.key] for each in readings if not each.damage}
     for epoch in epochs:
         if key_of(epoch) not in found:
             failed[key_of(epoch)] = (
@@ -428,6 +418,8 @@ def _record(
                 location=place,
                 event_count=reading.event_count,
                 checksum=reading.checksum,
+                layout=1,
+                first_row=0,
             )
             copies.append(EpochCopy(epoch, job.target.name, place, key_of(epoch) in written))
     return copies

@@ -8,21 +8,14 @@ keep the database from cleaning up behind everybody else.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from ops.archive_format import (
-    FILE_SCHEMA,
-    PARTITION_COLUMNS,
-    SPARK_SCHEMA,
-    TABLE_SCHEMA,
-    EpochPlan,
-    load_plans,
-)
+from ops.archive_plans import EpochPlan, load_plans
+from penstock.archive.format import FILE_SCHEMA, SPARK_SCHEMA, with_epoch
+from penstock.archive.reader import ROWS_PER_BATCH, read_files
 from penstock.database import catalog, config, connect
 
 if TYPE_CHECKING:
@@ -36,7 +29,6 @@ _EVENTS_PER_PAGE = 10_000
 #: What is read from the socket at once: with payloads at their limit of 1 MiB that many MiB.
 _ROWS_PER_READ = 64
 #: A batch for Spark ends at either bound.
-_ROWS_PER_BATCH = 4096
 _BYTES_PER_BATCH = 8 << 20
 _PAYLOAD_COLUMN = FILE_SCHEMA.get_field_index("payload")
 
@@ -88,7 +80,7 @@ class EpochReader(DataSourceReader):
         plan = partition.plan
         batches = read_files(plan.files) if plan.files else self._read_database(plan)
         for batch in batches:
-            yield _with_partition_columns(batch, plan)
+            yield with_epoch(batch, *plan.key)
 
     def _read_database(self, plan: EpochPlan) -> Iterator[pa.RecordBatch]:
         with connect(self._url, application_name="penstock archive") as connection:
@@ -105,13 +97,6 @@ class EpochReader(DataSourceReader):
                 position += wanted
 
 
-def read_files(paths: Sequence[str | Path]) -> Iterator[pa.RecordBatch]:
-    """The rows of Parquet files, file by file, in the order in which they were written."""
-    for path in paths:
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(batch_size=_ROWS_PER_BATCH)
-
-
 def _read_page(connection: psycopg.Connection[Any], **binds: Any) -> Iterator[pa.RecordBatch]:
     query = catalog.statement("postgres", "archive_fetch", config.schema_name()).text
     rows: list[tuple[Any, ...]] = []
@@ -120,7 +105,7 @@ def _read_page(connection: psycopg.Connection[Any], **binds: Any) -> Iterator[pa
         for row in cursor.stream(query, binds, size=_ROWS_PER_READ):
             rows.append(row)
             size += len(row[_PAYLOAD_COLUMN] or b"")
-            if len(rows) >= _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
+            if len(rows) >= ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
                 yield _batch(rows)
                 rows, size = [], 0
     if rows:
@@ -133,9 +118,3 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         for values, field in zip(zip(*rows, strict=True), FILE_SCHEMA, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
-
-
-def _with_partition_columns(batch: pa.RecordBatch, plan: EpochPlan) -> pa.RecordBatch:
-    constants = [pa.repeat(pa.scalar(value, pa.int32()), batch.num_rows) for value in plan.key]
-    assert len(constants) == len(PARTITION_COLUMNS)
-    return pa.RecordBatch.from_arrays([*constants, *batch.columns], schema=TABLE_SCHEMA)

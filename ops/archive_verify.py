@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from ops.archive_format import CHECKSUM_KEY, EpochPlan, dump_plans, load_plans
-from ops.archive_reader import EpochInput, read_files
-from ops.checksum import EpochChecksum, batch_fields
+from ops.archive_plans import EpochPlan, dump_plans, load_plans
+from ops.archive_reader import EpochInput
 from ops.readings import CopyReading
 from ops.spark import register
+from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.format import CHECKSUM_KEY
+from penstock.archive.reader import read_files
 from penstock.errors import TargetUnavailable
 
 if TYPE_CHECKING:

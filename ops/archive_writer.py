@@ -16,19 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ops.archive_format import (
-    CHECKSUM_KEY,
-    FILE_SCHEMA,
-    PARTITION_COLUMNS,
-    SPARK_SCHEMA,
-    EpochPlan,
-    load_plans,
-)
-from ops.archive_table import EpochCommitter, WrittenFile, discard
-from ops.checksum import EpochChecksum, batch_fields
-from ops.seal import EpochKey
-from ops.target_marker import check_marker
-from ops.targets import Target, make_durable
+from ops.archive_commits import EpochCommitter, WrittenFile, discard
+from ops.archive_plans import EpochPlan, load_plans
+from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.copies import EpochKey
+from penstock.archive.format import CHECKSUM_KEY, FILE_SCHEMA, PARTITION_COLUMNS, SPARK_SCHEMA
+from penstock.archive.markers import check_marker
+from penstock.archive.targets import Target, make_durable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ops.archive import CopyJob, EpochCopy, bring_copies, require_archived, verify_copies
-from ops.archive_table import LEFTOVER_HOURS, committed_epochs, open_table, remove_leftovers
-from ops.seal import forget_copy, key_of, log_epochs, missing_copies
-from ops.target_marker import check_marker, require_target
+from ops.archive_commits import LEFTOVER_HOURS, remove_leftovers
+from ops.seal import forget_copy, log_epochs, missing_copies
+from penstock.archive.copies import key_of
+from penstock.archive.markers import check_marker, require_target
+from penstock.archive.table import ArchiveTable
 from penstock.database import connect
 from penstock.topics.names import describe_topic
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ops.targets import Target
+    from penstock.archive.targets import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,12 @@ def audit_files(url: str, topic: str, target: Target) -> list[ForgottenCopy]:
         recorded = [each for each in log_epochs(connection, topic) if target.name in each.targets]
         if not recorded:
             return []
-        root = target.table_path(known_as)
-        committed = committed_epochs(open_table(target, known_as))
+        table = ArchiveTable(target, known_as)
+        committed = table.committed()
         found = []
         for epoch in recorded:
             files = committed.get(key_of(epoch), [])
-            whole = bool(files) and all(_has_size(root / each.path, each.size) for each in files)
+            whole = bool(files) and all(_has_size(table.file(each), each.size) for each in files)
             if not whole:
                 reason = "its files are gone or have another size"
                 found.append(ForgottenCopy(*key_of(epoch), reason))

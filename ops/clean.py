@@ -20,7 +20,7 @@ from ops.storage import SliceDrop
 from penstock.database import call, config, connect
 
 if TYPE_CHECKING:
-    from ops.targets import Target
+    from penstock.archive.targets import Target
 
 #: What one run reads back, and so what it drops at most, over all partitions of a topic.
 MOST_EPOCHS = 1_000

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ops.archive import EpochCopy
     from ops.relay import Relay
-    from ops.targets import Target
+    from penstock.archive.targets import Target
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
 TargetName = Annotated[
@@ -168,7 +168,7 @@ def target_adopt(
     ] = False,
 ) -> None:
     """Mark a place as a target: one of before markers were written, or a new one for a lost one."""
-    from ops.target_marker import adopt_target
+    from penstock.archive.markers import adopt_target
 
     wanted = _target(place)
     try:
@@ -183,7 +183,7 @@ def target_adopt(
 def _target(text: str) -> Target:
     """``NAME=DIRECTORY``, or a name that the policy file knows."""
     from ops import policy_file
-    from ops.targets import Target
+    from penstock.archive.targets import Target
 
     name, given, uri = text.partition("=")
     if not given:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ops.readings import CopyReading, Reader
-from ops.seal import key_of
+from penstock.archive.copies import key_of
 from penstock.database import call, connect
 from penstock.errors import TargetUnavailable
 from penstock.records import LogEpoch
@@ -21,7 +21,7 @@ from penstock.records import LogEpoch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ops.targets import Target
+    from penstock.archive.targets import Target
 
 #: Log epochs that are read before the clock is looked at again.
 READ_AT_ONCE = 128
@@ -63,7 +63,7 @@ def spark_reader(spark: Callable[[], SparkSession], url: str) -> Reader:
     def read(target: Target, epochs: Sequence[LogEpoch]) -> Sequence[CopyReading]:
         # Imported here: without pyspark and deltalake every other run starts a second sooner.
         from ops.archive import read_epochs
-        from ops.target_marker import require_target
+        from penstock.archive.markers import require_target
 
         require_target(url, target)  # before a JVM starts for nothing
         return read_epochs(spark(), url, target, epochs)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ops import yaml_file
 from ops.seal import MAX_EVENTS
-from ops.targets import Target
+from penstock.archive.targets import Target
 from penstock.errors import ConfigurationError, InvalidArgument, InvalidName
 from penstock.subscriptions import policies
 from penstock.topics import validation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ops.targets import Target
+from penstock.archive.targets import Target
 from penstock.records import LogEpoch
 
 

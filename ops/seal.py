@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from penstock.archive.copies import EpochKey
 from penstock.database import call
 from penstock.records import EpochCopyState, LogEpoch
-
-#: (partition, log epoch): this pair names a log epoch within its topic.
-EpochKey = tuple[int, int]
 
 #: A log epoch of this size is one file of some ten megabytes, written and verified in seconds.
 MAX_EVENTS = 100_000
@@ -80,11 +78,6 @@ def forget_copy(connection: Any, topic: str, key: EpochKey, target: str, reason:
         target=target,
         reason=reason,
     )
-
-
-def key_of(epoch: LogEpoch) -> EpochKey:
-    """(partition, log epoch)."""
-    return epoch.partition, epoch.log_epoch
 
 
 def _log_epoch(topic: str, row: tuple[Any, ...]) -> LogEpoch:

@@ -292,6 +292,10 @@ class TargetUnavailable(PenstockError):
     """An archive target is not there now, its disk not mounted for example; nothing is lost."""
 
 
+class CopyDamaged(PenstockError):
+    """A copy of a log epoch is not what was sealed, or is gone; another target may hold it."""
+
+
 class ForeignTarget(ConfigurationError):
     """A place is the archive target of another installation, or has another name."""
 

@@ -244,7 +244,8 @@ class LogEpoch:
 class EpochCopyState:
     """A recorded copy of a log epoch, and whether it is still there.
 
-    ``state`` is "verified" or "missing"; ``detail`` says why.
+    ``state`` is "verified" or "missing"; ``detail`` says why.  ``location``, ``layout`` and
+    ``first_row`` say where it lies: see `penstock.archive.copies.Copy`.
     """
 
     partition: int
@@ -253,6 +254,9 @@ class EpochCopyState:
     state: str
     detail: str | None
     changed_at: datetime
+    location: str = ""
+    layout: int = 1
+    first_row: int = 0
 
 
 @dataclass(frozen=True, slots=True)

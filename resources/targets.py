@@ -12,7 +12,7 @@ from penstock.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ops.targets import Target
+    from penstock.archive.targets import Target
 
 
 class ArchiveTargetResource(dg.ConfigurableResource[None]):

@@ -18,7 +18,7 @@ LIGHT = textwrap.dedent(
     """
     import pkgutil, sys
 
-    HEAVY = {"dagster", "pyspark", "pulsar", "deltalake", "sqlalchemy"}
+    HEAVY = {"dagster", "pyspark", "pulsar", "deltalake", "pyarrow", "sqlalchemy"}
     HEAVY |= {"psycopg", "pymysql", "typer", "rich"}
 
     class Refuse:
@@ -30,7 +30,7 @@ LIGHT = textwrap.dedent(
     import penstock
 
     for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
-        if not module.name.startswith(("penstock.cli", "penstock.spark.")):
+        if not module.name.startswith(("penstock.cli", "penstock.archive", "penstock.spark.")):
             __import__(module.name)
     """
 )

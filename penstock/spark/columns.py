@@ -7,43 +7,25 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.archive.format import SPARK_SCHEMA as TABLE_SPARK_SCHEMA, TABLE_SCHEMA
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_TIME = pa.timestamp("us", tz="UTC")
-
-#: Every column that a reader can have, in the order of ``SELECT *``.
+#: Every column that a reader can have, in the order of ``SELECT *``: the archive's, and the topic.
 COLUMNS: dict[str, pa.DataType] = {
     "topic": pa.string(),
-    "partition": pa.int32(),
-    "log_epoch": pa.int32(),
-    "sequence": pa.int64(),
-    "event_id": pa.string(),
-    "key": pa.string(),
-    "type": pa.string(),
-    "content_type": pa.string(),
-    "headers": pa.string(),
-    "payload": pa.binary(),
-    "created_at": _TIME,
-    "sequenced_at": _TIME,
-    "history": pa.int32(),
+    **{field.name: field.type for field in TABLE_SCHEMA},
 }
 
 #: Those that are the same for all rows of a range, so that they are not read.
 OF_RANGE = ("topic", "partition", "log_epoch")
 
-_SPARK_TYPES = {
-    pa.string(): "string",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.binary(): "binary",
-    _TIME: "timestamp",
-}
-
 #: The same as Spark writes it.
-SPARK_SCHEMA = ", ".join(f"`{name}` {_SPARK_TYPES[kind]}" for name, kind in COLUMNS.items())
+SPARK_SCHEMA = f"`topic` string, {TABLE_SPARK_SCHEMA}"
+
+_SPARK_TYPES = dict(each.strip("`").split("` ") for each in SPARK_SCHEMA.split(", "))
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
@@ -54,16 +36,15 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
 def chosen(schema: StructType) -> tuple[str, ...]:
     """The columns of a schema that the user gives; each has to be one of ours, with its type."""
     for field in schema.fields:
-        kind = COLUMNS.get(field.name)
         given = field.dataType.simpleString()
-        if kind is None:
+        if field.name not in COLUMNS:
             raise InvalidArgument(
                 f"the schema has a column {field.name[:80]!r}, which events do not have",
                 hint=f"choose from: {', '.join(COLUMNS)}",
             )
-        if given != _SPARK_TYPES[kind]:
+        if given != _SPARK_TYPES[field.name]:
             raise InvalidArgument(
                 f"the schema has the column {field.name} as {given[:80]}",
-                hint=f"it is {_SPARK_TYPES[kind]}; cast it after reading",
+                hint=f"it is {_SPARK_TYPES[field.name]}; cast it after reading",
             )
     return tuple(schema.fieldNames())

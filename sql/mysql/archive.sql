@@ -27,7 +27,8 @@ CALL penstock.missing_copies(%(topic)s, %(target)s)
 -- name: record_copy
 -- Records a copy whose count and checksum, as read back, equal the seal's.
 CALL penstock.record_copy(
-    %(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(location)s, %(event_count)s, %(checksum)s
+    %(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(location)s, %(event_count)s, %(checksum)s,
+    %(layout)s, %(first_row)s
 )
 
 -- name: forget_copy

@@ -24,7 +24,7 @@ SELECT * FROM penstock.missing_copies(%(topic)s, %(target)s)
 -- Records a copy whose count and checksum, as read back, equal the seal's.
 SELECT penstock.record_copy(
     %(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(location)s,
-    %(event_count)s::bigint, %(checksum)s)
+    %(event_count)s::bigint, %(checksum)s, %(layout)s::integer, %(first_row)s::bigint)
 
 -- name: forget_copy
 -- Marks a copy as missing; backfill makes it again.

@@ -9,4 +9,5 @@ SELECT topic, minimum_age_seconds, copies, version, updated_at, origin, targets 
 
 -- name: copies_of
 -- Every copy of a topic's log epochs that was ever recorded, and whether it is there.
-SELECT partition, log_epoch, target, state, detail, changed_at FROM penstock.copies_of(%(topic)s)
+SELECT partition, log_epoch, target, state, detail, changed_at, location, layout, first_row
+FROM penstock.copies_of(%(topic)s)

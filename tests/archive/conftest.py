@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.targets import Target
+from penstock.archive.targets import Target
 from tests.archive.logs import TOPIC, Log, create_topic
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from ops.archive import location, read_archive
-from ops.archive_format import EpochPlan
+from ops.archive_commits import create_table
+from ops.archive_plans import EpochPlan
 from ops.archive_reader import EpochInput, EpochReader
-from ops.archive_table import committed_epochs, create_table, open_table
 from ops.archive_writer import ArchiveWriter
 from ops.seal import copies_of, seal
-from ops.target_marker import require_target
-from ops.targets import Target
+from penstock.archive.markers import require_target
+from penstock.archive.table import ArchiveTable
+from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.records import LogEpoch
 from penstock.topics.names import describe_topic
@@ -130,7 +131,7 @@ def archived_rows(spark: SparkSession, target: Target, log: Log) -> list[Row]:
 
 def only_file(target: Target, log: Log, epoch: tuple[int, int]) -> Path:
     """The one file of a log epoch."""
-    (entry,) = committed_epochs(open_table(target, log.known_as))[epoch]
+    (entry,) = ArchiveTable(target, log.known_as).committed()[epoch]
     return target.table_path(log.known_as) / entry.path
 
 
@@ -161,6 +162,8 @@ def bring(log: Log, target: Target, epochs: Sequence[LogEpoch]) -> None:
             location=location(target, epoch),
             event_count=epoch.event_count,
             checksum=epoch.checksum,
+            layout=1,
+            first_row=0,
         )
 
 

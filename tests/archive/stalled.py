@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ops import archive
-from ops.archive_table import EpochCommitter
+from ops.archive_commits import EpochCommitter
 from ops.archive_writer import ArchiveSink, ArchiveWriter
 from ops.spark import local_session
-from ops.targets import Target
+from penstock.archive.targets import Target
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage

@@ -19,13 +19,14 @@ from ops.archive import (
     verify_copies,
     verify_copy,
 )
-from ops.archive_format import EpochPlan
-from ops.archive_table import committed_epochs, open_table
+from ops.archive_plans import EpochPlan
 from ops.backfill import audit_copies, audit_files, backfill
-from ops.checksum import EpochChecksum, batch_fields
-from ops.seal import key_of, log_epochs
-from ops.target_marker import adopt_target
-from ops.targets import Target
+from ops.seal import log_epochs
+from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.copies import key_of
+from penstock.archive.markers import adopt_target
+from penstock.archive.table import ArchiveTable
+from penstock.archive.targets import Target
 from penstock.errors import EpochError, TargetUnavailable
 from penstock.records import LogEpoch
 from tests.archive.logs import Log, archived_rows, only_file, states
@@ -39,7 +40,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def versions(target: Target, log: Log) -> int:
     """The version of the archive's table."""
-    table = open_table(target, log.known_as)
+    table = ArchiveTable(target, log.known_as).delta
     assert table is not None
     return table.version()
 
@@ -82,7 +83,7 @@ def test_commit_metadata(spark: SparkSession, log: Log, target: Target) -> None:
 
     archive_epochs(spark, log.url, log.topic, target)
 
-    table = open_table(target, log.known_as)
+    table = ArchiveTable(target, log.known_as).delta
     assert table is not None
     commits = {entry["checksum"]: entry for entry in table.history() if "checksum" in entry}
     assert commits.keys() == {first.checksum, second.checksum}
@@ -179,7 +180,7 @@ def test_a_changed_event_is_not_archived(spark: SparkSession, log: Log, target: 
     with pytest.raises(EpochError, match=r"log epoch 1 of .*/1: the table does not hold it"):
         archive_epochs(spark, log.url, log.topic, target)
 
-    committed = committed_epochs(open_table(target, log.known_as))
+    committed = ArchiveTable(target, log.known_as).committed()
     assert committed.keys() == {(0, 1)}
     assert len(list(target.root.rglob("*.parquet"))) == 1
     assert [epoch.targets for epoch in log_epochs(log.connection, log.topic)] == [("local",), ()]

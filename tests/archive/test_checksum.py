@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.checksum import DigestFields, EpochChecksum, event_digest, microseconds
+from penstock.archive.checksum import DigestFields, EpochChecksum, event_digest, microseconds
 from tests.archive.logs import ODD_EVENTS
 
 EVENT_ID = "01890a5d-ac96-774b-bcce-b302099a8057"

@@ -10,15 +10,16 @@ import psycopg
 import pytest
 
 from ops.archive import archive_epochs, read_archive
-from ops.archive_table import committed_epochs, open_table
 from ops.archive_verify import read_copy
 from ops.backfill import backfill
 from ops.clean import CleanResult, clean as verb, drop_slices
 from ops.readings import CopyReading, Reader
-from ops.seal import key_of, log_epochs
+from ops.seal import log_epochs
 from ops.storage import SliceState
 from ops.storage_postgres import slice_state
-from ops.targets import Target
+from penstock.archive.copies import key_of
+from penstock.archive.table import ArchiveTable
+from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import BelowLowSequence, EpochError, RetentionRefused
 from penstock.log import fetch
@@ -53,6 +54,8 @@ def record(log: Log, *, target: str = "local") -> None:
             location="nowhere",
             event_count=epoch.event_count,
             checksum=epoch.checksum,
+            layout=1,
+            first_row=0,
         )
 
 
@@ -156,6 +159,8 @@ def test_a_copy_that_does_not_verify_is_refused(log: Log) -> None:
         "log_epoch": 1,
         "target": "local",
         "location": "nowhere",
+        "layout": 1,
+        "first_row": 0,
     }
 
     for count, checksum in (
@@ -211,7 +216,7 @@ def read_here(log: Log) -> Reader:
     """Reads copies back as Spark's tasks do, in this process."""
 
     def read(target: Target, epochs: Sequence[LogEpoch]) -> list[CopyReading]:
-        committed = committed_epochs(open_table(target, log.known_as))
+        committed = ArchiveTable(target, log.known_as).committed()
         root = target.table_path(log.known_as)
         return [
             read_copy(

@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from ops.archive import archive_epochs, read_archive
-from ops.archive_table import committed_epochs, open_table
-from ops.seal import key_of, log_epochs
-from ops.targets import Target
+from ops.seal import log_epochs
+from penstock.archive.copies import key_of
+from penstock.archive.table import ArchiveTable
+from penstock.archive.targets import Target
 from tests.archive.logs import Log, archived_rows
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def test_kill(
     with stalled_run(place, log, target, target.root.with_name("reached")):
         assert len(list(target.root.rglob("*.parquet"))) == len(sealed)
 
-    table = committed_epochs(open_table(target, log.known_as))
+    table = ArchiveTable(target, log.known_as).committed()
     archived = read_archive(spark, target, log.known_as).select("partition", "log_epoch").distinct()
     assert table.keys() == {tuple(row) for row in archived.collect()} == committed
     assert all(not epoch.targets for epoch in log_epochs(log.connection, log.topic))

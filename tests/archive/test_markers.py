@@ -16,9 +16,10 @@ from ops.archive_writer import ArchiveWriter
 from ops.backfill import audit_files, backfill
 from ops.clean import clean
 from ops.guard import spark_reader
-from ops.seal import key_of
-from ops.target_marker import MARKER, adopt_target, check_marker, marker_path, require_target
-from ops.targets import Target
+from penstock.archive.copies import key_of
+from penstock.archive.markers import MARKER, adopt_target, check_marker, marker_path, require_target
+from penstock.archive.table import ArchiveTable
+from penstock.archive.targets import Target
 from penstock.errors import ForeignTarget, TargetUnavailable
 from tests.archive.logs import Log, archived, bring, only_file, plan_of, states
 from tests.archive.test_clean import keep, low_sequences
@@ -93,13 +94,13 @@ def test_a_target_that_goes_away_during_an_audit(
 ) -> None:
     """Guard: the marker is looked at again before anything is forgotten."""
     archived(log, target)
-    real = vars(backfills)["open_table"]
+    real = ArchiveTable
 
     def open_late(*arguments: object) -> object:
         unmount(target)
-        return real(*arguments)
+        return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(backfills, "open_table", open_late)
+    monkeypatch.setattr(backfills, "ArchiveTable", open_late)
     with pytest.raises(TargetUnavailable):
         audit_files(log.url, log.topic, target)
     assert states(log) == ["verified"] * 2

@@ -10,10 +10,10 @@ import pytest
 
 from ops import archive
 from ops.archive import archive_epochs
-from ops.archive_table import Committed, committed_epochs, open_table
 from ops.backfill import backfill
 from ops.seal import log_epochs
-from ops.targets import Target
+from penstock.archive.table import ArchiveTable, Committed
+from penstock.archive.targets import Target
 from penstock.errors import EpochError, LogBehind, RetentionRefused
 from penstock.log.histories import restore_status
 from tests.archive.logs import TOPIC, Log, create_topic
@@ -64,7 +64,7 @@ def _at(place: str, before: bool, happens: Callable[[], None], patch: pytest.Mon
 
 
 def _held(target: Target) -> Committed:
-    return committed_epochs(open_table(target, f"{TOPIC}//1"))
+    return ArchiveTable(target, f"{TOPIC}//1").committed()
 
 
 def _recorded(url: str) -> dict[tuple[int, int], int]:

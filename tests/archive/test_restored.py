@@ -9,8 +9,8 @@ import pytest
 
 from ops import archive, backfill
 from ops.archive import archive_epochs, read_archive, require_archived
-from ops.archive_table import committed_epochs, open_table
-from ops.targets import Target
+from penstock.archive.table import ArchiveTable
+from penstock.archive.targets import Target
 from penstock.errors import EpochError, LogBehind
 from penstock.log.histories import reconcile, restore_status
 from penstock.topics import names
@@ -52,11 +52,11 @@ def copy(
 
 def test_it_stops(spark: SparkSession, copy: str, target: Target) -> None:
     """Guards: require_archived, of archive and of backfill; the history in the Delta log."""
-    before = committed_epochs(open_table(target, f"{TOPIC}//1"))
+    before = ArchiveTable(target, f"{TOPIC}//1").committed()
     for run in (archive_epochs, backfill.backfill):
         with pytest.raises(LogBehind, match="the archive local"):
             run(spark, copy, TOPIC, target)
-    assert committed_epochs(open_table(target, f"{TOPIC}//1")) == before
+    assert ArchiveTable(target, f"{TOPIC}//1").committed() == before
     with psycopg.connect(copy, autocommit=True) as connection:
         found = restore_status(connection)
         assert [(each.partition, each.sequence, each.history) for each in found] == [

@@ -13,24 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from ops import archive_table, archive_writer
-from ops.archive_format import FILE_SCHEMA, EpochPlan
-from ops.archive_reader import _batch, _with_partition_columns
-from ops.archive_table import (
-    EpochCommitter,
-    commit_epoch,
-    committed_epochs,
-    create_table,
-    newest_of_partitions,
-    open_table,
-    remove_leftovers,
-)
+from ops import archive_commits, archive_writer
+from ops.archive_commits import EpochCommitter, commit_epoch, create_table, remove_leftovers
+from ops.archive_plans import EpochPlan
+from ops.archive_reader import _batch
 from ops.archive_verify import read_copy
 from ops.archive_writer import ArchiveWriter, WrittenEpoch, WrittenEpochs
-from ops.checksum import EpochChecksum, batch_fields
 from ops.readings import CopyReading
-from ops.target_marker import mark
-from ops.targets import Target
+from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.format import FILE_SCHEMA, with_epoch
+from penstock.archive.markers import mark
+from penstock.archive.table import ArchiveTable, Committed
+from penstock.archive.targets import Target
 from penstock.errors import ConfigurationError
 from tests.archive.logs import TOPIC
 
@@ -60,7 +54,7 @@ def write(target: Target, *plans: EpochPlan) -> WrittenEpochs:
     """What a task does with log epochs."""
     mark(target, INSTALLATION)
     create_table(target, TOPIC)
-    batches = (_with_partition_columns(_rows(plan), plan) for plan in plans)
+    batches = (with_epoch(_rows(plan), *plan.key) for plan in plans)
     return ArchiveWriter(target, INSTALLATION, TOPIC, list(plans)).write(batches)
 
 
@@ -74,7 +68,7 @@ def test_a_task_alone_changes_nothing(target: Target) -> None:
     plans = [make_plan(log_epoch=1), make_plan(log_epoch=2)]
     written = write(target, *plans)
 
-    assert committed_epochs(open_table(target, TOPIC)) == {}
+    assert ArchiveTable(target, TOPIC).committed() == {}
     assert [epoch.equals(plan) for epoch, plan in zip(written.epochs, plans, strict=True)] == [
         True,
         True,
@@ -86,7 +80,7 @@ def test_a_task_alone_changes_nothing(target: Target) -> None:
 def test_a_task_that_fails_leaves_no_file(target: Target) -> None:
     """A gap in the middle of a log epoch, or a full disk: the begun file goes."""
     plan = make_plan()
-    rows = _with_partition_columns(_rows(plan), plan)
+    rows = with_epoch(_rows(plan), *plan.key)
     mark(target, INSTALLATION)
     create_table(target, TOPIC)
 
@@ -102,7 +96,7 @@ def test_a_row_group_is_larger_than_a_batch(
 ) -> None:
     """It ends at a number of rows or of bytes, not where Spark happened to cut."""
     plan = make_plan(events=20)
-    rows = _with_partition_columns(_rows(plan), plan)
+    rows = with_epoch(_rows(plan), *plan.key)
     mark(target, INSTALLATION)
     create_table(target, TOPIC)
     monkeypatch.setattr(archive_writer, "ROW_GROUP_ROWS", 8)
@@ -124,7 +118,7 @@ def test_a_task_that_ran_twice(target: Target) -> None:
 
     ArchiveWriter(target, INSTALLATION, TOPIC, [plan]).commit([written])
 
-    ((entry,),) = committed_epochs(open_table(target, TOPIC)).values()
+    ((entry,),) = ArchiveTable(target, TOPIC).committed().values()
     assert entry.path == written.epochs[0].file.path
     assert entry.event_count == plan.event_count
     assert len(files_of(target)) == 2
@@ -139,7 +133,7 @@ def test_committing_again_is_refused(target: Target) -> None:
     writer.commit([first])
     writer.commit([second])
 
-    ((entry,),) = committed_epochs(open_table(target, TOPIC)).values()
+    ((entry,),) = ArchiveTable(target, TOPIC).committed().values()
     assert entry.path == first.epochs[0].file.path
     assert len(files_of(target)) == 1
 
@@ -153,17 +147,17 @@ def test_two_committers_that_saw_the_same_table(
     """
     plan = make_plan()
     first, second = write(target, plan), write(target, plan)
-    stale = open_table(target, TOPIC)
+    stale = ArchiveTable(target, TOPIC)
     assert commit_epoch(target, TOPIC, plan, first.epochs[0].file)
     tables = iter([stale])
     monkeypatch.setattr(
-        archive_table,
+        archive_commits,
         "create_table",
         lambda target, topic: next(tables, None) or create_table(target, topic),
     )
 
     assert not commit_epoch(target, TOPIC, plan, second.epochs[0].file)
-    assert [len(files) for files in committed_epochs(open_table(target, TOPIC)).values()] == [1]
+    assert [len(files) for files in ArchiveTable(target, TOPIC).committed().values()] == [1]
 
 
 def test_a_job_lists_what_the_table_holds_once(
@@ -173,16 +167,16 @@ def test_a_job_lists_what_the_table_holds_once(
     plans = [make_plan(log_epoch=number) for number in range(1, 7)]
     written = write(target, *plans)
     listed: list[int] = []
-    real = committed_epochs
+    real = ArchiveTable.committed
 
-    def counted(*arguments: Any) -> object:
+    def counted(table: ArchiveTable, *wanted: Any) -> Committed:
         listed.append(1)
-        return real(*arguments)
+        return real(table, *wanted)
 
-    monkeypatch.setattr(archive_table, "committed_epochs", counted)
+    monkeypatch.setattr(ArchiveTable, "committed", counted)
     ArchiveWriter(target, INSTALLATION, TOPIC, plans).commit([written])
     assert len(listed) == 1
-    assert len(real(open_table(target, TOPIC))) == 6
+    assert len(real(ArchiveTable(target, TOPIC))) == 6
 
 
 def test_committers_that_are_open_at_once_see_each_other(target: Target) -> None:
@@ -197,9 +191,9 @@ def test_committers_that_are_open_at_once_see_each_other(target: Target) -> None
     assert one.commit(plans[2], first[2].file)
     assert not other.commit(plans[0], second[0].file)
     assert not other.commit(plans[2], second[2].file)
-    committed = committed_epochs(open_table(target, TOPIC))
+    committed = ArchiveTable(target, TOPIC).committed()
     assert {key: len(files) for key, files in committed.items()} == dict.fromkeys(keys, 1)
-    assert newest_of_partitions(open_table(target, TOPIC)) == {0: (1, plans[2].last_sequence)}
+    assert ArchiveTable(target, TOPIC).newest() == {0: (1, plans[2].last_sequence)}
 
 
 def test_many_committers_at_once(target: Target) -> None:
@@ -219,7 +213,7 @@ def test_many_committers_at_once(target: Target) -> None:
         won = list(pool.map(commit, written))
 
     assert [sum(column) for column in zip(*won, strict=True)] == [1] * len(plans)
-    committed = committed_epochs(open_table(target, TOPIC))
+    committed = ArchiveTable(target, TOPIC).committed()
     assert {key: len(files) for key, files in committed.items()} == {plan.key: 1 for plan in plans}
 
 
@@ -228,19 +222,19 @@ def test_an_older_epoch_is_replaced_after_newer_ones(target: Target) -> None:
     plans = [make_plan(log_epoch=number) for number in (1, 2, 3)]
     for plan in (plans[0], plans[2], plans[1]):
         assert commit_epoch(target, TOPIC, plan, write(target, plan).epochs[0].file)
-    before = committed_epochs(open_table(target, TOPIC))
+    before = ArchiveTable(target, TOPIC).committed()
     repair = dataclasses.replace(plans[0], replaces=(before[0, 1][0].path,))
     file = write(target, repair).epochs[0].file
 
     assert commit_epoch(target, TOPIC, repair, file)
     assert not commit_epoch(target, TOPIC, repair, write(target, repair).epochs[0].file)
 
-    after = committed_epochs(open_table(target, TOPIC))
+    after = ArchiveTable(target, TOPIC).committed()
     assert [entry.path for entry in after[0, 1]] == [file.path]
     assert {key: after[key] for key in ((0, 2), (0, 3))} == {
         key: before[key] for key in ((0, 2), (0, 3))
     }
-    table = open_table(target, TOPIC)
+    table = ArchiveTable(target, TOPIC).delta
     assert table is not None
     assert table.transaction_version(f"{TOPIC}/0@local") == 3
 
@@ -284,7 +278,7 @@ def test_tables_of_different_topics(target: Target) -> None:
     DeltaTable.create(str(path), FILE_SCHEMA, name="other")
 
     with pytest.raises(ConfigurationError, match="holds the archive of 'other'"):
-        open_table(target, "x/y")
+        ArchiveTable(target, "x/y")
 
 
 @pytest.mark.parametrize(
@@ -313,11 +307,13 @@ def test_a_table_is_created_once(tmp_path: Path) -> None:
 
         def create(_: int, target: Target = target, start: threading.Barrier = start) -> str:
             start.wait()
-            return str(create_table(target, TOPIC).metadata().id)
+            made = create_table(target, TOPIC).delta
+            assert made is not None
+            return f"{made.metadata().id} {made.version()}"
 
         with ThreadPoolExecutor(4) as pool:
             ids = set(pool.map(create, range(4)))
 
-        assert len(ids) == 1
-        assert create_table(target, TOPIC).version() == 0
+        (one,) = ids
+        assert one.endswith(" 0")
         assert not list(target.root.glob(".creating-*"))

@@ -9,6 +9,9 @@ import penstock
 from penstock.subscriptions import stream
 from tests.contract.tenants import THEIRS
 
+#: Where a copy lies that nobody looks for.
+PLACE = {"location": "l", "layout": 1, "first_row": 0}
+
 #: Functions in which who may read could keep the log, if they did not ask for 'operate'.
 READ_KEEPS = (
     *("seal", "begin_clean", "log_epochs_due", "record_reading", "clean", "record_copy"),

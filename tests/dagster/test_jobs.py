@@ -14,8 +14,8 @@ import pytest
 
 from dagster_project.naming import epoch_name, epochs_name
 from ops.seal import log_epochs
-from ops.target_marker import adopt_target
-from ops.targets import Target
+from penstock.archive.markers import adopt_target
+from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.subscriptions import stream
 from tests.archive.logs import Log, bring
@@ -319,4 +319,6 @@ def sealed_with_false_records(house: House) -> None:
             location="nowhere",
             event_count=epoch.event_count,
             checksum=epoch.checksum,
+            layout=1,
+            first_row=0,
         )

@@ -13,8 +13,8 @@ from dagster_project import sensors
 from dagster_project.naming import epoch_name, epochs_name
 from dagster_project.sensors import Attempt, _ranges
 from ops.seal import log_epochs
-from ops.target_marker import adopt_target
-from ops.targets import Target
+from penstock.archive.markers import adopt_target
+from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.subscriptions import stream
 from penstock.upkeep.sequencing import sequence
@@ -132,7 +132,7 @@ def test_one_failing_topic_does_not_end_the_tick(
         adopt_target(house.url, target, even_without_copies=True)
         copy = {"event_count": epoch.event_count, "checksum": epoch.checksum, "location": "none"}
         call(house.connection, "record_copy", topic=TOPIC, partition=0, log_epoch=1, target="local",
-             **copy)  # fmt: skip
+             layout=1, first_row=0, **copy)  # fmt: skip
     real = vars(sensors)["copies_of"]
 
     def copies_of(connection: Any, topic: str) -> object:

@@ -66,5 +66,5 @@ def _copy(connection: Any, recorder: Recorder, epoch: LogEpoch) -> None:
     database.call(
         connection, "record_copy", topic=epoch.topic, partition=epoch.partition,
         log_epoch=epoch.log_epoch, target=TARGET, location="history",
-        event_count=len(events), checksum=epoch.checksum,
+        event_count=len(events), checksum=epoch.checksum, layout=1, first_row=0,
     )  # fmt: skip

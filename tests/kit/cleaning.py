@@ -8,8 +8,8 @@ from typing import Any
 from ops.clean import CleanResult, clean
 from ops.readings import CopyReading
 from ops.seal import due_log_epochs
-from ops.targets import Target
 from penstock import database
+from penstock.archive.targets import Target
 from penstock.records import LogEpoch
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from ops.seal import log_epochs
 from ops.sinks.jsonl import JsonlSink
-from ops.target_marker import marker_path
-from ops.targets import Target
 from penstock import subscriptions
+from penstock.archive.markers import marker_path
+from penstock.archive.targets import Target
 from penstock.cli import exit_codes
 from penstock.database import call
 from penstock.publishing.publish import publish
@@ -175,7 +175,8 @@ def test_clean_says_which_target_is_not_there(
     for epoch in log_epochs(connection, TOPIC):
         copy = {"event_count": epoch.event_count, "checksum": epoch.checksum, "location": "there"}
         keys = {"topic": TOPIC, "partition": epoch.partition, "log_epoch": epoch.log_epoch}
-        call(connection, "record_copy", target="local", **keys, **copy)
+        place = {"target": "local", "layout": 1, "first_row": 0}
+        call(connection, "record_copy", **place, **keys, **copy)
     kept = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["local"]}
     call(connection, "set_retention", topic=TOPIC, **kept)
     marker_path(Target("local", str(tmp_path))).unlink()

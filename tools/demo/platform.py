@@ -120,8 +120,9 @@ def _execute(defs: dg.Definitions, instance: dg.DagsterInstance, job: str, **opt
 def _archive(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
     """Archive all log epochs in one run, as a backfill from Dagster's pages does."""
     from dagster_project.naming import epoch_name, epochs_name, slug
-    from ops.seal import key_of, missing_copies
+    from ops.seal import missing_copies
     from penstock import database
+    from penstock.archive.copies import key_of
     from penstock.database import config
 
     with database.connect(config.database_url()) as connection:

@@ -149,12 +149,25 @@ BEGIN
     SET SESSION group_concat_max_len = limit_before;
 END;
 
+-- name: require_place
+-- The layouts that there are, and a row that a file can have; raises PS006.
+CREATE PROCEDURE require_place(layout INT, first_row BIGINT)
+READS SQL DATA
+BEGIN
+    IF NOT COALESCE(layout IN (1, 2) AND first_row >= 0 AND (layout = 2 OR first_row = 0), FALSE) THEN
+        CALL refuse('PS006', CONCAT('a copy in layout ', COALESCE(layout, 'NULL'), ' from row ',
+                                    COALESCE(first_row, 'NULL'), ' on: layout 1 is a folder for each log epoch, ',
+                                    'from row 0 on; layout 2 is a file of the day'));
+    END IF;
+END;
+
 -- name: record_copy
 -- Records that a target holds a log epoch, but only when count and checksum of what was read back equal the
--- seal. Raises PS002, PS005, PS017, PS019.
+-- seal. In layout 1 (NULL: 1) the location is a folder of its own, in layout 2 a file of the table, in which the
+-- log epoch begins at first_row (NULL: 0). Raises PS002, PS005, PS006, PS017, PS019.
 CREATE PROCEDURE record_copy(
     topic LONGTEXT, `partition` INT, log_epoch INT, target VARCHAR(255), location TEXT, event_count BIGINT,
-    checksum TEXT
+    checksum TEXT, layout INT, first_row BIGINT
 )
 BEGIN
     DECLARE source_id, sealed_count BIGINT;
@@ -163,6 +176,8 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('record_copy()');
     CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    SET layout = COALESCE(layout, 1), first_row = COALESCE(first_row, 0);
+    CALL require_place(layout, first_row);
     SELECT e.event_count, e.checksum INTO sealed_count, sealed_checksum
     FROM log_epochs AS e WHERE e.partition_id = source_id AND e.log_epoch = log_epoch;
     IF sealed_count IS NULL THEN
@@ -176,8 +191,8 @@ BEGIN
     END IF;
     DELETE c FROM epoch_copies AS c
     WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target;
-    INSERT INTO epoch_copies (partition_id, log_epoch, target, location, state, detail)
-    VALUES (source_id, log_epoch, target, location, 'verified', '');
+    INSERT INTO epoch_copies (partition_id, log_epoch, target, location, state, detail, layout, first_row)
+    VALUES (source_id, log_epoch, target, location, 'verified', '', layout, first_row);
     CALL end_call();
 END;
 

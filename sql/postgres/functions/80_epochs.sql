@@ -120,11 +120,26 @@ BEGIN
 END
 $$;
 
+-- name: require_place
+-- The layouts that there are, and a row that a file can have; raises PS006.
+CREATE OR REPLACE FUNCTION require_place(layout integer, first_row bigint) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF layout IS NULL OR layout NOT IN (1, 2) OR first_row IS NULL OR first_row < 0
+            OR (layout = 1 AND first_row > 0) THEN
+        PERFORM refuse('PS006', format('a copy in layout %s from row %s on', layout, first_row),
+                       'Layout 1 is a folder for each log epoch, from row 0 on; layout 2 is a file of the day.');
+    END IF;
+END
+$$;
+
 -- name: record_copy
 -- Records that a target holds a log epoch, but only when count and checksum of what was read
--- back equal the seal. Raises PS017, PS019.
+-- back equal the seal. In layout 1 the location is a folder of its own, in layout 2 a file of the table, in which
+-- the log epoch begins at first_row. Raises PS006, PS017, PS019.
 CREATE OR REPLACE FUNCTION record_copy(
-    topic text, partition integer, log_epoch integer, target text, location text, event_count bigint, checksum text
+    topic text, partition integer, log_epoch integer, target text, location text, event_count bigint, checksum text,
+    layout integer DEFAULT 1, first_row bigint DEFAULT 0
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -132,16 +147,19 @@ DECLARE
     sealed log_epochs%ROWTYPE := require_epoch(source_id, log_epoch);
 BEGIN
     PERFORM commit_durably();
+    PERFORM require_place(layout, first_row);
     IF (sealed.event_count, sealed.checksum) IS DISTINCT FROM (record_copy.event_count, record_copy.checksum) THEN
         PERFORM refuse('PS017',
                        format('the copy of log epoch %s on "%s" has %s events and checksum %s, the seal says %s and %s',
                               log_epoch, target, event_count, checksum, sealed.event_count, sealed.checksum),
                        'Write the copy again; nothing was recorded.');
     END IF;
-    INSERT INTO epoch_copies AS c (partition_id, log_epoch, target, location, state)
-    VALUES (source_id, record_copy.log_epoch, record_copy.target, record_copy.location, 'verified')
+    INSERT INTO epoch_copies AS c (partition_id, log_epoch, target, location, state, layout, first_row)
+    VALUES (source_id, record_copy.log_epoch, record_copy.target, record_copy.location, 'verified',
+            record_copy.layout, record_copy.first_row)
     ON CONFLICT ON CONSTRAINT epoch_copies_pkey DO UPDATE
-    SET state = 'verified', location = EXCLUDED.location, detail = '', changed_at = clock_timestamp();
+    SET state = 'verified', location = EXCLUDED.location, layout = EXCLUDED.layout, first_row = EXCLUDED.first_row,
+        detail = '', changed_at = clock_timestamp();
 END
 $$;
 

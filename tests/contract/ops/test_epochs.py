@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ops.checksum import DigestFields, EpochChecksum, microseconds
-from ops.seal import due_log_epochs, log_epochs, missing_copies, seal
+from ops.seal import copies_of, due_log_epochs, log_epochs, missing_copies, seal
 from penstock import database, log
+from penstock.archive.checksum import DigestFields, EpochChecksum, microseconds
 from penstock.errors import (
     BelowLowSequence,
     EpochError,
@@ -108,7 +108,8 @@ def _recomputed(connection: Any, epoch: LogEpoch) -> str:
 
 
 def _record(connection: Any, epoch: LogEpoch, target: str = "local", **changes: Any) -> None:
-    given = {"event_count": epoch.event_count, "checksum": epoch.checksum}
+    given = {"location": "nowhere", "layout": 1, "first_row": 0}
+    given |= {"event_count": epoch.event_count, "checksum": epoch.checksum}
     database.call(
         connection,
         "record_copy",
@@ -116,7 +117,6 @@ def _record(connection: Any, epoch: LogEpoch, target: str = "local", **changes: 
         partition=epoch.partition,
         log_epoch=epoch.log_epoch,
         target=target,
-        location="nowhere",
         **given | changes,
     )
 
@@ -215,6 +215,28 @@ def test_copies_are_recorded_forgotten_and_made_again(db: ContractDatabase) -> N
     ]
     _record(own, epoch, "a")
     assert missing_copies(own, STREAM, "a") == []
+
+
+def test_where_a_copy_lies_is_recorded(db: ContractDatabase) -> None:
+    """Layout, file and first row, also of a copy that moved; a place that cannot be is refused."""
+    own = db.connect()
+    filled(own)
+    (epoch,) = seal(own, STREAM, max_age_seconds=0)
+    bad: list[dict[str, Any]] = [
+        {"layout": 3}, {"layout": 0}, {"first_row": 1}, {"layout": 2, "first_row": -1}
+    ]  # fmt: skip
+    for place in bad:
+        with pytest.raises(InvalidArgument, match="layout 2 is a file of the day"):
+            _record(own, epoch, **place)
+    assert copies_of(own, STREAM) == []
+    _record(own, epoch)
+    _record(own, epoch, layout=2, location="sealed_date=2026-01-01/a.parquet", first_row=5)
+    (found,) = copies_of(own, STREAM)
+    assert (found.layout, found.location, found.first_row) == (
+        2,
+        "sealed_date=2026-01-01/a.parquet",
+        5,
+    )
 
 
 def test_nothing_goes_before_it_is_safe(db: ContractDatabase) -> None:

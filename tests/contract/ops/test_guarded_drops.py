@@ -10,8 +10,8 @@ import pytest
 from ops.clean import clean
 from ops.readings import CopyReading
 from ops.seal import copies_of, due_log_epochs, log_epochs, seal
-from ops.targets import Target
 from penstock import database
+from penstock.archive.targets import Target
 from penstock.errors import EpochError, InvalidArgument, RetentionRefused
 from penstock.publishing.publish import publish_batch
 from penstock.records import LogEpoch, Message
@@ -81,6 +81,8 @@ def record(connection: Any, epoch: LogEpoch, target: str) -> None:
         location="nowhere",
         event_count=epoch.event_count,
         checksum=epoch.checksum,
+        layout=1,
+        first_row=0,
     )
 
 

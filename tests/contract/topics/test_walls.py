@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ from tests.contract.tenants import (
     three_topics,
 )
 from tests.contract.wall_calls import EPOCHS, IN_SQL, LISTS, STEERING, Call, member
-from tests.contract.wall_guards import MUTANTS, READ_KEEPS
+from tests.contract.wall_guards import MUTANTS, PLACE, READ_KEEPS
 from tests.kit.cleaning import clean_unread
 
 
@@ -101,7 +100,6 @@ BY_TOPIC: dict[str, Call] = {
     ),
     "fetch": lambda own, topic: penstock.fetch(own, topic, 0, 1),
     "high_watermarks": _topic("high_watermarks"),
-    "position_at": _topic("position_at", partition=0, since=datetime(2026, 1, 1, tzinfo=UTC)),
     "describe_topic": _topic("describe_topic"),
     "subscribe": lambda own, topic: stream.subscribe(own, "new", [OPEN, topic]),
     "position": lambda own, topic: stream.position(own, "open", topic),
@@ -118,7 +116,7 @@ BY_TOPIC: dict[str, Call] = {
     "set_backpressure": _topic("set_backpressure", max_events=1, max_bytes=None),
     "seal": _topic("seal", partition=0, max_events=10, max_age_seconds=0),
     **EPOCHS,
-    "record_copy": _topic("record_copy", location="l", event_count=1, checksum="c", **_COPY),
+    "record_copy": _topic("record_copy", event_count=1, checksum="c", **PLACE, **_COPY),
     "forget_copy": _topic("forget_copy", reason="lost", **_COPY),
     **_policy("topic"),
 }
@@ -359,7 +357,7 @@ def test_who_may_read_a_log_may_not_keep_it(
         sealed: Any = BY_TOPIC["seal"](own, THEIRS)
         ((epoch, _, _, count, checksum),) = sealed
         copy = {**_COPY, "log_epoch": epoch, "event_count": count, "checksum": checksum}
-        database.call(own, "record_copy", topic=THEIRS, location="l", **copy)
+        database.call(own, "record_copy", topic=THEIRS, **PLACE, **copy)
         for name in ("forget_copy", "set_retention"):
             BY_TOPIC[name](own, THEIRS)
         clean_unread(own, THEIRS)

@@ -95,6 +95,7 @@ class Load:
                 connection, "record_copy", topic=TOPIC, partition=epoch.partition,
                 log_epoch=epoch.log_epoch, target="local", location="nowhere",
                 event_count=epoch.event_count, checksum=epoch.checksum,
+                layout=1, first_row=0,
             )  # fmt: skip
         full = connection.execute(_FULL).fetchall()
         self.cleaning.set()

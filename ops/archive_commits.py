@@ -1,10 +1,4 @@
-"""The archive's table: one Delta table per topic and target, written through delta-rs, no JAR.
-
-A table has the name that its topic is known as, which no other topic ever gets.
-
-A log epoch is in the archive when the Delta log says so.  Files that no commit names, which a
-killed run leaves behind, are not part of it, whatever lies in the folder.
-"""
+"""Commits to the archive's Delta tables: their creation, log epochs in, leftovers out."""
 
 from __future__ import annotations
 
@@ -17,18 +11,17 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from ops.archive_format import PARTITION_COLUMNS, TABLE_SCHEMA, EpochPlan
-from ops.seal import EpochKey
-from ops.targets import Target, make_durable
-from penstock.errors import ConfigurationError, EpochError
+from ops.archive_plans import EpochPlan
+from penstock.archive.copies import EpochKey
+from penstock.archive.format import PARTITION_COLUMNS, TABLE_SCHEMA
+from penstock.archive.table import ArchiveFile, ArchiveTable
+from penstock.archive.targets import Target, make_durable
+from penstock.errors import EpochError
 
 #: One commit per log epoch: readers get a checkpoint every so many of them.
 _CONFIGURATION = {"delta.checkpointInterval": "50"}
@@ -36,17 +29,6 @@ _CONFIGURATION = {"delta.checkpointInterval": "50"}
 LEFTOVER_HOURS = 168
 _COMMIT_ATTEMPTS = 20
 _BACKOFF_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveFile:
-    """A file that the Delta log names."""
-
-    path: str
-    size: int
-    event_count: int
-    last_sequence: int
-    history: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +40,13 @@ class WrittenFile:
     modified_ms: int
 
 
-Committed = dict[EpochKey, list[ArchiveFile]]
-
-
-def open_table(target: Target, known_as: str) -> DeltaTable | None:
-    """The topic's table on the target, or None when nothing was ever archived there."""
-    path = target.table_path(known_as)
-    if not DeltaTable.is_deltatable(str(path)):
-        return None
-    table = DeltaTable(str(path))
-    if table.metadata().name != known_as:
-        raise ConfigurationError(
-            f"{path} holds the archive of {table.metadata().name!r}, not of {known_as!r}",
-            hint="give every installation its own archive target",
-        )
-    return table
-
-
-def create_table(target: Target, known_as: str) -> DeltaTable:
+def create_table(target: Target, known_as: str) -> ArchiveTable:
     """The topic's table on the target, made when it is not there; several may try at once."""
-    table = open_table(target, known_as)
-    if table is None:
-        _create(target.table_path(known_as), known_as)
-        table = open_table(target, known_as)
-    assert table is not None
+    table = ArchiveTable(target, known_as)
+    if table.delta is None:
+        _create(table.path, known_as)
+        table = ArchiveTable(target, known_as)
+    assert table.delta is not None
     return table
 
 
@@ -108,42 +73,6 @@ def _create(path: Path, known_as: str) -> None:
         with contextlib.suppress(FileExistsError):
             os.link(Path(aside, "_delta_log", first), log / first)
     make_durable(log)
-
-
-def committed_epochs(
-    table: DeltaTable | None, wanted: Collection[EpochKey] | None = None
-) -> Committed:
-    """The files of every log epoch that the table holds, or of the wanted ones alone."""
-    found: Committed = {}
-    if table is None:
-        return found
-    # `pa.table` because delta-rs answers with an Arrow table of its own kind
-    actions = pa.table(table.get_add_actions(flatten=True))
-    if wanted is not None:
-        actions = _only(actions, wanted)
-    rows: list[dict[str, Any]] = actions.to_pylist()
-    for row in sorted(rows, key=lambda each: str(each["path"])):
-        epoch = int(row["partition.partition"]), int(row["partition.log_epoch"])
-        entry = ArchiveFile(
-            str(row["path"]),
-            int(row["size_bytes"]),
-            int(row["num_records"]),
-            int(row["max.sequence"] or 0),
-            int(row.get("max.history") or 1),
-        )
-        found.setdefault(epoch, []).append(entry)
-    return found
-
-
-def _only(actions: pa.Table, wanted: Collection[EpochKey]) -> pa.Table:
-    """The rows of some log epochs; without it a commit would make objects of all there are."""
-    shift = pa.scalar(1 << 32, pa.int64())
-    keys = pc.add(
-        pc.multiply(pc.cast(actions["partition.partition"], pa.int64()), shift),
-        pc.cast(actions["partition.log_epoch"], pa.int64()),
-    )
-    chosen = pa.array([(partition << 32) + epoch for partition, epoch in wanted], pa.int64())
-    return actions.filter(pc.is_in(keys, value_set=chosen))
 
 
 class EpochCommitter:
@@ -173,17 +102,15 @@ class EpochCommitter:
             present = tuple(entry.path for entry in self._present.get(plan.key, []))
             if sorted(present) != sorted(plan.replaces):
                 return False
-            before = self._table.version()
+            before = self._delta.version()
             try:
-                _commit(self._table, app_id, plan, file)
+                _commit(self._delta, app_id, plan, file)
             except CommitFailedError:
                 _back_off()
                 self._open()
                 continue
-            self._table.update_incremental()
-            _make_log_durable(
-                self._target.table_path(self._known_as), before + 1, self._table.version()
-            )
+            self._delta.update_incremental()
+            _make_log_durable(self._table.path, before + 1, self._delta.version())
             self._follow(before, plan, file)
             return True
         raise EpochError(
@@ -193,38 +120,25 @@ class EpochCommitter:
 
     def _open(self) -> None:
         self._table = create_table(self._target, self._known_as)
-        self._present = committed_epochs(self._table, self._wanted)
+        assert self._table.delta is not None
+        self._delta = self._table.delta
+        self._present = dict(self._table.committed(self._wanted))
 
     def _follow(self, before: int, plan: EpochPlan, file: WrittenFile) -> None:
         """Note our own commit; when others came between, look at what they did."""
-        if self._table.version() == before + 1:
+        if self._delta.version() == before + 1:
             self._present[plan.key] = [
                 ArchiveFile(
                     file.path, file.size, plan.event_count, plan.last_sequence, plan.history
                 )
             ]
         else:
-            self._present = committed_epochs(self._table, self._wanted)
+            self._present = dict(self._table.committed(self._wanted))
 
 
 def commit_epoch(target: Target, known_as: str, plan: EpochPlan, file: WrittenFile) -> bool:
     """The same of one log epoch."""
     return EpochCommitter(target, known_as, [plan.key]).commit(plan, file)
-
-
-def newest_of_partitions(table: DeltaTable | None) -> dict[int, tuple[int, int]]:
-    """The newest place of each partition that the table holds: (history, last sequence)."""
-    if table is None:
-        return {}
-    actions = pa.table(table.get_add_actions(flatten=True))
-    history = ["max.history"] if "max.history" in actions.column_names else []
-    places = actions.group_by(["partition.partition", *history])
-    found: dict[int, tuple[int, int]] = {}
-    for row in places.aggregate([("max.sequence", "max")]).to_pylist():
-        partition = int(row["partition.partition"])
-        place = int(row.get("max.history") or 1), int(row["max.sequence_max"] or 0)
-        found[partition] = max(found.get(partition, place), place)
-    return found
 
 
 def discard(target: Target, known_as: str, file: WrittenFile) -> None:
@@ -236,7 +150,7 @@ def remove_leftovers(
     target: Target, known_as: str, retention_hours: int = LEFTOVER_HOURS
 ) -> list[str]:
     """Remove files of killed runs and replaced copies that are older than the given hours."""
-    table = open_table(target, known_as)
+    table = ArchiveTable(target, known_as).delta
     if table is None:
         return []
     return table.vacuum(

@@ -15,12 +15,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ops.targets import make_durable
+from penstock.archive.targets import make_durable
 from penstock.database import call, connect
 from penstock.errors import ForeignTarget, TargetUnavailable
 
 if TYPE_CHECKING:
-    from ops.targets import Target
+    from penstock.archive.targets import Target
 
 MARKER = ".penstock-target.json"
 
@@ -113,7 +113,7 @@ def mark(target: Target, installation: str) -> None:
 
 def _holds_what_is_recorded(connection: Any, target: Target) -> bool:
     """Whether the tables of a target without a marker are those that the copies were written to."""
-    from ops.archive_table import committed_epochs, open_table
+    from penstock.archive.table import ArchiveTable
 
     tables: dict[str, dict[tuple[int, int], tuple[int, int]]] = {}
     for known_as, partition, log_epoch, count, last in call(
@@ -122,7 +122,7 @@ def _holds_what_is_recorded(connection: Any, target: Target) -> bool:
         if known_as not in tables:
             tables[known_as] = {
                 key: (sum(each.event_count for each in files), files[-1].last_sequence)
-                for key, files in committed_epochs(open_table(target, known_as)).items()
+                for key, files in ArchiveTable(target, known_as).committed().items()
             }
         if tables[known_as].get((partition, log_epoch)) != (count, last):
             return False

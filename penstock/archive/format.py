@@ -1,0 +1,52 @@
+"""What a row of the archive looks like, for Arrow and for Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
+
+_COLUMNS: dict[str, pa.DataType] = {
+    "sequence": pa.int64(),
+    "event_id": pa.string(),
+    "key": pa.string(),
+    "type": pa.string(),
+    "content_type": pa.string(),
+    "headers": pa.string(),
+    "payload": pa.binary(),
+    "created_at": _UTC_MICROSECONDS,
+    "sequenced_at": _UTC_MICROSECONDS,
+    "history": pa.int32(),
+}
+
+#: The columns that name a log epoch.
+PARTITION_COLUMNS = ("partition", "log_epoch")
+
+#: The columns inside the files; `headers` is the jsonb's text exactly as the database gives it.
+FILE_SCHEMA = pa.schema(_COLUMNS)
+
+#: The columns that readers see, in their order.
+TABLE_SCHEMA = pa.schema({**dict.fromkeys(PARTITION_COLUMNS, pa.int32()), **_COLUMNS})
+
+#: The key in a file's own metadata under which the writer leaves the checksum of what it wrote.
+CHECKSUM_KEY = "penstock.checksum"
+
+_SPARK_TYPES = {
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    _UTC_MICROSECONDS: "timestamp",
+}
+
+#: The same as Spark writes it.
+SPARK_SCHEMA = ", ".join(f"`{field.name}` {_SPARK_TYPES[field.type]}" for field in TABLE_SCHEMA)
+
+
+def with_epoch(batch: pa.RecordBatch, partition: int, log_epoch: int) -> pa.RecordBatch:
+    """Rows of one log epoch with the columns of ``TABLE_SCHEMA``."""
+    constants = [
+        pa.repeat(pa.scalar(value, pa.int32()), batch.num_rows) for value in (partition, log_epoch)
+    ]
+    columns = [batch.column(name) for name in FILE_SCHEMA.names]
+    return pa.RecordBatch.from_arrays([*constants, *columns], schema=TABLE_SCHEMA)

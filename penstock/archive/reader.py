@@ -1,0 +1,124 @@
+"""Reading a copy of a log epoch: ranges of its events, without Spark and without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.archive.copies import Copy, epoch_folder
+from penstock.archive.format import CHECKSUM_KEY, FILE_SCHEMA, with_epoch
+from penstock.archive.markers import marker_path
+from penstock.archive.targets import Target
+from penstock.errors import CopyDamaged, InvalidArgument, TargetUnavailable
+
+#: The rows of a batch at most.
+ROWS_PER_BATCH = 4096
+
+
+def read_copy(
+    target: Target, copy: Copy, first_sequence: int, last_sequence: int
+) -> Iterator[pa.RecordBatch]:
+    """The events of a range within one log epoch, in order, with the columns of TABLE_SCHEMA.
+
+    CopyDamaged when rows are missing or are not the ones asked for, TargetUnavailable when the
+    target is not there: then nothing is lost.
+    """
+    if not copy.first_sequence <= first_sequence <= last_sequence <= copy.last_sequence:
+        raise InvalidArgument(
+            f"log epoch {copy.log_epoch} of partition {copy.partition} holds the sequences "
+            f"{copy.first_sequence} to {copy.last_sequence}, not {first_sequence} to "
+            f"{last_sequence}",
+            hint="ask for a range within the log epoch",
+        )
+    skipped = first_sequence - copy.first_sequence
+    wanted = last_sequence - first_sequence + 1
+    expected = first_sequence
+    try:
+        for batch in _rows(_file(target, copy), skipped, wanted):
+            _require_sequences(batch, expected, copy)
+            expected += batch.num_rows
+            yield with_epoch(batch, copy.partition, copy.log_epoch)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise _damaged(target, copy, f"{type(error).__name__}: {error}") from error
+    if expected != last_sequence + 1:
+        raise _damaged(target, copy, f"it ends before sequence {expected}")
+
+
+def read_files(paths: Sequence[str | Path]) -> Iterator[pa.RecordBatch]:
+    """The rows of Parquet files, file by file, in the order in which they were written."""
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(batch_size=ROWS_PER_BATCH)
+
+
+def _file(target: Target, copy: Copy) -> Path:
+    """The file that holds the copy: the one in its folder that says so itself.
+
+    Files of killed runs may lie beside it.  One that was written with the same checksum is as good.
+    """
+    folder = epoch_folder(target, copy.known_as, copy.key)
+    unreadable = ""
+    for path in sorted(folder.glob("*.parquet")):
+        try:
+            metadata = pq.read_metadata(path)
+        except (OSError, pa.ArrowException) as error:
+            unreadable = f"; {path.name}: {error}"
+            continue
+        written_as = (metadata.metadata or {}).get(CHECKSUM_KEY.encode(), b"").decode()
+        if written_as == copy.checksum and metadata.num_rows == copy.event_count:
+            return path
+    raise FileNotFoundError(f"no file in {folder} holds it{unreadable}")
+
+
+def _rows(path: Path, skipped: int, wanted: int) -> Iterator[pa.RecordBatch]:
+    """Some rows of a file: only the row groups that hold them are read."""
+    with pq.ParquetFile(path) as file:
+        start, groups = 0, []
+        for number in range(file.num_row_groups):
+            rows = file.metadata.row_group(number).num_rows
+            if start + rows <= skipped:
+                skipped -= rows
+                continue
+            groups.append(number)
+            start += rows
+            if start >= skipped + wanted:
+                break
+        names = FILE_SCHEMA.names
+        batches = file.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=names)
+        for batch in batches:
+            chosen = batch.slice(skipped, wanted)
+            skipped -= min(skipped, batch.num_rows)
+            wanted -= chosen.num_rows
+            if chosen.num_rows:
+                yield chosen
+            if not wanted:
+                return
+
+
+def _require_sequences(batch: pa.RecordBatch, expected: int, copy: Copy) -> None:
+    """ValueError unless the batch holds the sequences from the expected one on without a gap."""
+    found = batch.column("sequence")
+    first = pa.scalar(expected, pa.int64())
+    steps = pc.subtract(found, pa.array(range(batch.num_rows), pa.int64()))
+    if found.null_count or not pc.all(pc.equal(steps, first)).as_py():
+        raise ValueError(
+            f"rows of log epoch {copy.log_epoch} hold other sequences than those from {expected} on"
+        )
+
+
+def _damaged(target: Target, copy: Copy, what: str) -> Exception:
+    """What is wrong with a copy; on a target that is not there nothing is."""
+    if not marker_path(target).is_file():
+        return TargetUnavailable(
+            f"the archive target {target.name} is not available at {target.root}",
+            hint="mount it",
+        )
+    return CopyDamaged(
+        f"the copy of log epoch {copy.log_epoch} of {copy.known_as}/{copy.partition} on "
+        f"{target.name} is damaged: {what}",
+        hint="read it from another target; backfill makes it again",
+    )
