@@ -334,6 +334,7 @@ HINTS = {
     "PS016": "Read it from the archive, or start at the low sequence.",
     "PS017": "penstock clean reads the copies back first, backfill makes what is missing again.",
     "PS018": "Call it in a transaction of isolation level READ COMMITTED.",
+    "PS019": "Look at what was sealed: log_epochs_of, and lsn_of for a position.",
     "PS020": "Remove what uses it first.",
     "PS021": "Reconcile the restore first: penstock restore reconcile.",
     "PS022": "Wait until the sequencer has caught up, then publish again.",

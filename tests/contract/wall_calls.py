@@ -54,6 +54,9 @@ EPOCHS: dict[str, Call] = {
         own, UNKNOWN_RUN, LogEpoch(name, 0, 1, 1, 1, 1, "c"), "t"
     ),
     "clean": _looks_at("clean", run=UNKNOWN_RUN),
+    "fetch_plan": _looks_at("fetch_plan", partition=0, from_sequence=1, max_events=1),
+    "lsn_of": _looks_at("lsn_of", partition=0, sequence=1),
+    "sequence_of": _looks_at("sequence_of", partition=0, lsn="0.1"),
 }
 
 #: Each leaves out what is hidden.

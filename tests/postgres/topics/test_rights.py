@@ -68,6 +68,7 @@ ensure_slices           . i o . .
 ensure_topic            . . o . .
 fail_redriven           c . o . .
 fetch                   c . o . .
+fetch_plan              c . o . .
 finish_redriven         c . o . .
 forget_copy             . . o . .
 function_roles          . i o . .
@@ -97,6 +98,7 @@ log_epochs_due          . . o . .
 log_epochs_of           . . o . r
 log_status              . . o . r
 low_sequences           . . o . r
+lsn_of                  c . o . .
 mark_low_water          c . o . .
 measure_pressure        . . o . .
 merge_chunks            . i o . .
@@ -147,6 +149,7 @@ seal                    . . o . .
 seek                    c . o . .
 sequence                . . o . .
 sequence_gaps           . . o . r
+sequence_of             c . o . .
 sequencer_state         . . o . .
 set_backpressure        . . o . .
 set_policy              . . o . .

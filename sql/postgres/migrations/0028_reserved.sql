@@ -1,0 +1,3 @@
+-- name: reserved_28
+-- The number is taken by a change that is not in this branch.
+SELECT 1;
