@@ -17,9 +17,6 @@ from penstock.errors import MissingExtra
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What options and messages call the format.
-FORMAT = "penstock"
-
 
 def register(spark: SparkSession) -> None:
     """Make the format ``penstock`` known to a session; a second call changes nothing."""

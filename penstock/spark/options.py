@@ -23,6 +23,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 _MOST_EVENTS = 100_000_000
 _MOST_CONNECTIONS = 10_000
+_MOST_VERSIONS = 10**18
 _OFFSETS_HINT = (
     'use "earliest", "latest", or a JSON object of positions by partition, like {"0": 1200}'
 )
@@ -34,6 +35,7 @@ _NAMES = (
     "maxEventsPerTrigger", "minEventsPerTrigger", "maxTriggerDelay", "failOnHistoryChange",
     "subscription",
 )  # fmt: skip
+_WRITE_NAMES = ("url", "urlVariable", "topic", "topicColumn", "writeId", "writeVersion")
 #: What Spark itself passes on to a data source.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 
@@ -45,9 +47,14 @@ class Address:
     url: str | None = field(default=None, repr=False)
     variable: str | None = None
 
-    def connect(self) -> Connection:
-        """A connection that commits by itself."""
-        return connect(self._found(), application_name="penstock spark")
+    def connect(self, *, autocommit: bool = True, seconds: int = 30) -> Connection:
+        """A connection; a statement may take so many seconds."""
+        return connect(
+            self._found(),
+            autocommit=autocommit,
+            application_name="penstock spark",
+            statement_timeout_ms=seconds * 1_000,
+        )
 
     def _found(self) -> str:
         if self.url:
@@ -61,6 +68,17 @@ class Address:
                 hint="set it in the environment of the driver and of the executors",
             )
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to write, and what a repeated write is known by."""
+
+    address: Address
+    topic: str | None
+    topic_column: str | None
+    write_id: str | None
+    write_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +133,30 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
         pace=_pace(given),
         fail_on_history_change=_truth(given, "failOnHistoryChange", True),
         subscription=_subscription(given),
+    )
+
+
+def write_options(given: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
+    """The options of a write."""
+    _refuse_unknown(given, _WRITE_NAMES)
+    column, write_id = given.get("topicColumn"), given.get("writeId")
+    if column is not None and given.get("topic") is not None:
+        raise InvalidArgument("topic and topicColumn are both given", hint="give one of them")
+    if (write_id is None) != (given.get("writeVersion") is None):
+        raise InvalidArgument(
+            "writeId and writeVersion belong together",
+            hint="give both, so that a repeated write is known, or neither",
+        )
+    if streaming and write_id is not None:
+        raise InvalidArgument(
+            "a stream has no writeId", hint="its query and its micro-batch are the version"
+        )
+    return WriteOptions(
+        address=address(given),
+        topic=topic(given) if column is None else None,
+        topic_column=column,
+        write_id=None if write_id is None else validation.name(write_id, "writer"),
+        write_version=_version(given.get("writeVersion")),
     )
 
 
@@ -279,6 +321,14 @@ def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
 def _subscription(given: Mapping[str, str]) -> str | None:
     found = given.get("subscription")
     return None if found is None else validation.name(found, "subscription")
+
+
+def _version(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not text.strip().isdecimal() or int(text) > _MOST_VERSIONS:
+        _refuse("writeVersion", text, "give a whole number from 0 on")
+    return int(text)
 
 
 def _refuse(name: str, text: str, hint: str) -> NoReturn:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from penstock.spark import FORMAT
 from penstock.spark.batch import BatchReader
 from penstock.spark.columns import SPARK_SCHEMA, chosen
-from penstock.spark.options import read_options
+from penstock.spark.options import read_options, write_options
 from penstock.spark.stream import StreamReader
+from penstock.spark.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -22,7 +22,7 @@ class PenstockSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
-        return FORMAT
+        return "penstock"
 
     def schema(self) -> str:
         """The columns of an event.  Bad options are refused here, when the read is loaded."""
@@ -36,3 +36,12 @@ class PenstockSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:
         """The reader of a stream."""
         return StreamReader(read_options(self.options, streaming=True), chosen(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """The writer of a batch."""
+        return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """The writer of a stream."""
+        options = write_options(self.options, streaming=True)
+        return StreamWriter(options, schema, overwrite=overwrite)

@@ -11,8 +11,8 @@ BEGIN
     SELECT f.name AS `function`, JSON_ARRAYAGG(g.role) AS roles
     FROM (
         SELECT 'publisher' AS role, '
-            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces
-            namespace_exists list_topics
+            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
+            stage_events claim_write publish_staged discard_staged list_namespaces namespace_exists list_topics
             current_history applied_migrations setting' AS functions
         UNION ALL SELECT 'consumer', '
             subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
@@ -43,7 +43,8 @@ BEGIN
             merge_chunks swap_chunks current_history applied_migrations note_slice_rates missing_slices sparse_slices
             settle_blocks mergeable_partitions'
         UNION ALL SELECT 'operator', '
-            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup create_namespace
+            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup stage_events
+            claim_write publish_staged discard_staged sweep_staged create_namespace
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic
             ensure_topic rename_topic move_topic
             resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of sequence

@@ -42,6 +42,7 @@ broken_slices           . . o . .
 carry_positions         . i o . .
 check_in                c . o . .
 claim                   c . o . .
+claim_write             . . o p .
 clean                   . . o . .
 clear_policy            . . o . .
 commit                  c . o . .
@@ -62,6 +63,7 @@ delete_namespace        . . o . .
 delete_topic            . . o . .
 describe_subscription   c . o . r
 describe_topic          c . o . r
+discard_staged          . . o p .
 drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
@@ -124,6 +126,7 @@ publish                 . . o p .
 publish_batch           . . o p .
 publish_bulk            . . o p .
 publish_json            . . o p .
+publish_staged          . . o p .
 publish_text            . . o p .
 read_block              c . o . .
 reconcile               . . o . .
@@ -163,15 +166,17 @@ slice_dropped           . i o . .
 slices_ready            . i o . r
 snapshot_holders        . . o . .
 sparse_slices           . i o . .
+stage_events            . . o p .
 storage_shortage        . . o . .
 subscribe               c . o . .
 subscription_consumers  c . o . r
 subscription_lag        c . o . r
 subscription_policy     c . o . .
-suspects                c . o . .
 subscription_statistics c . o . r
+suspects                c . o . .
 swap_chunks             . i o . .
 sweep                   . . o . .
+sweep_staged            . . o . .
 take_overs              c . o . r
 target_in_use           . . o . .
 topic_lookup            . . o p .
