@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,8 @@ from penstock.archive.targets import Target
 from penstock.errors import ConfigurationError, InvalidArgument, InvalidName
 from penstock.subscriptions import policies
 from penstock.topics import validation
+
+log = logging.getLogger(__name__)
 
 VARIABLE = "PENSTOCK_POLICIES"
 
@@ -129,6 +132,25 @@ def load(path: Path | str | None = None) -> Policies:
     path = default_path() if path is None else Path(path)
     hint = f"create it, or name another one with {VARIABLE}"
     return parse(yaml_file.read(path, "the policy file", hint), path)
+
+
+def known_targets(name: str | None) -> list[Target]:
+    """The archive target of a name; all of them for None: what the command `penstock fetch` asks.
+
+    Of all, those are left out whose place cannot be resolved now, with a warning.
+    """
+    if name is None and VARIABLE not in os.environ and not default_path().exists():
+        return []
+    policies = load()
+    if name is not None:
+        return [policies.target(name)]
+    found = []
+    for each in policies.targets:
+        try:
+            found.append(policies.target(each))
+        except ConfigurationError as error:
+            log.warning("the archive target %s is left out: %s", each, error)
+    return found
 
 
 def parse(text: str, path: Path) -> Policies:

@@ -13,7 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock import aio as aio, log as log, subscriptions as subscriptions, testing as testing
+    from penstock import (
+        aio as aio,
+        archive as archive,
+        log as log,
+        subscriptions as subscriptions,
+        testing as testing,
+    )
     from penstock.consumer.app import App as App
     from penstock.consumer.async_consumer import AsyncConsumer as AsyncConsumer
     from penstock.consumer.consumer import Batch as Batch, Consumer as Consumer
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
         EmptyName as EmptyName,
         EmptySegment as EmptySegment,
         EpochError as EpochError,
+        EpochMissing as EpochMissing,
         InUse as InUse,
         InvalidArgument as InvalidArgument,
         InvalidName as InvalidName,
@@ -143,6 +150,7 @@ _NAMES = {
         "EmptyName",
         "EmptySegment",
         "EpochError",
+        "EpochMissing",
         "InUse",
         "InvalidArgument",
         "InvalidName",
@@ -223,6 +231,7 @@ _NAMES = {
 }
 _MODULES = {
     "aio": "penstock.aio",
+    "archive": "penstock.archive",
     "coordination": "penstock.leases.coordination",
     "dead_letters": "penstock.subscriptions.dead_letters",
     "history": "penstock.log.restores",

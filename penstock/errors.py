@@ -302,6 +302,10 @@ class CopyDamaged(PenstockError):
     """A copy of a log epoch is not what was sealed, or is gone; another target may hold it."""
 
 
+class EpochMissing(PenstockError):
+    """Events are no longer in the database, and no copy of them can be read from the archive."""
+
+
 class ForeignTarget(ConfigurationError):
     """A place is the archive target of another installation, or has another name."""
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock import database
+from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.output import (
     Format,
     LineOutput,
@@ -28,6 +29,7 @@ from penstock.cli.output import (
     show_line,
 )
 from penstock.cli.topics import Topic
+from penstock.database import config
 from penstock.errors import InvalidArgument
 from penstock.records import Event, Message
 from penstock.topics.names import describe_topic
@@ -86,6 +88,7 @@ def publish(
 
 def fetch(
     topic: Topic,
+    *,
     partition: Annotated[
         int | None, typer.Option("--partition", help="Only this one; all of them without.")
     ] = None,
@@ -93,10 +96,30 @@ def fetch(
         int | None,
         typer.Option("--from", help="The first sequence, else the first that is there."),
     ] = None,
+    from_lsn: Annotated[
+        str | None,
+        typer.Option(
+            "--from-lsn",
+            help="LOG_EPOCH.SEQUENCE or a sequence: also what only the archive has. "
+            "Needs --partition.",
+        ),
+    ] = None,
     max_events: Annotated[int, typer.Option("--max", min=1, help="Of all partitions.")] = 20,
+    target: ArchiveTargets = None,
     output: Output = Format.table,
 ) -> None:
     """Read events by sequence, up to the high watermark; of several partitions the oldest first."""
+    if from_lsn is not None or target:
+        _fetch_from_lsn(
+            topic,
+            partition=partition,
+            from_sequence=from_sequence,
+            from_lsn=from_lsn,
+            max_events=max_events,
+            target=target,
+            output=output,
+        )
+        return
     with database.connect() as connection:
         ranges = {each.partition: each for each in describe_topic(connection, topic).partitions}
         chosen = sorted(ranges) if partition is None else [partition]
@@ -111,6 +134,31 @@ def fetch(
         read = [_fetched(connection, topic, each, first[each], max_events) for each in chosen]
         merged = heapq.merge(*read, key=lambda event: (event.sequenced_at, event.partition))
         show(islice(merged, max_events), output)
+
+
+def _fetch_from_lsn(
+    topic: str,
+    *,
+    partition: int | None,
+    from_sequence: int | None,
+    from_lsn: str | None,
+    max_events: int,
+    target: list[str] | None,
+    output: Format,
+) -> None:
+    """Read over the database and the archive; what it must not be given together is refused."""
+    from penstock import archive
+
+    if from_lsn is None or from_sequence is not None or partition is None:
+        raise InvalidArgument(
+            "the archive is read from one position of one partition",
+            hint="give --partition and --from-lsn, and no --from",
+        )
+    start = int(from_lsn) if from_lsn.isascii() and from_lsn.isdigit() else from_lsn
+    places = archive_targets(target)
+    url = config.database_url()
+    with archive.read(url, topic, partition, start, max_events, targets=places) as reader:
+        show(reader.events(), output)
 
 
 def _fetched(

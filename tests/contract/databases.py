@@ -31,6 +31,7 @@ _FIXED = frozenset(
         "name_tree",
         "policy_settings",
         "cleaning",
+        "installation",
     }
 )
 #: Those of one row, or of a first one: how a test finds them.

@@ -92,7 +92,7 @@ BEGIN
     SET last_wanted = LEAST(from_sequence - 1 + max_events, watermark);
     SELECT IF(s.first_sequence < low, 'cold', 'hot') AS place, s.log_epoch, s.first_sequence, s.last_sequence,
            s.last_sequence - s.first_sequence + 1 AS event_count, s.checksum, name AS known_as, c.target, c.state,
-           c.location, 1 AS layout, 0 AS first_row
+           c.location, c.layout, c.first_row
     FROM (
         SELECT u.log_epoch, u.first_sequence, u.last_sequence, u.checksum
         FROM (

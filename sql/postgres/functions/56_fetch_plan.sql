@@ -100,7 +100,8 @@ BEGIN
     last_wanted := LEAST(from_sequence - 1 + max_events, high_watermark(source));
     RETURN QUERY
     SELECT CASE WHEN s.first_sequence < low THEN 'cold' ELSE 'hot' END, s.log_epoch, s.first_sequence, s.last_sequence,
-           s.last_sequence - s.first_sequence + 1, s.checksum, name, c.target, c.state, c.location, 1, 0::bigint
+           s.last_sequence - s.first_sequence + 1, s.checksum, name, c.target, c.state, c.location, c.layout::integer,
+           c.first_row
     FROM planned_segments(source, low, fetch_plan.from_sequence, last_wanted) AS s
     LEFT JOIN epoch_copies AS c ON c.partition_id = source AND c.log_epoch = s.log_epoch
     ORDER BY s.first_sequence, c.target;

@@ -44,8 +44,8 @@ class Row(NamedTuple):
     target: str | None
     state: str | None
     location: str | None
-    layout: int
-    first_row: int
+    layout: int | None
+    first_row: int | None
 
 
 def plan(own: Any, first: int = 1, most: int = 10**18, partition: int = 0) -> list[Row]:
@@ -78,7 +78,8 @@ def copied(own: Any, epochs: list[LogEpoch], target: str = "one") -> None:
         database.call(
             own, "record_copy", topic=TOPIC, partition=each.partition, log_epoch=each.log_epoch,
             target=target, location=f"{target}/{each.log_epoch}", event_count=each.event_count,
-            checksum=each.checksum,
+            checksum=each.checksum, layout=1 if target == "one" else 2,
+            first_row=0 if target == "one" else 70 * each.log_epoch,
         )  # fmt: skip
 
 
@@ -114,7 +115,8 @@ def test_a_plan_names_hot_and_cold_in_order(db: ContractDatabase) -> None:
     assert [each.event_count for each in found] == [10, 10, 10, 5]
     assert found[0].location == "one/1"
     assert {each.known_as for each in found} == {known_as(own)}
-    assert {(each.layout, each.first_row) for each in found} == {(1, 0)}
+    assert [each.layout for each in found] == [1, 2, None, None]
+    assert [each.first_row for each in found] == [0, 70, None, None]
 
 
 @pytest.mark.parametrize(("first", "most", "expected"), [
