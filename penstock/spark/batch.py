@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.spark.hot import Wanted, read_ranges
-from penstock.spark.options import Address, ReadOptions
+from penstock.spark.cold import Archive, read_cold
+from penstock.spark.columns import Wanted
+from penstock.spark.hot import RangeDropped, read_hot, require_same_topic
+from penstock.spark.options import ReadOptions
 from penstock.spark.planning import batch_ranges
 from penstock.spark.ranges import Range, cut
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.database import Connection
 
 
 class RangesInput(InputPartition):
@@ -43,7 +47,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a task."""
-        return read_input(self._options.address, self._wanted, partition)
+        return read_input(Archive.of(self._options), self._wanted, partition)
 
 
 def inputs(ranges: list[Range], options: ReadOptions) -> list[InputPartition]:
@@ -53,10 +57,28 @@ def inputs(ranges: list[Range], options: ReadOptions) -> list[InputPartition]:
 
 
 def read_input(
-    address: Address, wanted: Wanted, partition: InputPartition
+    archive: Archive, wanted: Wanted, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The events of an input partition; Spark makes one of its own when there is nothing."""
     if not isinstance(partition, RangesInput):
         return
-    with closing(address.connect()) as connection:
-        yield from read_ranges(connection, wanted, partition.ranges)
+    with closing(archive.address.connect()) as connection:
+        require_same_topic(connection, wanted.topic, partition.ranges)
+        for each in partition.ranges:
+            yield from _read_range(connection, archive, wanted, each)
+        require_same_topic(connection, wanted.topic, partition.ranges)
+
+
+def _read_range(
+    connection: Connection, archive: Archive, wanted: Wanted, source: Range
+) -> Iterator[pa.RecordBatch]:
+    """A range from where it was planned; what retention has dropped since, from the archive."""
+    if source.is_cold:
+        yield from read_cold(archive, wanted, source)
+        return
+    try:
+        yield from read_hot(connection, wanted, source)
+    except RangeDropped as dropped:
+        if not archive.targets:
+            raise dropped.error from None
+        yield from read_cold(archive, wanted, dropped.rest)

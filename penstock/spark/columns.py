@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,6 +27,20 @@ OF_RANGE = ("topic", "partition", "log_epoch")
 SPARK_SCHEMA = f"`topic` string, {TABLE_SPARK_SCHEMA}"
 
 _SPARK_TYPES = dict(each.strip("`").split("` ") for each in SPARK_SCHEMA.split(", "))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which columns of a topic's events are read, and which types of event (None: all)."""
+
+    topic: str
+    columns: tuple[str, ...]
+    types: tuple[str, ...] | None = None
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The columns that the database is asked for."""
+        return tuple(name for name in self.columns if name not in OF_RANGE)
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from penstock import database
 from penstock.database import catalog, config
-from penstock.errors import LogBehind, TopicNotFound
-from penstock.spark.columns import COLUMNS, OF_RANGE, arrow_schema
+from penstock.errors import BelowLowSequence, LogBehind, TopicNotFound
+from penstock.spark.columns import COLUMNS, OF_RANGE, Wanted, arrow_schema
 from penstock.spark.ranges import Range
 from penstock.topics.names import partition_ranges
 
@@ -36,28 +36,14 @@ _POSTGRES_EPOCH = 946_684_800_000_000
 _TIMES = ("created_at", "sequenced_at")
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which columns of a topic's events are read, and which types of event (None: all)."""
+class RangeDropped(Exception):
+    """Retention has dropped what is left of a range since it was planned."""
 
-    topic: str
-    columns: tuple[str, ...]
-    types: tuple[str, ...] | None = None
-
-    @property
-    def read(self) -> tuple[str, ...]:
-        """The columns that the database is asked for."""
-        return tuple(name for name in self.columns if name not in OF_RANGE)
-
-
-def read_ranges(
-    connection: Connection, wanted: Wanted, ranges: Sequence[Range]
-) -> Iterator[pa.RecordBatch]:
-    """The events of some ranges, one range after the other, each in order."""
-    require_same_topic(connection, wanted.topic, ranges)
-    for each in ranges:
-        yield from _read_range(connection, wanted, each)
-    require_same_topic(connection, wanted.topic, ranges)
+    def __init__(self, rest: Range, error: BelowLowSequence) -> None:
+        """What is left, and what the database has said."""
+        super().__init__(str(error))
+        self.rest = rest
+        self.error = error
 
 
 def require_same_topic(connection: Connection, topic: str, ranges: Sequence[Range]) -> None:
@@ -70,7 +56,8 @@ def require_same_topic(connection: Connection, topic: str, ranges: Sequence[Rang
         )
 
 
-def _read_range(connection: Connection, wanted: Wanted, source: Range) -> Iterator[pa.RecordBatch]:
+def read_hot(connection: Connection, wanted: Wanted, source: Range) -> Iterator[pa.RecordBatch]:
+    """The events of a range, in order.  RangeDropped when they are no longer there."""
     position, page = source.first, _FIRST_PAGE
     while position <= source.last:
         count = min(page, source.last - position + 1)
@@ -80,7 +67,10 @@ def _read_range(connection: Connection, wanted: Wanted, source: Range) -> Iterat
             "from_sequence": position,
             "max_events": count,
         }
-        batch, found = _page(connection, wanted, binds)
+        try:
+            batch, found = _page(connection, wanted, binds)
+        except BelowLowSequence as error:
+            raise RangeDropped(replace(source, first=position), error) from error
         if found != count:
             raise LogBehind(
                 f"partition {source.partition} has {found} of the {count} events from sequence"

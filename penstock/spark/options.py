@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from penstock.archive.targets import Target
 from penstock.database import config, connect
 from penstock.errors import ConfigurationError, InvalidArgument
 from penstock.topics import validation
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: The places that have a name.
 EARLIEST, LATEST = "earliest", "latest"
+#: Where events are read: the database, the archive, or both.
+HOT, COLD, AUTO = "hot", "cold", "auto"
 
 _MOST_EVENTS = 100_000_000
 _MOST_CONNECTIONS = 10_000
@@ -33,7 +36,7 @@ _NAMES = (
     "url", "urlVariable", "topic", "partitions", "types", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "eventsPerTask", "maxConnections",
     "maxEventsPerTrigger", "minEventsPerTrigger", "maxTriggerDelay", "failOnHistoryChange",
-    "subscription",
+    "subscription", "source", "targets",
 )  # fmt: skip
 _WRITE_NAMES = ("url", "urlVariable", "topic", "topicColumn", "writeId", "writeVersion")
 #: What Spark itself passes on to a data source.
@@ -50,13 +53,14 @@ class Address:
     def connect(self, *, autocommit: bool = True, seconds: int = 30) -> Connection:
         """A connection; a statement may take so many seconds."""
         return connect(
-            self._found(),
+            self.found(),
             autocommit=autocommit,
             application_name="penstock spark",
             statement_timeout_ms=seconds * 1_000,
         )
 
-    def _found(self) -> str:
+    def found(self) -> str:
+        """The URL; ConfigurationError when this process does not have it."""
         if self.url:
             return self.url
         if self.variable is None:
@@ -114,6 +118,8 @@ class ReadOptions:
     pace: Pace
     fail_on_history_change: bool
     subscription: str | None
+    source: str
+    targets: tuple[Target, ...]
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -133,6 +139,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
         pace=_pace(given),
         fail_on_history_change=_truth(given, "failOnHistoryChange", True),
         subscription=_subscription(given),
+        source=_source(given, streaming=streaming),
+        targets=_targets(given.get("targets")),
     )
 
 
@@ -321,6 +329,27 @@ def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
 def _subscription(given: Mapping[str, str]) -> str | None:
     found = given.get("subscription")
     return None if found is None else validation.name(found, "subscription")
+
+
+def _source(given: Mapping[str, str], *, streaming: bool) -> str:
+    found = given.get("source", AUTO)
+    if found not in (HOT, COLD, AUTO):
+        _refuse("source", found, "give auto, hot or cold")
+    if streaming and found == COLD:
+        _refuse("source", found, "a stream follows the log: give auto or hot")
+    if found == COLD and given.get("targets") is None:
+        _refuse("source", found, 'say where the archive is: targets, like {"nas": "/mnt/archive"}')
+    return found
+
+
+def _targets(text: str | None) -> tuple[Target, ...]:
+    if text is None:
+        return ()
+    hint = 'write a JSON object of names and places, like {"nas": "/mnt/archive"}'
+    found = _json(text, "targets", hint)
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise InvalidArgument("targets is no JSON object of texts", hint=hint)
+    return tuple(Target(name, place) for name, place in found.items())
 
 
 def _version(text: str | None) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from penstock import database
 from penstock.errors import BelowLowSequence, BeyondHighWatermark, InvalidPartition
 from penstock.records import PartitionRange
-from penstock.spark.options import EARLIEST, Place, ReadOptions
+from penstock.spark.cold import cold_ranges
+from penstock.spark.options import COLD, EARLIEST, HOT, Place, ReadOptions
 from penstock.spark.ranges import Range
 from penstock.topics.names import partition_ranges
 
@@ -34,28 +35,28 @@ def batch_ranges(connection: Connection, options: ReadOptions) -> list[Range]:
     """The ranges of a batch read; the end is fixed here."""
     present = chosen_partitions(connection, options)
     after = start_positions(connection, options, present)
-    until = positions(connection, options.topic, options.ending, present, unnamed=None)
-    return ranges_between(present, after, until)
+    until = positions(connection, options, options.ending, present, unnamed=None)
+    return ranges_between(connection, options, present, after, until)
 
 
 def start_positions(
     connection: Connection, options: ReadOptions, present: Iterable[PartitionRange]
 ) -> dict[int, int]:
     """Where a read begins: the last sequence of each partition that is not read."""
-    found = positions(connection, options.topic, options.starting, present, unnamed=0)
+    found = positions(connection, options, options.starting, present, unnamed=0)
     for each in present:
-        if found[each.partition] < each.low_sequence - 1:
+        if options.source == HOT and found[each.partition] < each.low_sequence - 1:
             raise BelowLowSequence(
                 f"the read begins after sequence {found[each.partition]} of partition"
                 f" {each.partition}, but the database holds it from {each.low_sequence} on",
-                hint='begin at "earliest", or read the archive',
+                hint='begin at "earliest", or read the archive too: source=auto and targets',
             )
     return found
 
 
 def positions(
     connection: Connection,
-    topic: str,
+    options: ReadOptions,
     place: Place,
     present: Iterable[PartitionRange],
     *,
@@ -68,12 +69,13 @@ def positions(
     """
     if place.time is not None:
         return {
-            each.partition: _position_at(connection, topic, each.partition, place)
+            each.partition: _position_at(connection, options.topic, each.partition, place)
             for each in present
         }
     if place.positions is None:
         if place.name == EARLIEST:
-            return {each.partition: each.low_sequence - 1 for each in present}
+            is_hot = options.source == HOT
+            return {each.partition: each.low_sequence - 1 if is_hot else 0 for each in present}
         return {each.partition: each.high_watermark for each in present}
     _require_there(place.positions, present)
     found = {each.partition: place.positions.get(each.partition, unnamed) for each in present}
@@ -81,19 +83,26 @@ def positions(
 
 
 def ranges_between(
-    present: Iterable[PartitionRange], after: Mapping[int, int], until: Mapping[int, int]
+    connection: Connection,
+    options: ReadOptions,
+    present: Iterable[PartitionRange],
+    after: Mapping[int, int],
+    until: Mapping[int, int],
 ) -> list[Range]:
-    """The events of each partition after one position up to and with another."""
-    return [
-        Range(
-            each.partition,
-            each.partition_id,
-            after.get(each.partition, 0) + 1,
-            until[each.partition],
-        )
-        for each in present
-        if until.get(each.partition, 0) > after.get(each.partition, 0)
-    ]
+    """The events of each partition after one position up to and with another.
+
+    What the database no longer has is in cold ranges, along the borders of log epochs.
+    """
+    found: list[Range] = []
+    for each in present:
+        first = after.get(each.partition, 0) + 1
+        last = until.get(each.partition, 0)
+        hot_from = last + 1 if options.source == COLD else max(first, each.low_sequence)
+        if first < min(hot_from, last + 1):
+            found += cold_ranges(connection, options, each, first, min(hot_from - 1, last))
+        if hot_from <= last:
+            found.append(Range(each.partition, each.partition_id, hot_from, last))
+    return found
 
 
 def _require_there(positions: Mapping[int, int], present: Iterable[PartitionRange]) -> None:

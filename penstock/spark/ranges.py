@@ -10,13 +10,15 @@ from dataclasses import dataclass
 class Range:
     """The events ``first`` to ``last`` of one partition, both included.
 
-    The partition's id goes with it: the topic's address may become another topic's.
+    The partition's id goes with it: the topic's address may become another topic's.  A cold range
+    was not in the database when it was planned.
     """
 
     partition: int
     partition_id: int
     first: int
     last: int
+    is_cold: bool = False
 
     @property
     def count(self) -> int:
@@ -25,7 +27,7 @@ class Range:
 
 
 def cut(ranges: Iterable[Range], events_per_task: int, most: int | None) -> list[list[Range]]:
-    """The ranges as tasks of at most ``events_per_task`` events each.
+    """The ranges as tasks of at most ``events_per_task`` events each; cold ones are not cut.
 
     With ``most``, there are at most so many tasks, whatever size that gives them.
     """
@@ -41,6 +43,9 @@ def cut(ranges: Iterable[Range], events_per_task: int, most: int | None) -> list
 
 def _pieces(source: Range, size: int) -> Iterable[Range]:
     """Pieces of nearly the same size: a last one of three events would cost a task too."""
+    if source.is_cold:
+        yield source
+        return
     count = -(-source.count // size)
     for number in range(count):
         yield Range(

@@ -20,7 +20,8 @@ from penstock import database
 from penstock.errors import InvalidArgument, LogBehind, TopicNotFound
 from penstock.records import PartitionRange
 from penstock.spark.batch import inputs, read_input
-from penstock.spark.hot import Wanted
+from penstock.spark.cold import Archive
+from penstock.spark.columns import Wanted
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import chosen_partitions, ranges_between, start_positions
 from penstock.spark.ranges import shared
@@ -94,13 +95,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """What the tasks of a micro-batch read."""
-        present = self._look()
-        after, until = self._positions(start, present), self._positions(end, present)
-        return inputs(ranges_between(present, after, until), self._options)
+        options = self._options
+        with closing(options.address.connect()) as connection:
+            present = chosen_partitions(connection, options)
+            after, until = self._positions(start, present), self._positions(end, present)
+            ranges = ranges_between(connection, options, present, after, until)
+        return inputs(ranges, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a task."""
-        return read_input(self._options.address, self._wanted, partition)
+        return read_input(Archive.of(self._options), self._wanted, partition)
 
     def commit(self, end: Offset) -> None:
         """Mirror what Spark has done with into the subscription, so that retention sees it.

@@ -13,12 +13,17 @@ import pytest
 from penstock.errors import (
     BelowLowSequence,
     BeyondHighWatermark,
+    EpochMissing,
     InvalidPartition,
     LogBehind,
     TopicNotFound,
 )
 from penstock.spark import hot
-from penstock.spark.hot import Wanted, read_ranges
+from penstock.spark.batch import RangesInput, read_input
+from penstock.spark.cold import Archive
+from penstock.spark.columns import Wanted
+from penstock.spark.hot import read_hot
+from penstock.spark.options import Address
 from penstock.spark.ranges import Range
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase, PostgresDatabase
@@ -38,8 +43,8 @@ def _rows(batches: list[pa.RecordBatch]) -> list[Row]:
 
 
 def _read(db: ContractDatabase, ranges: list[Range], wanted: Wanted | None = None) -> Any:
-    with closing(db.connect()) as connection:
-        return list(read_ranges(connection, wanted or Wanted(TOPIC, ALL), ranges))
+    archive = Archive(Address(db.url), (), only=False)
+    return list(read_input(archive, wanted or Wanted(TOPIC, ALL), RangesInput(ranges)))
 
 
 def test_every_column_of_every_event(db: ContractDatabase) -> None:
@@ -103,7 +108,8 @@ def test_no_snapshot_is_held_while_spark_takes_the_rows(database_url: str) -> No
     db = PostgresDatabase("postgres", database_url)
     published(db, 400, partitions=1)
     with closing(db.connect()) as connection:
-        batches = read_ranges(connection, Wanted(TOPIC, ALL), planned(db))
+        (only,) = planned(db)
+        batches = read_hot(connection, Wanted(TOPIC, ALL), only)
         next(batches)
         held = db.run(
             "SELECT state, backend_xmin FROM pg_stat_activity WHERE pid ="
@@ -127,9 +133,12 @@ def test_events_that_are_gone_are_an_error(db: ContractDatabase) -> None:
     db.run("UPDATE penstock.partitions SET low_sequence = 5 WHERE number = 0")
     with pytest.raises(BelowLowSequence):
         _read(db, ranges)
-    assert [(each.first, each.last) for each in planned(db)] == [(5, 10), (1, 10)]
+    hot = planned(db, source="hot")
+    assert [(each.first, each.last) for each in hot] == [(5, 10), (1, 10)]
     with pytest.raises(BelowLowSequence, match="begins after sequence 2"):
-        planned(db, startingOffsets='{"0": 2}')
+        planned(db, startingOffsets='{"0": 2}', source="hot")
+    with pytest.raises(EpochMissing, match="from sequence 5 on, and the read begins with 1"):
+        planned(db)
 
 
 def test_a_log_that_became_shorter_is_an_error(db: ContractDatabase) -> None:
