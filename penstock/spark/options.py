@@ -32,13 +32,13 @@ _OFFSETS_HINT = (
 )
 _TIME_HINT = "write a time with its zone, like 2026-01-31T09:30:00+01:00, or milliseconds"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_NAMES = (
+READ_NAMES = (
     "url", "urlVariable", "topic", "partitions", "types", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "eventsPerTask", "maxConnections",
     "maxEventsPerTrigger", "minEventsPerTrigger", "maxTriggerDelay", "failOnHistoryChange",
     "subscription", "source", "targets",
 )  # fmt: skip
-_WRITE_NAMES = ("url", "urlVariable", "topic", "topicColumn", "writeId", "writeVersion")
+WRITE_NAMES = ("url", "urlVariable", "topic", "topicColumn", "writeId", "writeVersion")
 #: What Spark itself passes on to a data source.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 
@@ -124,7 +124,7 @@ class ReadOptions:
 
 def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """The options of a read."""
-    _refuse_unknown(given, _NAMES)
+    _refuse_unknown(given, READ_NAMES)
     if streaming:
         _refuse_ends(given)
     return ReadOptions(
@@ -146,7 +146,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
 
 def write_options(given: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
     """The options of a write."""
-    _refuse_unknown(given, _WRITE_NAMES)
+    _refuse_unknown(given, WRITE_NAMES)
     column, write_id = given.get("topicColumn"), given.get("writeId")
     if column is not None and given.get("topic") is not None:
         raise InvalidArgument("topic and topicColumn are both given", hint="give one of them")
