@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         TopicNotFound as TopicNotFound,
         UnknownConsumer as UnknownConsumer,
         UsageError as UsageError,
+        WriteLost as WriteLost,
         WrongIsolation as WrongIsolation,
     )
     from penstock.leases import coordination as coordination
@@ -178,6 +179,7 @@ _NAMES = {
         "TopicNotFound",
         "UnknownConsumer",
         "UsageError",
+        "WriteLost",
         "WrongIsolation",
     ),
     "penstock.log": (

@@ -232,6 +232,12 @@ class TransactionRolledBack(PenstockError):
     """
 
 
+class WriteLost(PenstockError):
+    """What was staged for a write is not all there, or its version is too old; write again."""
+
+    sqlstate = "PS026"
+
+
 class TooManyParked(PenstockError):
     """The subscription has parked as many events as it may; the position did not move."""
 
@@ -350,6 +356,7 @@ HINTS = {
     "PS022": "Wait until the sequencer has caught up, then publish again.",
     "PS023": "ROLLBACK, or go back to a savepoint set before that call, and do it again.",
     "PS025": "It was cancelled, has ended or was claimed again: stop working on it.",
+    "PS026": "Stage and publish it again; an old version needs another writer name.",
     "PS030": "Give a name of 1 to 500 characters.",
     "PS031": "Use at most 500 characters.",
     "PS032": "Use at most 4,000 characters for path and topic.",

@@ -30,7 +30,7 @@ LIGHT = textwrap.dedent(
     import penstock
 
     for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
-        if not module.name.startswith(("penstock.cli", "penstock.archive")):
+        if not module.name.startswith(("penstock.cli", "penstock.archive", "penstock.spark.")):
             __import__(module.name)
     """
 )

@@ -81,8 +81,13 @@ class LogReader(Iterator[pa.RecordBatch]):
         max_events: int | None,
         *,
         targets: Iterable[Target],
+        from_database: bool = True,
     ) -> None:
-        """Check what is wanted.  Nothing is opened."""
+        """Check what is wanted.  Nothing is opened.
+
+        Without ``from_database`` it reads copies only, also of what the database still has.
+        """
+        self._from_database = from_database
         self.failures: list[CopyFailure] = []
         self._url = url
         self._topic = validation.topic(topic)
@@ -158,7 +163,7 @@ class LogReader(Iterator[pa.RecordBatch]):
         last = min(segment.last_sequence, self.next_sequence + self._left - 1)
         if last < self.next_sequence:
             return
-        batches = self._hot if segment.is_hot else self._cold
+        batches = self._hot if segment.is_hot and self._from_database else self._cold
         yield from batches(connection, segment, last)
 
     def _hot(self, connection: Any, segment: Segment, last: int) -> Iterator[pa.RecordBatch]:

@@ -212,6 +212,12 @@ def sweep(tx: Transaction, max_rows: int) -> list[Row]:
     return [(expired, locked)]
 
 
+@statement
+def sweep_staged(tx: Transaction, max_age_seconds: float, max_rows: int) -> list[Row]:
+    """Does nothing: here nobody stages events."""
+    return one(0)
+
+
 def consumers_of(tx: Transaction, owner: SubscriptionRow) -> dict[str, ConsumerRow]:
     """The members of a subscription, including dead ones that are not collected yet."""
     return {

@@ -28,6 +28,11 @@ CALL penstock.unsequenced()
 -- reads only
 CALL penstock.`fetch`(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s)
 
+-- name: position_at
+-- The position before the first event that was sequenced at a time or later.
+-- reads only
+CALL penstock.position_at(%(topic)s, %(partition)s, %(since)s)
+
 -- name: high_watermarks
 -- The readable range of every partition of a topic.
 -- reads only

@@ -33,6 +33,10 @@ SELECT
     sequence, event_id, key, type, content_type, headers::text, payload, created_at, sequenced_at, history
 FROM penstock.fetch(%(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer)
 
+-- name: position_at
+-- The position before the first event that was sequenced at a time or later.
+SELECT penstock.position_at(%(topic)s, %(partition)s::integer, %(since)s::timestamptz)
+
 -- name: high_watermarks
 -- The readable range of every partition of a topic.
 SELECT partition, low_sequence, high_watermark, history, partition_id FROM penstock.high_watermarks(%(topic)s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 
 from ops import backfill_requests as requests
@@ -42,8 +42,9 @@ def _looks_at(name: str, **binds: Any) -> Call:
     return lambda own, topic: database.call(own, name, topic=topic, **binds)
 
 
-#: Log epochs, their copies and a run of clean; each refuses a hidden topic.
+#: Places in the log, log epochs, their copies and a run of clean; each refuses a hidden topic.
 EPOCHS: dict[str, Call] = {
+    "position_at": _looks_at("position_at", partition=0, since=datetime(2026, 1, 1, tzinfo=UTC)),
     "low_sequences": _looks_at("low_sequences"),
     "sequence_gaps": _looks_at("sequence_gaps"),
     "copies_of": _looks_at("copies_of"),

@@ -147,6 +147,22 @@ BEGIN
     SET wanted = first_wanted - 1;
 END;
 
+-- name: position_at
+-- The position before the first event of a partition that was sequenced at a time or later; the high watermark when
+-- there is none. If such an event may have been dropped, this raises PS016. Raises PS002, PS005, PS006, PS016.
+CREATE PROCEDURE position_at(topic VARCHAR(4000), `partition` INT, since DATETIME(6))
+READS SQL DATA
+BEGIN
+    DECLARE source_id, wanted BIGINT;
+    CALL refuse_serializable('position_at()');
+    CALL find_partition(topic, `partition`, source_id);
+    IF since IS NULL THEN
+        CALL refuse('PS006', 'the time is NULL');
+    END IF;
+    CALL find_position_before(source_id, since, wanted);
+    SELECT wanted AS `position`;
+END;
+
 -- name: add_topic
 -- Makes a subscription read a topic. The caller has locked the topic's row against the logical drop, so that
 -- "earliest" never points below the low sequence.

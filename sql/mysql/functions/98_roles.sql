@@ -11,15 +11,21 @@ BEGIN
     SELECT f.name AS `function`, JSON_ARRAYAGG(g.role) AS roles
     FROM (
         SELECT 'publisher' AS role, '
-            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces
-            namespace_exists list_topics
+            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
+            stage_events claim_write publish_staged discard_staged list_namespaces namespace_exists list_topics
             current_history applied_migrations setting' AS functions
         UNION ALL SELECT 'consumer', '
             subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
+<<<<<<< HEAD
+            dead_letter dead_letters_of report_positions fetch high_watermarks position_at list_namespaces
+            namespace_exists list_topics describe_topic current_history applied_migrations setting lift_limit
+            grown_since policy_of subscription_policy claim lease_states active_consumers lead_subscription
+=======
             dead_letter dead_letters_of report_positions fetch fetch_plan lsn_of sequence_of high_watermarks
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             lift_limit grown_since policy_of subscription_policy claim lease_states active_consumers lead_subscription
+>>>>>>> bb504c9f42f2e1e8d1f9a60b0d37fe0c1a1eceab
             assign_partitions assignment_of
             mark_low_water suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven
             fail_redriven redrive dead_letter_of reset_subscription pause_subscription resume_subscription report_error
@@ -39,13 +45,20 @@ BEGIN
             merge_chunks swap_chunks current_history applied_migrations note_slice_rates missing_slices sparse_slices
             settle_blocks mergeable_partitions'
         UNION ALL SELECT 'operator', '
-            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup create_namespace
+            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup stage_events
+            claim_write publish_staged discard_staged sweep_staged create_namespace
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic
             ensure_topic rename_topic move_topic
             resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of sequence
+<<<<<<< HEAD
+            announce fetch high_watermarks position_at unsequenced subscribe configure_subscription unsubscribe join
+            check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag
+            take_overs
+=======
             announce fetch fetch_plan lsn_of sequence_of high_watermarks unsequenced subscribe configure_subscription
             unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases position seek
             subscription_lag take_overs
+>>>>>>> bb504c9f42f2e1e8d1f9a60b0d37fe0c1a1eceab
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             begin_clean

@@ -118,6 +118,21 @@ BEGIN
 END
 $$;
 
+-- name: position_at
+-- The position before the first event of a partition that was sequenced at a time or later; the high watermark when
+-- there is none. If such an event may have been dropped, this raises PS016. Raises PS002, PS005, PS006, PS016.
+CREATE OR REPLACE FUNCTION position_at(topic text, partition integer, since timestamptz) RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition(topic, partition);
+BEGIN
+    IF since IS NULL THEN
+        PERFORM refuse('PS006', 'the time is NULL', 'Give a time with its zone.');
+    END IF;
+    RETURN position_before(source_id, (SELECT p.low_sequence FROM partitions AS p WHERE p.id = source_id), since);
+END
+$$;
+
 -- name: subscribe
 -- Creates the subscription if it does not exist, and adds topics to it. Returns how many were new. It locks the
 -- topic's row against the logical drop, so that "earliest" never points below the low sequence, and against resize

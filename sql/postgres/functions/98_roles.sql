@@ -7,13 +7,20 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT f.name, array_agg(g.role ORDER BY g.role)
     FROM (VALUES
         ('publisher', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
-            list_namespaces namespace_exists list_topics current_history applied_migrations setting'),
+            stage_events claim_write publish_staged discard_staged list_namespaces namespace_exists list_topics
+            current_history applied_migrations setting'),
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit
             release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
+<<<<<<< HEAD
+            dead_letter dead_letters_of report_positions fetch high_watermarks position_at list_namespaces
+            namespace_exists list_topics describe_topic current_history applied_migrations setting policy_of
+            subscription_policy
+=======
             dead_letter dead_letters_of report_positions fetch fetch_plan lsn_of sequence_of high_watermarks
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             policy_of subscription_policy
+>>>>>>> bb504c9f42f2e1e8d1f9a60b0d37fe0c1a1eceab
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
             suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven
             redrive dead_letter_of
@@ -31,12 +38,19 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices close_slice
             slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
         ('operator', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
+            stage_events claim_write publish_staged discard_staged sweep_staged
             create_namespace rename_namespace move_namespace delete_namespace list_namespaces namespace_exists
             create_topic ensure_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
+<<<<<<< HEAD
+            sequence announce fetch high_watermarks position_at unsequenced subscribe configure_subscription unsubscribe
+            join check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag
+            take_overs
+=======
             sequence announce fetch fetch_plan lsn_of sequence_of high_watermarks unsequenced subscribe
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
             position seek subscription_lag take_overs
+>>>>>>> bb504c9f42f2e1e8d1f9a60b0d37fe0c1a1eceab
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             begin_clean log_epochs_due record_reading clean

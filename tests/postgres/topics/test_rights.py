@@ -47,6 +47,7 @@ carry_positions         . i o . .
 check_in                c . o . .
 claim                   c . o . .
 claim_backfill          . . o . .
+claim_write             . . o p .
 clean                   . . o . .
 clear_policy            . . o . .
 close_slice             . i o . .
@@ -69,6 +70,7 @@ delete_namespace        . . o . .
 delete_topic            . . o . .
 describe_subscription   c . o . r
 describe_topic          c . o . r
+discard_staged          . . o p .
 drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
@@ -136,12 +138,14 @@ policy_of               c . o . r
 poll                    c . o . .
 poll_redriven           c . o . .
 position                c . o . r
+position_at             c . o . .
 prepare_bulk            . . o p .
 progress_backfill       . . o . .
 publish                 . . o p .
 publish_batch           . . o p .
 publish_bulk            . . o p .
 publish_json            . . o p .
+publish_staged          . . o p .
 publish_text            . . o p .
 put_rehydrated          . . o . .
 read_block              c . o . .
@@ -186,6 +190,7 @@ slice_dropped           . i o . .
 slices_ready            . i o . r
 snapshot_holders        . . o . .
 sparse_slices           . i o . .
+stage_events            . . o p .
 storage_shortage        . . o . .
 subscribe               c . o . .
 subscription_consumers  c . o . r
@@ -195,6 +200,7 @@ subscription_statistics c . o . r
 suspects                c . o . .
 swap_chunks             . i o . .
 sweep                   . . o . .
+sweep_staged            . . o . .
 take_overs              c . o . r
 target_in_use           . . o . .
 topic_lookup            . . o p .
