@@ -34,8 +34,8 @@ ORPHAN_SECONDS = 86_400.0
 def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
     """Free the leases of consumers whose lease time is over, as every check-in does.
 
-    Then drop dead letters by age, and staged events that are a day old, each in a transaction of its
-    own where the connection commits by itself: so leases never wait for it.
+    Then drop dead letters by age, and staged events that are a day old, each in a transaction of
+    its own where the connection commits by itself: so leases never wait for it.
     """
     ((expired, locked),) = database.call(connection, "sweep", max_rows=max_rows)
     ((letters,),) = database.call(connection, "expire_dead_letters", max_rows=max_rows)
