@@ -102,6 +102,10 @@ def test_its_pages(tmp_path: Path, database_url: str, connection: Connection, st
             lambda: program.metric("penstock_consumed_events_total", "consumer:billing") == 3,
             "the count of what was handled",
         )
+        until(
+            lambda: program.metric("penstock_consumed_events_total", "consumer:mailing") == 3,
+            "the count of what was mailed",
+        )
         calls = program.metric("penstock_handler_seconds_count", "consumer:billing")
         batches = program.metric("penstock_handler_seconds_count", "consumer:mailing")
         assert (calls, batches >= 1) == (3, True)
