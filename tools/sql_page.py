@@ -42,9 +42,9 @@ FAMILIES = {
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
     "assignment_of mark_low_water",
     "relay": "open_block read_block relay_failure dead_letter sweep",
-    "dead_letters": "suspects begin_attempt give_up parked_keys commit_parking poll_redriven "
-    "finish_redriven fail_redriven redrive dead_letters_of dead_letter_of dead_letter_counts "
-    "drop_dead_letters",
+    "dead_letters": "suspects begin_attempt bring_letter give_up parked_keys commit_parking "
+    "poll_redriven finish_redriven fail_redriven redrive dead_letters_of dead_letter_of "
+    "dead_letter_counts drop_dead_letters",
     "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
     "condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks swap_chunks "

@@ -211,7 +211,9 @@ BEGIN
 END;
 
 -- name: lowest_position
--- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic.
+-- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. One
+-- that stands below the low sequence reads the archive, and does not count where the policy demands copies: each log
+-- epoch that goes stays readable for it. It counts again once it has caught up.
 CREATE PROCEDURE lowest_position(part_id BIGINT, OUT subscription VARCHAR(500), OUT position BIGINT)
 READS SQL DATA
 BEGIN
@@ -219,12 +221,14 @@ BEGIN
     SET subscription = NULL, position = NULL;
     SELECT n.name, n.position INTO subscription, position
     FROM (
-        SELECT s.name, current_position(s.id, part_id) AS position
+        SELECT s.name, current_position(s.id, part_id) AS position, p.low_sequence, COALESCE(r.copies, 0) AS copies
         FROM partitions AS p
         JOIN subscription_topics AS t ON t.topic_id = p.topic_id
         JOIN subscriptions AS s ON s.id = t.subscription_id
+        LEFT JOIN retention_policies AS r ON r.topic_id = p.topic_id
         WHERE p.id = part_id
     ) AS n
+    WHERE n.position >= n.low_sequence - 1 OR n.copies = 0
     ORDER BY n.position, n.name
     LIMIT 1;
 END;

@@ -179,12 +179,19 @@ END
 $$;
 
 -- name: lowest_position
--- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic.
+-- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. One
+-- that stands below the low sequence reads the archive, and does not count where the policy demands copies: each log
+-- epoch that goes stays readable for it. It counts again once it has caught up.
 CREATE OR REPLACE FUNCTION lowest_position(partition_id bigint, OUT subscription text, OUT "position" bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT s.name, current_position(l.subscription_id, l.partition_id)
-    FROM leases AS l JOIN subscriptions AS s ON s.id = l.subscription_id
+    SELECT s.name, stands.at
+    FROM leases AS l
+    JOIN subscriptions AS s ON s.id = l.subscription_id
+    JOIN partitions AS p ON p.id = l.partition_id
+    LEFT JOIN retention_policies AS r ON r.topic_id = p.topic_id
+    CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS at) AS stands
     WHERE l.partition_id = lowest_position.partition_id
+      AND (stands.at >= p.low_sequence - 1 OR COALESCE(r.copies, 0) = 0)
     ORDER BY 2, 1
     LIMIT 1
 $$;

@@ -38,6 +38,7 @@ assign_partitions       c . o . .
 assignment_of           c . o . .
 begin_attempt           c . o . .
 begin_clean             . . o . .
+bring_letter            c . o . .
 broken_slices           . . o . .
 carry_positions         . i o . .
 check_in                c . o . .
