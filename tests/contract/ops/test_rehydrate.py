@@ -58,7 +58,7 @@ NO_GAP: Guard = {
 NOBODY_READS: Guard = {
     "postgres": (
         "release_rehydrated",
-        "AND COALESCE((lowest_position(p.id)).position, e.last_sequence) >= e.last_sequence",
+        "AND COALESCE((lowest_position(p.id, NULL)).position, e.last_sequence) >= e.last_sequence",
         "",
     ),
     "mysql": ("release_rehydrated", "IF COALESCE(lowest, last) >= last THEN", "IF TRUE THEN"),
