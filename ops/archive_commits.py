@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 import random
 import tempfile
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -17,18 +18,39 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ops.archive_plans import EpochPlan
+from penstock.archive.contents import EpochRows
 from penstock.archive.copies import EpochKey
-from penstock.archive.format import PARTITION_COLUMNS, TABLE_SCHEMA
-from penstock.archive.table import ArchiveFile, ArchiveTable
+from penstock.archive.format import (
+    DAY_COLUMN,
+    DAY_SCHEMA,
+    DAYS,
+    FOLDERS,
+    PARTITION_COLUMNS,
+    TABLE_SCHEMA,
+)
+from penstock.archive.table import ArchiveFile, ArchiveTable, ToldBy, app_id, place_version
 from penstock.archive.targets import Target, make_durable
 from penstock.errors import EpochError
 
-#: One commit per log epoch: readers get a checkpoint every so many of them.
+#: Readers get a checkpoint every so many commits.
 _CONFIGURATION = {"delta.checkpointInterval": "50"}
 #: No run is at work for so long: a file that is older and that no commit names is left over.
 LEFTOVER_HOURS = 168
 _COMMIT_ATTEMPTS = 20
 _BACKOFF_SECONDS = 0.05
+
+
+#: The lowest and the highest value of a column.
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The spans of a file's columns; those of times are in microseconds since 1970."""
+
+    created: Span
+    sequenced: Span
+    histories: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +60,16 @@ class WrittenFile:
     path: str
     size: int
     modified_ms: int
+    spans: Spans
 
 
-def create_table(target: Target, known_as: str) -> ArchiveTable:
+def create_table(target: Target, known_as: str, told_by: ToldBy | None = None) -> ArchiveTable:
     """The topic's table on the target, made when it is not there; several may try at once."""
-    table = ArchiveTable(target, known_as)
-    if table.delta is None:
-        _create(table.path, known_as)
-        table = ArchiveTable(target, known_as)
-    assert table.delta is not None
+    table = ArchiveTable(target, known_as, told_by)
+    if table.delta(DAYS) is None:
+        _create(table.folder(DAYS), known_as)
+        table.refresh()
+    assert table.delta(DAYS) is not None
     return table
 
 
@@ -62,9 +85,9 @@ def _create(path: Path, known_as: str) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".creating-") as aside:
         table = DeltaTable.create(
             aside,
-            TABLE_SCHEMA,
+            DAY_SCHEMA,
             mode="error",
-            partition_by=list(PARTITION_COLUMNS),
+            partition_by=[DAY_COLUMN],
             name=known_as,
             configuration=_CONFIGURATION,
         )
@@ -76,142 +99,262 @@ def _create(path: Path, known_as: str) -> None:
 
 
 class EpochCommitter:
-    """Makes files log epochs of one table, each in a transaction of its own.
+    """Makes files log epochs of one topic's archive, all that a job has written in one transaction.
 
-    What the table holds of the wanted log epochs is listed once and followed from there on: a
+    What the archive holds of the wanted log epochs is listed once and followed from there on: a
     listing for each commit would cost more with every log epoch that was ever archived.
     """
 
-    def __init__(self, target: Target, known_as: str, wanted: Collection[EpochKey]) -> None:
+    def __init__(self, target: Target, known_as: str, plans: Collection[EpochPlan]) -> None:
         """Open the table, or make it."""
         self._target = target
         self._known_as = known_as
-        self._wanted = frozenset(wanted)
+        self._plans = {plan.key: plan for plan in plans}
         self._open()
 
-    def commit(self, plan: EpochPlan, file: WrittenFile) -> bool:
-        """Make the file the log epoch of the plan; False when another run did.
+    def commit(self, written: Iterable[tuple[EpochPlan, WrittenFile]]) -> set[EpochKey]:
+        """Make each file the log epoch of its plan; those that another run has made are left out.
 
-        Every commit carries an app transaction of its partition, so that of two commits that
-        started from the same version of the table one fails, and then finds the other's file.  That
-        the table has the file, not the transaction's number, says that a log epoch is there: a
+        Every commit carries an app transaction of each of its partitions, so that of two commits
+        that started from the same version of the table one fails, and then finds the other's files.
+        That the table has the file, not the transaction's number, says that a log epoch is there: a
         repair of an older one must stay possible after newer ones.
         """
-        app_id = f"{self._known_as}/{plan.partition}@{self._target.name}"
+        files = {plan.key: file for plan, file in written}
         for _ in range(_COMMIT_ATTEMPTS):
-            present = tuple(entry.path for entry in self._present.get(plan.key, []))
-            if sorted(present) != sorted(plan.replaces):
-                return False
-            before = self._delta.version()
+            keys = self._still_wanted(files.keys())
+            if not keys:
+                return set()
             try:
-                _commit(self._delta, app_id, plan, file)
+                self._take_out_folders([self._plans[key] for key in keys])
+                chosen = [(self._plans[key], files[key]) for key in keys]
+                self._commit(
+                    DAYS,
+                    [plan for plan, _ in chosen],
+                    [*_removed(chosen), *(_added(plan, file) for plan, file in chosen)],
+                )
             except CommitFailedError:
-                _back_off()
+                time.sleep(random.uniform(0, _BACKOFF_SECONDS))
                 self._open()
                 continue
-            self._delta.update_incremental()
-            _make_log_durable(self._table.path, before + 1, self._delta.version())
-            self._follow(before, plan, file)
-            return True
+            self._follow(chosen)
+            return set(keys)
         raise EpochError(
-            f"log epoch {plan.log_epoch} of {self._known_as}/{plan.partition} could not be "
-            f"committed to {self._target.name}: other runs were faster {_COMMIT_ATTEMPTS} times",
+            f"{len(files)} log epochs of {self._known_as} could not be committed to "
+            f"{self._target.name}: other runs were faster {_COMMIT_ATTEMPTS} times",
+            hint="run it again",
         )
 
     def _open(self) -> None:
         self._table = create_table(self._target, self._known_as)
-        assert self._table.delta is not None
-        self._delta = self._table.delta
-        self._present = dict(self._table.committed(self._wanted))
+        for plan in self._plans.values():
+            for path in plan.replaces if plan.together else ():
+                self._table.learn(path, [EpochRows(*key, 0, 0, "", 0, 0) for key in plan.together])
+        self._present = self._table.committed(self._plans.keys())
 
-    def _follow(self, before: int, plan: EpochPlan, file: WrittenFile) -> None:
+    def _still_wanted(self, keys: Collection[EpochKey]) -> list[EpochKey]:
+        """Those whose files are the ones to replace, and that have all with them that they need."""
+        wanted = set()
+        for key in keys:
+            plan, present = self._plans[key], self._present.get(key, [])
+            if (_paths(present, DAYS), _paths(present, FOLDERS)) == (
+                sorted(plan.replaces),
+                sorted(plan.replaces_folders),
+            ):
+                wanted.add(key)
+        return sorted(key for key in wanted if wanted.issuperset(self._plans[key].together))
+
+    def _take_out_folders(self, plans: Sequence[EpochPlan]) -> None:
+        """Damaged copies of layout 1 go first: a run that dies here makes them again.
+
+        The other order would leave them in both tables for a moment, or for good.
+        """
+        replacing = [plan for plan in plans if plan.replaces_folders]
+        if not replacing:
+            return
+        removed: list[AddAction | RemoveAction] = [
+            RemoveAction(
+                path,
+                data_change=True,
+                deletion_timestamp=now_ms(),
+                partition_values=dict(zip(PARTITION_COLUMNS, map(str, plan.key), strict=True)),
+            )
+            for plan in replacing
+            for path in plan.replaces_folders
+        ]
+        self._commit(FOLDERS, replacing, removed)
+        for plan in replacing:
+            self._plans[plan.key] = replace(plan, replaces_folders=())
+            self._present[plan.key] = [
+                each for each in self._present.get(plan.key, []) if each.layout != FOLDERS
+            ]
+
+    def _commit(
+        self, layout: int, plans: Sequence[EpochPlan], actions: list[AddAction | RemoveAction]
+    ) -> None:
+        delta = self._table.delta(layout)
+        assert delta is not None
+        transactions = transactions_of(
+            delta,
+            self._known_as,
+            self._target,
+            [(plan.partition, plan.history, plan.last_sequence) for plan in plans],
+        )
+        before = delta.version()
+        delta.create_write_transaction(
+            actions,
+            mode="append",
+            schema=TABLE_SCHEMA if layout == FOLDERS else DAY_SCHEMA,
+            partition_by=list(PARTITION_COLUMNS) if layout == FOLDERS else [DAY_COLUMN],
+            commit_properties=CommitProperties(
+                custom_metadata={"log_epochs": _said(plans)}, app_transactions=transactions
+            ),
+        )
+        delta.update_incremental()
+        make_log_durable(self._table.folder(layout), before + 1, delta.version())
+        self._was_alone = delta.version() == before + 1
+
+    def _follow(self, chosen: Sequence[tuple[EpochPlan, WrittenFile]]) -> None:
         """Note our own commit; when others came between, look at what they did."""
-        if self._delta.version() == before + 1:
+        if not self._was_alone:
+            self._present = self._table.committed(self._plans.keys())
+            return
+        for plan, file in chosen:
             self._present[plan.key] = [
                 ArchiveFile(
-                    file.path, file.size, plan.event_count, plan.last_sequence, plan.history
+                    file.path, file.size, plan.event_count, plan.last_sequence, plan.history, DAYS
                 )
             ]
-        else:
-            self._present = dict(self._table.committed(self._wanted))
 
 
-def commit_epoch(target: Target, known_as: str, plan: EpochPlan, file: WrittenFile) -> bool:
-    """The same of one log epoch."""
-    return EpochCommitter(target, known_as, [plan.key]).commit(plan, file)
+def transactions_of(
+    delta: DeltaTable, known_as: str, target: Target, places: Iterable[tuple[int, int, int]]
+) -> list[Transaction]:
+    """The app transactions of a commit: of each (partition, history, sequence) the newest place."""
+    newest: dict[int, int] = {}
+    for partition, history, sequence in places:
+        place = place_version(history, sequence)
+        newest[partition] = max(newest.get(partition, place), place)
+    found = []
+    for partition, place in newest.items():
+        name = app_id(known_as, partition, target)
+        found.append(Transaction(name, max(place, delta.transaction_version(name) or 0)))
+    return found
 
 
 def discard(target: Target, known_as: str, file: WrittenFile) -> None:
     """Remove a file that will not be committed."""
-    (target.table_path(known_as) / file.path).unlink(missing_ok=True)
+    (target.table_path(known_as, DAYS) / file.path).unlink(missing_ok=True)
 
 
 def remove_leftovers(
-    target: Target, known_as: str, retention_hours: int = LEFTOVER_HOURS
+    target: Target,
+    known_as: str,
+    retention_hours: int = LEFTOVER_HOURS,
+    *,
+    named: Collection[str] = (),
 ) -> list[str]:
-    """Remove files of killed runs and replaced copies that are older than the given hours."""
-    table = ArchiveTable(target, known_as).delta
-    if table is None:
-        return []
-    return table.vacuum(
-        retention_hours=retention_hours,
-        dry_run=False,
-        enforce_retention_duration=False,
-        full=True,
-    )
+    """Remove files of killed runs and replaced copies that are older than the given hours.
+
+    A replaced file's age counts from its replacement.  ``named`` are files of layout 2 that the
+    database's manifest still names: they stay, whatever the Delta log says.
+    """
+    table = ArchiveTable(target, known_as)
+    gone = []
+    for layout in (FOLDERS, DAYS):
+        delta = table.delta(layout)
+        if delta is None:
+            continue
+        for path in delta.vacuum(
+            retention_hours=retention_hours,
+            dry_run=True,
+            enforce_retention_duration=False,
+            full=True,
+        ):
+            if layout == FOLDERS or path not in named:
+                (table.folder(layout) / path).unlink(missing_ok=True)
+                gone.append(path)
+    return gone
 
 
-def _commit(table: DeltaTable, app_id: str, plan: EpochPlan, file: WrittenFile) -> None:
-    values: dict[str, str | None] = {
-        "partition": str(plan.partition),
-        "log_epoch": str(plan.log_epoch),
+def statistics(
+    partitions: Span, log_epochs: Span, sequences: Span, spans: Spans, *, event_count: int
+) -> str:
+    """The statistics of a file, as the Delta log has them: (lowest, highest) of each column."""
+    whole = {
+        "partition": partitions,
+        "log_epoch": log_epochs,
+        "sequence": sequences,
+        "history": spans.histories,
     }
-    removed = [
-        RemoveAction(path, data_change=True, deletion_timestamp=_now_ms(), partition_values=values)
-        for path in plan.replaces
-    ]
-    added = AddAction(
-        file.path, file.size, values, file.modified_ms, data_change=True, stats=_statistics(plan)
-    )
-    version = max(plan.log_epoch, table.transaction_version(app_id) or 0)
-    table.create_write_transaction(
-        [*removed, added],
-        mode="append",
-        schema=TABLE_SCHEMA,
-        partition_by=list(PARTITION_COLUMNS),
-        commit_properties=CommitProperties(
-            custom_metadata={
-                "first_sequence": str(plan.first_sequence),
-                "last_sequence": str(plan.last_sequence),
-                "event_count": str(plan.event_count),
-                "checksum": plan.checksum,
-            },
-            app_transactions=[Transaction(app_id, version)],
-        ),
-    )
-
-
-def _statistics(plan: EpochPlan) -> str:
+    moments = {"created_at": spans.created, "sequenced_at": spans.sequenced}
+    lowest = {name: low for name, (low, _) in whole.items()}
+    highest = {name: high for name, (_, high) in whole.items()}
     return json.dumps(
         {
-            "numRecords": plan.event_count,
-            "minValues": {"sequence": plan.first_sequence, "history": plan.history},
-            "maxValues": {"sequence": plan.last_sequence, "history": plan.history},
-            "nullCount": {"sequence": 0, "history": 0},
+            "numRecords": event_count,
+            "minValues": lowest | {name: _moment(low) for name, (low, _) in moments.items()},
+            "maxValues": highest | {name: _moment(high) for name, (_, high) in moments.items()},
+            "nullCount": dict.fromkeys([*whole, *moments], 0),
         }
     )
 
 
-def _make_log_durable(path: Path, first: int, last: int) -> None:
+def make_log_durable(path: Path, first: int, last: int) -> None:
+    """Force commits to the disk."""
     log = path / "_delta_log"
     for version in range(first, last + 1):
         make_durable(log / f"{version:020d}.json")
     make_durable(log)
 
 
-def _back_off() -> None:
-    time.sleep(random.uniform(0, _BACKOFF_SECONDS))
-
-
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The time as Delta has it."""
     return time.time_ns() // 1_000_000
+
+
+def _moment(microseconds: int) -> str:
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _added(plan: EpochPlan, file: WrittenFile) -> AddAction:
+    stats = statistics(
+        (plan.partition, plan.partition),
+        (plan.log_epoch, plan.log_epoch),
+        (plan.first_sequence, plan.last_sequence),
+        file.spans,
+        event_count=plan.event_count,
+    )
+    day: dict[str, str | None] = {DAY_COLUMN: plan.sealed_date}
+    return AddAction(file.path, file.size, day, file.modified_ms, data_change=True, stats=stats)
+
+
+def _removed(chosen: Sequence[tuple[EpochPlan, WrittenFile]]) -> list[RemoveAction]:
+    """What the commit replaces in layout 2, each file once."""
+    days = {path: plan.sealed_date for plan, _ in chosen for path in plan.replaces}
+    return [
+        RemoveAction(
+            path, data_change=True, deletion_timestamp=now_ms(), partition_values={DAY_COLUMN: day}
+        )
+        for path, day in days.items()
+    ]
+
+
+def _said(plans: Sequence[EpochPlan]) -> list[dict[str, int | str]]:
+    """What a commit says of its log epochs, for who reads the Delta log."""
+    return [
+        {
+            "partition": plan.partition,
+            "log_epoch": plan.log_epoch,
+            "first_sequence": plan.first_sequence,
+            "last_sequence": plan.last_sequence,
+            "event_count": plan.event_count,
+            "checksum": plan.checksum,
+        }
+        for plan in plans
+    ]
+
+
+def _paths(entries: Sequence[ArchiveFile], layout: int) -> list[str]:
+    return sorted({each.path for each in entries if each.layout == layout})

@@ -7,14 +7,20 @@ from dataclasses import asdict, dataclass
 
 from penstock.archive.copies import EpochKey
 
+#: A file, the log epoch's first row in it, and how many rows it has; -1: all to the end.
+FileRange = tuple[str, int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
     """One log epoch of a Spark job: what the seal says, where to read and what to replace.
 
-    ``files`` are a verified copy's files to read instead of the database; ``replaces`` are the
-    damaged files, relative to the table, that the commit takes out of it.  ``marker`` is the marker
-    of the target that the files lie on: without it they are not lost, but out of reach.
+    ``files`` are a verified copy's files to read instead of the database.  ``marker`` is the marker
+    of the target that they lie on: without it they are not lost, but out of reach.
+
+    ``replaces`` are the damaged files of layout 2 that the commit takes out of the table, and
+    ``replaces_folders`` those of layout 1, both relative to their table.  Other log epochs may lie
+    in a file of layout 2: ``together`` are all that have to come with this one, or none comes.
     """
 
     partition: int
@@ -23,9 +29,12 @@ class EpochPlan:
     last_sequence: int
     event_count: int
     checksum: str
+    sealed_date: str = ""
     history: int = 1
-    files: tuple[str, ...] = ()
+    files: tuple[FileRange, ...] = ()
     replaces: tuple[str, ...] = ()
+    replaces_folders: tuple[str, ...] = ()
+    together: tuple[EpochKey, ...] = ()
     marker: str = ""
 
     @property
@@ -45,8 +54,10 @@ def load_plans(text: str) -> list[EpochPlan]:
         EpochPlan(
             **{
                 **entry,
-                "files": tuple(entry["files"]),
+                "files": tuple(map(tuple, entry["files"])),
                 "replaces": tuple(entry["replaces"]),
+                "replaces_folders": tuple(entry["replaces_folders"]),
+                "together": tuple(map(tuple, entry["together"])),
             }
         )
         for entry in json.loads(text)

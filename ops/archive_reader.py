@@ -15,13 +15,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ops.archive_plans import EpochPlan, load_plans
 from penstock.archive.format import FILE_SCHEMA, SPARK_SCHEMA, with_epoch
-from penstock.archive.reader import ROWS_PER_BATCH, read_files
-from penstock.database import catalog, config, connect
+from penstock.archive.reader import ROWS_PER_BATCH, read_rows
+from penstock.database import connect, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import psycopg
     from pyspark.sql.types import StructType
 
 #: One call of `fetch`; it bounds how long a snapshot is held and what the server materialises.
@@ -78,7 +77,7 @@ class EpochReader(DataSourceReader):
         """The epoch's events as Arrow batches, in the order of their sequence."""
         assert isinstance(partition, EpochInput)
         plan = partition.plan
-        batches = read_files(plan.files) if plan.files else self._read_database(plan)
+        batches = _read_files(plan) if plan.files else self._read_database(plan)
         for batch in batches:
             yield with_epoch(batch, *plan.key)
 
@@ -97,17 +96,20 @@ class EpochReader(DataSourceReader):
                 position += wanted
 
 
-def _read_page(connection: psycopg.Connection[Any], **binds: Any) -> Iterator[pa.RecordBatch]:
-    query = catalog.statement("postgres", "archive_fetch", config.schema_name()).text
+def _read_files(plan: EpochPlan) -> Iterator[pa.RecordBatch]:
+    for path, first_row, rows in plan.files:
+        yield from read_rows(path, first_row, rows)
+
+
+def _read_page(connection: Any, **binds: Any) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[Any, ...]] = []
     size = 0
-    with connection.cursor(binary=True) as cursor:
-        for row in cursor.stream(query, binds, size=_ROWS_PER_READ):
-            rows.append(row)
-            size += len(row[_PAYLOAD_COLUMN] or b"")
-            if len(rows) >= ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
-                yield _batch(rows)
-                rows, size = [], 0
+    for row in stream(connection, "archive_fetch", rows_at_once=_ROWS_PER_READ, **binds):
+        rows.append(row)
+        size += len(row[_PAYLOAD_COLUMN] or b"")
+        if len(rows) >= ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
+            yield _batch(rows)
+            rows, size = [], 0
     if rows:
         yield _batch(rows)
 

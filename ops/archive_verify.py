@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -15,8 +16,9 @@ from ops.archive_reader import EpochInput
 from ops.readings import CopyReading
 from ops.spark import register
 from penstock.archive.checksum import EpochChecksum, batch_fields
-from penstock.archive.format import CHECKSUM_KEY
-from penstock.archive.reader import read_files
+from penstock.archive.contents import contents_of, read_contents
+from penstock.archive.format import CHECKSUM_KEY, CONTENTS_KEY, PARTITION_COLUMNS
+from penstock.archive.reader import read_rows
 from penstock.errors import TargetUnavailable
 
 if TYPE_CHECKING:
@@ -86,8 +88,12 @@ def read_copy(plan: EpochPlan) -> CopyReading:
     seen = EpochChecksum()
     damage = ""
     try:
-        for batch in read_files(plan.files):
-            seen.add_all(batch_fields(batch))
+        for path, first_row, rows in plan.files:
+            for batch in read_rows(path, first_row, rows):
+                _require_epoch(batch, plan)
+                seen.add_all(batch_fields(batch))
+            if rows >= 0:
+                read_contents(Path(path))  # ValueError when there are rows that no log epoch has
     except (OSError, ValueError, pa.ArrowException) as error:
         damage = f"{type(error).__name__}: {error}"
     found = seen.event_count, seen.first_sequence, seen.last_sequence, seen.hexdigest()
@@ -104,6 +110,13 @@ def read_copy(plan: EpochPlan) -> CopyReading:
     )
 
 
+def _require_epoch(batch: pa.RecordBatch, plan: EpochPlan) -> None:
+    """ValueError when rows of layout 2 say that they are another log epoch's."""
+    for name, value in zip(PARTITION_COLUMNS, plan.key, strict=True):
+        if name in batch.schema.names and pc.unique(batch[name]).to_pylist() != [value]:
+            raise ValueError(f"rows of another {name} than {value}")
+
+
 def _difference(plan: EpochPlan, seen: EpochChecksum) -> str:
     if not plan.files:
         return "the table does not hold it"
@@ -115,10 +128,13 @@ def _difference(plan: EpochPlan, seen: EpochChecksum) -> str:
 def _written_as(plan: EpochPlan) -> list[str]:
     """The checksums that the files themselves say they were written with."""
     found = []
-    for path in plan.files:
+    for path, _, _ in plan.files:
         try:
-            metadata = pq.read_metadata(path).metadata or {}
-        except (OSError, ValueError, pa.ArrowException):
+            metadata = pq.read_metadata(path)
+            if CONTENTS_KEY.encode() in (metadata.metadata or {}):
+                found += [each.checksum for each in contents_of(metadata) if each.key == plan.key]
+            else:
+                found.append((metadata.metadata or {}).get(CHECKSUM_KEY.encode(), b"").decode())
+        except (OSError, ValueError, TypeError, pa.ArrowException):
             return []
-        found.append(metadata.get(CHECKSUM_KEY.encode(), b"").decode())
     return found

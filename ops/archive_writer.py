@@ -13,19 +13,28 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ops.archive_commits import EpochCommitter, WrittenFile, discard
+from ops.archive_commits import EpochCommitter, Span, Spans, WrittenFile, discard
 from ops.archive_plans import EpochPlan, load_plans
 from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.contents import EpochRows, dump_contents
 from penstock.archive.copies import EpochKey
-from penstock.archive.format import CHECKSUM_KEY, FILE_SCHEMA, PARTITION_COLUMNS, SPARK_SCHEMA
+from penstock.archive.format import (
+    CONTENTS_KEY,
+    DAY_COLUMN,
+    DAYS,
+    PARTITION_COLUMNS,
+    SPARK_SCHEMA,
+    TABLE_SCHEMA,
+)
 from penstock.archive.markers import check_marker
 from penstock.archive.targets import Target, make_durable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql.types import StructType
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
 #: A row group ends at either bound; Spark hands batches of at most 10,000 rows.
 ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 64 << 20
+_SPANNED = ("created_at", "sequenced_at", "history")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +109,22 @@ class ArchiveWriter(DataSourceArrowWriter):
     ) -> WrittenEpochs:
         """In a task: one file for each log epoch of the input, complete and on the disk."""
         check_marker(self._target, self._installation)
-        folder = self._target.table_path(self._known_as)
+        folder = self._target.table_path(self._known_as, DAYS)
         epochs = [
-            _write_file(folder, key, (batch for _, batch in group))
+            _write_file(folder, self._plans[key], (batch for _, batch in group))
             for key, group in groupby(_by_epoch(iterator), key=lambda each: each[0])
         ]
         return WrittenEpochs(tuple(epochs))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: one commit for each log epoch; what differs from its seal is removed."""
+        """On the driver: one commit of all that is as sealed; what differs is removed."""
         check_marker(self._target, self._installation)
-        table = EpochCommitter(self._target, self._known_as, self._plans)
-        for epoch in _epochs(messages):
-            plan = self._plans[epoch.key]
-            if not (epoch.equals(plan) and table.commit(plan, epoch.file)):
+        table = EpochCommitter(self._target, self._known_as, self._plans.values())
+        epochs = list(_epochs(messages))
+        good = [epoch for epoch in epochs if epoch.equals(self._plans[epoch.key])]
+        made = table.commit((self._plans[epoch.key], epoch.file) for epoch in good)
+        for epoch in epochs:
+            if epoch not in good or epoch.key not in made:
                 discard(self._target, self._known_as, epoch.file)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -139,47 +151,101 @@ def _by_epoch(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[EpochKey, pa.
             start += length
 
 
-def _write_file(folder: Path, key: EpochKey, batches: Iterator[pa.RecordBatch]) -> WrittenEpoch:
-    relative = f"partition={key[0]}/log_epoch={key[1]}/{uuid.uuid4()}.parquet"
+def _write_file(folder: Path, plan: EpochPlan, batches: Iterator[pa.RecordBatch]) -> WrittenEpoch:
+    relative = new_path(plan.sealed_date)
     path = folder / relative
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        seen = _write_rows(path, batches)
+        seen, spans = _write_rows(path, plan, batches)
     except BaseException:
         path.unlink(missing_ok=True)  # the disk may be full: leave it as it was
         raise
-    for each in (path, path.parent, path.parent.parent, folder):
-        make_durable(each)
-    status = os.stat(path)
-    file = WrittenFile(relative, status.st_size, status.st_mtime_ns // 1_000_000)
+    file = written_file(folder, relative, spans)
     return WrittenEpoch(
-        key, file, seen.event_count, seen.first_sequence, seen.last_sequence, seen.hexdigest()
+        plan.key, file, seen.event_count, seen.first_sequence, seen.last_sequence, seen.hexdigest()
     )
 
 
-def _write_rows(path: Path, batches: Iterator[pa.RecordBatch]) -> EpochChecksum:
+def _write_rows(
+    path: Path, plan: EpochPlan, batches: Iterator[pa.RecordBatch]
+) -> tuple[EpochChecksum, Spans]:
     seen = EpochChecksum()
-    group: list[pa.RecordBatch] = []
-    with pq.ParquetWriter(path, FILE_SCHEMA, compression="zstd") as writer:
+    with RowWriter(path) as writer:
         for batch in batches:
-            rows = batch.select(FILE_SCHEMA.names).cast(FILE_SCHEMA)
+            rows = batch.select(TABLE_SCHEMA.names).cast(TABLE_SCHEMA)
             seen.add_all(batch_fields(rows))
-            group.append(rows)
-            if _is_full(group):
-                _write_group(writer, group)
-        _write_group(writer, group)
-        writer.add_key_value_metadata({CHECKSUM_KEY: seen.hexdigest()})
-    return seen
+            writer.add(rows)
+        contents = EpochRows(
+            *plan.key, seen.first_sequence, seen.event_count, seen.hexdigest(), 0, plan.history
+        )
+        writer.end([contents])
+    return seen, writer.spans
 
 
-def _is_full(group: list[pa.RecordBatch]) -> bool:
-    rows, size = sum(each.num_rows for each in group), sum(each.nbytes for each in group)
-    return rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES
+class RowWriter:
+    """Writes a file of layout 2: large row groups, spans of its columns, and what it holds."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin the file."""
+        self._writer = pq.ParquetWriter(
+            path, TABLE_SCHEMA, compression="zstd", write_page_checksum=True
+        )
+        self._group: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+        self._spans: dict[str, Span] = {}
+
+    def __enter__(self) -> RowWriter:
+        """As it is."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file; without `end` it says nothing of what it holds, and nobody reads it."""
+        self._writer.close()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows, with the columns of TABLE_SCHEMA."""
+        if not batch.num_rows:
+            return
+        for name in _SPANNED:
+            column = batch.column(name)
+            found = pc.min_max(column.cast(pa.int64()))
+            low, high = found["min"].as_py(), found["max"].as_py()
+            before = self._spans.get(name, (low, high))
+            self._spans[name] = min(before[0], low), max(before[1], high)
+        self._group.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= ROW_GROUP_ROWS or self._bytes >= ROW_GROUP_BYTES:
+            self._write_group()
+
+    def end(self, contents: Sequence[EpochRows]) -> None:
+        """Say what the file holds."""
+        self._write_group()
+        self._writer.add_key_value_metadata({CONTENTS_KEY: dump_contents(contents)})
+
+    @property
+    def spans(self) -> Spans:
+        """The spans of what was written."""
+        return Spans(*(self._spans.get(name, (0, 0)) for name in _SPANNED))
+
+    def _write_group(self) -> None:
+        """One row group out of many Arrow batches."""
+        if self._group:
+            table = pa.Table.from_batches(self._group)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._group = []
+        self._rows = self._bytes = 0
 
 
-def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
-    """One row group out of many Arrow batches."""
-    if group:
-        table = pa.Table.from_batches(group)
-        writer.write_table(table, row_group_size=max(table.num_rows, 1))
-        group.clear()
+def new_path(sealed_date: str) -> str:
+    """A place for a file of a day, relative to the table."""
+    return f"{DAY_COLUMN}={sealed_date}/{uuid.uuid4()}.parquet"
+
+
+def written_file(folder: Path, relative: str, spans: Spans) -> WrittenFile:
+    """A file that was just written, forced to the disk."""
+    path = folder / relative
+    for each in (path, path.parent, folder):
+        make_durable(each)
+    status = os.stat(path)
+    return WrittenFile(relative, status.st_size, status.st_mtime_ns // 1_000_000, spans)

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ops.archive import CopyJob, EpochCopy, bring_copies, require_archived, verify_copies
+from ops.archive import require_archived, verify_copies
 from ops.archive_commits import LEFTOVER_HOURS, remove_leftovers
-from ops.seal import forget_copy, log_epochs, missing_copies
-from penstock.archive.copies import key_of
+from ops.copying import CopyJob, EpochCopy, bring_copies
+from ops.seal import copies_of, forget_copy, missing_copies
+from penstock.archive.format import DAYS
 from penstock.archive.markers import check_marker, require_target
 from penstock.archive.table import ArchiveTable
 from penstock.database import connect
+from penstock.records import EpochCopyState
 from penstock.topics.names import describe_topic
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def backfill(
     """Make every missing copy of a topic on a target; repairs what is there but damaged.
 
     Log epochs that the database has dropped come from ``sources``, other targets.  Can be stopped
-    at any point and run again.  Answers the copies that it recorded; one that cannot be made stops
+    at any point and run again.  Returns the copies that it recorded; one that cannot be made stops
     no other, and is in the CopiesFailed at the end.
     """
     installation = require_target(url, target, write=True)
@@ -64,18 +66,19 @@ def audit_files(url: str, topic: str, target: Target) -> list[ForgottenCopy]:
     installation = require_target(url, target)
     with connect(url) as connection:
         known_as = describe_topic(connection, topic).known_as
-        recorded = [each for each in log_epochs(connection, topic) if target.name in each.targets]
+        recorded = [
+            each
+            for each in copies_of(connection, topic)
+            if each.target == target.name and each.state == "verified"
+        ]
         if not recorded:
             return []
-        table = ArchiveTable(target, known_as)
-        committed = table.committed()
-        found = []
-        for epoch in recorded:
-            files = committed.get(key_of(epoch), [])
-            whole = bool(files) and all(_has_size(table.file(each), each.size) for each in files)
-            if not whole:
-                reason = "its files are gone or have another size"
-                found.append(ForgottenCopy(*key_of(epoch), reason))
+        files = _Files(ArchiveTable(target, known_as))
+        found = [
+            ForgottenCopy(copy.partition, copy.log_epoch, "its files are gone or have another size")
+            for copy in recorded
+            if not files.are_whole(copy)
+        ]
         if found:
             check_marker(target, installation)  # it may have been unmounted meanwhile
         _forget(connection, topic, target, found)
@@ -85,12 +88,13 @@ def audit_files(url: str, topic: str, target: Target) -> list[ForgottenCopy]:
 def tidy(url: str, topic: str, target: Target, *, hours: int = LEFTOVER_HOURS) -> list[str]:
     """Remove the files of killed runs and of replaced copies that no commit has named for a week.
 
-    Answers their paths; on a target that is not there nothing is removed: TargetUnavailable.
+    Returns their paths; on a target that is not there nothing is removed: TargetUnavailable.
     """
     require_target(url, target)
     with connect(url) as connection:
         known_as = describe_topic(connection, topic).known_as
-    return remove_leftovers(target, known_as, hours)
+        named = {each.location for each in copies_of(connection, topic) if each.layout == DAYS}
+    return remove_leftovers(target, known_as, hours, named=named)
 
 
 def audit_copies(spark: SparkSession, url: str, topic: str, target: Target) -> list[ForgottenCopy]:
@@ -108,8 +112,31 @@ def _forget(connection: Any, topic: str, target: Target, found: list[ForgottenCo
         forget_copy(connection, topic, key, target.name, each.reason)
 
 
-def _has_size(path: Path, size: int) -> bool:
+class _Files:
+    """Whether the files of recorded copies are there with the size that the Delta log says."""
+
+    def __init__(self, table: ArchiveTable) -> None:
+        self._table = table
+        self._folders = table.committed_folders()
+        self._sizes = {each.path: each.size for each in table.day_files()}
+        self._looked_at: dict[str, bool] = {}
+
+    def are_whole(self, copy: EpochCopyState) -> bool:
+        if copy.layout != DAYS:
+            entries = self._folders.get((copy.partition, copy.log_epoch), [])
+            return bool(entries) and all(
+                _has_size(self._table.file(each), each.size) for each in entries
+            )
+        if copy.location not in self._looked_at:
+            # A file that a rollup has replaced is as good as it was until the manifest has moved.
+            path = self._table.folder(DAYS) / copy.location
+            self._looked_at[copy.location] = _has_size(path, self._sizes.get(copy.location))
+        return self._looked_at[copy.location]
+
+
+def _has_size(path: Path, size: int | None) -> bool:
     try:
-        return path.stat().st_size == size
+        found = path.stat().st_size
     except OSError:
         return False
+    return size is None or found == size

@@ -194,5 +194,7 @@ def _listed(settings: Mapping[str, Any] | None) -> str:
 def _words(policy: RetentionPolicy | RetentionInForce | None, targets: Iterable[str]) -> str:
     if policy is None:
         return NONE
+    if policy.copies == 0:
+        return f"{policy.minimum_age_seconds} s, without a copy"
     named = ", ".join(sorted(targets)) or "no target"
     return f"{policy.minimum_age_seconds} s, {policy.copies} copies on {named}"

@@ -32,6 +32,8 @@ _REFERENCE = re.compile(r"\$\{(\w+)\}")
 _OF_TOPICS = ("owner", "seal", "archive", "retention")
 #: What an entry of each section is, for sections whose entries may set policies.
 _SECTIONS = {"namespaces": "namespace", "topics": "topic", "subscriptions": "subscription"}
+#: `archive: none`: retention removes events without a copy. It has to be said; no entry keeps them.
+_NO_ARCHIVE = "none"
 _OWNER = re.compile(r"team:[A-Za-z0-9_.-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
@@ -45,7 +47,10 @@ class SealPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How old events must be, and how many verified copies they need, before they are removed."""
+    """How old events must be, and how many verified copies they need, before they are removed.
+
+    No copies: the topic's ``archive: none`` says that they go without one.
+    """
 
     minimum_age_seconds: int
     copies: int = 1
@@ -214,14 +219,17 @@ def _topic(name: str, value: Any) -> TopicPolicy:
             f"{where}.owner is {owner!r}", hint="write team:name or an e-mail address"
         )
     archive = given.get("archive") or []
-    if not isinstance(archive, list):
-        raise ConfigurationError(f"{where}.archive is no list", hint="write archive: [target]")
+    is_none = archive == _NO_ARCHIVE
+    if not is_none and not isinstance(archive, list):
+        raise ConfigurationError(
+            f"{where}.archive is no list", hint="write archive: [target], or archive: none"
+        )
     return TopicPolicy(
         name,
         owner,
         _seal(given.get("seal"), f"{where}.seal"),
-        tuple(_text(each, f"{where}.archive") for each in archive),
-        _retention(given.get("retention"), f"{where}.retention"),
+        () if is_none else tuple(_text(each, f"{where}.archive") for each in archive),
+        _retention(given.get("retention"), f"{where}.retention", is_archived=not is_none),
     )
 
 
@@ -236,16 +244,19 @@ def _seal(value: Any, where: str) -> SealPolicy | None:
     )
 
 
-def _retention(value: Any, where: str) -> RetentionPolicy | None:
+def _retention(value: Any, where: str, *, is_archived: bool) -> RetentionPolicy | None:
     if value is None:
         return None
     given = _section(value, where, ("minimum_age", "copies"))
     if "minimum_age" not in given:
         raise ConfigurationError(f"{where} has no minimum_age", hint="write minimum_age: 7d")
-    return RetentionPolicy(
-        _seconds(given["minimum_age"], f"{where}.minimum_age"),
-        _count(given.get("copies", 1), f"{where}.copies", 1, 100),
-    )
+    if "copies" in given and not is_archived:
+        raise ConfigurationError(
+            f"{where} asks for copies of a topic with archive: none",
+            hint="leave copies out, or name targets: archive: [target]",
+        )
+    copies = _count(given.get("copies", 1), f"{where}.copies", 1, 100) if is_archived else 0
+    return RetentionPolicy(_seconds(given["minimum_age"], f"{where}.minimum_age"), copies)
 
 
 def _relay(name: str, value: Any) -> RelayPolicy:

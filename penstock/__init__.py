@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         stream as stream,
     )
     from penstock.subscriptions.stream import subscribe as subscribe, unsubscribe as unsubscribe
+    from penstock.topics import holds as holds
     from penstock.topics.names import (
         create_namespace as create_namespace,
         create_topic as create_topic,
@@ -233,6 +234,7 @@ _MODULES = {
     "coordination": "penstock.leases.coordination",
     "dead_letters": "penstock.subscriptions.dead_letters",
     "history": "penstock.log.restores",
+    "holds": "penstock.topics.holds",
     "inbox": "penstock.subscriptions.inbox",
     "log": "penstock.log",
     "migrate": "penstock.database.migrate",

@@ -219,6 +219,12 @@ class TornTransaction(PenstockError):
     sqlstate = "PS023"
 
 
+class StaleAttempt(PenstockError):
+    """The backfill request was cancelled, has ended or was claimed again: nothing was changed."""
+
+    sqlstate = "PS025"
+
+
 class TransactionRolledBack(PenstockError):
     """The database has rolled back the whole transaction with the caller's work: begin again.
 
@@ -343,6 +349,7 @@ HINTS = {
     "PS021": "Reconcile the restore first: penstock restore reconcile.",
     "PS022": "Wait until the sequencer has caught up, then publish again.",
     "PS023": "ROLLBACK, or go back to a savepoint set before that call, and do it again.",
+    "PS025": "It was cancelled, has ended or was claimed again: stop working on it.",
     "PS030": "Give a name of 1 to 500 characters.",
     "PS031": "Use at most 500 characters.",
     "PS032": "Use at most 4,000 characters for path and topic.",

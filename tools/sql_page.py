@@ -45,12 +45,18 @@ FAMILIES = {
     "dead_letters": "suspects begin_attempt bring_letter give_up parked_keys commit_parking "
     "poll_redriven finish_redriven fail_redriven redrive dead_letters_of dead_letter_of "
     "dead_letter_counts drop_dead_letters",
-    "epochs": "seal log_epochs_of record_copy copies_of missing_copies forget_copy event_digest "
+    "epochs": "seal log_epochs_of log_epochs_sealed_on record_copy copies_of copies_between "
+    "missing_copies forget_copy move_copy event_digest "
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
     "condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks swap_chunks "
     "installation_id target_in_use copies_on",
-    "operate": "set_retention retention_of set_policy clear_policy policy_of policy_history "
-    "list_policies subscription_policy ensure_slices slices_ready log_status sequence_gaps "
+    "backfill": "request_backfill claim_backfill extend_backfill backfill_work progress_backfill "
+    "finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges "
+    "begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated",
+    "operate": "set_retention retention_of place_hold release_hold list_holds list_skips "
+    "expire_dead_letters set_policy "
+    "clear_policy policy_of policy_history list_policies subscription_policy "
+    "ensure_slices slices_ready log_status sequence_gaps "
     "current_history histories_of report_positions restore_status reconcile "
     "applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "
     "storage_shortage broken_slices",

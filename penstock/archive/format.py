@@ -28,8 +28,22 @@ FILE_SCHEMA = pa.schema(_COLUMNS)
 #: The columns that readers see, in their order.
 TABLE_SCHEMA = pa.schema({**dict.fromkeys(PARTITION_COLUMNS, pa.int32()), **_COLUMNS})
 
+#: A folder for each log epoch: what was written before layout 2.
+FOLDERS = 1
+#: Files of the day on which log epochs were sealed; a file may hold many log epochs.
+DAYS = 2
+
+#: The column by which the table of layout 2 is partitioned: the UTC date of `sealed_at`.
+DAY_COLUMN = "sealed_date"
+
+#: The columns of the table of layout 2.  Its files hold those of `TABLE_SCHEMA`.
+DAY_SCHEMA = TABLE_SCHEMA.append(pa.field(DAY_COLUMN, pa.date32()))
+
 #: The key in a file's own metadata under which the writer leaves the checksum of what it wrote.
 CHECKSUM_KEY = "penstock.checksum"
+
+#: The same of layout 2: which log epochs the file holds, in which rows.
+CONTENTS_KEY = "penstock.log_epochs"
 
 _SPARK_TYPES = {
     pa.int32(): "int",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.archive.copies import Copy, epoch_folder
-from penstock.archive.format import CHECKSUM_KEY, FILE_SCHEMA, with_epoch
+from penstock.archive.format import CHECKSUM_KEY, DAYS, PARTITION_COLUMNS, TABLE_SCHEMA, with_epoch
 from penstock.archive.markers import marker_path
 from penstock.archive.targets import Target
 from penstock.errors import CopyDamaged, InvalidArgument, TargetUnavailable
@@ -34,32 +34,63 @@ def read_copy(
             f"{last_sequence}",
             hint="ask for a range within the log epoch",
         )
-    skipped = first_sequence - copy.first_sequence
+    skipped = copy.first_row + first_sequence - copy.first_sequence
     wanted = last_sequence - first_sequence + 1
     expected = first_sequence
     try:
-        for batch in _rows(_file(target, copy), skipped, wanted):
+        for batch in read_rows(_file(target, copy), skipped, wanted):
             _require_sequences(batch, expected, copy)
             expected += batch.num_rows
-            yield with_epoch(batch, copy.partition, copy.log_epoch)
+            yield _of_copy(batch, copy)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise _damaged(target, copy, f"{type(error).__name__}: {error}") from error
     if expected != last_sequence + 1:
         raise _damaged(target, copy, f"it ends before sequence {expected}")
 
 
-def read_files(paths: Sequence[str | Path]) -> Iterator[pa.RecordBatch]:
-    """The rows of Parquet files, file by file, in the order in which they were written."""
-    for path in paths:
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(batch_size=ROWS_PER_BATCH)
+def read_rows(path: str | Path, skipped: int = 0, wanted: int = -1) -> Iterator[pa.RecordBatch]:
+    """Some rows of a file, -1: all that follow; only the row groups that hold them are read."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        left = file.metadata.num_rows - skipped if wanted < 0 else wanted
+        groups, skipped = _row_groups(file.metadata, skipped, left)
+        for batch in file.iter_batches(ROWS_PER_BATCH, row_groups=groups):
+            chosen = batch.slice(skipped, left)
+            skipped -= min(skipped, batch.num_rows)
+            left -= chosen.num_rows
+            if chosen.num_rows:
+                yield chosen
+
+
+def _row_groups(metadata: pq.FileMetaData, skipped: int, wanted: int) -> tuple[list[int], int]:
+    """The row groups that hold some rows, and how many rows of the first one come before them."""
+    groups: list[int] = []
+    start = 0
+    for number in range(metadata.num_row_groups):
+        end = start + metadata.row_group(number).num_rows
+        if start < skipped + wanted and end > skipped:
+            groups.append(number)
+        start = end
+    before = sum(metadata.row_group(number).num_rows for number in range(min(groups, default=0)))
+    return groups, skipped - before
+
+
+def _of_copy(batch: pa.RecordBatch, copy: Copy) -> pa.RecordBatch:
+    """Rows of a copy with the columns of TABLE_SCHEMA; ValueError when they are of another one."""
+    if copy.layout != DAYS:
+        return with_epoch(batch, *copy.key)
+    for name, value in zip(PARTITION_COLUMNS, copy.key, strict=True):
+        if pc.unique(batch.column(name)).to_pylist() != [value]:
+            raise ValueError(f"its rows are of another {name} than {value}")
+    return batch.select(TABLE_SCHEMA.names)
 
 
 def _file(target: Target, copy: Copy) -> Path:
-    """The file that holds the copy: the one in its folder that says so itself.
+    """The file that holds the copy: in layout 1, the one in its folder that says so itself.
 
     Files of killed runs may lie beside it.  One that was written with the same checksum is as good.
     """
+    if copy.layout == DAYS:
+        return target.table_path(copy.known_as, DAYS) / copy.location
     folder = epoch_folder(target, copy.known_as, copy.key)
     unreadable = ""
     for path in sorted(folder.glob("*.parquet")):
@@ -72,31 +103,6 @@ def _file(target: Target, copy: Copy) -> Path:
         if written_as == copy.checksum and metadata.num_rows == copy.event_count:
             return path
     raise FileNotFoundError(f"no file in {folder} holds it{unreadable}")
-
-
-def _rows(path: Path, skipped: int, wanted: int) -> Iterator[pa.RecordBatch]:
-    """Some rows of a file: only the row groups that hold them are read."""
-    with pq.ParquetFile(path) as file:
-        start, groups = 0, []
-        for number in range(file.num_row_groups):
-            rows = file.metadata.row_group(number).num_rows
-            if start + rows <= skipped:
-                skipped -= rows
-                continue
-            groups.append(number)
-            start += rows
-            if start >= skipped + wanted:
-                break
-        names = FILE_SCHEMA.names
-        batches = file.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=names)
-        for batch in batches:
-            chosen = batch.slice(skipped, wanted)
-            skipped -= min(skipped, batch.num_rows)
-            wanted -= chosen.num_rows
-            if chosen.num_rows:
-                yield chosen
-            if not wanted:
-                return
 
 
 def _require_sequences(batch: pa.RecordBatch, expected: int, copy: Copy) -> None:

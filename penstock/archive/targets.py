@@ -43,11 +43,15 @@ class Target:
         path = unquote(parsed.path) if parsed.scheme == "file" else self.uri
         return Path(path).expanduser().resolve()
 
-    def table_path(self, known_as: str) -> Path:
-        """The directory of a topic's table: readable, safe on every file system, never shared."""
+    def table_path(self, known_as: str, layout: int = 1) -> Path:
+        """The directory of a topic's table: readable, safe on every file system, never shared.
+
+        Every layout has a table of its own.
+        """
         slug = re.sub(r"[^a-z0-9]+", "-", known_as.lower()).strip("-")[:_SLUG_LENGTH]
         digest = hashlib.sha256(known_as.encode()).hexdigest()[:8]
-        return self.root / f"{slug}-{digest}"
+        version = "" if layout == 1 else f"-v{layout}"
+        return self.root / f"{slug}-{digest}{version}"
 
 
 def make_durable(path: Path) -> None:

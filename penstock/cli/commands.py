@@ -44,6 +44,10 @@ OWN = {
         "dead_letters:app",
         "Events that a subscription has given up: look at them, hand them out again, drop them.",
     ),
+    "hold": (
+        "holds:app",
+        "Keep events from retention until a legal hold is released.",
+    ),
     "inbox": (
         "inbox:app",
         "The table by which an application's own database knows what was handled.",
@@ -108,12 +112,13 @@ OWN = {
 OF_THE_PLATFORM = {
     "archive": "Bring the sealed log epochs of a topic to a target with Spark,"
     " and verify them there.",
-    "backfill": "Make every missing copy of a topic on a target again.",
+    "backfill": "Bring again what is missing: copies, dropped log epochs, a window in a sink.",
     "clean": "Read back what retention lets go, remove what is whole, and say what holds the rest.",
     "daemon": "Run consumers, the sequencer, relays and the sweep until SIGTERM.",
     "policy": "How subscriptions beat, lease, measure and retry, and what is kept.",
     "relay": "Send a subscription to a sink: what is there, or --forever."
     " Exit code 1: not all was sent.",
+    "rollup": "Turn the many small files of closed days on a target into few large ones.",
     "seal": "Cut the end of a topic's partitions into log epochs.",
     "target": "The places that archives are kept in.",
 }

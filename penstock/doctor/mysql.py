@@ -12,7 +12,7 @@ from penstock import database
 from penstock.database import call
 from penstock.database.mysql.connection import is_mariadb
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, warning
-from penstock.doctor.letters import examine_letters
+from penstock.doctor.letters import examine_letters, examine_skips
 from penstock.doctor.mysql_settings import Client, examine_settings
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
@@ -62,6 +62,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         found += examine_restores(connection)
         with suppress(NotMigrated):  # the functions of an older version
             found += examine_letters(connection)
+            found += examine_skips(connection)
         return found + schema
 
 

@@ -13,7 +13,7 @@ from penstock.database import call, config
 from penstock.database.dialect import CONNECT_TIMEOUT_SECONDS
 from penstock.database.postgres.connection import libpq_url
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, shell, warning
-from penstock.doctor.letters import examine_letters
+from penstock.doctor.letters import examine_letters, examine_skips
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
@@ -61,6 +61,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
                 found += check(patient)
             found += examine_restores(connection)
             found += examine_letters(connection)
+            found += examine_skips(connection)
         return found + schema
 
 

@@ -1,4 +1,4 @@
-"""Sweep: collect dead consumers of subscriptions to which no consumer checks in any more."""
+"""Sweep: free what dead consumers hold, and drop dead letters that were kept for long enough."""
 
 from __future__ import annotations
 
@@ -13,13 +13,21 @@ class SweepResult:
     """What one sweep did.
 
     ``locked_leases`` could not be freed, because a transaction of the dead holder still locks
-    them.  A later sweep or check-in frees them.
+    them.  A later sweep or check-in frees them.  ``expired_letters`` are dead letters that were
+    older than their policy says.
     """
 
     expired_consumers: int
     locked_leases: int
+    expired_letters: int
 
 
 def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
-    """Free the leases of consumers whose lease time is over, as every check-in does."""
-    return SweepResult(*database.call(connection, "sweep", max_rows=max_rows)[0])
+    """Free the leases of consumers whose lease time is over, as every check-in does.
+
+    Then drop dead letters by age, in a transaction of its own where the connection commits by
+    itself: so leases never wait for it.
+    """
+    ((expired, locked),) = database.call(connection, "sweep", max_rows=max_rows)
+    ((letters,),) = database.call(connection, "expire_dead_letters", max_rows=max_rows)
+    return SweepResult(expired, locked, int(letters))

@@ -31,6 +31,22 @@ CALL penstock.record_copy(
     %(layout)s, %(first_row)s
 )
 
+-- name: copies_between
+-- Where a target has the copies of a range of log epochs.
+-- reads only
+CALL penstock.copies_between(%(topic)s, %(partition)s, %(target)s, %(first_log_epoch)s, %(last_log_epoch)s)
+
+-- name: log_epochs_sealed_on
+-- The log epochs of a day, for each partition the first and the last.
+-- reads only
+CALL penstock.log_epochs_sealed_on(%(topic)s, %(sealed_date)s)
+
+-- name: move_copy
+-- Moves a copy to another file, if it still is where the caller says.
+CALL penstock.move_copy(
+    %(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(old_location)s, %(location)s, %(first_row)s
+)
+
 -- name: forget_copy
 -- Marks a copy as missing; backfill makes it again.
 CALL penstock.forget_copy(%(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(reason)s)

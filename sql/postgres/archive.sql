@@ -26,6 +26,22 @@ SELECT penstock.record_copy(
     %(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(location)s,
     %(event_count)s::bigint, %(checksum)s, %(layout)s::integer, %(first_row)s::bigint)
 
+-- name: copies_between
+-- Where a target has the copies of a range of log epochs.
+SELECT known_as, log_epoch, first_sequence, last_sequence, event_count, checksum, state, layout, location, first_row
+FROM penstock.copies_between(
+    %(topic)s, %(partition)s::integer, %(target)s, %(first_log_epoch)s::integer, %(last_log_epoch)s::integer)
+
+-- name: log_epochs_sealed_on
+-- The log epochs of a day, for each partition the first and the last.
+SELECT partition, first_log_epoch, last_log_epoch FROM penstock.log_epochs_sealed_on(%(topic)s, %(sealed_date)s::date)
+
+-- name: move_copy
+-- Moves a copy to another file, if it still is where the caller says.
+SELECT penstock.move_copy(
+    %(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(old_location)s, %(location)s,
+    %(first_row)s::bigint)
+
 -- name: forget_copy
 -- Marks a copy as missing; backfill makes it again.
 SELECT penstock.forget_copy(%(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(reason)s)

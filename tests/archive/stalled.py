@@ -14,8 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ops import archive
-from ops.archive_commits import EpochCommitter
+from ops import archive, copying
 from ops.archive_writer import ArchiveSink, ArchiveWriter
 from ops.spark import local_session
 from penstock.archive.targets import Target
@@ -38,17 +37,12 @@ def replace(module: ModuleType | type, name: str, value: object) -> None:
 
 
 class StalledWriter(ArchiveWriter):
-    """Commits one log epoch, then stalls on the driver."""
+    """Stalls on the driver before it commits a log epoch of partition 1."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The real commit, stopped in the middle."""
-        real = EpochCommitter.commit
-
-        def commit_once(self: EpochCommitter, *arguments: Any) -> bool:
-            replace(EpochCommitter, "commit", stall)
-            return bool(real(self, *arguments))
-
-        replace(EpochCommitter, "commit", commit_once)
+        """The real commit, of partition 0 alone."""
+        if any(partition for partition, _ in self._plans):
+            stall()
         super().commit(messages)
 
 
@@ -75,9 +69,10 @@ def main() -> None:
     place, marker, url, topic, target = sys.argv[1:]
     os.environ["STALLED_MARKER"] = marker
     if place == "between_commits":
-        replace(archive, "ArchiveSink", StalledSink)
+        replace(copying, "ArchiveSink", StalledSink)
+        replace(copying, "EPOCHS_PER_JOB", 1)
     else:
-        replace(archive, "_record", stall)
+        replace(copying, "_record", stall)
     archive.archive_epochs(local_session("stalled"), url, topic, Target("local", target))
 
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from ops import archive
+from ops import copying
 from ops.archive import (
     CopiesFailed,
-    CopyJob,
     archive_epochs,
     read_archive,
     verify_copies,
@@ -21,11 +20,13 @@ from ops.archive import (
 )
 from ops.archive_plans import EpochPlan
 from ops.backfill import audit_copies, audit_files, backfill
+from ops.copying import CopyJob
 from ops.seal import log_epochs
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.copies import key_of
+from penstock.archive.format import DAYS
 from penstock.archive.markers import adopt_target
-from penstock.archive.table import ArchiveTable
+from penstock.archive.table import ArchiveTable, place_version
 from penstock.archive.targets import Target
 from penstock.errors import EpochError, TargetUnavailable
 from penstock.records import LogEpoch
@@ -40,7 +41,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def versions(target: Target, log: Log) -> int:
     """The version of the archive's table."""
-    table = ArchiveTable(target, log.known_as).delta
+    table = ArchiveTable(target, log.known_as).delta(DAYS)
     assert table is not None
     return table.version()
 
@@ -77,20 +78,28 @@ def test_archive_is_the_log(spark: SparkSession, log: Log, target: Target) -> No
 
 
 def test_commit_metadata(spark: SparkSession, log: Log, target: Target) -> None:
-    """One commit for each log epoch, which says what it holds."""
+    """One commit for the log epochs of a job, which says what it holds."""
     log.publish_odd()
     (first, second) = log.seal()
 
     archive_epochs(spark, log.url, log.topic, target)
 
-    table = ArchiveTable(target, log.known_as).delta
+    table = ArchiveTable(target, log.known_as).delta(DAYS)
     assert table is not None
-    commits = {entry["checksum"]: entry for entry in table.history() if "checksum" in entry}
-    assert commits.keys() == {first.checksum, second.checksum}
-    assert commits[first.checksum]["first_sequence"] == "1"
-    assert commits[first.checksum]["last_sequence"] == str(first.last_sequence)
-    assert commits[first.checksum]["event_count"] == str(first.event_count)
-    assert table.transaction_version(f"{log.known_as}/0@local") == 1
+    (said,) = (entry["log_epochs"] for entry in table.history() if "log_epochs" in entry)
+    assert said == [
+        {
+            "partition": epoch.partition,
+            "log_epoch": epoch.log_epoch,
+            "first_sequence": epoch.first_sequence,
+            "last_sequence": epoch.last_sequence,
+            "event_count": epoch.event_count,
+            "checksum": epoch.checksum,
+        }
+        for epoch in (first, second)
+    ]
+    newest = place_version(1, first.last_sequence)
+    assert table.transaction_version(f"{log.known_as}/0@local") == newest
 
 
 def test_repeating_is_a_no_op(spark: SparkSession, log: Log, target: Target) -> None:
@@ -161,7 +170,10 @@ def test_racing_runs(spark: SparkSession, log: Log, target: Target) -> None:
         results = list(pool.map(run, range(2)))
 
     assert [len(copies) for copies in results] == [len(sealed)] * 2
-    assert versions(target, log) == len(sealed)
+    committed = ArchiveTable(target, log.known_as).committed()
+    assert {key: len(files) for key, files in committed.items()} == {
+        key_of(epoch): 1 for epoch in sealed
+    }
     assert archived_rows(spark, target, log) == log.rows()
 
 
@@ -341,7 +353,7 @@ def test_a_task_that_fails_stops_no_other_log_epoch(
         " JOIN penstock.partitions AS p ON p.id = c.partition_id WHERE p.number = 0"
         " ORDER BY c.first_sequence LIMIT 1)"
     )
-    real = vars(archive)["_write_once"]
+    real = vars(copying)["_write_once"]
     jobs: list[int] = []
 
     def write_once(job: CopyJob, of: LogEpoch, plans: list[EpochPlan]) -> None:
@@ -349,7 +361,7 @@ def test_a_task_that_fails_stops_no_other_log_epoch(
         real(job, of, plans)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(archive, "_write_once", write_once)
+        patch.setattr(copying, "_write_once", write_once)
         with pytest.raises(CopiesFailed, match="events from sequence 1 on were dropped") as caught:
             archive_epochs(spark, log.url, log.topic, target)
 

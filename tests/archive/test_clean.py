@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +12,18 @@ from ops.archive import archive_epochs, read_archive
 from ops.archive_verify import read_copy
 from ops.backfill import backfill
 from ops.clean import CleanResult, clean as verb, drop_slices
+from ops.copying import recorded_plans
 from ops.readings import CopyReading, Reader
 from ops.seal import log_epochs
 from ops.storage import SliceState
 from ops.storage_postgres import slice_state
 from penstock.archive.copies import key_of
-from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import BelowLowSequence, EpochError, RetentionRefused
 from penstock.log import fetch
 from penstock.records import LogEpoch
-from tests.archive.logs import Log, archived, archived_rows, only_file, plan_of, states
+from tests.archive.logs import Log, archived, archived_rows, only_file, states
 from tests.kit.cleaning import clean_believing
 
 if TYPE_CHECKING:
@@ -216,16 +215,8 @@ def read_here(log: Log) -> Reader:
     """Reads copies back as Spark's tasks do, in this process."""
 
     def read(target: Target, epochs: Sequence[LogEpoch]) -> list[CopyReading]:
-        committed = ArchiveTable(target, log.known_as).committed()
-        root = target.table_path(log.known_as)
-        return [
-            read_copy(
-                dataclasses.replace(
-                    plan_of(each), files=tuple(str(root / f.path) for f in committed[key_of(each)])
-                )
-            )
-            for each in epochs
-        ]
+        plans = recorded_plans(log.url, target, epochs)
+        return [read_copy(plans[key_of(each)]) for each in epochs]
 
     return read
 

@@ -114,7 +114,7 @@ def test_a_task_on_a_machine_without_the_target(log: Log, target: Target) -> Non
     plan = plan_of(first)
     installation = require_target(log.url, target)
     unmount(target)
-    reading = read_copy(dataclasses.replace(plan, files=(str(file),), marker=marker))
+    reading = read_copy(dataclasses.replace(plan, files=((str(file), 0, -1),), marker=marker))
     assert reading.unavailable
     writer = ArchiveWriter(target, installation, log.known_as, [plan])
     with pytest.raises(TargetUnavailable):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from ops import archive
+from ops import copying
 from ops.archive import archive_epochs
 from ops.backfill import backfill
 from ops.seal import log_epochs
@@ -16,7 +16,8 @@ from penstock.archive.table import ArchiveTable, Committed
 from penstock.archive.targets import Target
 from penstock.errors import EpochError, LogBehind, RetentionRefused
 from penstock.log.histories import restore_status
-from tests.archive.logs import TOPIC, Log, create_topic
+from tests.archive.logs import TOPIC, Log
+from tests.kit.log import topic as create_topic
 from tests.relay.test_put_back import Restored
 from tests.support import PostgresServer
 
@@ -40,7 +41,7 @@ def restored(postgres_server: PostgresServer, database_url: str) -> Iterator[Res
 def _grow(url: str, events: int, *, new: bool = False) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         if new:
-            create_topic(connection, TOPIC, partitions=2)
+            create_topic(connection, 2, TOPIC)
         log = Log(connection, url, TOPIC)
         if events:
             log.publish_many(events)
@@ -49,7 +50,7 @@ def _grow(url: str, events: int, *, new: bool = False) -> None:
 
 def _at(place: str, before: bool, happens: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
     """Once, before or after a step of the run that comes to it."""
-    step: Callable[..., Any] = getattr(archive, place)
+    step: Callable[..., Any] = getattr(copying, place)
     left = [happens]
 
     def stepped(*given: Any, **named: Any) -> Any:
@@ -60,7 +61,7 @@ def _at(place: str, before: bool, happens: Callable[[], None], patch: pytest.Mon
             left.pop()()
         return found
 
-    patch.setattr(archive, place, stepped)
+    patch.setattr(copying, place, stepped)
 
 
 def _held(target: Target) -> Committed:

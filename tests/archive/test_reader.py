@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ops.archive import location
-from penstock.archive.copies import Copy, epoch_folder
+from penstock.archive.copies import Copy
 from penstock.archive.format import TABLE_SCHEMA
 from penstock.archive.reader import read_copy
 from penstock.archive.targets import Target
 from penstock.errors import CopyDamaged, InvalidArgument, TargetUnavailable
-from penstock.records import LogEpoch
-from tests.archive.logs import Log, archived, only_file
+from tests.archive.folders import bring_folders
+from tests.archive.logs import Log, bring, only_file
 from tests.archive.test_markers import mount, unmount
-
-
-def recorded(log: Log, target: Target, epoch: LogEpoch) -> Copy:
-    """The copy as the database has it."""
-    return Copy(
-        target.name,
-        log.known_as,
-        epoch.partition,
-        epoch.log_epoch,
-        epoch.first_sequence,
-        epoch.last_sequence,
-        epoch.event_count,
-        epoch.checksum,
-        layout=1,
-        location=location(target, epoch),
-    )
 
 
 def rows_of(target: Target, copy: Copy, first: int, last: int) -> list[tuple[object, ...]]:
@@ -46,74 +34,109 @@ def rows_of(target: Target, copy: Copy, first: int, last: int) -> list[tuple[obj
     return found
 
 
-def test_every_range_of_a_copy_is_the_log(log: Log, target: Target) -> None:
+@pytest.fixture(params=[bring_folders, bring], ids=["layout 1", "layout 2"])
+def copy(request: pytest.FixtureRequest, log: Log, target: Target) -> Copy:
+    """A recorded copy of a log epoch of six events, in each layout."""
+    log.publish_odd()
+    found: Copy = request.param(log, target, log.seal())[0]
+    return found
+
+
+def rewritten(file: Path, rows: Sequence[int], **options: Any) -> None:
+    """The same file with some of its rows, in this order."""
+    table, metadata = pq.read_table(file, partitioning=None), pq.read_metadata(file).metadata
+    with pq.ParquetWriter(file, table.schema) as writer:
+        writer.write_table(table.take(pa.array(rows)), **options)
+        writer.add_key_value_metadata(
+            {
+                key.decode(): text.decode()
+                for key, text in (metadata or {}).items()
+                if key.startswith(b"penstock.")
+            }
+        )
+
+
+def test_every_range_of_a_copy_is_the_log(log: Log, target: Target, copy: Copy) -> None:
     """From and to any sequence, whatever row group it lies in."""
-    epoch, _ = archived(log, target)
-    copy = recorded(log, target, epoch)
-    file = only_file(target, log, copy.key)
-    table = pq.read_table(file)
-    with pq.ParquetWriter(file, table.schema) as writer:  # row groups of four
-        writer.write_table(table, row_group_size=4)
-        writer.add_key_value_metadata({"penstock.checksum": epoch.checksum})
-    expected = log.rows_of(epoch.partition)
-    for first in range(1, epoch.last_sequence + 1):
-        for last in range(first, epoch.last_sequence + 1):
+    rewritten(only_file(target, log, copy.key), range(6), row_group_size=4)
+    expected = log.rows_of(copy.partition)
+    for first in range(1, copy.last_sequence + 1):
+        for last in range(first, copy.last_sequence + 1):
             assert rows_of(target, copy, first, last) == expected[first - 1 : last]
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 1), (1, 7), (3, 2)])
 def test_a_range_that_is_not_in_the_log_epoch_is_refused(
-    log: Log, target: Target, first: int, last: int
+    target: Target, copy: Copy, first: int, last: int
 ) -> None:
-    epoch, _ = archived(log, target)
     with pytest.raises(InvalidArgument, match="holds the sequences 1 to 6"):
-        list(read_copy(target, recorded(log, target, epoch), first, last))
+        list(read_copy(target, copy, first, last))
 
 
-def test_a_file_that_is_not_what_was_sealed_is_damaged(log: Log, target: Target) -> None:
-    """Lost, cut short, or of some other log: CopyDamaged, and other files of the folder count.
-
-    Guard: the checksum that a file says it was written with.
-    """
-    epoch, _ = archived(log, target)
-    copy = recorded(log, target, epoch)
-    other = dataclasses.replace(copy, checksum="0" * 64)
-    with pytest.raises(CopyDamaged, match=r"no file in .* holds it"):
-        list(read_copy(target, other, 1, 6))
+def test_a_lost_or_cut_file_is_damaged(log: Log, target: Target, copy: Copy) -> None:
     file = only_file(target, log, copy.key)
     whole = file.read_bytes()
-    file.with_name("a-killed-run-wrote-it-too.parquet").write_bytes(whole)
-    file.unlink()
-    assert rows_of(target, copy, 1, 6) == log.rows_of(epoch.partition)
-    for path in epoch_folder(target, log.known_as, copy.key).iterdir():
-        path.unlink()
-    with pytest.raises(CopyDamaged, match="backfill makes it again"):
-        list(read_copy(target, copy, 1, 6))
     file.write_bytes(whole[:-100])
     with pytest.raises(CopyDamaged):
         list(read_copy(target, copy, 1, 6))
+    file.unlink()
+    with pytest.raises(CopyDamaged, match="backfill makes it again"):
+        list(read_copy(target, copy, 1, 6))
 
 
-def test_rows_with_other_sequences_are_damaged(log: Log, target: Target) -> None:
-    """Guard: the sequences of the rows, which have no gap."""
-    epoch, _ = archived(log, target)
-    copy = recorded(log, target, epoch)
+def test_in_layout_1_the_file_says_what_it_is(log: Log, target: Target) -> None:
+    """Of files in a folder that which was written with the checksum counts, wherever it is from.
+
+    Guard: the checksum that a file says it was written with.
+    """
+    log.publish_odd()
+    copy, _ = bring_folders(log, target, log.seal())
+    with pytest.raises(CopyDamaged, match=r"no file in .* holds it"):
+        list(read_copy(target, dataclasses.replace(copy, checksum="0" * 64), 1, 6))
     file = only_file(target, log, copy.key)
-    table = pq.read_table(file)
-    with pq.ParquetWriter(file, table.schema) as writer:
-        writer.write_table(table.take([0, 1, 3, 2, 4, 5]))
-        writer.add_key_value_metadata({"penstock.checksum": epoch.checksum})
-    assert rows_of(target, copy, 1, 2) == log.rows_of(epoch.partition)[:2]
+    file.with_name("a-killed-run-wrote-it-too.parquet").write_bytes(file.read_bytes())
+    file.write_bytes(b"cut")
+    assert rows_of(target, copy, 1, 6) == log.rows_of(copy.partition)
+
+
+def test_rows_with_other_sequences_are_damaged(log: Log, target: Target, copy: Copy) -> None:
+    """Guard: the sequences of the rows, which have no gap."""
+    rewritten(only_file(target, log, copy.key), [0, 1, 3, 2, 4, 5])
     with pytest.raises(CopyDamaged, match="other sequences"):
         list(read_copy(target, copy, 1, 6))
 
 
-def test_on_a_target_that_is_not_there_nothing_is_damaged(log: Log, target: Target) -> None:
+def test_rows_of_another_partition_are_damaged(log: Log, target: Target) -> None:
+    """Guard: in layout 2 every row says of which log epoch it is."""
+    log.publish_odd()
+    copy, other = bring(log, target, log.seal())
+    with pytest.raises(CopyDamaged, match="another partition than 0"):
+        list(read_copy(target, dataclasses.replace(copy, location=other.location), 1, 6))
+
+
+def test_one_flipped_bit_in_layout_2_is_found_when_it_is_read(log: Log, target: Target) -> None:
+    """Guard: the checksum of each Parquet page; without it other payloads are read."""
+    log.publish_odd()
+    copy, _ = bring(log, target, log.seal())
+    file = only_file(target, log, copy.key)
+    whole, before = file.read_bytes(), pq.read_table(file, partitioning=None)
+    column = pq.read_metadata(file).row_group(0).column(TABLE_SCHEMA.get_field_index("payload"))
+    silent, expected = 0, log.rows_of(copy.partition)
+    for place in range(column.data_page_offset, column.data_page_offset + 200):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with contextlib.suppress(OSError, pa.ArrowException):
+            silent += pq.read_table(file, partitioning=None) != before
+        with contextlib.suppress(CopyDamaged):
+            assert rows_of(target, copy, 1, 6) == expected  # a bit that nobody looks at
+    assert silent
+
+
+def test_on_a_target_that_is_not_there_nothing_is_damaged(
+    log: Log, target: Target, copy: Copy
+) -> None:
     """Guard: the marker."""
-    epoch, _ = archived(log, target)
-    copy = recorded(log, target, epoch)
     away = unmount(target)
     with pytest.raises(TargetUnavailable):
         list(read_copy(target, copy, 1, 6))
     mount(target, away)
-    assert rows_of(target, copy, 1, 6) == log.rows_of(epoch.partition)
+    assert rows_of(target, copy, 1, 6) == log.rows_of(copy.partition)

@@ -14,28 +14,29 @@ import pytest
 from deltalake import DeltaTable
 
 from ops import archive_commits, archive_writer
-from ops.archive_commits import EpochCommitter, commit_epoch, create_table, remove_leftovers
+from ops.archive_commits import EpochCommitter, WrittenFile, create_table, remove_leftovers
 from ops.archive_plans import EpochPlan
 from ops.archive_reader import _batch
 from ops.archive_verify import read_copy
 from ops.archive_writer import ArchiveWriter, WrittenEpoch, WrittenEpochs
 from ops.readings import CopyReading
 from penstock.archive.checksum import EpochChecksum, batch_fields
-from penstock.archive.format import FILE_SCHEMA, with_epoch
+from penstock.archive.format import DAYS, FILE_SCHEMA, with_epoch
 from penstock.archive.markers import mark
-from penstock.archive.table import ArchiveTable, Committed
+from penstock.archive.table import ArchiveTable, Committed, place_version
 from penstock.archive.targets import Target
 from penstock.errors import ConfigurationError
 from tests.archive.logs import TOPIC
 
 INSTALLATION = "00000000-0000-4000-8000-000000000000"
+DAY = "2026-01-31"
 EVENT_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
 def make_plan(partition: int = 0, log_epoch: int = 1, events: int = 5) -> EpochPlan:
     """The plan of a log epoch of events that all look the same."""
     first = (log_epoch - 1) * events + 1
-    plan = EpochPlan(partition, log_epoch, first, first + events - 1, events, "")
+    plan = EpochPlan(partition, log_epoch, first, first + events - 1, events, "", DAY)
     checksum = EpochChecksum()
     checksum.add_all(batch_fields(_rows(plan)))
     return dataclasses.replace(plan, checksum=checksum.hexdigest())
@@ -58,9 +59,14 @@ def write(target: Target, *plans: EpochPlan) -> WrittenEpochs:
     return ArchiveWriter(target, INSTALLATION, TOPIC, list(plans)).write(batches)
 
 
+def commit_epoch(target: Target, plan: EpochPlan, file: WrittenFile) -> bool:
+    """Whether this commit made the log epoch."""
+    return EpochCommitter(target, TOPIC, [plan]).commit([(plan, file)]) == {plan.key}
+
+
 def files_of(target: Target) -> set[Path]:
     """Every data file in the table's folder, committed or not."""
-    return set(target.table_path(TOPIC).rglob("*.parquet"))
+    return set(target.table_path(TOPIC, DAYS).rglob("*.parquet"))
 
 
 def test_a_task_alone_changes_nothing(target: Target) -> None:
@@ -102,12 +108,15 @@ def test_a_row_group_is_larger_than_a_batch(
     monkeypatch.setattr(archive_writer, "ROW_GROUP_ROWS", 8)
     writer = ArchiveWriter(target, INSTALLATION, TOPIC, [plan])
     written = writer.write(iter([rows.slice(start, 3) for start in range(0, 20, 3)]))
-    file = pq.ParquetFile(target.table_path(TOPIC) / written.epochs[0].file.path)
+    file = pq.ParquetFile(target.table_path(TOPIC, DAYS) / written.epochs[0].file.path)
     groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
     assert groups == [9, 9, 2]
     monkeypatch.setattr(archive_writer, "ROW_GROUP_BYTES", 1)
     again = writer.write(iter([rows.slice(start, 3) for start in range(0, 20, 3)]))
-    assert pq.ParquetFile(target.table_path(TOPIC) / again.epochs[0].file.path).num_row_groups == 7
+    assert (
+        pq.ParquetFile(target.table_path(TOPIC, DAYS) / again.epochs[0].file.path).num_row_groups
+        == 7
+    )
 
 
 def test_a_task_that_ran_twice(target: Target) -> None:
@@ -148,7 +157,7 @@ def test_two_committers_that_saw_the_same_table(
     plan = make_plan()
     first, second = write(target, plan), write(target, plan)
     stale = ArchiveTable(target, TOPIC)
-    assert commit_epoch(target, TOPIC, plan, first.epochs[0].file)
+    assert commit_epoch(target, plan, first.epochs[0].file)
     tables = iter([stale])
     monkeypatch.setattr(
         archive_commits,
@@ -156,7 +165,7 @@ def test_two_committers_that_saw_the_same_table(
         lambda target, topic: next(tables, None) or create_table(target, topic),
     )
 
-    assert not commit_epoch(target, TOPIC, plan, second.epochs[0].file)
+    assert not commit_epoch(target, plan, second.epochs[0].file)
     assert [len(files) for files in ArchiveTable(target, TOPIC).committed().values()] == [1]
 
 
@@ -184,13 +193,13 @@ def test_committers_that_are_open_at_once_see_each_other(target: Target) -> None
     plans = [make_plan(log_epoch=number) for number in (1, 2, 3)]
     keys = [plan.key for plan in plans]
     first, second = write(target, *plans).epochs, write(target, *plans).epochs
-    one, other = (EpochCommitter(target, TOPIC, keys) for _ in range(2))
-    assert one.commit(plans[0], first[0].file)
-    assert other.commit(plans[1], second[1].file)
-    assert not one.commit(plans[1], first[1].file)
-    assert one.commit(plans[2], first[2].file)
-    assert not other.commit(plans[0], second[0].file)
-    assert not other.commit(plans[2], second[2].file)
+    one, other = (EpochCommitter(target, TOPIC, plans) for _ in range(2))
+    assert one.commit([(plans[0], first[0].file)]) == {(0, 1)}
+    assert other.commit([(plans[1], second[1].file)]) == {(0, 2)}
+    both = [(plan, epoch.file) for plan, epoch in zip(plans[1:], first[1:], strict=True)]
+    assert one.commit(both) == {(0, 3)}
+    assert other.commit([(plans[0], second[0].file)]) == set()
+    assert other.commit([(plans[2], second[2].file)]) == set()
     committed = ArchiveTable(target, TOPIC).committed()
     assert {key: len(files) for key, files in committed.items()} == dict.fromkeys(keys, 1)
     assert ArchiveTable(target, TOPIC).newest() == {0: (1, plans[2].last_sequence)}
@@ -205,7 +214,7 @@ def test_many_committers_at_once(target: Target) -> None:
     def commit(epochs: tuple[WrittenEpoch, ...]) -> list[bool]:
         start.wait()
         return [
-            commit_epoch(target, TOPIC, plan, epoch.file)
+            commit_epoch(target, plan, epoch.file)
             for plan, epoch in zip(plans, epochs, strict=True)
         ]
 
@@ -221,31 +230,33 @@ def test_an_older_epoch_is_replaced_after_newer_ones(target: Target) -> None:
     """The app transaction's number does not stand in the way of a repair, nor of a late epoch."""
     plans = [make_plan(log_epoch=number) for number in (1, 2, 3)]
     for plan in (plans[0], plans[2], plans[1]):
-        assert commit_epoch(target, TOPIC, plan, write(target, plan).epochs[0].file)
+        assert commit_epoch(target, plan, write(target, plan).epochs[0].file)
     before = ArchiveTable(target, TOPIC).committed()
     repair = dataclasses.replace(plans[0], replaces=(before[0, 1][0].path,))
     file = write(target, repair).epochs[0].file
 
-    assert commit_epoch(target, TOPIC, repair, file)
-    assert not commit_epoch(target, TOPIC, repair, write(target, repair).epochs[0].file)
+    assert commit_epoch(target, repair, file)
+    assert not commit_epoch(target, repair, write(target, repair).epochs[0].file)
 
     after = ArchiveTable(target, TOPIC).committed()
     assert [entry.path for entry in after[0, 1]] == [file.path]
     assert {key: after[key] for key in ((0, 2), (0, 3))} == {
         key: before[key] for key in ((0, 2), (0, 3))
     }
-    table = ArchiveTable(target, TOPIC).delta
+    table = ArchiveTable(target, TOPIC).delta(DAYS)
     assert table is not None
-    assert table.transaction_version(f"{TOPIC}/0@local") == 3
+    newest = place_version(1, plans[2].last_sequence)
+    assert table.transaction_version(f"{TOPIC}/0@local") == newest
 
 
 def test_reading_back(target: Target) -> None:
     """Whole, missing, too short, and of another log: each is told apart."""
     plan = make_plan()
-    file = target.table_path(TOPIC) / write(target, plan).epochs[0].file.path
+    file = target.table_path(TOPIC, DAYS) / write(target, plan).epochs[0].file.path
 
     def read(sealed: EpochPlan, *paths: Path) -> CopyReading:
-        return read_copy(dataclasses.replace(sealed, files=tuple(map(str, paths))))
+        files = tuple((str(path), 0, -1) for path in paths)
+        return read_copy(dataclasses.replace(sealed, files=files))
 
     assert read(plan, file).damage == ""
     assert read(plan).damage == "the table does not hold it"
@@ -265,7 +276,7 @@ def test_leftovers_of_killed_runs_go_after_their_time(target: Target) -> None:
     assert len(files_of(target)) == 2
     remove_leftovers(target, TOPIC, retention_hours=0)
 
-    assert files_of(target) == {target.table_path(TOPIC) / committed.epochs[0].file.path}
+    assert files_of(target) == {target.table_path(TOPIC, DAYS) / committed.epochs[0].file.path}
 
 
 def test_tables_of_different_topics(target: Target) -> None:
@@ -273,7 +284,7 @@ def test_tables_of_different_topics(target: Target) -> None:
     paths = {target.table_path(topic) for topic in ("a/b", "a-b", "A/B", "a/b ", "ü/b", "ö/b")}
     assert len(paths) == 6
     assert all(path.parent == target.root for path in paths)
-    path = target.table_path("x/y")
+    path = target.table_path("x/y", DAYS)
     path.parent.mkdir(parents=True)
     DeltaTable.create(str(path), FILE_SCHEMA, name="other")
 
@@ -307,7 +318,7 @@ def test_a_table_is_created_once(tmp_path: Path) -> None:
 
         def create(_: int, target: Target = target, start: threading.Barrier = start) -> str:
             start.wait()
-            made = create_table(target, TOPIC).delta
+            made = create_table(target, TOPIC).delta(DAYS)
             assert made is not None
             return f"{made.metadata().id} {made.version()}"
 

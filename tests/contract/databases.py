@@ -30,8 +30,8 @@ _FIXED = frozenset(
         "strict_locks",
         "name_tree",
         "policy_settings",
-        "cleaning",
         "installation",
+        "cleaning",
     }
 )
 #: Those of one row, or of a first one: how a test finds them.

@@ -27,8 +27,13 @@ create_namespace rename_namespace move_namespace delete_namespace create_topic e
 rename_topic
 move_topic resize_topic delete_topic set_retention grant_namespace revoke_namespace grants_of seal
 begin_clean log_epochs_due record_reading clean
+copies_between log_epochs_sealed_on move_copy
 sequence_gaps copies_of log_epochs_of record_copy forget_copy missing_copies set_backpressure
 set_policy clear_policy policy_of policy_history list_policies drop_dead_letters
+request_backfill claim_backfill extend_backfill backfill_work
+progress_backfill finish_backfill fail_backfill cancel_backfill
+begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
+place_hold release_hold list_holds
 """
 _TENANT = "publisher consumer reader"
 _ROLE = "penstock_test_tenant"

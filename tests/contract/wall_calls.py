@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
+from ops import backfill_requests as requests
 from penstock import database, subscriptions
 from penstock.records import LogEpoch
 from penstock.subscriptions import stream
+from penstock.topics import holds
 from tests.contract.text_kit import FUNCTIONS, in_sql
 from tests.kit.cleaning import record_reading
 
@@ -44,6 +47,19 @@ EPOCHS: dict[str, Call] = {
     "low_sequences": _looks_at("low_sequences"),
     "sequence_gaps": _looks_at("sequence_gaps"),
     "copies_of": _looks_at("copies_of"),
+    "copies_between": _looks_at(
+        "copies_between", partition=0, target="t", first_log_epoch=1, last_log_epoch=9
+    ),
+    "log_epochs_sealed_on": _looks_at("log_epochs_sealed_on", sealed_date=date(2026, 1, 31)),
+    "move_copy": _looks_at(
+        "move_copy",
+        partition=0,
+        log_epoch=1,
+        target="t",
+        old_location="a",
+        location="b",
+        first_row=0,
+    ),
     "log_epochs_of": _looks_at("log_epochs_of"),
     "missing_copies": _looks_at("missing_copies", target="t"),
     "begin_clean": _looks_at("begin_clean"),
@@ -52,9 +68,16 @@ EPOCHS: dict[str, Call] = {
         own, UNKNOWN_RUN, LogEpoch(name, 0, 1, 1, 1, 1, "c"), "t"
     ),
     "clean": _looks_at("clean", run=UNKNOWN_RUN),
+    "request_backfill": lambda own, name: requests.request_backfill(own, name, "copy", "t"),
+    "list_backfills": lambda own, name: requests.list_backfills(own, name),
+    "rehydrated_of": _looks_at("rehydrated_of"),
+    "release_rehydrated": _looks_at("release_rehydrated", older_than_seconds=0, max_epochs=1),
     "fetch_plan": _looks_at("fetch_plan", partition=0, from_sequence=1, max_events=1),
     "lsn_of": _looks_at("lsn_of", partition=0, sequence=1),
     "sequence_of": _looks_at("sequence_of", partition=0, lsn="0.1"),
+    "place_hold": lambda own, name: holds.place_hold(own, name, "case", "a claim"),
+    "release_hold": lambda own, name: holds.release_hold(own, name, "case", "over"),
+    "list_holds": holds.list_holds,
 }
 
 #: Each leaves out what is hidden.
@@ -64,4 +87,7 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.leased_cursors,
     subscriptions.unleased_cursors,
     subscriptions.statistics,
+    requests.list_backfills,
+    subscriptions.skips,
+    holds.list_holds,
 )

@@ -139,9 +139,13 @@ def test_sweep(run: Run, connection: Connection) -> None:
     fill(connection)
     run("sequence")
     stream.check_in(connection, stream.join(connection, "billing", "dead"))
-    assert run("sweep", "-o", "json").rows == [{"expired_consumers": 0, "locked_leases": 0}]
+    assert run("sweep", "-o", "json").rows == [
+        {"expired_consumers": 0, "locked_leases": 0, "expired_letters": 0}
+    ]
     connection.execute("UPDATE penstock.consumers SET deadline = clock_timestamp()")
-    assert run("sweep", "-o", "json").rows == [{"expired_consumers": 1, "locked_leases": 0}]
+    assert run("sweep", "-o", "json").rows == [
+        {"expired_consumers": 1, "locked_leases": 0, "expired_letters": 0}
+    ]
     assert {each.holder for each in subscriptions.lag(connection, "billing")} == {None}
 
 
@@ -175,8 +179,8 @@ def test_clean_says_which_target_is_not_there(
     for epoch in log_epochs(connection, TOPIC):
         copy = {"event_count": epoch.event_count, "checksum": epoch.checksum, "location": "there"}
         keys = {"topic": TOPIC, "partition": epoch.partition, "log_epoch": epoch.log_epoch}
-        place = {"target": "local", "layout": 1, "first_row": 0}
-        call(connection, "record_copy", **place, **keys, **copy)
+        folder = {"target": "local", "layout": 1, "first_row": 0}
+        call(connection, "record_copy", **folder, **keys, **copy)
     kept = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["local"]}
     call(connection, "set_retention", topic=TOPIC, **kept)
     marker_path(Target("local", str(tmp_path))).unlink()

@@ -96,6 +96,10 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
             "topics: {a/b: {retention: {minimum_age: 1d}}}",
             "wants 1 copies, but topics.a/b.archive has 0 targets: nothing could ever be removed",
         ),
+        (
+            "topics: {a/b: {archive: none, retention: {minimum_age: 1d, copies: 1}}}",
+            "topics.a/b.retention asks for copies of a topic with archive: none",
+        ),
         ("topics: {a/b: {seal: {max_events: 0}}}", "max_events is 0. write a whole number from 1"),
         ("topics: {a/b: {seal: {max_events: true}}}", "max_events is True"),
         ("topics: {a/b: {seal: {max_age: 5 weeks}}}", "max_age is '5 weeks'. write 90s, 15m"),
@@ -144,3 +148,12 @@ def test_the_file_of_this_checkout_is_right() -> None:
     found = policy_file.load(policy_file.default_path({}))
     assert found.topics["bank/accounts"].retention is not None
     assert found.target("local").root.is_absolute()
+
+
+def test_without_an_archive_only_if_it_is_said(tmp_path: Path) -> None:
+    """Guard: `archive: none`. Without a word about the archive a retention is refused."""
+    text = "topics: {a/b: {archive: none, retention: {minimum_age: 1d}}, a/c: {archive: none}}"
+    found = policy_file.parse(text, tmp_path / "policies.yaml")
+    assert found.topics["a/b"].retention == RetentionPolicy(86_400, copies=0)
+    assert found.topics["a/b"].archive == found.topics["a/c"].archive == ()
+    assert found.topics["a/c"].retention is None

@@ -197,8 +197,8 @@ END;
 -- name: set_retention
 -- States how long events of a topic are kept and in how many verified copies they must exist before they go, and on
 -- which archive targets (a JSON array) copies count: NULL leaves the targets as they are, and where none is named
--- nothing goes. origin says whether a 'file' or a 'hand' sets it. Answers the policy's version. Raises PS002, PS006,
--- PS018.
+-- nothing goes. With 0 copies and no target, events go without a copy. origin says whether a 'file' or a 'hand' sets
+-- it. Answers the policy's version. Raises PS002, PS006, PS018.
 CREATE PROCEDURE set_retention(
     topic VARCHAR(4000), minimum_age_seconds BIGINT, copies INT, origin LONGTEXT, targets JSON
 )
@@ -209,12 +209,17 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('set_retention()');
     CALL lock_topic(topic, 'operate', owner_id, topic_partitions);
-    IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 1 THEN
+    IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 0 THEN
         CALL refuse('PS006', CONCAT('retention of ', COALESCE(minimum_age_seconds, 'NULL'), ' seconds and ',
                                     COALESCE(copies, 'NULL'), ' copies'));
     END IF;
     CALL require_origin(origin);
-    IF targets IS NULL THEN
+    IF copies = 0 THEN
+        IF JSON_LENGTH(targets) > 0 THEN
+            CALL refuse('PS006', 'a retention policy of no copies that names archive targets: name none');
+        END IF;
+        SET named = '[]';
+    ELSEIF targets IS NULL THEN
         SELECT COALESCE(MAX(r.targets), '[]') INTO named FROM retention_policies AS r WHERE r.topic_id = owner_id;
     ELSE
         CALL sort_targets(targets, named);

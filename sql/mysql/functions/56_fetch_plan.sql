@@ -78,21 +78,23 @@ READS SQL DATA
 BEGIN
     DECLARE low BIGINT;
     DECLARE log_epoch, copies INT;
+    DECLARE is_below BOOLEAN;
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
     CALL find_log_epoch_at(of_partition, of_sequence, log_epoch);
     SELECT COUNT(*) INTO copies
     FROM epoch_copies AS c
     WHERE c.partition_id = of_partition AND c.log_epoch = log_epoch AND c.state = 'verified';
-    CALL require_readable(of_partition, IF(copies > 0, GREATEST(low, of_sequence), of_sequence), 0);
+    CALL require_readable(of_partition, IF(copies > 0, GREATEST(low, of_sequence), of_sequence), 0, is_below);
 END;
 
 -- name: fetch_plan
 -- Where to read the events of a partition from a sequence on: at most 1,000 segments, in order. A segment is a log
 -- epoch or, with log_epoch NULL, what is not sealed yet. It is whole: it may begin before from_sequence, and end after
--- what is asked for. 'hot': fetch returns it. 'cold': it is in the archive only. A segment has a row for each copy that
--- was ever recorded of it, verified or missing, or one row without a target; location, layout and first_row say where
--- the copy is. For more than 1,000 segments ask again, from the last one's end. No row: there are no such events yet. A
--- segment that is hot may be dropped at any time; then fetch refuses it (PS016), and a new plan says where it is.
+-- what is asked for. 'hot': fetch returns it, maybe because it was rehydrated. 'cold': it is in the archive only. A
+-- segment has a row for each copy that was ever recorded of it, verified or missing, or one row without a target;
+-- location, layout and first_row say where the copy is. For more than 1,000 segments ask again, from the last one's
+-- end. No row: there are no such events yet. A segment that is hot may be dropped at any time; then fetch refuses it
+-- (PS016), and a new plan says where it is.
 -- One statement reads the segments: a seal between two of them would show a range twice. Raises PS002, PS005, PS006,
 -- PS021.
 CREATE PROCEDURE fetch_plan(topic VARCHAR(4000), `partition` INT, from_sequence BIGINT, max_events BIGINT)
@@ -100,6 +102,7 @@ READS SQL DATA
 BEGIN
     DECLARE source, low, watermark, last_wanted BIGINT;
     DECLARE name VARCHAR(4000);
+    DECLARE is_below BOOLEAN;
     CALL refuse_serializable('fetch_plan()');
     CALL find_partition(topic, `partition`, source);
     IF NOT COALESCE(max_events BETWEEN 1 AND 1000000000000000000
@@ -110,10 +113,14 @@ BEGIN
     SELECT p.low_sequence, t.known_as INTO low, name
     FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
     WHERE p.id = source;
-    CALL require_readable(source, GREATEST(low, from_sequence), 0);  -- What is below is read from the archive.
+    -- What is below is read from the archive.
+    CALL require_readable(source, GREATEST(low, from_sequence), 0, is_below);
     CALL find_high_watermark(source, watermark);
     SET last_wanted = LEAST(from_sequence - 1 + max_events, watermark);
-    SELECT IF(s.first_sequence < low, 'cold', 'hot') AS place, s.log_epoch, s.first_sequence, s.last_sequence,
+    SELECT IF(s.first_sequence < low AND NOT EXISTS (
+               SELECT * FROM rehydrated_epochs AS r
+               WHERE r.partition_id = source AND r.first_sequence = s.first_sequence),
+              'cold', 'hot') AS place, s.log_epoch, s.first_sequence, s.last_sequence,
            s.last_sequence - s.first_sequence + 1 AS event_count, s.checksum, name AS known_as, c.target, c.state,
            c.location, c.layout, c.first_row
     FROM (

@@ -13,7 +13,7 @@ BEGIN
     DECLARE owner_id, source, from_sequence, watermark BIGINT;
     DECLARE wanted INT DEFAULT LEAST(GREATEST(COALESCE(max_events, 500), 1), 100000);
     DECLARE wanted_here, found INT;
-    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE is_below, done BOOLEAN DEFAULT FALSE;
     DECLARE held CURSOR FOR
         SELECT STRAIGHT_JOIN p.id, LEAST(a.sequence, 1000000000000000000) + 1
         FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
@@ -41,7 +41,7 @@ BEGIN
         IF done OR wanted = 0 THEN
             LEAVE lease;
         END IF;
-        CALL require_readable(source, from_sequence, owner_id);
+        CALL require_readable(source, from_sequence, owner_id, is_below);
         SET watermark = high_watermark(source);
         IF watermark < from_sequence - 1 THEN
             -- A reader that waited for the log to reach its position would never see the events that the log
@@ -50,10 +50,14 @@ BEGIN
                                         ' was read, and the log ends at ', watermark));
         ELSEIF watermark >= from_sequence THEN
             SET wanted_here = LEAST(wanted, GREATEST(COALESCE(max_each, wanted), 1), watermark - from_sequence + 1);
-            CALL read_log(source, from_sequence, wanted_here, TRUE, found);
-            IF found < wanted_here THEN
-                CALL refuse('PS016', CONCAT('events from sequence ', from_sequence,
-                                            ' on were dropped while this transaction was open'));
+            IF is_below THEN
+                CALL read_rehydrated(source, from_sequence, wanted_here, TRUE, found);
+            ELSE
+                CALL read_log(source, from_sequence, wanted_here, TRUE, found);
+                IF found < wanted_here THEN
+                    CALL refuse('PS016', CONCAT('events from sequence ', from_sequence,
+                                                ' on were dropped while this transaction was open'));
+                END IF;
             END IF;
             SET wanted = wanted - found;
         END IF;

@@ -66,7 +66,8 @@ CREATE PROCEDURE refresh_policy(owner_id BIGINT)
 BEGIN
     DECLARE locked BIGINT;
     DECLARE found LONGTEXT;
-    DECLARE heartbeats, lease, giving_up, per_second, refresh, first_pause, longest_pause, random_share DOUBLE;
+    DECLARE heartbeats, lease, giving_up, per_second, refresh, first_pause, longest_pause, random_share, lag_allowed,
+        letters_kept DOUBLE;
     DECLARE consumers_allowed, attempts INT;
     DECLARE at_last VARCHAR(20);
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -82,21 +83,25 @@ BEGIN
            MAX(IF(f.setting = 'first_backoff_seconds', f.value + 0e0, NULL)),
            MAX(IF(f.setting = 'longest_backoff_seconds', f.value + 0e0, NULL)),
            MAX(IF(f.setting = 'jitter', f.value + 0e0, NULL)),
-           MAX(IF(f.setting = 'exhausted', f.value, NULL))
+           MAX(IF(f.setting = 'exhausted', f.value, NULL)),
+           MAX(IF(f.setting = 'max_lag_seconds', f.value + 0e0, NULL)),
+           MAX(IF(f.setting = 'dead_letter_seconds', f.value + 0e0, NULL))
     INTO heartbeats, lease, giving_up, per_second, consumers_allowed, refresh, attempts, first_pause, longest_pause,
-         random_share, at_last
+         random_share, at_last, lag_allowed, letters_kept
     FROM JSON_TABLE(found, '$[*]' COLUMNS (
         setting VARCHAR(40) PATH '$.setting', value VARCHAR(40) PATH '$.value')) AS f;
     UPDATE subscriptions AS s
     SET s.policy_version = s.policy_version + 1, s.heartbeat_seconds = heartbeats, s.lease_seconds = lease,
         s.release_seconds = giving_up, s.target_qps = per_second, s.max_consumers = consumers_allowed,
         s.refresh_seconds = refresh, s.max_attempts = attempts, s.first_backoff_seconds = first_pause,
-        s.longest_backoff_seconds = longest_pause, s.jitter = random_share, s.exhausted = at_last
+        s.longest_backoff_seconds = longest_pause, s.jitter = random_share, s.exhausted = at_last,
+        s.max_lag_seconds = lag_allowed, s.dead_letter_seconds = letters_kept
     WHERE s.id = owner_id AND NOT (
         s.heartbeat_seconds = heartbeats AND s.lease_seconds = lease AND s.release_seconds = giving_up
         AND s.target_qps = per_second AND s.max_consumers = consumers_allowed AND s.refresh_seconds = refresh
         AND s.max_attempts = attempts AND s.first_backoff_seconds = first_pause
-        AND s.longest_backoff_seconds = longest_pause AND s.jitter = random_share AND s.exhausted = at_last);
+        AND s.longest_backoff_seconds = longest_pause AND s.jitter = random_share AND s.exhausted = at_last
+        AND s.max_lag_seconds = lag_allowed AND s.dead_letter_seconds = letters_kept);
 END;
 
 -- name: refresh_policies
@@ -379,7 +384,7 @@ BEGIN
 END;
 
 -- name: set_policy
--- Sets a policy (heartbeat, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
+-- Sets a policy (heartbeat, keep, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
 -- subscription, as a whole. A setting that it does not name is inherited: a subscription's policy comes before its
 -- topic's, then the namespace's, then that for everything. origin says whether it comes from a 'file' or was set by
 -- 'hand'. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.

@@ -103,12 +103,21 @@ BEGIN
                SELECT w.id FROM dead_letters AS w
                WHERE w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = part_id AND w.`key` = e.`key`
                  AND w.redriven_at IS NULL), now, NULL), now
-    FROM logged_events AS e
-    WHERE e.partition_id = part_id AND e.first_sequence >= (
-          SELECT MAX(f.first_sequence) FROM chunks AS f
-          WHERE f.partition_id = part_id AND f.first_sequence <= lowest)
-      AND e.first_sequence <= highest AND e.sequence BETWEEN lowest AND highest
-      AND e.sequence IN (SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s)
+    FROM (
+        SELECT l.partition_id, l.sequence, l.event_id, l.`key`, l.type, l.content_type, l.headers, l.payload,
+               l.created_at
+        FROM logged_events AS l
+        WHERE l.partition_id = part_id AND l.first_sequence >= (
+              SELECT MAX(f.first_sequence) FROM chunks AS f
+              WHERE f.partition_id = part_id AND f.first_sequence <= lowest)
+          AND l.first_sequence <= highest AND l.sequence BETWEEN lowest AND highest
+        UNION ALL
+        SELECT b.partition_id, b.sequence, b.event_id, b.`key`, b.type, b.content_type, b.headers, b.payload,
+               b.created_at
+        FROM rehydrated_events AS b JOIN partitions AS p ON p.id = b.partition_id
+        WHERE b.partition_id = part_id AND b.sequence BETWEEN lowest AND highest AND b.sequence < p.low_sequence
+    ) AS e
+    WHERE e.sequence IN (SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s)
     -- In this order: each assignment sees those before it.
     ON DUPLICATE KEY UPDATE
         attempts_before = dead_letters.attempts, attempts = GREATEST(dead_letters.attempts, tried),
@@ -158,7 +167,8 @@ BEGIN
     SET d.attempts_before = d.attempts, d.attempts = GREATEST(d.attempts, tried), d.reason = LEFT(why, 2000),
         d.died_at = now, d.parked = d.parked OR (is_parked AND d.`key` IS NOT NULL),
         d.redriven_at = IF(behind AND waiting.`key` IS NULL, now, NULL)
-    WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present;
+    WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present
+      AND NOT is_rehydrated(part_id, d.sequence);
 END;
 
 -- name: bring_letter

@@ -48,3 +48,63 @@ BEGIN
     WHERE c.target = target AND c.state = 'verified' AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
     ORDER BY t.known_as, p.number, e.log_epoch;
 END;
+
+-- name: copies_between
+-- The recorded copies of a range of a partition's log epochs on a target, each with what its seal says; an index finds
+-- them. Raises PS002, PS005.
+CREATE PROCEDURE copies_between(
+    topic LONGTEXT, `partition` INT, target VARCHAR(255), first_log_epoch INT, last_log_epoch INT
+)
+READS SQL DATA
+BEGIN
+    DECLARE source_id BIGINT;
+    CALL refuse_serializable('copies_between()');
+    CALL find_partition(topic, `partition`, source_id);
+    SELECT t.known_as, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, c.state, c.layout,
+           c.location, c.first_row
+    FROM log_epochs AS e
+    JOIN epoch_copies AS c
+        ON c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.target = target
+    JOIN partitions AS p ON p.id = e.partition_id
+    JOIN topics AS t ON t.id = p.topic_id
+    WHERE e.partition_id = source_id AND e.log_epoch BETWEEN first_log_epoch AND last_log_epoch
+    ORDER BY e.log_epoch;
+END;
+
+-- name: log_epochs_sealed_on
+-- The log epochs of a topic that were sealed on a day (UTC): the first of each partition and the last. A day lies
+-- together in the archive. No row for a partition without any. Raises PS002.
+CREATE PROCEDURE log_epochs_sealed_on(topic LONGTEXT, sealed_date DATE)
+READS SQL DATA
+BEGIN
+    DECLARE source_id BIGINT;
+    CALL refuse_serializable('log_epochs_sealed_on()');
+    CALL find_topic(topic, source_id);
+    SELECT p.number AS `partition`, MIN(e.log_epoch) AS first_log_epoch, MAX(e.log_epoch) AS last_log_epoch
+    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id
+    WHERE p.topic_id = source_id AND e.sealed_at >= sealed_date AND e.sealed_at < sealed_date + INTERVAL 1 DAY
+    GROUP BY p.number
+    ORDER BY p.number;
+END;
+
+-- name: move_copy
+-- Records that a verified copy lies in another file of the same table now: 1 when it still was where the caller
+-- says. A run of clean that has read it at its old place does not count it any more. Raises PS002, PS005, PS006.
+CREATE PROCEDURE move_copy(
+    topic LONGTEXT, `partition` INT, log_epoch INT, target VARCHAR(255), old_location TEXT, location TEXT,
+    first_row BIGINT
+)
+BEGIN
+    DECLARE source_id, moved BIGINT;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('move_copy()');
+    CALL find_partition_for(topic, `partition`, 'operate', source_id);
+    CALL require_place(2, first_row);
+    UPDATE epoch_copies AS c
+    SET c.location = location, c.first_row = first_row, c.changed_at = UTC_TIMESTAMP(6)
+    WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target AND c.layout = 2
+      AND c.state = 'verified' AND c.location = old_location;
+    SET moved = ROW_COUNT();
+    SELECT moved > 0 AS moved;
+    CALL end_call();
+END;

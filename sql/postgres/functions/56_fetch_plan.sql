@@ -89,10 +89,11 @@ $$;
 -- name: fetch_plan
 -- Where to read the events of a partition from a sequence on: at most 1,000 segments, in order. A segment is a log
 -- epoch or, with log_epoch NULL, what is not sealed yet. It is whole: it may begin before from_sequence, and end after
--- what is asked for. 'hot': fetch returns it. 'cold': it is in the archive only. A segment has a row for each copy that
--- was ever recorded of it, verified or missing, or one row without a target; location, layout and first_row say where
--- the copy is. For more than 1,000 segments ask again, from the last one's end. No row: there are no such events yet. A
--- segment that is hot may be dropped at any time; then fetch refuses it (PS016), and a new plan says where it is.
+-- what is asked for. 'hot': fetch returns it, maybe because it was rehydrated. 'cold': it is in the archive only. A
+-- segment has a row for each copy that was ever recorded of it, verified or missing, or one row without a target;
+-- location, layout and first_row say where the copy is. For more than 1,000 segments ask again, from the last one's
+-- end. No row: there are no such events yet. A segment that is hot may be dropped at any time; then fetch refuses it
+-- (PS016), and a new plan says where it is.
 -- Raises PS002, PS005, PS006, PS021.
 CREATE OR REPLACE FUNCTION fetch_plan(
     topic text, partition integer, from_sequence bigint, max_events bigint DEFAULT 500
@@ -119,7 +120,9 @@ BEGIN
     PERFORM require_readable(source, GREATEST(low, from_sequence), 0);  -- What is below is read from the archive.
     last_wanted := LEAST(from_sequence - 1 + max_events, high_watermark(source));
     RETURN QUERY
-    SELECT CASE WHEN s.first_sequence < low THEN 'cold' ELSE 'hot' END, s.log_epoch, s.first_sequence, s.last_sequence,
+    SELECT CASE WHEN s.first_sequence < low AND NOT EXISTS (
+               SELECT FROM rehydrated_epochs AS r WHERE r.partition_id = source AND r.first_sequence = s.first_sequence)
+           THEN 'cold' ELSE 'hot' END, s.log_epoch, s.first_sequence, s.last_sequence,
            s.last_sequence - s.first_sequence + 1, s.checksum, name, c.target, c.state, c.location, c.layout::integer,
            c.first_row
     FROM planned_segments(source, low, fetch_plan.from_sequence, last_wanted) AS s

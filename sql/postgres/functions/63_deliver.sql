@@ -19,6 +19,7 @@ DECLARE
     wanted_here integer;
     watermark bigint;
     found_rows integer;
+    is_below boolean;
 BEGIN
     IF owner.paused_at IS NOT NULL THEN
         RETURN;
@@ -34,7 +35,7 @@ BEGIN
             ON c.subscription_id = owner.id AND c.id = consumer AND c.deadline > clock_timestamp()
         ORDER BY given.place
     LOOP
-        PERFORM require_readable(source.id, source.from_sequence, owner.id);
+        is_below := require_readable(source.id, source.from_sequence, owner.id);
         watermark := high_watermark(source.id);
         IF watermark < source.from_sequence - 1 THEN
             -- A reader that waited for the log to reach its position would never see the events that the log
@@ -45,7 +46,11 @@ BEGIN
         END IF;
         CONTINUE WHEN watermark < source.from_sequence;  -- Cheaper than to read and find nothing.
         wanted_here := LEAST(wanted, GREATEST(COALESCE(max_each, wanted), 1));
-        RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted_here) AS r;
+        IF is_below THEN
+            RETURN QUERY SELECT source.id, r.* FROM read_rehydrated(source.id, source.from_sequence, wanted_here) AS r;
+        ELSE
+            RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted_here) AS r;
+        END IF;
         GET DIAGNOSTICS found_rows = ROW_COUNT;
         wanted := wanted - found_rows;
         EXIT WHEN wanted = 0;

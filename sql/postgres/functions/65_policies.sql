@@ -59,7 +59,8 @@ BEGIN
         release_seconds = n.release_seconds, target_qps = n.target_qps, max_consumers = n.max_consumers,
         refresh_seconds = n.refresh_seconds, max_attempts = n.max_attempts,
         first_backoff_seconds = n.first_backoff_seconds, longest_backoff_seconds = n.longest_backoff_seconds,
-        jitter = n.jitter, exhausted = n.exhausted
+        jitter = n.jitter, exhausted = n.exhausted, max_lag_seconds = n.max_lag_seconds,
+        dead_letter_seconds = n.dead_letter_seconds
     FROM subscriptions AS o
     CROSS JOIN LATERAL (
         SELECT (jsonb_populate_record(o, jsonb_object_agg(f.setting, f.value))).*
@@ -178,7 +179,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM policy_settings AS k WHERE k.kind = require_policy_kind.kind) THEN
         PERFORM refuse('PS006', format('there is no policy "%s"', left(kind, 200)),
-                       'The policies are heartbeat, lease, metrics and retry.');
+                       'The policies are heartbeat, keep, lease, metrics and retry.');
     END IF;
 END
 $$;
@@ -278,7 +279,7 @@ LANGUAGE sql AS $$
 $$;
 
 -- name: set_policy
--- Sets a policy (heartbeat, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
+-- Sets a policy (heartbeat, keep, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
 -- subscription, as a whole. A setting that it does not name is inherited: a subscription's policy comes before its
 -- topic's, then the namespace's, then that for everything. origin says whether it comes from a 'file' or was set by
 -- 'hand'. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.

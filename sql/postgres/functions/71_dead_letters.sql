@@ -86,6 +86,7 @@ LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     lowest bigint := (SELECT min(s) FROM unnest(sequences) AS s);
     highest bigint := (SELECT max(s) FROM unnest(sequences) AS s);
+    low bigint := (SELECT p.low_sequence FROM partitions AS p WHERE p.id = store_letters.partition_id);
     stored integer;
     most CONSTANT integer := 10000;
 BEGIN
@@ -100,7 +101,15 @@ BEGIN
                WHERE w.subscription_id = store_letters.subscription_id AND w.partition_id = store_letters.partition_id
                  AND w.parked AND w.key = r.key AND w.redriven_at IS NULL)
            THEN clock_timestamp() END
-    FROM read_log(store_letters.partition_id, lowest, (highest - lowest + 1)::integer) AS r
+    FROM (
+        SELECT l.*
+        FROM read_log(store_letters.partition_id, GREATEST(lowest, low),
+                      GREATEST(highest - GREATEST(lowest, low) + 1, 0)::integer) AS l
+        UNION ALL
+        SELECT b.*
+        FROM read_rehydrated(store_letters.partition_id, lowest,
+                             GREATEST(LEAST(highest, low - 1) - lowest + 1, 0)::integer) AS b
+    ) AS r
     WHERE r.sequence = ANY (sequences)
     ON CONFLICT ON CONSTRAINT dead_letters_pkey DO UPDATE
     SET reason = EXCLUDED.reason, attempts = GREATEST(d.attempts, EXCLUDED.attempts), died_at = EXCLUDED.died_at,
@@ -151,7 +160,8 @@ BEGIN
         THEN clock_timestamp() END
     WHERE d.subscription_id = settle_brought.subscription_id AND d.partition_id = settle_brought.partition_id
       AND d.sequence = ANY (sequences) AND d.history = current_history()
-      AND d.sequence < (SELECT p.low_sequence FROM partitions AS p WHERE p.id = settle_brought.partition_id);
+      AND d.sequence < (SELECT p.low_sequence FROM partitions AS p WHERE p.id = settle_brought.partition_id)
+      AND NOT is_rehydrated(d.partition_id, d.sequence);
     GET DIAGNOSTICS settled = ROW_COUNT;
     RETURN settled;
 END

@@ -46,3 +46,68 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
       AND (NOT t.restricted OR has_right(t.namespace_id, 'any'))
     ORDER BY t.known_as, p.number, e.log_epoch
 $$;
+
+-- name: copies_between
+-- The recorded copies of a range of a partition's log epochs on a target, each with what its seal says; an index finds
+-- them. Raises PS002, PS005.
+CREATE OR REPLACE FUNCTION copies_between(
+    topic text, partition integer, target text, first_log_epoch integer, last_log_epoch integer
+) RETURNS TABLE (
+    known_as text, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text,
+    state text, layout smallint, location text, first_row bigint
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition(topic, partition);
+BEGIN
+    RETURN QUERY
+    SELECT t.known_as, e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum, c.state, c.layout,
+           c.location, c.first_row
+    FROM log_epochs AS e
+    JOIN epoch_copies AS c
+        ON c.partition_id = e.partition_id AND c.log_epoch = e.log_epoch AND c.target = copies_between.target
+    JOIN partitions AS p ON p.id = e.partition_id
+    JOIN topics AS t ON t.id = p.topic_id
+    WHERE e.partition_id = source_id
+      AND e.log_epoch BETWEEN copies_between.first_log_epoch AND copies_between.last_log_epoch
+    ORDER BY e.log_epoch;
+END
+$$;
+
+-- name: log_epochs_sealed_on
+-- The log epochs of a topic that were sealed on a day (UTC): the first of each partition and the last. A day lies
+-- together in the archive. No row for a partition without any.
+CREATE OR REPLACE FUNCTION log_epochs_sealed_on(topic text, sealed_date date)
+RETURNS TABLE (partition integer, first_log_epoch integer, last_log_epoch integer)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
+    SELECT p.number, min(e.log_epoch), max(e.log_epoch)
+    FROM partitions AS p JOIN log_epochs AS e ON e.partition_id = p.id
+    WHERE p.topic_id = require_topic(log_epochs_sealed_on.topic)
+      AND e.sealed_at >= log_epochs_sealed_on.sealed_date::timestamp AT TIME ZONE 'UTC'
+      AND e.sealed_at < (log_epochs_sealed_on.sealed_date + 1)::timestamp AT TIME ZONE 'UTC'
+    GROUP BY p.number
+    ORDER BY p.number;
+END
+$$;
+
+-- name: move_copy
+-- Records that a verified copy lies in another file of the same table now: true when it still was where the caller
+-- says. A run of clean that has read it at its old place does not count it any more. Raises PS002, PS005, PS006.
+CREATE OR REPLACE FUNCTION move_copy(
+    topic text, partition integer, log_epoch integer, target text, old_location text, location text, first_row bigint
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition_for(topic, partition, 'operate');
+BEGIN
+    PERFORM commit_durably();
+    PERFORM require_place(2, first_row);
+    UPDATE epoch_copies AS c
+    SET location = move_copy.location, first_row = move_copy.first_row, changed_at = clock_timestamp()
+    WHERE c.partition_id = source_id AND c.log_epoch = move_copy.log_epoch AND c.target = move_copy.target
+      AND c.layout = 2 AND c.state = 'verified' AND c.location = move_copy.old_location;
+    RETURN FOUND;
+END
+$$;

@@ -19,13 +19,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             fail_redriven redrive dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts'),
+            subscription_statistics dead_letter_counts list_skips'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
-            subscription_lag take_overs rejected_commits log_epochs_of copies_of missing_copies retention_of grants_of
+            subscription_lag take_overs rejected_commits log_epochs_of copies_of copies_between
+            log_epochs_sealed_on missing_copies retention_of list_holds grants_of
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             histories_of policy_of policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts'),
+            subscription_statistics dead_letter_counts list_skips list_backfills backfill_ranges rehydrated_of'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices
             slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
@@ -37,10 +38,12 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
             position seek subscription_lag take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
-            record_copy copies_of missing_copies forget_copy begin_clean log_epochs_due record_reading clean
+            record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
+            begin_clean log_epochs_due record_reading clean
             installation_id target_in_use copies_on keep_events carry_positions
             condemn_slices condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks
             swap_chunks set_retention retention_of
+            place_hold release_hold list_holds list_skips expire_dead_letters
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles
@@ -50,7 +53,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             fail_redriven redrive dead_letter_of drop_dead_letters
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts')
+            subscription_statistics dead_letter_counts request_backfill claim_backfill extend_backfill backfill_work
+            progress_backfill finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges
+            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name

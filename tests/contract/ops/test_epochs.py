@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
@@ -237,6 +238,50 @@ def test_where_a_copy_lies_is_recorded(db: ContractDatabase) -> None:
         "sealed_date=2026-01-01/a.parquet",
         5,
     )
+
+
+def test_a_range_of_copies_is_found_and_a_copy_moves_once(db: ContractDatabase) -> None:
+    """By partition, target and log epochs; from the file that the caller names, and no other.
+
+    Guard: the old location, in move_copy.
+    """
+    own = db.connect()
+    filled(own, events=10)
+    first, second = seal(own, STREAM, max_events=5)
+    for row, epoch in enumerate((first, second)):
+        _record(own, epoch, layout=2, location="a", first_row=5 * row)
+    _record(own, first, "other")
+
+    def between(last: int) -> list[tuple[Any, ...]]:
+        span = {"first_log_epoch": 1, "last_log_epoch": last}
+        return database.call(
+            own, "copies_between", topic=STREAM, partition=0, target="local", **span
+        )
+
+    def move(**changes: Any) -> bool:
+        given = {"old_location": "a", "location": "b", "first_row": 7, "log_epoch": 2}
+        given |= {"target": "local", "partition": 0}
+        return bool(database.call(own, "move_copy", topic=STREAM, **given | changes)[0][0])
+
+    sealed = (second.first_sequence, 10, 5, second.checksum)
+    assert [row[1:] for row in between(2)][1] == (2, *sealed, "verified", 2, "a", 5)
+    assert len(between(1)) == 1
+    today = first.sealed_at or log_epochs(own, STREAM)[0].sealed_at
+    assert today is not None
+    day = today.astimezone(UTC).date()
+    on = database.call(own, "log_epochs_sealed_on", topic=STREAM, sealed_date=day)
+    assert [tuple(map(int, row)) for row in on] == [(0, 1, 2)]
+    before = database.call(
+        own, "log_epochs_sealed_on", topic=STREAM, sealed_date=day - timedelta(days=1)
+    )
+    assert before == []
+    for wrong in ({"old_location": "c"}, {"log_epoch": 3}, {"target": "none"}):
+        assert not move(**wrong)
+    assert move()
+    assert not move()
+    assert [row[1:] for row in between(2)][1] == (2, *sealed, "verified", 2, "b", 7)
+    with pytest.raises(InvalidArgument):
+        move(old_location="b", first_row=-1)
 
 
 def test_nothing_goes_before_it_is_safe(db: ContractDatabase) -> None:

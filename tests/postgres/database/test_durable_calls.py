@@ -23,7 +23,7 @@ from penstock.errors import PenstockError
 from penstock.log.histories import reconcile
 from penstock.log.restores import report_position
 from penstock.subscriptions import stream
-from penstock.topics import names
+from penstock.topics import holds, names
 from resources.embedded import EmbeddedPostgres
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, part, put, topic, value, wait_until
@@ -143,6 +143,8 @@ CALLS: dict[str, Callable[[Connection], object]] = {
         "SELECT penstock.set_policy('retry', 'topic', 'tests/log', '{\"max_attempts\": 3}')"
     ),
     "set_retention": lambda own: own.execute("SELECT penstock.set_retention('tests/log', 60, 1)"),
+    "place_hold": lambda own: holds.place_hold(own, TOPIC, "case", "a claim"),
+    "release_hold": lambda own: holds.release_hold(own, TOPIC, "case", "over"),
 }
 
 

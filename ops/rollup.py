@@ -1,0 +1,322 @@
+"""Rollup: turn the many small files of a closed day into few large ones.
+
+The archive writes a file for each log epoch.  Once a day is over, its files are read, and written
+again as files of some 128 MB, sorted by partition, log epoch and sequence.  The order is what makes
+it safe: write, read back and compare with the seals, replace the files in one Delta commit, and
+only then move the manifest in one transaction.  A run can be killed at any point: what it has
+written is left over, or the next run moves the manifest.
+
+Who reads by the manifest of before still finds the small files: :func:`ops.backfill.tidy` removes
+them a week later.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from ops import manifest
+from ops.archive_commits import (
+    WrittenFile,
+    discard,
+    make_log_durable,
+    now_ms,
+    statistics,
+    transactions_of,
+)
+from ops.archive_writer import RowWriter, new_path, written_file
+from ops.seal import copies_of
+from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.contents import EpochRows
+from penstock.archive.copies import Copy
+from penstock.archive.format import DAY_COLUMN, DAY_SCHEMA, DAYS
+from penstock.archive.markers import check_marker, require_target
+from penstock.archive.reader import read_copy
+from penstock.archive.table import ArchiveTable, DayFile
+from penstock.archive.targets import Target
+from penstock.database import call, connect
+from penstock.database.transactions import transaction_on
+from penstock.errors import CopyDamaged, EpochError
+from penstock.topics.names import describe_topic
+
+#: What a file should have; one of at least half of it stays as it is.
+FILE_BYTES = 128 << 20
+_COMMIT_ATTEMPTS = 20
+_BACKOFF_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class RolledUp:
+    """A file that a rollup has made out of several, or the manifest that it has moved."""
+
+    sealed_date: dt.date
+    file: str
+    replaced_files: int
+    log_epochs: int
+    events: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pack:
+    """Small files of a day, and the log epochs in them, which become one file."""
+
+    sealed_date: dt.date
+    files: tuple[DayFile, ...]
+    copies: tuple[Copy, ...]
+
+
+def rollup(url: str, topic: str, target: Target, *, today: dt.date | None = None) -> list[RolledUp]:
+    """Roll up the closed days of a topic on a target; days from ``today`` (UTC) on are open.
+
+    Only files whose log epochs are all recorded as verified are touched.  What a killed run has
+    left undone is done first.  Returns the files that it has made.
+    """
+    installation = require_target(url, target)
+    today = today or dt.datetime.now(dt.UTC).date()
+    with connect(url, application_name="penstock rollup") as connection:
+        table = ArchiveTable(target, describe_topic(connection, topic).known_as)
+        done = []
+        for day in _days(connection, topic, table, today):
+            check_marker(target, installation)
+            done += _finish(connection, topic, table, day)
+            for pack in _packs(connection, topic, table, day):
+                made = _roll(connection, topic, table, pack)
+                if made is not None:
+                    done.append(made)
+    return done
+
+
+def _days(connection: Any, topic: str, table: ArchiveTable, today: dt.date) -> list[dt.date]:
+    """The closed days on which there may be something to do, the oldest first."""
+    files = table.day_files()
+    days = [each.sealed_date for each in files if _is_small(each)]
+    several = {day for day in days if days.count(day) > 1}
+    live = {each.path: each.sealed_date for each in files}
+    stale = {
+        day
+        for copy in copies_of(connection, topic)
+        if copy.target == table.target.name and copy.layout == DAYS and copy.location not in live
+        for day in [manifest.day_of(copy.location)]
+        if day is not None
+    }
+    return sorted(day for day in several | stale if day < today)
+
+
+def _is_small(file: DayFile) -> bool:
+    return file.size < FILE_BYTES // 2
+
+
+def _finish(connection: Any, topic: str, table: ArchiveTable, day: dt.date) -> list[RolledUp]:
+    """Move the manifest of copies whose file was replaced by a run that died before it did."""
+    files = {each.path: each for each in table.day_files() if each.sealed_date == day}
+    copies = {
+        copy.key: copy
+        for copy in _verified(connection, topic, table, day)
+        if copy.location not in files
+    }
+    done = []
+    for path, file in files.items() if copies else ():
+        rows = [each for each in table.contents(path) if each.key in copies]
+        if rows:
+            moved = [copies[each.key] for each in rows]
+            _require_whole(table, path, rows, moved)
+            _move(connection, topic, path, rows, moved)
+            events = sum(each.event_count for each in rows)
+            done.append(RolledUp(day, path, 0, len(rows), events, file.size))
+    return done
+
+
+def _packs(connection: Any, topic: str, table: ArchiveTable, day: dt.date) -> Iterator[_Pack]:
+    """Small files that are recorded as a whole, in the order of what they hold."""
+    copies: dict[str, list[Copy]] = {}
+    for copy in _verified(connection, topic, table, day):
+        copies.setdefault(copy.location, []).append(copy)
+    files = [each for each in table.day_files() if each.sealed_date == day and _is_small(each)]
+    files = [
+        each
+        for each in files
+        if sum(copy.event_count for copy in copies.get(each.path, [])) == each.event_count
+    ]
+    files.sort(key=lambda each: min(copy.key for copy in copies[each.path]))
+    lot: list[DayFile] = []
+    for file in files:
+        lot.append(file)
+        if sum(each.size for each in lot) >= FILE_BYTES:
+            yield _pack(day, lot, copies)
+            lot = []
+    if len(lot) > 1:
+        yield _pack(day, lot, copies)
+
+
+def _pack(day: dt.date, files: Sequence[DayFile], copies: dict[str, list[Copy]]) -> _Pack:
+    chosen = [copy for file in files for copy in copies[file.path]]
+    return _Pack(day, tuple(files), tuple(sorted(chosen, key=lambda copy: copy.key)))
+
+
+def _verified(connection: Any, topic: str, table: ArchiveTable, day: dt.date) -> list[Copy]:
+    """The verified copies of a day in layout 2."""
+    return [
+        copy
+        for copy, state in manifest.of_day(connection, topic, table.target.name, day)
+        if state == "verified" and copy.layout == DAYS
+    ]
+
+
+def _roll(connection: Any, topic: str, table: ArchiveTable, pack: _Pack) -> RolledUp | None:
+    """Make one file of a pack; nothing when another run has changed its files meanwhile."""
+    file, rows = _write(table, pack)
+    try:
+        _require_whole(table, file.path, rows, pack.copies)
+        is_made = _commit(table, pack, file, rows)
+    except BaseException:
+        discard(table.target, table.known_as, file)
+        raise
+    if not is_made:
+        discard(table.target, table.known_as, file)
+        return None
+    _move(connection, topic, file.path, rows, pack.copies)
+    events = sum(each.event_count for each in rows)
+    return RolledUp(pack.sealed_date, file.path, len(pack.files), len(rows), events, file.size)
+
+
+def _write(table: ArchiveTable, pack: _Pack) -> tuple[WrittenFile, list[EpochRows]]:
+    """Write the log epochs of a pack one after the other, and force the file to the disk."""
+    folder = table.folder(DAYS)
+    relative = new_path(pack.sealed_date.isoformat())
+    rows: list[EpochRows] = []
+    first_row = 0
+    history = {each.key: each.history for file in pack.files for each in table.contents(file.path)}
+    try:
+        with RowWriter(folder / relative) as writer:
+            for copy in pack.copies:
+                for batch in read_copy(table.target, copy, copy.first_sequence, copy.last_sequence):
+                    writer.add(batch)
+                rows.append(_rows(copy, first_row, history[copy.key]))
+                first_row += copy.event_count
+            writer.end(rows)
+    except BaseException:
+        (folder / relative).unlink(missing_ok=True)  # the disk may be full: leave it as it was
+        raise
+    return written_file(folder, relative, writer.spans), rows
+
+
+def _rows(copy: Copy, first_row: int, history: int) -> EpochRows:
+    return EpochRows(
+        *copy.key, copy.first_sequence, copy.event_count, copy.checksum, first_row, history
+    )
+
+
+def _require_whole(
+    table: ArchiveTable, path: str, rows: Sequence[EpochRows], copies: Sequence[Copy]
+) -> None:
+    """CopyDamaged unless every log epoch is in the file, event for event, as it was sealed."""
+    for each, copy in zip(rows, copies, strict=True):
+        placed = Copy(
+            copy.target,
+            copy.known_as,
+            *copy.key,
+            copy.first_sequence,
+            copy.last_sequence,
+            copy.event_count,
+            copy.checksum,
+            DAYS,
+            path,
+            each.first_row,
+        )
+        seen = EpochChecksum()
+        for batch in read_copy(table.target, placed, copy.first_sequence, copy.last_sequence):
+            seen.add_all(batch_fields(batch))
+        if (seen.event_count, seen.hexdigest()) != (copy.event_count, copy.checksum):
+            raise CopyDamaged(
+                f"log epoch {copy.log_epoch} of {copy.known_as}/{copy.partition} on "
+                f"{copy.target} is not what was sealed",
+                hint="penstock backfill makes it again; then run rollup again",
+            )
+
+
+def _commit(table: ArchiveTable, pack: _Pack, file: WrittenFile, rows: Sequence[EpochRows]) -> bool:
+    """Put the file in the place of the small ones; False when one of these is there no more.
+
+    The app transactions of its partitions let no commit pass unseen that adds or replaces log
+    epochs of these: of two at once one fails, and then looks again.
+    """
+    replaced = {each.path for each in pack.files}
+    for _ in range(_COMMIT_ATTEMPTS):
+        table.refresh()
+        if not replaced <= {each.path for each in table.day_files()}:
+            return False
+        delta = table.delta(DAYS)
+        assert delta is not None
+        before = delta.version()
+        day: dict[str, str | None] = {DAY_COLUMN: pack.sealed_date.isoformat()}
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(path, data_change=False, deletion_timestamp=now_ms(), partition_values=day)
+            for path in sorted(replaced)
+        ]
+        stats = _statistics(file, rows)
+        actions.append(
+            AddAction(file.path, file.size, day, file.modified_ms, data_change=False, stats=stats)
+        )
+        places = [(each.partition, each.history, each.last_sequence) for each in rows]
+        transactions = transactions_of(delta, table.known_as, table.target, places)
+        try:
+            delta.create_write_transaction(
+                actions,
+                mode="append",
+                schema=DAY_SCHEMA,
+                partition_by=[DAY_COLUMN],
+                commit_properties=CommitProperties(app_transactions=transactions),
+            )
+        except CommitFailedError:
+            time.sleep(random.uniform(0, _BACKOFF_SECONDS))
+            continue
+        delta.update_incremental()
+        make_log_durable(table.folder(DAYS), before + 1, delta.version())
+        return True
+    raise EpochError(
+        f"the rollup of {table.known_as} on {table.target.name} could not be committed: other "
+        f"runs were faster {_COMMIT_ATTEMPTS} times",
+        hint="run it again",
+    )
+
+
+def _statistics(file: WrittenFile, rows: Sequence[EpochRows]) -> str:
+    partitions, numbers = zip(*(each.key for each in rows), strict=True)
+    return statistics(
+        (min(partitions), max(partitions)),
+        (min(numbers), max(numbers)),
+        (min(each.first_sequence for each in rows), max(each.last_sequence for each in rows)),
+        file.spans,
+        event_count=sum(each.event_count for each in rows),
+    )
+
+
+def _move(
+    connection: Any, topic: str, path: str, rows: Sequence[EpochRows], copies: Sequence[Copy]
+) -> None:
+    """Move the manifest in one transaction.
+
+    A copy that was forgotten meanwhile stays where it is: the next backfill finds it in the table.
+    """
+    with transaction_on(connection):
+        for each, copy in zip(rows, copies, strict=True):
+            call(
+                connection,
+                "move_copy",
+                topic=topic,
+                partition=copy.partition,
+                log_epoch=copy.log_epoch,
+                target=copy.target,
+                old_location=copy.location,
+                location=path,
+                first_row=each.first_row,
+            )
