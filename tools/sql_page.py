@@ -44,9 +44,9 @@ FAMILIES = {
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
     "assignment_of mark_low_water",
     "relay": "open_block read_block relay_failure dead_letter sweep",
-    "dead_letters": "suspects begin_attempt give_up parked_keys commit_parking poll_redriven "
-    "finish_redriven fail_redriven redrive dead_letters_of dead_letter_of dead_letter_counts "
-    "drop_dead_letters",
+    "dead_letters": "suspects begin_attempt bring_letter give_up parked_keys commit_parking "
+    "poll_redriven finish_redriven fail_redriven redrive dead_letters_of dead_letter_of "
+    "dead_letter_counts drop_dead_letters",
     "epochs": "seal log_epochs_of log_epochs_sealed_on record_copy copies_of copies_between "
     "missing_copies forget_copy move_copy event_digest "
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
         LogReader as LogReader,
         events_of as events_of,
         read as read,
+        read_on as read_on,
     )
 
-_NAMES = frozenset({"LogReader", "events_of", "read"})
+_NAMES = frozenset({"LogReader", "events_of", "read", "read_on"})
 
 
 def __getattr__(name: str) -> Any:

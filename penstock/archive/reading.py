@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -65,6 +66,21 @@ def read(
     return LogReader(url, topic, partition, lsn, max_events, targets=targets)
 
 
+def read_on(
+    connection: Any,
+    topic: str,
+    partition: int,
+    sequence: int,
+    max_events: int,
+    *,
+    targets: Iterable[Target],
+) -> LogReader:
+    """The same on an open connection, which commits each statement by itself."""
+    reader = LogReader(None, topic, partition, sequence, max_events, targets=targets)
+    reader.connection = connection
+    return reader
+
+
 class LogReader(Iterator[pa.RecordBatch]):
     """Reads events of one partition.  It connects with the first batch; close it when done.
 
@@ -89,6 +105,8 @@ class LogReader(Iterator[pa.RecordBatch]):
         """
         self._from_database = from_database
         self.failures: list[CopyFailure] = []
+        #: An open connection to read on, instead of one of its own.
+        self.connection: Any = None
         self._url = url
         self._topic = validation.topic(topic)
         self._partition = partition
@@ -132,7 +150,7 @@ class LogReader(Iterator[pa.RecordBatch]):
         self.close()
 
     def _read(self) -> Generator[pa.RecordBatch, None, None]:
-        with database.connect(self._url, application_name="penstock read") as connection:
+        with self._connected() as connection:
             if self._lsn.log_epoch:
                 sequence_of(connection, self._topic, self._partition, self._lsn)
             fruitless = 0
@@ -148,6 +166,11 @@ class LogReader(Iterator[pa.RecordBatch]):
                     fruitless = fruitless + 1 if self.next_sequence == begun else 0
                     if fruitless >= _FRUITLESS_PLANS:
                         raise old.error from None
+
+    def _connected(self) -> AbstractContextManager[Any]:
+        if self.connection is not None:
+            return nullcontext(self.connection)
+        return database.connect(self._url, application_name="penstock read")
 
     def _plan(self, connection: Any) -> list[Segment]:
         return fetch_plan(connection, self._topic, self._partition, self.next_sequence, self._left)

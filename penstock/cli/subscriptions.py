@@ -20,7 +20,7 @@ app = typer.Typer(
 
 #: The store that is no other one.
 DATABASE = "database"
-_START = "earliest, latest, the first sequence to read, or a time with its zone"
+_START = "earliest, latest, the first sequence to read, a position, or a time with its zone"
 To = Annotated[str, typer.Option("--to", help=_START)]
 Yes = Annotated[bool, typer.Option("--yes", help="Its positions are lost for good.")]
 
@@ -84,8 +84,18 @@ def reset(
     subscription: str,
     to: To,
     yes: Yes = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many events would be read.")
+    ] = False,
 ) -> None:
     """Go on reading from another place in all partitions of all topics, or in none."""
+    if dry_run:
+        with database.connect() as connection:
+            counted = stream.replay_count(connection, subscription, to)
+        for (topic, number), events in counted.items():
+            say(f"subscription {subscription}, {topic} partition {number}: {events} events")
+        say(f"subscription {subscription}: {sum(counted.values())} events would be read")
+        return
     _require_yes(yes, "reset")
     with own_transaction() as connection:
         moved = stream.reset(connection, subscription, to)

@@ -152,7 +152,10 @@ class Batch:
         if letter is not None:
             yield from dead_letters.finish_steps(member, letter)
         elif parked:
-            yield from dead_letters.parking_steps(member, self.lease, position, before, parked)
+            brought = [event for event in self._unit.brought if event.sequence in parked]
+            yield from dead_letters.parking_steps(
+                member, self.lease, position, before, parked, brought=brought
+            )
         else:
             # The answer to an earlier COMMIT may have been lost, and some of these been done.
             yield from stream.commit_steps(member, [(self.lease, position)], [before])

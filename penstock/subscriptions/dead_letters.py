@@ -63,6 +63,7 @@ from penstock.records import (
     as_headers,
     as_time,
     as_uuid,
+    headers_text,
 )
 from penstock.subscriptions.stream import Membership, lease_binds
 
@@ -176,12 +177,15 @@ def give_up(
     *,
     attempts: int,
     park: bool = False,
+    brought: Iterable[Event] = (),
 ) -> bool:
     """Make the first event after the position a dead letter and move the position past it, in one.
 
     With ``park``, later events of its key wait for it; then this returns True.  An event without a
-    key becomes an ordinary dead letter.  TooManyParked when no more events may be parked.
+    key becomes an ordinary dead letter.  TooManyParked when no more events may be parked.  An event
+    that was read from the archive has to be ``brought``, and then the caller needs a transaction.
     """
+    steps.run(connection, bringing_steps(member, lease, brought))
     rows = database.call(
         connection,
         "give_up",
@@ -218,19 +222,46 @@ def commit_parking(
     *,
     after: int,
     sequences: Iterable[int],
+    brought: Iterable[Event] = (),
 ) -> None:
     """A commit that parks some of the events that it moves past, because their keys wait.
 
-    ``after`` is the position after which the events were read.  The errors are those of
+    ``after`` is the position after which the events were read.  Those of the events to park that
+    were read from the archive are to be ``brought``.  The errors are those of
     :func:`penstock.stream.commit`, and TooManyParked.
     """
-    steps.run(connection, parking_steps(member, lease, position, after, sequences))
+    made = parking_steps(member, lease, position, after, sequences, brought=brought)
+    steps.run(connection, made)
+
+
+def bringing_steps(member: Membership, lease: Lease, events: Iterable[Event]) -> Steps[None]:
+    """Store events that only the archive has, for the call that makes them dead letters."""
+    for event in events:
+        yield from asked(
+            "bring_letter",
+            **_lease(member, lease),
+            sequence=event.sequence,
+            event_id=event.event_id,
+            key=event.key,
+            type=event.type,
+            content_type=event.content_type,
+            headers=headers_text(event),
+            payload=event.payload,
+            created_at=event.created_at,
+        )
 
 
 def parking_steps(
-    member: Membership, lease: Lease, position: int, after: int, sequences: Iterable[int]
+    member: Membership,
+    lease: Lease,
+    position: int,
+    after: int,
+    sequences: Iterable[int],
+    *,
+    brought: Iterable[Event] = (),
 ) -> Steps[None]:
     """The steps of :func:`commit_parking`, for each kind of connection."""
+    yield from bringing_steps(member, lease, brought)
     place = {"position": position, "after": after, "sequences": list(sequences)}
     yield from asked("commit_parking", **_lease(member, lease), **place)
 

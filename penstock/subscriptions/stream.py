@@ -16,10 +16,11 @@ from typing import Any
 from penstock import database
 from penstock.database import steps
 from penstock.database.steps import Steps, asked
+from penstock.database.transactions import transaction_on
 from penstock.errors import InvalidArgument
 from penstock.log import restores
 from penstock.records import Event, Lease
-from penstock.topics import validation
+from penstock.topics import names, validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +289,35 @@ def reset(
         topic=topic,
     )
     return {(address, partition): done for address, partition, done in rows}
+
+
+def replay_count(
+    connection: Any, subscription: str, start: Start, *, topic: str | None = None
+) -> dict[tuple[str, int], int]:
+    """How many events each partition would have to read after :func:`reset`; changes nothing.
+
+    The reset is made and rolled back, so it has the same errors.  Needs a connection outside of a
+    transaction.
+    """
+    try:
+        with transaction_on(connection):
+            raise _Undone(reset(connection, subscription, start, topic=topic))
+    except _Undone as undone:
+        positions = undone.positions
+    ends = {
+        (address, each.partition): each.high_watermark
+        for address in {address for address, _ in positions}
+        for each in names.partition_ranges(connection, address)
+    }
+    return {place: ends[place] - position for place, position in positions.items()}
+
+
+class _Undone(Exception):
+    """Takes back a reset that was made to see where it leads."""
+
+    def __init__(self, positions: dict[tuple[str, int], int]) -> None:
+        super().__init__()
+        self.positions = positions
 
 
 def _addresses(topics: Iterable[str]) -> list[str]:

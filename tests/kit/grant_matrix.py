@@ -15,6 +15,7 @@ backfill_work           . . o . .
 begin_attempt           c . o . .
 begin_clean             . . o . .
 begin_rehydration       . . o . .
+bring_letter            c . o . .
 broken_slices           . . o . .
 cancel_backfill         . . o . .
 carry_positions         . i o . .

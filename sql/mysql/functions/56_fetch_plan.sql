@@ -51,16 +51,40 @@ CREATE PROCEDURE sequence_of(topic VARCHAR(4000), `partition` INT, lsn LONGTEXT)
 READS SQL DATA
 BEGIN
     DECLARE source, given_sequence BIGINT;
-    DECLARE given_epoch, present_epoch INT;
     CALL refuse_serializable('sequence_of()');
     CALL find_partition(topic, `partition`, source);
-    CALL find_lsn(lsn, given_epoch, given_sequence);
-    CALL find_log_epoch_at(source, given_sequence, present_epoch);
-    IF given_epoch > 0 AND given_epoch <> present_epoch THEN
-        CALL refuse('PS019', CONCAT('sequence ', given_sequence, ' of partition ', `partition`, ' is not in log epoch ',
-                                    given_epoch));
-    END IF;
+    CALL find_checked_sequence(source, lsn, given_sequence);
     SELECT given_sequence AS sequence;
+END;
+
+-- name: find_checked_sequence
+-- The same for the id of a partition. Raises PS006, PS019.
+CREATE PROCEDURE find_checked_sequence(of_partition BIGINT, lsn LONGTEXT, OUT given_sequence BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE given_epoch, present_epoch INT;
+    CALL find_lsn(lsn, given_epoch, given_sequence);
+    CALL find_log_epoch_at(of_partition, given_sequence, present_epoch);
+    IF given_epoch > 0 AND given_epoch <> present_epoch THEN
+        CALL refuse('PS019', CONCAT('sequence ', given_sequence, ' of partition ', of_partition & 65535,
+                                    ' is not in log epoch ', given_epoch));
+    END IF;
+END;
+
+-- name: require_startable
+-- Refuses a start that cannot be read: neither from the database nor from a verified copy. Raises PS016, PS021.
+CREATE PROCEDURE require_startable(of_partition BIGINT, of_sequence BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE low BIGINT;
+    DECLARE log_epoch, copies INT;
+    DECLARE is_below BOOLEAN;
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
+    CALL find_log_epoch_at(of_partition, of_sequence, log_epoch);
+    SELECT COUNT(*) INTO copies
+    FROM epoch_copies AS c
+    WHERE c.partition_id = of_partition AND c.log_epoch = log_epoch AND c.state = 'verified';
+    CALL require_readable(of_partition, IF(copies > 0, GREATEST(low, of_sequence), of_sequence), 0, is_below);
 END;
 
 -- name: fetch_plan

@@ -69,20 +69,26 @@ END;
 
 -- name: find_start
 -- Where a new subscription starts: 'earliest' (the first event that is left), 'latest' (after the last event), a
--- sequence to begin with, or a time. With a time it starts with the first event that was sequenced then or later,
--- however early that event was published. Raises PS006, PS012, PS016.
+-- sequence to begin with, a position of the log (LSN) instead, or a time. With a time it starts with the first event
+-- that was sequenced then or later, however early that event was published. A sequence below the low sequence is
+-- accepted where a verified copy holds it: then the consumers read the archive first. Raises PS006, PS012, PS016,
+-- PS019.
 CREATE PROCEDURE find_start(of_partition BIGINT, start TEXT, OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE since DATETIME(6);
-    DECLARE is_below BOOLEAN;
     IF start = 'earliest' THEN
         SELECT MAX(p.low_sequence) - 1 INTO wanted FROM partitions AS p WHERE p.id = of_partition;
     ELSEIF start = 'latest' THEN
         SET wanted = high_watermark(of_partition);
-    ELSEIF start REGEXP '^[1-9][0-9]{0,17}$' THEN
-        SET wanted = CAST(start AS SIGNED) - 1;
-        CALL require_readable(of_partition, wanted + 1, 0, is_below);
+    ELSEIF start REGEXP '^[1-9][0-9]{0,17}$|^[0-9]+[.][0-9]+$' THEN
+        IF INSTR(start, '.') > 0 THEN
+            CALL find_checked_sequence(of_partition, start, wanted);
+        ELSE
+            SET wanted = CAST(start AS SIGNED);
+        END IF;
+        SET wanted = wanted - 1;
+        CALL require_startable(of_partition, wanted + 1);
         IF wanted > high_watermark(of_partition) THEN
             CALL refuse('PS012', CONCAT('sequence ', start, ' is beyond the high watermark'));
         END IF;

@@ -212,7 +212,9 @@ END;
 
 -- name: lowest_position
 -- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. Those
--- whose policy lets nothing wait that was sealed so many seconds ago (NULL: at any time) are left out.
+-- whose policy lets nothing wait that was sealed so many seconds ago (NULL: at any time) are left out. So is one that
+-- reads the archive, below the low sequence, where the policy demands copies: each log epoch that goes stays readable
+-- for it. It counts again once it has caught up, or reads what was rehydrated. With NULL nobody is left out.
 CREATE PROCEDURE lowest_position(part_id BIGINT, age DOUBLE, OUT subscription VARCHAR(500), OUT position BIGINT)
 READS SQL DATA
 BEGIN
@@ -220,12 +222,14 @@ BEGIN
     SET subscription = NULL, position = NULL;
     SELECT n.name, n.position INTO subscription, position
     FROM (
-        SELECT s.name, current_position(s.id, part_id) AS position
+        SELECT s.name, current_position(s.id, part_id) AS position, p.low_sequence, COALESCE(r.copies, 0) AS copies
         FROM partitions AS p
         JOIN subscription_topics AS t ON t.topic_id = p.topic_id
         JOIN subscriptions AS s ON s.id = t.subscription_id
+        LEFT JOIN retention_policies AS r ON r.topic_id = p.topic_id
         WHERE p.id = part_id AND (age IS NULL OR s.max_lag_seconds = 0 OR age < s.max_lag_seconds)
     ) AS n
+    WHERE n.position >= n.low_sequence - 1 OR n.copies = 0 OR age IS NULL OR is_rehydrated(part_id, n.position + 1)
     ORDER BY n.position, n.name
     LIMIT 1;
 END;

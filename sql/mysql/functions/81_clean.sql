@@ -236,7 +236,7 @@ BEGIN
         WHERE p.id = part_id
         LIMIT 1000000  -- Keeps it from being merged into the query.
     ) AS n
-    WHERE n.position < last;
+    WHERE n.position < last AND n.max_lag_seconds > 0;
 END;
 
 -- name: list_skips

@@ -238,7 +238,7 @@ BEGIN
         IF done OR released >= max_epochs THEN
             LEAVE epoch;
         END IF;
-        CALL lowest_position(part_id, slowest, lowest);
+        CALL lowest_position(part_id, NULL, slowest, lowest);
         SET done = FALSE;
         IF COALESCE(lowest, last) >= last THEN
             DELETE e FROM rehydrated_epochs AS e WHERE e.partition_id = part_id AND e.first_sequence = first;

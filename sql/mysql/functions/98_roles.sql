@@ -27,8 +27,9 @@ BEGIN
             lift_limit grown_since policy_of subscription_policy claim lease_states active_consumers lead_subscription
 >>>>>>> bb504c9f42f2e1e8d1f9a60b0d37fe0c1a1eceab
             assign_partitions assignment_of
-            mark_low_water suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven
-            fail_redriven redrive dead_letter_of reset_subscription pause_subscription resume_subscription report_error
+            mark_low_water suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
+            finish_redriven fail_redriven redrive dead_letter_of reset_subscription pause_subscription
+            resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts list_skips'
         UNION ALL SELECT 'reader', '
@@ -72,8 +73,8 @@ BEGIN
             lift_limit grown_since nothing_waits low_sequences note_slice_rates missing_slices sparse_slices
             settle_blocks mergeable_partitions set_policy clear_policy policy_of policy_history list_policies
             subscription_policy claim lease_states active_consumers lead_subscription assign_partitions assignment_of
-            mark_low_water suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven
-            fail_redriven redrive dead_letter_of drop_dead_letters reset_subscription pause_subscription
+            mark_low_water suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
+            finish_redriven fail_redriven redrive dead_letter_of drop_dead_letters reset_subscription pause_subscription
             resume_subscription report_error list_subscriptions describe_subscription subscription_consumers
             unleased_cursors leased_cursors subscription_statistics dead_letter_counts request_backfill claim_backfill
             extend_backfill backfill_work progress_backfill finish_backfill fail_backfill cancel_backfill

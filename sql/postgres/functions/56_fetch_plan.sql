@@ -54,16 +54,36 @@ CREATE OR REPLACE FUNCTION sequence_of(topic text, partition integer, lsn text) 
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     source bigint := require_partition(topic, partition);
+BEGIN
+    RETURN checked_sequence(source, lsn);
+END
+$$;
+
+-- name: checked_sequence
+-- The same for the id of a partition. Raises PS006, PS019.
+CREATE OR REPLACE FUNCTION checked_sequence(partition_id bigint, lsn text) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
     given record;
 BEGIN
     SELECT * INTO given FROM parse_lsn(lsn);
-    IF given.log_epoch > 0 AND given.log_epoch <> log_epoch_at(source, given.sequence) THEN
-        PERFORM refuse('PS019', format('sequence %s of partition %s is not in log epoch %s', given.sequence, partition,
-                                       given.log_epoch),
+    IF given.log_epoch > 0 AND given.log_epoch <> log_epoch_at(partition_id, given.sequence) THEN
+        PERFORM refuse('PS019', format('sequence %s of partition %s is not in log epoch %s', given.sequence,
+                                       partition_id & 65535, given.log_epoch),
                        'The position is one of another partition or another history: lsn_of tells the present one.');
     END IF;
     RETURN given.sequence;
 END
+$$;
+
+-- name: is_archived
+-- Whether the log epoch that holds a sequence has a verified copy.
+CREATE OR REPLACE FUNCTION is_archived(partition_id bigint, sequence bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM epoch_copies AS c
+        WHERE c.partition_id = is_archived.partition_id AND c.state = 'verified'
+          AND c.log_epoch = log_epoch_at(is_archived.partition_id, is_archived.sequence))
 $$;
 
 -- name: fetch_plan

@@ -40,8 +40,10 @@ $$;
 
 -- name: start_position
 -- Where a new subscription starts: 'earliest' (the first event that is left), 'latest' (after the last event), a
--- sequence to begin with, or a time. With a time it starts with the first event that was sequenced then or later,
--- however early that event was published. Raises PS006, PS012, PS016.
+-- sequence to begin with, a position of the log (LSN) instead, or a time. With a time it starts with the first event
+-- that was sequenced then or later, however early that event was published. A sequence below the low sequence is
+-- accepted where a verified copy holds it: then the consumers read the archive first. Raises PS006, PS012, PS016,
+-- PS019.
 CREATE OR REPLACE FUNCTION start_position(partition_id bigint, low_sequence bigint, start text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -50,12 +52,16 @@ BEGIN
     ELSIF start = 'latest' THEN
         RETURN high_watermark(partition_id);
     ELSIF start ~ '^[1-9][0-9]{0,17}$' THEN
-        PERFORM require_readable(partition_id, start::bigint, 0);
+        PERFORM require_readable(
+            partition_id, CASE WHEN is_archived(partition_id, start::bigint)
+                               THEN GREATEST(low_sequence, start::bigint) ELSE start::bigint END, 0);
         IF start::bigint > high_watermark(partition_id) + 1 THEN
             PERFORM refuse('PS012', format('sequence %s is beyond the high watermark', start),
                            'Start at or before the next sequence, or at "latest".');
         END IF;
         RETURN start::bigint - 1;
+    ELSIF start ~ '^[0-9]+\.[0-9]+$' THEN
+        RETURN start_position(partition_id, low_sequence, checked_sequence(partition_id, start)::text);
     END IF;
     RETURN position_before(partition_id, low_sequence, start_time(start));
 END
@@ -80,7 +86,8 @@ BEGIN
     IF found_time IS NULL THEN
         PERFORM refuse(
             'PS006', format('a subscription cannot start at "%s"', left(start, 100)),
-            'Use "earliest", "latest", a sequence from 1 on, or a time with its zone: 2026-01-31T09:30:00+01:00.');
+            'Use "earliest", "latest", a sequence from 1 on, a position of the log, or a time with its zone: '
+            '2026-01-31T09:30:00+01:00.');
     ELSIF found_time > clock_timestamp() THEN
         PERFORM refuse('PS006', format('the time %s is in the future', start),
                        'Use "latest" for what is published from now on.');

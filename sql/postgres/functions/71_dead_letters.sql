@@ -115,6 +115,10 @@ BEGIN
     SET reason = EXCLUDED.reason, attempts = GREATEST(d.attempts, EXCLUDED.attempts), died_at = EXCLUDED.died_at,
         parked = d.parked OR EXCLUDED.parked, redriven_at = EXCLUDED.redriven_at, attempts_before = d.attempts;
     GET DIAGNOSTICS stored = ROW_COUNT;
+    IF stored < cardinality(sequences) THEN
+        stored := stored + settle_brought(store_letters.subscription_id, store_letters.partition_id, sequences,
+                                          store_letters.reason, store_letters.attempts, store_letters.parked, behind);
+    END IF;
     IF stored <> cardinality(sequences) THEN
         PERFORM refuse('PS016', format('the log does not hold all of the sequences %s to %s', lowest, highest),
                        'Nothing was given up or skipped: seek to what is left.');
@@ -131,6 +135,66 @@ BEGIN
                            'The partition stands still until some were redriven or dropped: penstock dead-letter.');
         END IF;
     END IF;
+END
+$$;
+
+-- name: settle_brought
+-- What store_letters does, for events below the low sequence: the caller's transaction has brought them (bring_letter).
+-- Returns how many there are.
+CREATE OR REPLACE FUNCTION settle_brought(
+    subscription_id bigint, partition_id bigint, sequences bigint[], reason text, attempts integer, parked boolean,
+    behind boolean
+) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    settled integer;
+BEGIN
+    UPDATE dead_letters AS d
+    SET reason = left(settle_brought.reason, 2000), attempts = GREATEST(d.attempts, settle_brought.attempts),
+        died_at = clock_timestamp(), attempts_before = d.attempts,
+        parked = d.parked OR (settle_brought.parked AND d.key IS NOT NULL),
+        redriven_at = CASE WHEN behind AND NOT EXISTS (
+            SELECT FROM dead_letters AS w
+            WHERE w.subscription_id = d.subscription_id AND w.partition_id = d.partition_id
+              AND w.parked AND w.key = d.key AND w.redriven_at IS NULL)
+        THEN clock_timestamp() END
+    WHERE d.subscription_id = settle_brought.subscription_id AND d.partition_id = settle_brought.partition_id
+      AND d.sequence = ANY (sequences) AND d.history = current_history()
+      AND d.sequence < (SELECT p.low_sequence FROM partitions AS p WHERE p.id = settle_brought.partition_id)
+      AND NOT is_rehydrated(d.partition_id, d.sequence);
+    GET DIAGNOSTICS settled = ROW_COUNT;
+    RETURN settled;
+END
+$$;
+
+-- name: bring_letter
+-- Stores an event that only the archive has, as a consumer has read it there. The give_up or commit_parking that
+-- follows in the same transaction makes it a dead letter: of events that the log has, these copy it themselves.
+-- Refused (PS006) for an event that the log has, or that the position has passed. Raises PS006, PS010, PS013, PS018.
+CREATE OR REPLACE FUNCTION bring_letter(
+    subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, event_id uuid, key text,
+    type text, content_type text, headers jsonb, payload bytea, created_at timestamptz
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    low bigint := (SELECT p.low_sequence FROM partitions AS p WHERE p.id = bring_letter.partition_id);
+BEGIN
+    PERFORM commit_durably();
+    PERFORM hold_leases(owner, consumer, ARRAY[bring_letter.partition_id], ARRAY[bring_letter.lease_epoch]);
+    IF NOT COALESCE(bring_letter.sequence < low
+                    AND bring_letter.sequence > current_position(owner.id, bring_letter.partition_id), false) THEN
+        PERFORM refuse('PS006', format('sequence %s of partition %s is none that only the archive has',
+                                       bring_letter.sequence, partition_id & 65535),
+                       'Bring only events below the low sequence, before they are passed.');
+    END IF;
+    INSERT INTO dead_letters AS d (
+        subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
+        created_at, reason, attempts, parked)
+    VALUES (owner.id, bring_letter.partition_id, bring_letter.sequence, current_history(), bring_letter.event_id,
+            bring_letter.key, bring_letter.type, bring_letter.content_type, bring_letter.headers,
+            bring_letter.payload, bring_letter.created_at, 'read from the archive', 0, false)
+    ON CONFLICT ON CONSTRAINT dead_letters_pkey DO NOTHING;
 END
 $$;
 

@@ -176,7 +176,7 @@ LANGUAGE sql AS $$
     FROM leases AS l
     JOIN subscriptions AS s ON s.id = l.subscription_id
     CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS position OFFSET 0) AS p
-    WHERE l.partition_id = epoch.partition_id AND p.position < epoch.last_sequence
+    WHERE l.partition_id = epoch.partition_id AND p.position < epoch.last_sequence AND s.max_lag_seconds > 0
     ON CONFLICT ON CONSTRAINT skips_pkey DO UPDATE
     SET first_sequence = EXCLUDED.first_sequence, max_lag_seconds = EXCLUDED.max_lag_seconds,
         policy_version = EXCLUDED.policy_version, run = EXCLUDED.run, skipped_at = EXCLUDED.skipped_at

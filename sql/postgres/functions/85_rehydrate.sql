@@ -164,7 +164,7 @@ BEGIN
         FROM partitions AS p JOIN rehydrated_epochs AS e ON e.partition_id = p.id
         WHERE p.topic_id = source_id
           AND e.rehydrated_at <= clock_timestamp() - make_interval(secs => older_than_seconds)
-          AND COALESCE((lowest_position(p.id)).position, e.last_sequence) >= e.last_sequence
+          AND COALESCE((lowest_position(p.id, NULL)).position, e.last_sequence) >= e.last_sequence
         ORDER BY e.rehydrated_at, e.partition_id, e.first_sequence
         LIMIT max_epochs
     LOOP

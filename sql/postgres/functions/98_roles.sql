@@ -22,8 +22,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             policy_of subscription_policy
 >>>>>>> bb504c9f42f2e1e8d1f9a60b0d37fe0c1a1eceab
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
-            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven
-            redrive dead_letter_of
+            suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven finish_redriven
+            fail_redriven redrive dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts list_skips'),
@@ -63,8 +63,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles
             set_policy clear_policy policy_of policy_history list_policies subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
-            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven
-            redrive dead_letter_of drop_dead_letters
+            suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven finish_redriven
+            fail_redriven redrive dead_letter_of drop_dead_letters
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts request_backfill claim_backfill extend_backfill backfill_work

@@ -23,7 +23,12 @@ from penstock.errors import (
 from penstock.publishing.publish import publish_batch
 from penstock.records import Event, Message
 from penstock.subscriptions import stream
-from penstock.subscriptions.dead_letters import dead_letter, dead_letters, give_up
+from penstock.subscriptions.dead_letters import (
+    commit_parking,
+    dead_letter,
+    dead_letters,
+    give_up,
+)
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count, open_transaction
 from tests.contract.stream_kit import Guard, without
@@ -58,7 +63,7 @@ NO_GAP: Guard = {
 NOBODY_READS: Guard = {
     "postgres": (
         "release_rehydrated",
-        "AND COALESCE((lowest_position(p.id)).position, e.last_sequence) >= e.last_sequence",
+        "AND COALESCE((lowest_position(p.id, NULL)).position, e.last_sequence) >= e.last_sequence",
         "",
     ),
     "mysql": ("release_rehydrated", "IF COALESCE(lowest, last) >= last THEN", "IF TRUE THEN"),
@@ -190,11 +195,11 @@ def test_a_consumer_that_seeks_there_reads_on_without_a_gap(db: ContractDatabase
     own = db.connect()
     rows, events = _dropped(own)
     stream.subscribe(own, SUBSCRIPTION, [STREAM])
-    with pytest.raises(BelowLowSequence):
-        stream.seek(own, SUBSCRIPTION, STREAM, 0, 5)
-    _bring(own, rows)
     stream.seek(own, SUBSCRIPTION, STREAM, 0, 5)
     member, lease = member_with_lease(own, "a")
+    with pytest.raises(BelowLowSequence):
+        stream.poll(own, member, [lease])
+    _bring(own, rows)
     read: list[Event] = []
     while found := stream.poll(own, member, [lease], max_events=7):
         ((_, events_of_lease),) = found
@@ -203,6 +208,25 @@ def test_a_consumer_that_seeks_there_reads_on_without_a_gap(db: ContractDatabase
         stream.commit(own, member, [(lease, lease.position)])
     assert [each.payload for each in read] == [each.payload for each in events[4:]]
     assert [each.sequence for each in read] == list(range(5, 41))
+
+
+def test_one_commit_parks_what_came_back_and_what_is_brought(db: ContractDatabase) -> None:
+    """Guard: what came back is copied by the database alone, and counted once."""
+    own = db.connect()
+    rows, events = _dropped(own)
+    _bring(own, rows, to_sequence=1)
+    stream.subscribe(own, SUBSCRIPTION, [STREAM], 1)
+    member, lease = member_with_lease(own, "a")
+    connection = db.connect(autocommit=False)
+    commit_parking(connection, member, lease, 20, after=0, sequences=[4, 13], brought=[events[12]])
+    connection.commit()
+    letters = sorted(dead_letters(own, SUBSCRIPTION), key=lambda each: each.sequence)
+    assert [each.sequence for each in letters] == [4, 13]
+    for letter in letters:
+        whole = dead_letter(own, SUBSCRIPTION, letter.id)
+        assert whole is not None
+        assert whole.payload == events[letter.sequence - 1].payload
+    assert db.run("SELECT attempts, attempts_before FROM penstock.dead_letters") == [(0, 0)] * 2
 
 
 def test_what_is_not_what_was_sealed_does_not_come_back(db: ContractDatabase) -> None:
