@@ -63,6 +63,9 @@ def request(
     to_sequence: Annotated[int | None, typer.Option(help="The last of the window.")] = None,
     from_time: Annotated[str | None, typer.Option(help="Sealed then or later (ISO 8601).")] = None,
     to_time: Annotated[str | None, typer.Option(help="Sealed before then (ISO 8601).")] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="copy: first look which recorded files are gone.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     priority: Annotated[int, typer.Option(help="Higher ones come first.")] = 0,
     max_attempts: Annotated[int, typer.Option(help="Then it has failed.")] = 5,
@@ -74,6 +77,8 @@ def request(
     )
     if kind == requests.RELAY:
         target = _sink_address(target)
+    if audit:
+        _audit(kind, topic, target)
     with database.connect() as connection:
         asked = requests.request_backfill(
             connection,
@@ -86,6 +91,18 @@ def request(
             max_attempts=max_attempts,
         )
     show([asked], output)
+
+
+def _audit(kind: str, topic: str, target: str) -> None:
+    """Forget the recorded copies on a target whose files are gone or have another size."""
+    from ops.backfill import audit_files
+
+    if kind != requests.COPY:
+        raise ConfigurationError(
+            f"a request of the kind {kind} has no files to look at", hint="leave out --audit"
+        )
+    for copy in audit_files(config.database_url(), topic, target_of(target)):
+        say(f"log epoch {copy.log_epoch} of partition {copy.partition}: {copy.reason}")
 
 
 @app.command("list")

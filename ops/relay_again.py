@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ops.backfill_requests import Unit
 from ops.backfill_run import Job
-from ops.sinks.base import Block, Sink
+from ops.sinks.base import Block, EventRefused, Sink
 from penstock.errors import EpochError, PenstockError
 from penstock.topics.names import describe_topic, partition_ranges
 
@@ -71,7 +71,13 @@ class RelayAgain:
             for block in blocks:
                 if block.last_sequence > stored:
                     self._job.alive.check()
-                    self._sink.send_block(block)
+                    self._send_block(block)
+
+    def _send_block(self, block: Block) -> None:
+        try:
+            self._sink.send_block(block)
+        except EventRefused as error:  # the fault of one event: other partitions go on
+            raise EpochError(error.message, hint="relay the windows around this event") from error
 
     def _blocks(self, unit: Unit) -> Generator[Block, None, None]:
         """The range in blocks that the sink takes, cut by what is in them alone."""

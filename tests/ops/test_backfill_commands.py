@@ -58,6 +58,24 @@ def test_a_window_into_files(run: Run, connection: Connection, tmp_path: Path, p
     assert run("backfill", "run", "--target", place).code == 0
 
 
+def test_a_copy_whose_file_is_gone_is_asked_for(
+    run: Run,
+    connection: Connection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    database_url: str,
+) -> None:
+    """Only with --audit: a record says what was true when the copy was made."""
+    filled(connection, tmp_path, dropped=False)
+    policies = tmp_path / "policies.yaml"
+    policies.write_text(f"targets: {{one: {target(tmp_path).uri}}}\n")
+    monkeypatch.setenv("PENSTOCK_POLICIES", str(policies))
+    command = ("backfill", "request", "copy", STREAM, "--target", "one", "-o", "json")
+    assert run(*command).rows[0]["units"] == 0
+    # Without a Delta log, which these files do not have, none of them is a copy.
+    assert run(*command, "--audit").rows[0]["units"] == EPOCHS
+
+
 def test_a_request_is_cancelled_and_listed(
     run: Run, connection: Connection, tmp_path: Path
 ) -> None:
@@ -84,6 +102,7 @@ def test_a_request_is_cancelled_and_listed(
         (["rehydrate", STREAM, "--from-sequence", "9", "--to-sequence", "8"], "9 to 8"),
         (["rehydrate", STREAM, "--from-time", "2026-11-23"], "zone"),
         (["rehydrate", STREAM, "--to-time", "soon"], "zone"),
+        (["rehydrate", STREAM, "--audit"], "--audit"),
         (["relay", STREAM, "--target", "nobody"], "no relay"),
         (["relay", STREAM, "--target", "ftp:somewhere"], "no sink"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from ops.backfill_requests import REHYDRATE, RELAY, Window
 from ops.backfill_run import BackfillRun, run_backfill, run_due
 from ops.backfill_workers import workers
 from ops.cloudevents import to_json
+from ops.sinks.base import Block, EventRefused
 from ops.sinks.jsonl import JsonlSink
 from penstock import log
 from penstock.archive.copies import epoch_folder
@@ -248,6 +250,33 @@ def test_a_sink_that_fails_ends_the_attempt(db: ContractDatabase, tmp_path: Path
     _again(db)
     run_due(db.url, workers(places(tmp_path)))
     _require_brought(own, tmp_path, RELAY, asked, events)
+
+
+class Choosy(JsonlSink):
+    """It never takes one event of partition 0."""
+
+    def send_block(self, block: Block) -> None:
+        """All but that one."""
+        if block.partition == 0 and block.first_sequence <= 10 <= block.last_sequence:
+            raise EventRefused(10, "never")
+        super().send_block(block)
+
+
+def test_an_event_that_the_sink_refuses_holds_its_partition_alone(
+    db: ContractDatabase, tmp_path: Path
+) -> None:
+    """What comes after it is not sent before it. Guard: the partitions that RelayAgain holds."""
+    own = db.connect()
+    events = filled(own, tmp_path, partitions=2, dropped=False)
+    asked = _ask(own, tmp_path, RELAY)
+    choosy = dataclasses.replace(
+        places(tmp_path), sink=lambda address, beside: Choosy(tmp_path / "sink" / beside)
+    )
+    (result,) = run_due(db.url, workers(choosy))
+    assert (result.state, result.done_events) == ("waiting", EVENTS + ALL)
+    assert "refused the event of sequence 10" in result.error
+    assert _sent(own, tmp_path, asked) == _lines(events[:EVENTS])
+    assert _sent(own, tmp_path, asked, 1) == _lines(events[ALL:])
 
 
 def test_a_runner_says_that_it_is_alive(db: ContractDatabase, tmp_path: Path) -> None:
