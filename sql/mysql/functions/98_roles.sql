@@ -17,15 +17,9 @@ BEGIN
         UNION ALL SELECT 'consumer', '
             subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
-<<<<<<< HEAD
-            dead_letter dead_letters_of report_positions fetch high_watermarks position_at list_namespaces
-            namespace_exists list_topics describe_topic current_history applied_migrations setting lift_limit
-            grown_since policy_of subscription_policy claim lease_states active_consumers lead_subscription
-=======
-            dead_letter dead_letters_of report_positions fetch fetch_plan lsn_of sequence_of high_watermarks
+            dead_letter dead_letters_of report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             lift_limit grown_since policy_of subscription_policy claim lease_states active_consumers lead_subscription
->>>>>>> bb504c9f42f2e1e8d1f9a60b0d37fe0c1a1eceab
             assign_partitions assignment_of
             mark_low_water suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
             finish_redriven fail_redriven redrive dead_letter_of reset_subscription pause_subscription
@@ -51,15 +45,9 @@ BEGIN
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic
             ensure_topic rename_topic move_topic
             resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of sequence
-<<<<<<< HEAD
-            announce fetch high_watermarks position_at unsequenced subscribe configure_subscription unsubscribe join
-            check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag
-            take_overs
-=======
-            announce fetch fetch_plan lsn_of sequence_of high_watermarks unsequenced subscribe configure_subscription
-            unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases position seek
-            subscription_lag take_overs
->>>>>>> bb504c9f42f2e1e8d1f9a60b0d37fe0c1a1eceab
+            announce fetch fetch_plan lsn_of sequence_of high_watermarks position_at unsequenced subscribe
+            configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
+            held_leases position seek subscription_lag take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             begin_clean
