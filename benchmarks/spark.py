@@ -34,7 +34,7 @@ EVENTS_PER_TASK = 100_000
 JDBC = "JDBC over fetch()"
 READ = Aim(ratio=0.6)
 
-#: All ranges in one query; a predicate chooses one of them, and PostgreSQL calls fetch for it alone.
+#: All ranges in one query; a predicate chooses one, and PostgreSQL calls fetch for it alone.
 _FETCH = """(
     SELECT r.part, r.first, f.* FROM (
         SELECT w.partition AS part, g.first FROM penstock.high_watermarks('{topic}') AS w,
