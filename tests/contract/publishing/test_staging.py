@@ -24,6 +24,7 @@ from penstock.records import Message
 from penstock.upkeep.sweeping import SweepResult, sweep
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import count
+from tests.contract.tenants import OURS, as_login, tenant, tenants_of, three_topics
 from tests.kit.log import TOPIC, drain, texts, topic
 
 
@@ -201,3 +202,47 @@ def _stage_in_sql(db: ContractDatabase, own: Any, chunk: int) -> None:
     else:
         own.begin()
         execute(own, "CALL penstock.stage_events(%(stage)s, %(chunk)s, '[{}]')", binds)
+
+
+def test_without_the_claim_a_repeated_write_is_doubled(db: ContractDatabase) -> None:
+    """Mutant."""
+    with closing(db.connect()) as own:
+        topic(own)
+        first, again = stage(own, _messages(0, 10)), stage(own, _messages(0, 10))
+    claimed = {
+        "postgres": ("IF NOT FOUND THEN", "IF false THEN"),
+        "mysql": ("FOR 1062 SET is_new = FALSE", "FOR 1062 SET is_new = TRUE"),
+    }
+    db.without_guard("claim_write", *claimed["postgres" if db.engine == "postgres" else "mysql"])
+    assert (_published(db, 1, first), _published(db, 1, again)) == (10, 10)
+    assert len(_log(db)) == 20
+
+
+def test_a_tenant_meets_no_write_of_another(db: ContractDatabase) -> None:
+    """D11: neither the stage nor the version of another login is there for it."""
+    with tenants_of(db) as tenants:
+        three_topics(tenants)
+        with as_login(tenants, tenant(tenants, "ours")) as own:
+            ours = stage(own, [Message(OURS, b"x")])
+            with as_login(tenants, tenant(tenants, "theirs")) as spy:
+                with pytest.raises(WriteLost, match="of 1 staged events 0 are there"):
+                    _in_transaction(spy, ours)
+                discarded = database.call(spy, "discard_staged", stages=[str(ours.id)])
+                assert discarded == [(0,)]
+                assert _in_transaction(spy, Stage(ours.id, 0)) == 0  # takes its own "w", 1
+                hidden = stage(spy, [Message(OURS, b"x")])  # known to this process
+                with pytest.raises(TopicNotFound):
+                    _in_transaction(spy, hidden, version=2)
+            assert _in_transaction(own, ours) == 1
+
+
+def _in_transaction(own: Any, given: Stage, version: int = 1) -> int | None:
+    begin = "BEGIN" if database.dialect_of(own) == "postgres" else "START TRANSACTION"
+    execute(own, begin)
+    try:
+        found = publish_staged(own, "w", version, [given])
+    except BaseException:
+        execute(own, "ROLLBACK")
+        raise
+    execute(own, "COMMIT")
+    return found
