@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.archive.contents import read_contents
 from penstock.database import call
 
 if TYPE_CHECKING:
@@ -142,8 +143,9 @@ class House:
         return {(partition, epoch, target): state for partition, epoch, target, state, *_ in rows}
 
     def archived_file(self) -> Path:
-        """One data file of the archive."""
-        return sorted((self.folder / "archive").glob("*/partition=0/log_epoch=1/*.parquet"))[0]
+        """The file of the first log epoch of partition 0."""
+        files = (self.folder / "archive").glob("*/sealed_date=*/*.parquet")
+        return next(each for each in files if read_contents(each)[0].key == (0, 1))
 
 
 def failures(result: dg.ExecuteInProcessResult) -> str:

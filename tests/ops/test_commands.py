@@ -179,8 +179,8 @@ def test_clean_says_which_target_is_not_there(
     for epoch in log_epochs(connection, TOPIC):
         copy = {"event_count": epoch.event_count, "checksum": epoch.checksum, "location": "there"}
         keys = {"topic": TOPIC, "partition": epoch.partition, "log_epoch": epoch.log_epoch}
-        where = {"target": "local", "layout": 1, "first_row": 0}
-        call(connection, "record_copy", **where, **keys, **copy)
+        folder = {"target": "local", "layout": 1, "first_row": 0}
+        call(connection, "record_copy", **folder, **keys, **copy)
     kept = {"minimum_age_seconds": 0, "copies": 1, "origin": "hand", "targets": ["local"]}
     call(connection, "set_retention", topic=TOPIC, **kept)
     marker_path(Target("local", str(tmp_path))).unlink()
