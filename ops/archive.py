@@ -24,7 +24,7 @@ from penstock.archive.markers import require_target
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.database import connect
-from penstock.errors import EpochError
+from penstock.errors import ConfigurationError, EpochError
 from penstock.log.restores import Seen, require_log
 from penstock.records import LogEpoch
 from penstock.topics.names import describe_topic
@@ -85,11 +85,18 @@ def read_archive(spark: SparkSession, target: Target, known_as: str) -> DataFram
 
     ``known_as`` is what `describe_topic` answers; no database is needed.
     """
+    if not target.is_local:
+        raise ConfigurationError(
+            f"the archive target {target.name} is an object store, which Spark does not read here",
+            hint="read it with delta-rs, Polars or DuckDB: see docs/archive.md",
+        )
     table = ArchiveTable(target, known_as)
     entries = [each for found in table.committed().values() for each in found]
     frame = spark.createDataFrame([], SPARK_SCHEMA)
     for layout in (FOLDERS, DAYS):
-        files = sorted({str(table.file(each)) for each in entries if each.layout == layout})
+        files = sorted(
+            {str(target.root / table.file(each)) for each in entries if each.layout == layout}
+        )
         if files:
             reader = spark.read.schema(SPARK_SCHEMA)
             if layout == FOLDERS:  # partition and log epoch are in the names of the folders

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
-import os
 import random
 import tempfile
 import time
@@ -28,8 +26,9 @@ from penstock.archive.format import (
     PARTITION_COLUMNS,
     TABLE_SCHEMA,
 )
+from penstock.archive.stores import Store
 from penstock.archive.table import ArchiveFile, ArchiveTable, ToldBy, app_id, place_version
-from penstock.archive.targets import Target, make_durable
+from penstock.archive.targets import Target
 from penstock.errors import EpochError
 
 #: Readers get a checkpoint every so many commits.
@@ -67,22 +66,20 @@ def create_table(target: Target, known_as: str, told_by: ToldBy | None = None) -
     """The topic's table on the target, made when it is not there; several may try at once."""
     table = ArchiveTable(target, known_as, told_by)
     if table.delta(DAYS) is None:
-        _create(table.folder(DAYS), known_as)
+        _create(target.store, table.name(DAYS), known_as)
         table.refresh()
     assert table.delta(DAYS) is not None
     return table
 
 
-def _create(path: Path, known_as: str) -> None:
+def _create(store: Store, name: str, known_as: str) -> None:
     """Make the first commit of a table, or find that another run has made it.
 
     Of two writers that create one table at once, delta-rs commits both, one after the other, each
     with a table id of its own.  So the first commit is made aside, where nobody else writes, and
-    then linked: of two links with one name only one succeeds.
+    put into its place only if there is none.
     """
-    log = path / "_delta_log"
-    log.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".creating-") as aside:
+    with tempfile.TemporaryDirectory(prefix="penstock-creating-") as aside:
         table = DeltaTable.create(
             aside,
             DAY_SCHEMA,
@@ -92,10 +89,8 @@ def _create(path: Path, known_as: str) -> None:
             configuration=_CONFIGURATION,
         )
         first = f"{table.version():020d}.json"
-        make_durable(Path(aside, "_delta_log", first))
-        with contextlib.suppress(FileExistsError):
-            os.link(Path(aside, "_delta_log", first), log / first)
-    make_durable(log)
+        content = Path(aside, "_delta_log", first).read_bytes()
+    store.put_new(f"{name}/_delta_log/{first}", content)
 
 
 class EpochCommitter:
@@ -201,17 +196,18 @@ class EpochCommitter:
             [(plan.partition, plan.history, plan.last_sequence) for plan in plans],
         )
         before = delta.version()
-        delta.create_write_transaction(
-            actions,
-            mode="append",
-            schema=TABLE_SCHEMA if layout == FOLDERS else DAY_SCHEMA,
-            partition_by=list(PARTITION_COLUMNS) if layout == FOLDERS else [DAY_COLUMN],
-            commit_properties=CommitProperties(
-                custom_metadata={"log_epochs": _said(plans)}, app_transactions=transactions
-            ),
-        )
-        delta.update_incremental()
-        make_log_durable(self._table.folder(layout), before + 1, delta.version())
+        with self._target.store.told():
+            delta.create_write_transaction(
+                actions,
+                mode="append",
+                schema=TABLE_SCHEMA if layout == FOLDERS else DAY_SCHEMA,
+                partition_by=list(PARTITION_COLUMNS) if layout == FOLDERS else [DAY_COLUMN],
+                commit_properties=CommitProperties(
+                    custom_metadata={"log_epochs": _said(plans)}, app_transactions=transactions
+                ),
+            )
+            delta.update_incremental()
+        make_log_durable(self._table, layout, before + 1)
         self._was_alone = delta.version() == before + 1
 
     def _follow(self, chosen: Sequence[tuple[EpochPlan, WrittenFile]]) -> None:
@@ -244,7 +240,7 @@ def transactions_of(
 
 def discard(target: Target, known_as: str, file: WrittenFile) -> None:
     """Remove a file that will not be committed."""
-    (target.table_path(known_as, DAYS) / file.path).unlink(missing_ok=True)
+    target.store.delete(f"{target.table_name(known_as, DAYS)}/{file.path}")
 
 
 def remove_leftovers(
@@ -265,14 +261,16 @@ def remove_leftovers(
         delta = table.delta(layout)
         if delta is None:
             continue
-        for path in delta.vacuum(
-            retention_hours=retention_hours,
-            dry_run=True,
-            enforce_retention_duration=False,
-            full=True,
-        ):
+        with target.store.told():
+            old = delta.vacuum(
+                retention_hours=retention_hours,
+                dry_run=True,
+                enforce_retention_duration=False,
+                full=True,
+            )
+        for path in old:
             if layout == FOLDERS or path not in named:
-                (table.folder(layout) / path).unlink(missing_ok=True)
+                target.store.delete(f"{table.name(layout)}/{path}")
                 gone.append(path)
     return gone
 
@@ -300,12 +298,13 @@ def statistics(
     )
 
 
-def make_log_durable(path: Path, first: int, last: int) -> None:
-    """Force commits to the disk."""
-    log = path / "_delta_log"
-    for version in range(first, last + 1):
-        make_durable(log / f"{version:020d}.json")
-    make_durable(log)
+def make_log_durable(table: ArchiveTable, layout: int, first: int) -> None:
+    """Force commits from a version on to the disk."""
+    delta = table.delta(layout)
+    assert delta is not None
+    versions = range(first, delta.version() + 1)
+    log = f"{table.name(layout)}/_delta_log"
+    table.target.store.make_durable(*(f"{log}/{version:020d}.json" for version in versions))
 
 
 def now_ms() -> int:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from penstock.archive.copies import EpochKey
+from penstock.archive.targets import Target
+
+#: Spark does not show options of this name.
+TARGETS_OPTION = "secret_targets"
 
 #: A file, the log epoch's first row in it, and how many rows it has; -1: all to the end.
 FileRange = tuple[str, int, int]
@@ -15,8 +20,8 @@ FileRange = tuple[str, int, int]
 class EpochPlan:
     """One log epoch of a Spark job: what the seal says, where to read and what to replace.
 
-    ``files`` are a verified copy's files to read instead of the database.  ``marker`` is the marker
-    of the target that they lie on: without it they are not lost, but out of reach.
+    ``files`` are a verified copy's files to read instead of the database, relative to the target
+    ``source``.
 
     ``replaces`` are the damaged files of layout 2 that the commit takes out of the table, and
     ``replaces_folders`` those of layout 1, both relative to their table.  Other log epochs may lie
@@ -35,12 +40,28 @@ class EpochPlan:
     replaces: tuple[str, ...] = ()
     replaces_folders: tuple[str, ...] = ()
     together: tuple[EpochKey, ...] = ()
-    marker: str = ""
+    source: str = ""
 
     @property
     def key(self) -> EpochKey:
         """(partition, log epoch)."""
         return self.partition, self.log_epoch
+
+
+def dump_targets(targets: Iterable[Target]) -> str:
+    """Targets as an option of a Spark data source, whose name says that it is secret."""
+    return json.dumps([asdict(target) for target in targets])
+
+
+def load_targets(text: str) -> dict[str, Target]:
+    """The targets out of that option, by name."""
+    found = [
+        Target(
+            entry["name"], entry["uri"], tuple((name, value) for name, value in entry["options"])
+        )
+        for entry in json.loads(text)
+    ]
+    return {target.name: target for target in found}
 
 
 def dump_plans(plans: list[EpochPlan]) -> str:

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from ops.archive_plans import EpochPlan, load_plans
+from ops.archive_plans import TARGETS_OPTION, EpochPlan, load_plans, load_targets
 from penstock.archive.format import FILE_SCHEMA, SPARK_SCHEMA, with_epoch
 from penstock.archive.reader import ROWS_PER_BATCH, read_rows
 from penstock.database import connect, stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql.types import StructType
+
+    from penstock.archive.targets import Target
 
 #: One call of `fetch`; it bounds how long a snapshot is held and what the server materialises.
 _EVENTS_PER_PAGE = 10_000
@@ -56,15 +58,25 @@ class EpochSource(DataSource):
     def reader(self, schema: StructType) -> EpochReader:
         """The reader of the plans that the options name."""
         return EpochReader(
-            self.options["url"], self.options["topic"], load_plans(self.options["plans"])
+            self.options["url"],
+            self.options["topic"],
+            load_plans(self.options["plans"]),
+            load_targets(self.options[TARGETS_OPTION]),
         )
 
 
 class EpochReader(DataSourceReader):
     """Reads every planned log epoch in a task of its own."""
 
-    def __init__(self, url: str, topic: str, plans: list[EpochPlan]) -> None:
+    def __init__(
+        self,
+        url: str,
+        topic: str,
+        plans: list[EpochPlan],
+        targets: Mapping[str, Target] | None = None,
+    ) -> None:
         """Take what the tasks need; nothing is opened here."""
+        self._targets = dict(targets or {})
         self._url = url
         self._topic = topic
         self._plans = plans
@@ -77,9 +89,14 @@ class EpochReader(DataSourceReader):
         """The epoch's events as Arrow batches, in the order of their sequence."""
         assert isinstance(partition, EpochInput)
         plan = partition.plan
-        batches = _read_files(plan) if plan.files else self._read_database(plan)
+        batches = self._read_files(plan) if plan.files else self._read_database(plan)
         for batch in batches:
             yield with_epoch(batch, *plan.key)
+
+    def _read_files(self, plan: EpochPlan) -> Iterator[pa.RecordBatch]:
+        store = self._targets[plan.source].store
+        for path, first_row, rows in plan.files:
+            yield from read_rows(store, path, first_row, rows)
 
     def _read_database(self, plan: EpochPlan) -> Iterator[pa.RecordBatch]:
         with connect(self._url, application_name="penstock archive") as connection:
@@ -94,11 +111,6 @@ class EpochReader(DataSourceReader):
                     max_events=wanted,
                 )
                 position += wanted
-
-
-def _read_files(plan: EpochPlan) -> Iterator[pa.RecordBatch]:
-    for path, first_row, rows in plan.files:
-        yield from read_rows(path, first_row, rows)
 
 
 def _read_page(connection: Any, **binds: Any) -> Iterator[pa.RecordBatch]:

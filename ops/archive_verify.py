@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import astuple
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,13 +10,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from ops.archive_plans import EpochPlan, dump_plans, load_plans
+from ops.archive_plans import (
+    TARGETS_OPTION,
+    EpochPlan,
+    dump_plans,
+    dump_targets,
+    load_plans,
+    load_targets,
+)
 from ops.archive_reader import EpochInput
 from ops.readings import CopyReading
 from ops.spark import register
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.contents import contents_of, read_contents
 from penstock.archive.format import CHECKSUM_KEY, CONTENTS_KEY, PARTITION_COLUMNS
+from penstock.archive.markers import is_there
 from penstock.archive.reader import read_rows
 from penstock.errors import TargetUnavailable
 
@@ -26,6 +33,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from penstock.archive.copies import EpochKey
+    from penstock.archive.targets import Target
 
 _SCHEMA = (
     "`partition` int, log_epoch int, event_count bigint, checksum string, damage string, "
@@ -47,15 +57,17 @@ class CopySource(DataSource):
 
     def reader(self, schema: StructType) -> CopyReader:
         """The reader of the plans that the options name."""
-        return CopyReader(load_plans(self.options["plans"]))
+        (target,) = load_targets(self.options[TARGETS_OPTION]).values()
+        return CopyReader(load_plans(self.options["plans"]), target)
 
 
 class CopyReader(DataSourceReader):
     """Reads each copy where the data is, one task each."""
 
-    def __init__(self, plans: list[EpochPlan]) -> None:
+    def __init__(self, plans: list[EpochPlan], target: Target) -> None:
         """Take the copies to read."""
         self._plans = plans
+        self._target = target
 
     def partitions(self) -> Sequence[InputPartition]:
         """One input partition for each copy."""
@@ -64,36 +76,42 @@ class CopyReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """The one row of a copy."""
         assert isinstance(partition, EpochInput)
-        yield astuple(read_copy(partition.plan))
+        yield astuple(read_copy(partition.plan, self._target))
 
 
-def read_copies(spark: SparkSession, plans: list[EpochPlan]) -> dict[tuple[int, int], CopyReading]:
+def read_copies(
+    spark: SparkSession, plans: list[EpochPlan], target: Target
+) -> dict[EpochKey, CopyReading]:
     """Read the files of every plan back, in Spark's tasks; TargetUnavailable when one is away."""
     if not plans:
         return {}
     register(spark, CopySource)
-    rows = spark.read.format(CopySource.name()).option("plans", dump_plans(plans)).load().collect()
+    options = {"plans": dump_plans(plans), TARGETS_OPTION: dump_targets([target])}
+    rows = spark.read.format(CopySource.name()).options(**options).load().collect()
     readings = {reading.key: reading for reading in (CopyReading(*row) for row in rows)}
     for plan in plans:
         if readings[plan.key].unavailable:
             raise TargetUnavailable(
-                f"the archive target at {Path(plan.marker).parent} is not there for Spark's tasks",
+                f"the archive target at {target.place} is not there for Spark's tasks",
                 hint="mount it on every machine that Spark runs on",
             )
     return readings
 
 
-def read_copy(plan: EpochPlan) -> CopyReading:
+def read_copy(plan: EpochPlan, target: Target) -> CopyReading:
     """Read the files of one log epoch back and compare them with its seal."""
     seen = EpochChecksum()
-    damage = ""
+    damage, is_away = "", False
     try:
         for path, first_row, rows in plan.files:
-            for batch in read_rows(path, first_row, rows):
+            for batch in read_rows(target.store, path, first_row, rows):
                 _require_epoch(batch, plan)
                 seen.add_all(batch_fields(batch))
             if rows >= 0:
-                read_contents(Path(path))  # ValueError when there are rows that no log epoch has
+                # ValueError when there are rows that no log epoch has
+                read_contents(target.store.source(path))
+    except TargetUnavailable as error:
+        damage, is_away = str(error), True
     except (OSError, ValueError, pa.ArrowException) as error:
         damage = f"{type(error).__name__}: {error}"
     found = seen.event_count, seen.first_sequence, seen.last_sequence, seen.hexdigest()
@@ -105,8 +123,8 @@ def read_copy(plan: EpochPlan) -> CopyReading:
         event_count=seen.event_count,
         checksum=seen.hexdigest(),
         damage=damage,
-        other_log=bool(damage) and _written_as(plan) == [seen.hexdigest()],
-        unavailable=bool(damage) and bool(plan.marker) and not Path(plan.marker).is_file(),
+        other_log=bool(damage) and _written_as(plan, target) == [seen.hexdigest()],
+        unavailable=is_away or (bool(damage) and not is_there(target)),
     )
 
 
@@ -125,16 +143,16 @@ def _difference(plan: EpochPlan, seen: EpochChecksum) -> str:
     return f"checksum {seen.hexdigest()} instead of {plan.checksum}"
 
 
-def _written_as(plan: EpochPlan) -> list[str]:
+def _written_as(plan: EpochPlan, target: Target) -> list[str]:
     """The checksums that the files themselves say they were written with."""
     found = []
     for path, _, _ in plan.files:
         try:
-            metadata = pq.read_metadata(path)
+            metadata = pq.read_metadata(target.store.source(path))
             if CONTENTS_KEY.encode() in (metadata.metadata or {}):
                 found += [each.checksum for each in contents_of(metadata) if each.key == plan.key]
             else:
                 found.append((metadata.metadata or {}).get(CHECKSUM_KEY.encode(), b"").decode())
-        except (OSError, ValueError, TypeError, pa.ArrowException):
+        except (OSError, ValueError, TypeError, pa.ArrowException, TargetUnavailable):
             return []
     return found

@@ -6,19 +6,18 @@ only by the driver's commit, and only when it is the log epoch that was sealed, 
 
 from __future__ import annotations
 
-import os
 import uuid
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ops.archive_commits import EpochCommitter, Span, Spans, WrittenFile, discard
-from ops.archive_plans import EpochPlan, load_plans
+from ops.archive_commits import EpochCommitter, Span, Spans, WrittenFile, discard, now_ms
+from ops.archive_plans import TARGETS_OPTION, EpochPlan, load_plans, load_targets
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.contents import EpochRows, dump_contents
 from penstock.archive.copies import EpochKey
@@ -31,11 +30,10 @@ from penstock.archive.format import (
     TABLE_SCHEMA,
 )
 from penstock.archive.markers import check_marker
-from penstock.archive.targets import Target, make_durable
+from penstock.archive.targets import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from pyspark.sql.types import StructType
 
@@ -71,7 +69,7 @@ class WrittenEpochs(WriterCommitMessage):
 
 
 class ArchiveSink(DataSource):
-    """``df.write.format("penstock_archive")`` with target, uri, installation, known_as, plans."""
+    """``df.write.format("penstock_archive")`` with target, installation, known_as, plans."""
 
     @classmethod
     def name(cls) -> str:
@@ -85,7 +83,7 @@ class ArchiveSink(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> ArchiveWriter:
         """The writer into the target that the options name."""
         return ArchiveWriter(
-            Target(self.options["target"], self.options["uri"]),
+            load_targets(self.options[TARGETS_OPTION])[self.options["target"]],
             self.options["installation"],
             self.options["known_as"],
             load_plans(self.options["plans"]),
@@ -109,9 +107,10 @@ class ArchiveWriter(DataSourceArrowWriter):
     ) -> WrittenEpochs:
         """In a task: one file for each log epoch of the input, complete and on the disk."""
         check_marker(self._target, self._installation)
-        folder = self._target.table_path(self._known_as, DAYS)
         epochs = [
-            _write_file(folder, self._plans[key], (batch for _, batch in group))
+            _write_file(
+                self._target, self._known_as, self._plans[key], (batch for _, batch in group)
+            )
             for key, group in groupby(_by_epoch(iterator), key=lambda each: each[0])
         ]
         return WrittenEpochs(tuple(epochs))
@@ -151,26 +150,23 @@ def _by_epoch(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[EpochKey, pa.
             start += length
 
 
-def _write_file(folder: Path, plan: EpochPlan, batches: Iterator[pa.RecordBatch]) -> WrittenEpoch:
+def _write_file(
+    target: Target, known_as: str, plan: EpochPlan, batches: Iterator[pa.RecordBatch]
+) -> WrittenEpoch:
     relative = new_path(plan.sealed_date)
-    path = folder / relative
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        seen, spans = _write_rows(path, plan, batches)
-    except BaseException:
-        path.unlink(missing_ok=True)  # the disk may be full: leave it as it was
-        raise
-    file = written_file(folder, relative, spans)
+    with target.store.sink(f"{target.table_name(known_as, DAYS)}/{relative}") as sink:
+        seen, spans = _write_rows(sink, plan, batches)
+    file = written_file(target, known_as, relative, spans)
     return WrittenEpoch(
         plan.key, file, seen.event_count, seen.first_sequence, seen.last_sequence, seen.hexdigest()
     )
 
 
 def _write_rows(
-    path: Path, plan: EpochPlan, batches: Iterator[pa.RecordBatch]
+    sink: Any, plan: EpochPlan, batches: Iterator[pa.RecordBatch]
 ) -> tuple[EpochChecksum, Spans]:
     seen = EpochChecksum()
-    with RowWriter(path) as writer:
+    with RowWriter(sink) as writer:
         for batch in batches:
             rows = batch.select(TABLE_SCHEMA.names).cast(TABLE_SCHEMA)
             seen.add_all(batch_fields(rows))
@@ -185,10 +181,10 @@ def _write_rows(
 class RowWriter:
     """Writes a file of layout 2: large row groups, spans of its columns, and what it holds."""
 
-    def __init__(self, path: Path) -> None:
-        """Begin the file."""
+    def __init__(self, sink: Any) -> None:
+        """Begin the file: a path, or what is open for writing."""
         self._writer = pq.ParquetWriter(
-            path, TABLE_SCHEMA, compression="zstd", write_page_checksum=True
+            sink, TABLE_SCHEMA, compression="zstd", write_page_checksum=True
         )
         self._group: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
@@ -242,10 +238,9 @@ def new_path(sealed_date: str) -> str:
     return f"{DAY_COLUMN}={sealed_date}/{uuid.uuid4()}.parquet"
 
 
-def written_file(folder: Path, relative: str, spans: Spans) -> WrittenFile:
-    """A file that was just written, forced to the disk."""
-    path = folder / relative
-    for each in (path, path.parent, folder):
-        make_durable(each)
-    status = os.stat(path)
-    return WrittenFile(relative, status.st_size, status.st_mtime_ns // 1_000_000, spans)
+def written_file(target: Target, known_as: str, relative: str, spans: Spans) -> WrittenFile:
+    """A file that was just written as a whole."""
+    size = target.store.size(f"{target.table_name(known_as, DAYS)}/{relative}")
+    if size is None:
+        raise FileNotFoundError(f"{relative} was written to {target.name} and is not there")
+    return WrittenFile(relative, size, now_ms(), spans)

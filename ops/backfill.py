@@ -18,8 +18,6 @@ from penstock.records import EpochCopyState
 from penstock.topics.names import describe_topic
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from penstock.archive.targets import Target
@@ -125,18 +123,14 @@ class _Files:
         if copy.layout != DAYS:
             entries = self._folders.get((copy.partition, copy.log_epoch), [])
             return bool(entries) and all(
-                _has_size(self._table.file(each), each.size) for each in entries
+                self._has_size(self._table.file(each), each.size) for each in entries
             )
         if copy.location not in self._looked_at:
             # A file that a rollup has replaced is as good as it was until the manifest has moved.
-            path = self._table.folder(DAYS) / copy.location
-            self._looked_at[copy.location] = _has_size(path, self._sizes.get(copy.location))
+            path = f"{self._table.name(DAYS)}/{copy.location}"
+            self._looked_at[copy.location] = self._has_size(path, self._sizes.get(copy.location))
         return self._looked_at[copy.location]
 
-
-def _has_size(path: Path, size: int | None) -> bool:
-    try:
-        found = path.stat().st_size
-    except OSError:
-        return False
-    return size is None or found == size
+    def _has_size(self, path: str, size: int | None) -> bool:
+        found = self._table.target.store.size(path)
+        return found is not None and size in {None, found}

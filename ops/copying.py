@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ops import manifest
 from ops.archive_commits import create_table
-from ops.archive_plans import EpochPlan, FileRange, dump_plans
+from ops.archive_plans import TARGETS_OPTION, EpochPlan, FileRange, dump_plans, dump_targets
 from ops.archive_reader import EpochSource
 from ops.archive_verify import read_copies
 from ops.archive_writer import ArchiveSink
@@ -26,7 +26,7 @@ from ops.seal import log_epochs
 from ops.spark import register
 from penstock.archive.copies import Copy, EpochKey, epoch_folder, key_of
 from penstock.archive.format import DAYS, FOLDERS
-from penstock.archive.markers import check_marker, marker_path, require_target
+from penstock.archive.markers import check_marker, require_target
 from penstock.archive.table import ArchiveFile, ArchiveTable
 from penstock.archive.targets import Target
 from penstock.database import connect
@@ -246,22 +246,21 @@ def plan_of(epoch: LogEpoch, files: Sequence[FileRange] = ()) -> EpochPlan:
 def copy_plans(table: ArchiveTable, epochs: Sequence[LogEpoch]) -> dict[EpochKey, EpochPlan]:
     """How to read what the table holds of the log epochs."""
     committed = table.committed([key_of(epoch) for epoch in epochs])
-    marker = str(marker_path(table.target))
     plans = {}
     for epoch in epochs:
         files = [_range(table, entry) for entry in committed.get(key_of(epoch), [])]
-        plans[key_of(epoch)] = dataclasses.replace(plan_of(epoch, files), marker=marker)
+        plans[key_of(epoch)] = dataclasses.replace(plan_of(epoch, files), source=table.target.name)
     return plans
 
 
 def _range(table: ArchiveTable, entry: ArchiveFile) -> FileRange:
-    return str(table.file(entry)), entry.first_row, entry.event_count if entry.shared else -1
+    return table.file(entry), entry.first_row, entry.event_count if entry.shared else -1
 
 
 def _read_back(
     spark: SparkSession, table: ArchiveTable, epochs: Sequence[LogEpoch]
 ) -> dict[EpochKey, CopyReading]:
-    return read_copies(spark, list(copy_plans(table, epochs).values()))
+    return read_copies(spark, list(copy_plans(table, epochs).values()), table.target)
 
 
 def read_epochs(
@@ -275,7 +274,7 @@ def read_epochs(
     if not epochs:
         return []
     plans = recorded_plans(url, target, epochs)
-    readings = read_copies(spark, [plans[key_of(epoch)] for epoch in epochs])
+    readings = read_copies(spark, [plans[key_of(epoch)] for epoch in epochs], target)
     return [readings[key_of(epoch)] for epoch in epochs]
 
 
@@ -292,12 +291,12 @@ def recorded_plans(
     if others:
         told_by = partial(manifest.contents, url, topic, target)
         plans = copy_plans(ArchiveTable(target, known_as, told_by), others)
-    folder, marker = target.table_path(known_as, DAYS), str(marker_path(target))
+    folder = target.table_name(known_as, DAYS)
     for epoch in epochs:
         copy = in_days.get(key_of(epoch))
         if copy is not None:
-            place = str(folder / copy.location), copy.first_row, copy.event_count
-            plans[copy.key] = dataclasses.replace(plan_of(epoch, [place]), marker=marker)
+            place = f"{folder}/{copy.location}", copy.first_row, copy.event_count
+            plans[copy.key] = dataclasses.replace(plan_of(epoch, [place]), source=target.name)
     return plans
 
 
@@ -370,11 +369,12 @@ def _write_once(job: CopyJob, of: LogEpoch, plans: list[EpochPlan]) -> None:
     """One Spark job: read the log epochs, write their files, commit each one that is as sealed."""
     text = dump_plans(plans)
     reader = job.spark.read.format(EpochSource.name())
-    frame = reader.options(url=job.url, topic=of.topic, plans=text).load()
+    targets = {TARGETS_OPTION: dump_targets([*job.sources, job.target])}
+    frame = reader.options(url=job.url, topic=of.topic, plans=text, **targets).load()
     try:
         frame.write.format(ArchiveSink.name()).mode("append").options(
             target=job.target.name,
-            uri=job.target.uri,
+            **targets,
             installation=job.installation,
             known_as=of.known_as,
             plans=text,
@@ -422,7 +422,6 @@ def _record(
 
 def copy_of(target: Target, epoch: LogEpoch, entry: ArchiveFile) -> Copy:
     """A copy as it is to be recorded."""
-    folder = epoch_folder(target, epoch.known_as, key_of(epoch))
     return Copy(
         target.name,
         epoch.known_as,
@@ -433,7 +432,9 @@ def copy_of(target: Target, epoch: LogEpoch, entry: ArchiveFile) -> Copy:
         epoch.event_count,
         epoch.checksum,
         entry.layout,
-        entry.path if entry.layout == DAYS else folder.as_uri(),
+        entry.path
+        if entry.layout == DAYS
+        else epoch_folder(target, epoch.known_as, key_of(epoch)).as_uri(),
         entry.first_row,
     )
 

@@ -31,6 +31,11 @@ _OF_TOPICS = ("owner", "seal", "archive", "retention")
 _SECTIONS = {"namespaces": "namespace", "topics": "topic", "subscriptions": "subscription"}
 #: `archive: none`: retention removes events without a copy. It has to be said; no entry keeps them.
 _NO_ARCHIVE = "none"
+#: What an S3-compatible store may need, and what of it never stands in the file.
+_SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_STORE_OPTIONS = (
+    *_SECRETS, "aws_region", "aws_endpoint_url", "aws_virtual_hosted_style_request", "allow_http"
+)  # fmt: skip
 _OWNER = re.compile(r"team:[A-Za-z0-9_.-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
@@ -75,6 +80,14 @@ class RelayPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """A place for archives, and what an object store needs: variables are not resolved yet."""
+
+    uri: str
+    options: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """How late each part of the work may be, in seconds."""
 
@@ -90,7 +103,7 @@ class Policies:
     folder: Path
     topics: dict[str, TopicPolicy] = field(default_factory=dict)
     relays: dict[str, RelayPolicy] = field(default_factory=dict)
-    targets: dict[str, str] = field(default_factory=dict)
+    targets: dict[str, TargetSettings] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     #: What the policies set, by scope, name and kind.
     settings: dict[tuple[str, str, str], dict[str, float | str]] = field(default_factory=dict)
@@ -110,8 +123,14 @@ class Policies:
                 f"there is no archive target {name!r}",
                 hint=f"the policy file has: {', '.join(self.targets) or 'none'}",
             )
-        uri = _expand(self.targets[name], f"targets.{name}", environ)
-        return Target(name, uri if "://" in uri else str(self.folder / uri))
+        given = self.targets[name]
+        uri = _expand(given.uri, f"targets.{name}", environ)
+        options = {
+            option: _expand(value, f"targets.{name}.options.{option}", environ)
+            for option, value in given.options.items()
+        }
+        place = uri if "://" in uri else str(self.folder / uri)
+        return Target(name, place, tuple(sorted(options.items())))
 
     def sink_address(self, relay: RelayPolicy, environ: Mapping[str, str] | None = None) -> str:
         """The address of a relay's sink, with a local folder made absolute."""
@@ -148,12 +167,7 @@ def parse(text: str, path: Path) -> Policies:
 def _policies(content: Any, folder: Path) -> Policies:
     known = ("targets", "topics", "relays", "limits", "global", "namespaces", "subscriptions")
     top = _section(content, "the file", known)
-    targets = {
-        name: _text(uri, f"targets.{name}") for name, uri in _entries(top, "targets").items()
-    }
-    for name, uri in targets.items():
-        if not _REFERENCE.fullmatch(uri):
-            Target(name, uri)  # refuses a bad name or place
+    targets = {name: _target(name, value) for name, value in _entries(top, "targets").items()}
     topics = {name: _topic(name, value) for name, value in _entries(top, "topics").items()}
     relays = {name: _relay(name, value) for name, value in _entries(top, "relays").items()}
     _check_targets(topics.values(), targets)
@@ -185,6 +199,26 @@ def _checked(kind: str, settings: Any, where: str) -> dict[str, float | str]:
         return policies.check(kind, settings)
     except InvalidArgument as error:
         raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def _target(name: str, value: Any) -> TargetSettings:
+    where = f"targets.{name}"
+    given = (
+        _section(value, where, ("uri", "options")) if isinstance(value, dict) else {"uri": value}
+    )
+    uri = _text(given.get("uri"), where)
+    options = _section(given.get("options") or {}, f"{where}.options", _STORE_OPTIONS)
+    for option in options:
+        _text(options[option], f"{where}.options.{option}")
+        if option in _SECRETS and not _REFERENCE.fullmatch(options[option]):
+            # The value is not repeated: it may be the secret itself.
+            raise ConfigurationError(
+                f"{where}.options.{option} is written into the file",
+                hint="write ${NAME}, and set the environment variable NAME",
+            )
+    if not _REFERENCE.fullmatch(uri):
+        Target(name, uri, tuple(options.items()))  # refuses a bad name or place
+    return TargetSettings(uri, dict(options))
 
 
 def _topic(name: str, value: Any) -> TopicPolicy:
@@ -255,7 +289,7 @@ def _limits(value: Any) -> Limits:
     return Limits(**{name: _seconds(given[name], f"limits.{name}") for name in given})
 
 
-def _check_targets(topics: Iterable[TopicPolicy], targets: Mapping[str, str]) -> None:
+def _check_targets(topics: Iterable[TopicPolicy], targets: Mapping[str, object]) -> None:
     for policy in topics:
         where = f"topics.{policy.topic}"
         for name in policy.archive:

@@ -190,23 +190,22 @@ def _roll(connection: Any, topic: str, table: ArchiveTable, pack: _Pack) -> Roll
 
 def _write(table: ArchiveTable, pack: _Pack) -> tuple[WrittenFile, list[EpochRows]]:
     """Write the log epochs of a pack one after the other, and force the file to the disk."""
-    folder = table.folder(DAYS)
+    target, known_as = table.target, table.known_as
     relative = new_path(pack.sealed_date.isoformat())
     rows: list[EpochRows] = []
     first_row = 0
     history = {each.key: each.history for file in pack.files for each in table.contents(file.path)}
-    try:
-        with RowWriter(folder / relative) as writer:
-            for copy in pack.copies:
-                for batch in read_copy(table.target, copy, copy.first_sequence, copy.last_sequence):
-                    writer.add(batch)
-                rows.append(_rows(copy, first_row, history[copy.key]))
-                first_row += copy.event_count
-            writer.end(rows)
-    except BaseException:
-        (folder / relative).unlink(missing_ok=True)  # the disk may be full: leave it as it was
-        raise
-    return written_file(folder, relative, writer.spans), rows
+    with (
+        target.store.sink(f"{table.name(DAYS)}/{relative}") as sink,
+        RowWriter(sink) as writer,
+    ):
+        for copy in pack.copies:
+            for batch in read_copy(target, copy, copy.first_sequence, copy.last_sequence):
+                writer.add(batch)
+            rows.append(_rows(copy, first_row, history[copy.key]))
+            first_row += copy.event_count
+        writer.end(rows)
+    return written_file(target, known_as, relative, writer.spans), rows
 
 
 def _rows(copy: Copy, first_row: int, history: int) -> EpochRows:
@@ -269,18 +268,19 @@ def _commit(table: ArchiveTable, pack: _Pack, file: WrittenFile, rows: Sequence[
         places = [(each.partition, each.history, each.last_sequence) for each in rows]
         transactions = transactions_of(delta, table.known_as, table.target, places)
         try:
-            delta.create_write_transaction(
-                actions,
-                mode="append",
-                schema=DAY_SCHEMA,
-                partition_by=[DAY_COLUMN],
-                commit_properties=CommitProperties(app_transactions=transactions),
-            )
+            with table.target.store.told():
+                delta.create_write_transaction(
+                    actions,
+                    mode="append",
+                    schema=DAY_SCHEMA,
+                    partition_by=[DAY_COLUMN],
+                    commit_properties=CommitProperties(app_transactions=transactions),
+                )
+                delta.update_incremental()
         except CommitFailedError:
             time.sleep(random.uniform(0, _BACKOFF_SECONDS))
             continue
-        delta.update_incremental()
-        make_log_durable(table.folder(DAYS), before + 1, delta.version())
+        make_log_durable(table, DAYS, before + 1)
         return True
     raise EpochError(
         f"the rollup of {table.known_as} on {table.target.name} could not be committed: other "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -56,6 +56,6 @@ def contents_of(metadata: pq.FileMetaData) -> tuple[EpochRows, ...]:
     return rows
 
 
-def read_contents(path: Path) -> tuple[EpochRows, ...]:
-    """The same by a file's path."""
-    return contents_of(pq.read_metadata(path))
+def read_contents(source: Any) -> tuple[EpochRows, ...]:
+    """The same of a path or an open file."""
+    return contents_of(pq.read_metadata(source))

@@ -8,14 +8,10 @@ is forgotten, and nothing is written.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.archive.targets import make_durable
 from penstock.database import call, connect
 from penstock.errors import ForeignTarget, TargetUnavailable
 
@@ -58,7 +54,7 @@ def adopt_target(url: str, target: Target, *, even_without_copies: bool = False)
     new empty disk takes the place of a lost one: backfill then makes its copies again.
     """
     if not even_without_copies:
-        was_marked = marker_path(target).exists()
+        was_marked = is_there(target)
         require_target(url, target, write=True)
         return not was_marked
     with connect(url) as connection:
@@ -70,18 +66,23 @@ def adopt_target(url: str, target: Target, *, even_without_copies: bool = False)
 
 
 def marker_path(target: Target) -> Path:
-    """Where the marker lies."""
+    """Where the marker of a local target lies."""
     return target.root / MARKER
+
+
+def is_there(target: Target) -> bool:
+    """Whether the target has a marker, whosever it is: what is missing is missing only then."""
+    try:
+        return target.store.read(MARKER) is not None
+    except TargetUnavailable:
+        return False
 
 
 def _is_marked(target: Target, installation: str) -> bool:
     """Whether the marker is there and ours; another's is refused."""
-    try:
-        text = marker_path(target).read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+    text = target.store.read(MARKER)
+    if text is None:
         return False
-    except OSError as error:
-        raise _unavailable(target, str(error)) from error
     try:
         found = json.loads(text)
         owner, name = str(found["installation"]), str(found["target"])
@@ -90,7 +91,8 @@ def _is_marked(target: Target, installation: str) -> bool:
     if (owner, name) != (installation, target.name):
         whose = "another installation" if owner != installation else "this installation"
         raise ForeignTarget(
-            f"{target.root} is the archive target {name!r} of {whose}, not {target.name!r} of ours",
+            f"{target.place} is the archive target {name!r} of {whose}, "
+            f"not {target.name!r} of ours",
             hint="give every target of every installation a place of its own",
         )
     return True
@@ -98,16 +100,8 @@ def _is_marked(target: Target, installation: str) -> bool:
 
 def mark(target: Target, installation: str) -> None:
     """Write the marker whole or not at all; of two who do it at once the first one is believed."""
-    root = target.root
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=root, prefix=".marking-", encoding="utf-8") as file:
-        json.dump({"installation": installation, "target": target.name}, file)
-        file.flush()
-        os.fsync(file.fileno())
-        Path(file.name).chmod(0o644)
-        with contextlib.suppress(FileExistsError):
-            os.link(file.name, root / MARKER)
-    make_durable(root)
+    text = json.dumps({"installation": installation, "target": target.name})
+    target.store.put_new(MARKER, text.encode())
     check_marker(target, installation)
 
 
@@ -131,6 +125,6 @@ def _holds_what_is_recorded(connection: Any, target: Target) -> bool:
 
 def _unavailable(target: Target, what: str) -> TargetUnavailable:
     return TargetUnavailable(
-        f"the archive target {target.name} is not available at {target.root}: {what}",
+        f"the archive target {target.name} is not available at {target.place}: {what}",
         hint="mount it; if a new place takes over from a lost one: penstock target adopt",
     )

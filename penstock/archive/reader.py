@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +10,8 @@ import pyarrow.parquet as pq
 
 from penstock.archive.copies import Copy, epoch_folder
 from penstock.archive.format import CHECKSUM_KEY, DAYS, PARTITION_COLUMNS, TABLE_SCHEMA, with_epoch
-from penstock.archive.markers import marker_path
+from penstock.archive.markers import is_there
+from penstock.archive.stores import Store
 from penstock.archive.targets import Target
 from penstock.errors import CopyDamaged, InvalidArgument, TargetUnavailable
 
@@ -38,7 +38,7 @@ def read_copy(
     wanted = last_sequence - first_sequence + 1
     expected = first_sequence
     try:
-        for batch in read_rows(_file(target, copy), skipped, wanted):
+        for batch in read_rows(target.store, _file(target, copy), skipped, wanted):
             _require_sequences(batch, expected, copy)
             expected += batch.num_rows
             yield _of_copy(batch, copy)
@@ -48,9 +48,11 @@ def read_copy(
         raise _damaged(target, copy, f"it ends before sequence {expected}")
 
 
-def read_rows(path: str | Path, skipped: int = 0, wanted: int = -1) -> Iterator[pa.RecordBatch]:
+def read_rows(
+    store: Store, path: str, skipped: int = 0, wanted: int = -1
+) -> Iterator[pa.RecordBatch]:
     """Some rows of a file, -1: all that follow; only the row groups that hold them are read."""
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with pq.ParquetFile(store.source(path), page_checksum_verification=True) as file:
         left = file.metadata.num_rows - skipped if wanted < 0 else wanted
         groups, skipped = _row_groups(file.metadata, skipped, left)
         for batch in file.iter_batches(ROWS_PER_BATCH, row_groups=groups):
@@ -84,13 +86,13 @@ def _of_copy(batch: pa.RecordBatch, copy: Copy) -> pa.RecordBatch:
     return batch.select(TABLE_SCHEMA.names)
 
 
-def _file(target: Target, copy: Copy) -> Path:
+def _file(target: Target, copy: Copy) -> str:
     """The file that holds the copy: in layout 1, the one in its folder that says so itself.
 
     Files of killed runs may lie beside it.  One that was written with the same checksum is as good.
     """
     if copy.layout == DAYS:
-        return target.table_path(copy.known_as, DAYS) / copy.location
+        return f"{target.table_name(copy.known_as, DAYS)}/{copy.location}"
     folder = epoch_folder(target, copy.known_as, copy.key)
     unreadable = ""
     for path in sorted(folder.glob("*.parquet")):
@@ -101,7 +103,7 @@ def _file(target: Target, copy: Copy) -> Path:
             continue
         written_as = (metadata.metadata or {}).get(CHECKSUM_KEY.encode(), b"").decode()
         if written_as == copy.checksum and metadata.num_rows == copy.event_count:
-            return path
+            return str(path)
     raise FileNotFoundError(f"no file in {folder} holds it{unreadable}")
 
 
@@ -118,9 +120,9 @@ def _require_sequences(batch: pa.RecordBatch, expected: int, copy: Copy) -> None
 
 def _damaged(target: Target, copy: Copy, what: str) -> Exception:
     """What is wrong with a copy; on a target that is not there nothing is."""
-    if not marker_path(target).is_file():
+    if not is_there(target):
         return TargetUnavailable(
-            f"the archive target {target.name} is not available at {target.root}",
+            f"the archive target {target.name} is not available at {target.place}",
             hint="mount it",
         )
     return CopyDamaged(

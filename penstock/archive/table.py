@@ -76,10 +76,14 @@ class ArchiveTable:
         self._deltas = {layout: self._open(layout) for layout in (FOLDERS, DAYS)}
 
     def _open(self, layout: int) -> DeltaTable | None:
-        path = self.folder(layout)
-        if not DeltaTable.is_deltatable(str(path)):
-            return None
-        table = DeltaTable(str(path))
+        if layout == FOLDERS and not self.target.is_local:
+            return None  # nothing was ever written so
+        store = self.target.store
+        path = store.uri(self.name(layout))
+        with store.told():
+            if not DeltaTable.is_deltatable(path, storage_options=store.options):
+                return None
+            table = DeltaTable(path, storage_options=store.options)
         if table.metadata().name != self.known_as:
             raise ConfigurationError(
                 f"{path} holds the archive of {table.metadata().name!r}, not of {self.known_as!r}",
@@ -96,12 +100,16 @@ class ArchiveTable:
         return [each for each in self._deltas.values() if each is not None]
 
     def folder(self, layout: int) -> Path:
-        """Where the table of a layout lies."""
+        """Where the table of a layout lies in a local target."""
         return self.target.table_path(self.known_as, layout)
 
-    def file(self, entry: ArchiveFile) -> Path:
-        """Where a file of the archive lies."""
-        return self.folder(entry.layout) / entry.path
+    def name(self, layout: int) -> str:
+        """The folder of the table of a layout, relative to the target."""
+        return self.target.table_name(self.known_as, layout)
+
+    def file(self, entry: ArchiveFile) -> str:
+        """Where a file of the archive lies, relative to the target."""
+        return f"{self.name(entry.layout)}/{entry.path}"
 
     def refresh(self) -> None:
         """See what was committed meanwhile."""
@@ -109,7 +117,8 @@ class ArchiveTable:
             if delta is None:
                 self._deltas[layout] = self._open(layout)
             else:
-                delta.update_incremental()
+                with self.target.store.told():
+                    delta.update_incremental()
 
     def learn(self, path: str, contents: Sequence[EpochRows]) -> None:
         """Know what a file of layout 2 holds without reading it: it may be damaged, or gone."""
@@ -119,7 +128,9 @@ class ArchiveTable:
         """What a file of layout 2 holds; CopyDamaged when nobody can say."""
         if path not in self._contents:
             try:
-                self._contents[path] = read_contents(self.folder(DAYS) / path)
+                self._contents[path] = read_contents(
+                    self.target.store.source(f"{self.name(DAYS)}/{path}")
+                )
             except (OSError, ValueError, TypeError, pa.ArrowException) as error:
                 told = tuple(self._told_by(path)) if self._told_by else ()
                 if told:

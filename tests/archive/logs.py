@@ -131,7 +131,7 @@ def only_file(target: Target, log: Log, epoch: tuple[int, int]) -> Path:
     """The one file of a log epoch."""
     table = ArchiveTable(target, log.known_as)
     (entry,) = table.committed()[epoch]
-    return table.file(entry)
+    return target.root / table.file(entry)
 
 
 def archived(log: Log, target: Target) -> list[LogEpoch]:

@@ -216,7 +216,7 @@ def read_here(log: Log) -> Reader:
 
     def read(target: Target, epochs: Sequence[LogEpoch]) -> list[CopyReading]:
         plans = recorded_plans(log.url, target, epochs)
-        return [read_copy(plans[key_of(each)]) for each in epochs]
+        return [read_copy(plans[key_of(each)], target) for each in epochs]
 
     return read
 

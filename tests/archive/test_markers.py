@@ -110,11 +110,10 @@ def test_a_task_on_a_machine_without_the_target(log: Log, target: Target) -> Non
     """It writes nothing, and what it cannot read is not damaged."""
     first, _ = archived(log, target)
     file = only_file(target, log, key_of(first))
-    marker = str(marker_path(target))
     plan = plan_of(first)
     installation = require_target(log.url, target)
     unmount(target)
-    reading = read_copy(dataclasses.replace(plan, files=((str(file), 0, -1),), marker=marker))
+    reading = read_copy(dataclasses.replace(plan, files=((str(file), 0, -1),)), target)
     assert reading.unavailable
     writer = ArchiveWriter(target, installation, log.known_as, [plan])
     with pytest.raises(TargetUnavailable):

@@ -101,7 +101,7 @@ def check_all(log: Log, target: Target) -> None:
     assert set(states(log)) == {"verified"}
     assert audit_files(log.url, log.topic, target) == []
     plans = recorded_plans(log.url, target, log_epochs(log.connection, log.topic))
-    assert [read_back(plan).damage for plan in plans.values()] == [""] * len(plans)
+    assert [read_back(plan, target).damage for plan in plans.values()] == [""] * len(plans)
 
 
 def test_the_files_of_a_closed_day_become_one(log: Log, target: Target, copies: list[Copy]) -> None:

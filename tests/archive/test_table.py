@@ -256,7 +256,7 @@ def test_reading_back(target: Target) -> None:
 
     def read(sealed: EpochPlan, *paths: Path) -> CopyReading:
         files = tuple((str(path), 0, -1) for path in paths)
-        return read_copy(dataclasses.replace(sealed, files=files))
+        return read_copy(dataclasses.replace(sealed, files=files), target)
 
     assert read(plan, file).damage == ""
     assert read(plan).damage == "the table does not hold it"
@@ -293,7 +293,7 @@ def test_tables_of_different_topics(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "uri"), [("", "/tmp"), ("a b", "/tmp"), ("x" * 64, "/tmp"), ("ok", "s3://bucket/x")]
+    ("name", "uri"), [("", "/tmp"), ("a b", "/tmp"), ("x" * 64, "/tmp"), ("ok", "gs://bucket/x")]
 )
 def test_bad_targets(name: str, uri: str) -> None:
     """A target that could not be recorded or written is refused when it is named."""

@@ -36,6 +36,31 @@ def parse(text: str) -> policy_file.Policies:
     return policy_file.parse(text, Path("/srv/penstock/policies.yaml"))
 
 
+def test_an_object_store_gets_its_secrets_from_the_environment() -> None:
+    """They are read when the target is used, and are in no text that shows it."""
+    found = parse(
+        "targets: {cold: {uri: 's3://bucket/x', options: {aws_region: eu-1, "
+        "aws_access_key_id: '${ID}', aws_secret_access_key: '${KEY}'}}}"
+    )
+    with pytest.raises(ConfigurationError, match="is taken from ID, which is not set"):
+        found.target("cold", {"KEY": "hunter2"})
+    target = found.target("cold", {"ID": "me", "KEY": "hunter2"})
+    assert target.uri == "s3://bucket/x"
+    assert dict(target.options) == {
+        "aws_region": "eu-1",
+        "aws_access_key_id": "me",
+        "aws_secret_access_key": "hunter2",
+    }
+    for shown in (repr(target), repr(found)):
+        assert "hunter2" not in shown
+
+
+def test_what_is_refused_does_not_repeat_a_secret() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse("targets: {x: {uri: 's3://b', options: {aws_secret_access_key: hunter2}}}")
+    assert "hunter2" not in str(caught.value)
+
+
 def test_everything_that_a_file_may_say() -> None:
     found = parse(FULL)
     assert found.topics == {
@@ -112,7 +137,15 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
             "relays: {r: {topic: a/b, sink: x}, s: {topic: c/d, sink: y, subscription: r}}",
             "the relays r and s have the subscription 'r' both",
         ),
-        ("targets: {x: 's3://bucket'}", "the archive target x has the scheme 's3'"),
+        ("targets: {x: 'gs://bucket'}", "the archive target x has the scheme 'gs'"),
+        ("targets: {x: {uri: y, options: {aws_region: z}}}", "x is a directory and has options"),
+        ("targets: {x: {options: {}}}", "targets.x is None"),
+        ("targets: {x: {uri: 's3://b', key: z}}", "targets.x has the unknown setting 'key'"),
+        ("targets: {x: {uri: 's3://b', options: {secret: z}}}", "unknown setting 'secret'"),
+        (
+            "targets: {x: {uri: 's3://b', options: {aws_secret_access_key: hunter2}}}",
+            "targets.x.options.aws_secret_access_key is written into the file. write ${NAME}",
+        ),
         ("global: {retention: {}}", "global has the unknown setting 'retention'"),
         ("global: {retry: {tries: 3}}", "global.retry: the policy retry has no setting 'tries'"),
         ("namespaces: {a//b: {}}", "namespaces.a//b: "),
