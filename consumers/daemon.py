@@ -11,7 +11,7 @@ from consumers.processes import ChildProcess
 from consumers.settings import Settings, load_handler
 from consumers.state import ManyProcesses
 from consumers.workers import RelayWorker
-from ops.relay import Relay
+from ops.relay.relay import Relay
 from ops.sinks.address import configured_sink
 from penstock import database, subscriptions
 from penstock.consumer import process

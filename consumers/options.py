@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from consumers.settings import Settings
-from ops import yaml_file
+from ops.policies import yaml_file
 from penstock.errors import ConfigurationError
 from penstock.upkeep.options import (
     Effective,

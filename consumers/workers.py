@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ops.relay import Relay
+from ops.relay.relay import Relay
 from ops.sinks.base import Sink
 from penstock.consumer.worker import ConsumerWorker
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dagster_project.naming import require_distinct
-from ops.policy_file import Policies, load
+from ops.policies.file import Policies, load
 from penstock import database
 from penstock.errors import PenstockError
 from penstock.topics import names

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar, get_type_hints
 import dagster as dg
 
 from dagster_project.naming import epochs_name, group_of
-from ops.policy_file import TopicPolicy
+from ops.policies.file import TopicPolicy
 from penstock.records import LogEpoch
 from penstock.topics import names
 

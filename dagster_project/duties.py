@@ -22,7 +22,7 @@ from dagster_project.naming import (
     topic_key,
 )
 from dagster_project.topics import copy_metadata
-from ops.policy_file import Policies
+from ops.policies.file import Policies
 from ops.seal import missing_copies, seal
 from penstock.archive.copies import key_of
 from penstock.errors import ConfigurationError, PenstockError
@@ -32,7 +32,7 @@ from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
 
 if TYPE_CHECKING:
-    from ops.archive import EpochCopy
+    from ops.archive.archiving import EpochCopy
     from penstock.archive.targets import Target
 
 # Schemas, not classes of dg.Config: Dagster cannot read those from annotations that are texts.
@@ -214,8 +214,8 @@ def _backfill(
     spark: SparkResource,
 ) -> None:
     """Make the missing copies of a topic on the first place, with the others as sources."""
-    from ops.archive import CopiesFailed
-    from ops.backfill import audit_files, backfill
+    from ops.archive.archiving import CopiesFailed
+    from ops.backfill.missing import audit_files, backfill
 
     target, *sources = places
     with database.connect() as connection:
@@ -256,7 +256,7 @@ def _tidy_job(policies: Policies) -> dg.JobDefinition:
     def run(
         context: dg.OpExecutionContext, database: DatabaseResource, targets: ArchiveTargetResource
     ) -> None:
-        from ops.backfill import tidy
+        from ops.backfill.missing import tidy
 
         failed: list[str] = []
         for topic, name in _chosen(policies, "", ""):

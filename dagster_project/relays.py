@@ -10,8 +10,8 @@ import dagster as dg
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import evaluated, exists, table, topic_options
 from dagster_project.naming import POLICIES, relay_key, topic_key
-from ops.policy_file import Policies, RelayPolicy
-from ops.relay import RelayResult, relay_micro_batch
+from ops.policies.file import Policies, RelayPolicy
+from ops.relay.relay import RelayResult, relay_micro_batch
 from penstock import subscriptions
 from penstock.errors import SinkError
 from penstock.subscriptions import Lag, stream

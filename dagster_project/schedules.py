@@ -9,8 +9,8 @@ import dagster as dg
 from dagster_project.catalogue import Catalogue
 from dagster_project.duties import Duties
 from dagster_project.triggers import is_running, skip_while_down
-from ops.policy import drift
-from ops.policy_file import load
+from ops.policies.file import load
+from ops.policies.policy import drift
 from ops.seal import log_epochs
 from penstock import subscriptions
 from penstock.errors import TopicNotFound

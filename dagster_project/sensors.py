@@ -26,7 +26,7 @@ from dagster_project.triggers import (
     result,
     sense_while_up,
 )
-from ops.policy_file import Policies
+from ops.policies.file import Policies
 from ops.seal import copies_of, log_epochs, missing_copies
 from penstock import log, subscriptions
 from penstock.archive.copies import key_of
@@ -232,7 +232,7 @@ def _missing_copies(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition
         database: DatabaseResource,
         targets: ArchiveTargetResource,
     ) -> dg.SensorResult:
-        from ops.backfill import audit_files
+        from ops.backfill.missing import audit_files
 
         cursor: dict[str, Any] = json.loads(context.cursor or "{}")
         requests: list[dg.RunRequest] = []

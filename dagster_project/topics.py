@@ -19,11 +19,11 @@ from dagster_project.common import (
     topic_options,
 )
 from dagster_project.naming import POLICIES, epoch_name, epoch_of, topic_key
-from ops.clean import CleanRun, clean, drop_slices
-from ops.guard import ReadBack, spark_reader
-from ops.policy import topic_drift
-from ops.policy_file import Policies, TopicPolicy
-from ops.storage import SliceDrop
+from ops.policies.file import Policies, TopicPolicy
+from ops.policies.policy import topic_drift
+from ops.retention.clean import CleanRun, clean, drop_slices
+from ops.retention.guard import ReadBack, spark_reader
+from ops.retention.storage import SliceDrop
 from penstock.archive.copies import key_of
 from penstock.errors import ConfigurationError, PenstockError, RetentionRefused
 from resources.database import DatabaseResource
@@ -31,7 +31,7 @@ from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
 
 if TYPE_CHECKING:
-    from ops.archive import EpochCopy
+    from ops.archive.archiving import EpochCopy
 
 #: One JVM start for so many log epochs; a retry repeats at most as many.
 EPOCHS_PER_RUN = 16
@@ -91,7 +91,7 @@ def _archive(policy: TopicPolicy) -> dg.AssetsDefinition:
         targets: ArchiveTargetResource,
     ) -> dg.MaterializeResult[None]:
         # Imported here: without pyspark and deltalake every other run starts a second sooner.
-        from ops.archive import archive_epochs
+        from ops.archive.archiving import archive_epochs
 
         wanted = [epoch_of(name) for name in context.partition_keys]
         found: dict[str, dict[str, Any]] = {}

@@ -10,8 +10,8 @@ from dagster_project.catalogue import Catalogue
 from dagster_project.common import HOUSE_GROUP, table
 from dagster_project.naming import HEALTH, POLICIES, SEQUENCE, SWEEP
 from ops.health import health
-from ops.policy import Drift, apply, drift, retention_in_force
-from ops.policy_file import load
+from ops.policies.file import load
+from ops.policies.policy import Drift, apply, drift, retention_in_force
 from penstock.doctor import Finding, Severity
 from penstock.upkeep.sweeping import sweep
 from resources.database import DatabaseResource

@@ -1,4 +1,4 @@
-"""The verbs of the platform, one module each: plain functions, with Spark where data moves.
+"""The verbs of the platform, one folder each: plain functions, with Spark where data moves.
 
 They know neither Dagster nor the daemons; both call the same functions.
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ops.policy import HAND, NONE, Drift, drift
-from ops.policy_file import Policies
+from ops.policies.file import Policies
+from ops.policies.policy import HAND, NONE, Drift, drift
 from ops.seal import missing_copies
 from penstock import log, subscriptions
 from penstock.database import call

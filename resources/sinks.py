@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from ops.policy_file import load
+from ops.policies.file import load
 from ops.sinks.address import open_sink
 
 if TYPE_CHECKING:
-    from ops.policy_file import RelayPolicy
+    from ops.policies.file import RelayPolicy
     from ops.sinks.base import Sink
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from ops.policy_file import load
+from ops.policies.file import load
 from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import penstock
-from ops import cloudevents
+from ops.sinks import cloudevents
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 MOST_LINES = 20

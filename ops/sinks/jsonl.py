@@ -3,8 +3,8 @@
 There is one file per topic (under its permanent name), partition and history. Three facts make it
 exact, without a lock that a paused process could hold:
 
-* an event's line is a function of the event alone (`ops.cloudevents.to_json`), so a line has one
-  place in the file and one content;
+* an event's line is a function of the event alone (`ops.sinks.cloudevents.to_json`), so a
+  line has one place in the file and one content;
 * everything before a block is complete and on the disk before the block is opened, so the place
   where a block begins is the end of the last whole line with a smaller sequence, whoever looks
   and whenever;
@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ops.cloudevents import to_json
 from ops.sinks.base import Block, SinkMisconfigured, SinkUnavailable, encoded
+from ops.sinks.cloudevents import to_json
 from penstock.log.restores import Seen
 
 _CHUNK = 1 << 16

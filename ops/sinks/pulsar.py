@@ -34,8 +34,8 @@ from typing import Any
 
 import pulsar
 
-from ops.cloudevents import source
 from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable, encoded
+from ops.sinks.cloudevents import source
 from ops.sinks.pulsar_admin import DEFAULT_MAX_MESSAGE_BYTES, PulsarAdmin
 from ops.sinks.pulsar_channel import MOST_EVENTS, Message, PulsarChannel, Stored, last_stored
 from penstock.errors import SinkError

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 import pulsar
 
-from ops.cloudevents import to_properties
 from ops.sinks.base import Block, SinkUnavailable
+from ops.sinks.cloudevents import to_properties
 from penstock.records import Event
 
 RELAY_PROPERTY = "penstock_relay"

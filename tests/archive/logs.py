@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ops import manifest
-from ops.archive import read_archive
-from ops.archive_commits import create_table
-from ops.archive_reader import EpochInput, EpochReader
-from ops.archive_writer import ArchiveWriter
-from ops.copying import copy_of, plan_of as plan_of
+from ops.archive import manifest
+from ops.archive.archiving import read_archive
+from ops.archive.commits import create_table
+from ops.archive.copying import copy_of, plan_of as plan_of
+from ops.archive.reader import EpochInput, EpochReader
+from ops.archive.writer import ArchiveWriter
 from ops.seal import copies_of, log_epochs, seal
 from penstock.archive.copies import Copy, key_of
 from penstock.archive.markers import require_target

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ops import archive, copying
-from ops.archive_writer import ArchiveSink, ArchiveWriter
+from ops.archive import archiving as archive, copying
+from ops.archive.writer import ArchiveSink, ArchiveWriter
 from ops.spark import local_session
 from penstock.archive.targets import Target
 

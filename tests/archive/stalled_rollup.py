@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any, NoReturn
 
-from ops import rollup
+from ops.archive import rollup
 from penstock.archive.targets import Target
 
 #: The step before which it stops.

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from ops import copying
-from ops.archive import (
+from ops.archive import copying
+from ops.archive.archiving import (
     CopiesFailed,
     archive_epochs,
     read_archive,
     verify_copies,
     verify_copy,
 )
-from ops.archive_plans import EpochPlan
-from ops.backfill import audit_copies, audit_files, backfill
-from ops.copying import CopyJob
+from ops.archive.copying import CopyJob
+from ops.archive.plans import EpochPlan
+from ops.backfill.missing import audit_copies, audit_files, backfill
 from ops.seal import log_epochs
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.copies import key_of

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ops import backfill_requests as requests
-from ops.archive import archive_epochs
-from ops.backfill import audit_files
-from ops.backfill_requests import COPY
-from ops.backfill_run import run_due
-from ops.backfill_workers import workers
+from ops.archive.archiving import archive_epochs
+from ops.backfill import requests as requests
+from ops.backfill.missing import audit_files
+from ops.backfill.requests import COPY
+from ops.backfill.running import run_due
+from ops.backfill.workers import workers
 from ops.seal import log_epochs
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target

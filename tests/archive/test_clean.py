@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from ops.archive import archive_epochs, read_archive
-from ops.archive_verify import read_copy
-from ops.backfill import backfill
-from ops.clean import CleanResult, clean as verb, drop_slices
-from ops.copying import recorded_plans
-from ops.readings import CopyReading, Reader
+from ops.archive.archiving import archive_epochs, read_archive
+from ops.archive.copying import recorded_plans
+from ops.archive.readings import CopyReading, Reader
+from ops.archive.verify import read_copy
+from ops.backfill.missing import backfill
+from ops.retention.clean import CleanResult, clean as verb, drop_slices
+from ops.retention.storage import SliceState
+from ops.retention.storage_postgres import slice_state
 from ops.seal import log_epochs
-from ops.storage import SliceState
-from ops.storage_postgres import slice_state
 from penstock.archive.copies import key_of
 from penstock.archive.targets import Target
 from penstock.database import call

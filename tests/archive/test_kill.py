@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from ops.archive import archive_epochs, read_archive
+from ops.archive.archiving import archive_epochs, read_archive
 from ops.seal import log_epochs
 from penstock.archive.copies import key_of
 from penstock.archive.table import ArchiveTable

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from ops.archive import CopiesFailed, archive_epochs, verify_copies
-from ops.backfill import audit_copies, audit_files, backfill, tidy
-from ops.rollup import rollup
+from ops.archive.archiving import CopiesFailed, archive_epochs, verify_copies
+from ops.archive.rollup import rollup
+from ops.backfill.missing import audit_copies, audit_files, backfill, tidy
 from ops.seal import copies_of, log_epochs
 from penstock.archive.copies import key_of
 from penstock.archive.format import TABLE_SCHEMA

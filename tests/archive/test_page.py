@@ -11,7 +11,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from ops.rollup import rollup
+from ops.archive.rollup import rollup
 from ops.seal import log_epochs
 from penstock.archive.format import TABLE_SCHEMA
 from penstock.archive.targets import Target

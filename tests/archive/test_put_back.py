@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from ops import copying
-from ops.archive import archive_epochs
-from ops.backfill import backfill
+from ops.archive import copying
+from ops.archive.archiving import archive_epochs
+from ops.backfill.missing import backfill
 from ops.seal import log_epochs
 from penstock.archive.table import ArchiveTable, Committed
 from penstock.archive.targets import Target

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from ops import archive, backfill
-from ops.archive import archive_epochs, read_archive, require_archived
+from ops.archive import archiving as archive
+from ops.archive.archiving import archive_epochs, read_archive, require_archived
+from ops.backfill import missing as backfill
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.errors import EpochError, LogBehind

@@ -18,14 +18,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from ops import manifest, rollup as rollups
-from ops.archive_commits import EpochCommitter
-from ops.archive_reader import EpochInput, EpochReader
-from ops.archive_verify import read_copy as read_back
-from ops.archive_writer import ArchiveWriter, RowWriter
-from ops.backfill import audit_files, tidy
-from ops.copying import recorded_plans
-from ops.rollup import RolledUp, rollup
+from ops.archive import manifest, rollup as rollups
+from ops.archive.commits import EpochCommitter
+from ops.archive.copying import recorded_plans
+from ops.archive.reader import EpochInput, EpochReader
+from ops.archive.rollup import RolledUp, rollup
+from ops.archive.verify import read_copy as read_back
+from ops.archive.writer import ArchiveWriter, RowWriter
+from ops.backfill.missing import audit_files, tidy
 from ops.seal import copies_of, forget_copy, log_epochs
 from penstock.archive.contents import read_contents
 from penstock.archive.copies import Copy, key_of

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ops.archive import archive_epochs, verify_copies
-from ops.archive_commits import create_table
-from ops.archive_plans import TARGETS_OPTION
-from ops.archive_verify import read_copy
-from ops.backfill import audit_files, backfill, tidy
-from ops.copying import recorded_plans
-from ops.rollup import rollup
+from ops.archive.archiving import archive_epochs, verify_copies
+from ops.archive.commits import create_table
+from ops.archive.copying import recorded_plans
+from ops.archive.plans import TARGETS_OPTION
+from ops.archive.rollup import rollup
+from ops.archive.verify import read_copy
+from ops.backfill.missing import audit_files, backfill, tidy
 from ops.seal import log_epochs
 from penstock.archive.format import DAYS
 from penstock.archive.markers import MARKER, require_target

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from ops import archive_commits, archive_writer
-from ops.archive_commits import EpochCommitter, WrittenFile, create_table, remove_leftovers
-from ops.archive_plans import EpochPlan
-from ops.archive_reader import _batch
-from ops.archive_verify import read_copy
-from ops.archive_writer import ArchiveWriter, WrittenEpoch, WrittenEpochs
-from ops.readings import CopyReading
+from ops.archive import commits as archive_commits, writer as archive_writer
+from ops.archive.commits import EpochCommitter, WrittenFile, create_table, remove_leftovers
+from ops.archive.plans import EpochPlan
+from ops.archive.reader import _batch
+from ops.archive.readings import CopyReading
+from ops.archive.verify import read_copy
+from ops.archive.writer import ArchiveWriter, WrittenEpoch, WrittenEpochs
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.format import DAYS, FILE_SCHEMA, with_epoch
 from penstock.archive.markers import mark

@@ -199,7 +199,7 @@ def test_retention_alone_over_a_copy_with_a_flipped_bit_removes_nothing(
 ) -> None:
     """The asset reads back what it removes, whatever else was run; the page's repair mends it.
 
-    Guard: ops.clean; the check only reports what it has found.
+    Guard: ops.retention.clean; the check only reports what it has found.
     """
     archived(house)
     file = house.archived_file()

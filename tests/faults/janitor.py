@@ -10,7 +10,7 @@ import contextlib
 import threading
 from typing import Any
 
-from ops.clean import drop_slices
+from ops.retention.clean import drop_slices
 from ops.seal import missing_copies, seal
 from penstock import database, log
 from penstock.records import LogEpoch

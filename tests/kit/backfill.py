@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ops import backfill_requests as requests
-from ops.backfill_requests import Unit
-from ops.backfill_run import Job, Worker, Workers, run_due
-from ops.backfill_workers import Places, workers
+from ops.backfill import requests as requests
+from ops.backfill.requests import Unit
+from ops.backfill.running import Job, Worker, Workers, run_due
+from ops.backfill.workers import Places, workers
 from ops.seal import seal
 from ops.sinks.address import open_sink
 from ops.spark import local_session

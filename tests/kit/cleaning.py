@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ops.clean import CleanResult, clean
-from ops.readings import CopyReading
+from ops.archive.readings import CopyReading
+from ops.retention.clean import CleanResult, clean
 from ops.seal import due_log_epochs
 from penstock import database
 from penstock.archive.targets import Target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops.storage_postgres import note_snapshots
+from ops.retention.storage_postgres import note_snapshots
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.kit.log import TOPIC, Connection, value

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from ops.health import health
-from ops.policy_file import Policies
+from ops.policies.file import Policies
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.log.restores import report_position
 from tests.kit.log import part

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 import penstock
-from ops import policy, policy_file
 from ops.health import health
-from ops.policy import NO_TOPIC, Drift
-from ops.policy_file import Policies
+from ops.policies import file as policy_file, policy
+from ops.policies.file import Policies
+from ops.policies.policy import NO_TOPIC, Drift
 from ops.seal import seal
 from penstock import subscriptions
 from penstock.database import call

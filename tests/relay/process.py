@@ -14,8 +14,8 @@ import os
 import signal
 import threading
 
-from ops.relay import Relay
-from ops.relay_block import Backoff
+from ops.relay.block import Backoff
+from ops.relay.relay import Relay
 from ops.sinks import open_sink
 from ops.sinks.base import Block, Sink
 from ops.sinks.pulsar import PulsarSink

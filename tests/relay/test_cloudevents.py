@@ -12,7 +12,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given, strategies as st
 
-from ops.cloudevents import attributes, to_json, to_properties, to_structured
+from ops.sinks.cloudevents import attributes, to_json, to_properties, to_structured
 from tests.relay.blocks import event
 
 #: A sink writes a line twice and must write the very same one, also after an upgrade.

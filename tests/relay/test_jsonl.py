@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.cloudevents import to_json
 from ops.sinks.base import EventRefused, SinkMisconfigured, SinkUnavailable
+from ops.sinks.cloudevents import to_json
 from ops.sinks.jsonl import JsonlSink, end_before, file_name
 from tests.relay.blocks import TOPIC, block, event
 

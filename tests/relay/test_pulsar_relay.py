@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.relay import Relay
-from ops.relay_block import Backoff
+from ops.relay.block import Backoff
+from ops.relay.relay import Relay
 from ops.sinks.base import SinkMisconfigured
 from ops.sinks.pulsar import PulsarSink
 from penstock.log.histories import reconcile

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from ops.relay import Relay
-from ops.relay_block import Backoff
+from ops.relay.block import Backoff
+from ops.relay.relay import Relay
 from ops.sinks.jsonl import JsonlSink
 from penstock import database
 from penstock.log.histories import restore_status

@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.relay import Relay, relay_micro_batch
-from ops.relay_block import Backoff, relay_once
+from ops.relay.block import Backoff, relay_once
+from ops.relay.relay import Relay, relay_micro_batch
 from ops.sinks import open_sink
 from ops.sinks.base import Block, EventRefused, SinkMisconfigured, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink

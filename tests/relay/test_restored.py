@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from ops.relay import Relay, RelayResult
-from ops.relay_block import Backoff
+from ops.relay.block import Backoff
+from ops.relay.relay import Relay, RelayResult
 from ops.sinks.base import Sink
 from ops.sinks.jsonl import JsonlSink
 from ops.sinks.pulsar import PulsarSink

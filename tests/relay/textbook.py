@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pulsar
 
-from ops.cloudevents import to_properties
+from ops.sinks.cloudevents import to_properties
 from penstock.consumer.consumer import Batch, Consumer
 
 _CRASHES_AT = 3

@@ -146,8 +146,8 @@ def _balances() -> tuple[dict[int, int], int]:
     """The sum for each account over the archive, by Spark."""
     from pyspark.sql import functions as f
 
-    from ops.archive import read_archive
-    from ops.policy_file import load
+    from ops.archive.archiving import read_archive
+    from ops.policies.file import load
     from penstock import database
     from penstock.database import config
     from penstock.topics import names

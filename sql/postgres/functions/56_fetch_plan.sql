@@ -6,7 +6,7 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     parts text[];
 BEGIN
-    IF lsn ~ '^(0|[1-9][0-9]{0,9})\.[1-9][0-9]{0,18}$' THEN
+    IF lsn ~ '^(0|[1-9][0-9]{0,9})[.][1-9][0-9]{0,18}$' THEN
         parts := string_to_array(lsn, '.');
         IF parts[1]::numeric <= 2147483647 AND parts[2]::numeric <= 1000000000000000000 THEN
             log_epoch := parts[1];

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ops import policy_file
+from ops.policies import file as policy_file
 from ops.seal import seal
 from penstock.archive.targets import Target
 from penstock.database import config

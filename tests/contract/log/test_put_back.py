@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ops import relay_block
-from ops.relay import Relay
+from ops.relay import block as relay_block
+from ops.relay.relay import Relay
 from ops.sinks.base import Block
 from penstock.consumer.committing import Committer
 from penstock.consumer.consumer import Consumer

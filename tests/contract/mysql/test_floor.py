@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ops.storage_mysql import drop_slices
+from ops.retention.storage_mysql import drop_slices
 from penstock import database, log
 from penstock.log import mysql_storage
 from tests.contract.databases import MySQLDatabase

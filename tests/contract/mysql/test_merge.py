@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops.clean import drop_slices
-from ops.storage import SliceState
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
 from penstock import database, log
 from penstock.log import mysql_storage
 from penstock.publishing.publish import publish_batch

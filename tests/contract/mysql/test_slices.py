@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ops.clean import drop_slices
-from ops.storage import SliceState
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
 from penstock import database, log
 from penstock.log import mysql_storage
 from penstock.publishing.publish import publish_batch

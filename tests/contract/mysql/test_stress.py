@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ops import storage_mysql
+from ops.retention import storage_mysql
 from penstock import Message, database, log
 from penstock.errors import PenstockError
 from penstock.publishing.publish import publish, publish_batch

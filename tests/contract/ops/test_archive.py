@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ops import archive_reader
-from ops.archive import CopiesFailed, archive_epochs
-from ops.archive_reader import EpochInput, EpochReader
-from ops.backfill import backfill
-from ops.clean import clean, drop_slices
-from ops.guard import spark_reader
+from ops.archive import reader as archive_reader
+from ops.archive.archiving import CopiesFailed, archive_epochs
+from ops.archive.reader import EpochInput, EpochReader
+from ops.backfill.missing import backfill
+from ops.retention.clean import clean, drop_slices
+from ops.retention.guard import spark_reader
 from ops.seal import log_epochs
 from penstock import database
 from penstock.archive.checksum import EpochChecksum, batch_fields

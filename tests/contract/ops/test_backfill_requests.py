@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ops import backfill_requests as requests
-from ops.backfill_requests import Claim, Unit, Window
+from ops.backfill import requests as requests
+from ops.backfill.requests import Claim, Unit, Window
 from ops.seal import log_epochs, seal
 from penstock import database
 from penstock.errors import InvalidArgument, InvalidPartition, StaleAttempt, TopicNotFound

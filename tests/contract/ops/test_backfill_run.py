@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ops import backfill_requests as requests
-from ops.backfill_requests import REHYDRATE, RELAY, Window
-from ops.backfill_run import BackfillRun, run_backfill, run_due
-from ops.backfill_workers import workers
-from ops.cloudevents import to_json
+from ops.backfill import requests as requests
+from ops.backfill.requests import REHYDRATE, RELAY, Window
+from ops.backfill.running import BackfillRun, run_backfill, run_due
+from ops.backfill.workers import workers
 from ops.sinks.base import Block, EventRefused
+from ops.sinks.cloudevents import to_json
 from ops.sinks.jsonl import JsonlSink
 from penstock import log
 from penstock.archive.copies import epoch_folder

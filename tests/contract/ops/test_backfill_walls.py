@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import penstock
-from ops import backfill_requests as requests
-from ops.backfill_requests import Claim, Window
+from ops.backfill import requests as requests
+from ops.backfill.requests import Claim, Window
 from ops.seal import seal
 from penstock.errors import InvalidArgument, StaleAttempt
 from tests.contract.databases import ContractDatabase

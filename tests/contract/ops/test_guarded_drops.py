@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ops.clean import clean
-from ops.readings import CopyReading
+from ops.archive.readings import CopyReading
+from ops.retention.clean import clean
 from ops.seal import copies_of, due_log_epochs, log_epochs, seal
 from penstock import database
 from penstock.archive.targets import Target

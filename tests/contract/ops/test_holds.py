@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import penstock
-from ops.clean import drop_slices
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
 from ops.seal import log_epochs, seal
-from ops.storage import SliceState
 from penstock import database, log
 from penstock.errors import (
     AlreadyExists,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import penstock
-from ops import backfill_requests as requests
-from ops.backfill_requests import Claim, Unit
-from ops.rehydrate import Row, bring_back, release
+from ops.backfill import requests as requests
+from ops.backfill.rehydrate import Row, bring_back, release
+from ops.backfill.requests import Claim, Unit
 from ops.seal import log_epochs, seal
 from penstock import database, log
 from penstock.errors import (

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ops.relay import Relay
-from ops.relay_block import Backoff, relay_once
+from ops.relay.block import Backoff, relay_once
+from ops.relay.relay import Relay
 from ops.sinks.base import Block, EventRefused, SinkUnavailable
 from ops.sinks.jsonl import JsonlSink
 from penstock import database

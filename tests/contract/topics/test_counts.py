@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
-from ops.backfill_requests import request_backfill
+from ops.backfill.requests import request_backfill
 from penstock import database, log, subscriptions
 from penstock.errors import StaleLease
 from penstock.subscriptions import stream

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ops.relay import Relay
-from ops.relay_block import Backoff
+from ops.relay.block import Backoff
+from ops.relay.relay import Relay
 from ops.sinks.base import Block
 from ops.sinks.jsonl import JsonlSink
 from penstock.errors import TopicNotFound

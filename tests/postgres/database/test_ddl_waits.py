@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from ops.clean import drop_slices
-from ops.storage import SliceState
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
 from penstock import log
 from tests.guards import without_guard
 from tests.kit.log import (

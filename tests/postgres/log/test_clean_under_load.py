@@ -20,9 +20,9 @@ from statistics import quantiles
 import psycopg
 import pytest
 
-from ops.clean import drop_slices
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
 from ops.seal import seal
-from ops.storage import SliceState
 from penstock import log
 from penstock.database import call
 from penstock.publishing.publish import publish_batch

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from ops import storage_postgres
-from ops.clean import drop_slices
-from ops.storage import SliceDrop, SliceState
+from ops.retention import storage_postgres
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceDrop, SliceState
 from tests.kit.log import (
     Connection,
     backend_pid,

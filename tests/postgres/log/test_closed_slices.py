@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from ops.clean import drop_slices
-from ops.storage import SliceState
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
 from penstock.errors import LogBehind
 from tests.guards import without_guard
 from tests.kit.log import Connection, drain, open_transaction, put, topic, value

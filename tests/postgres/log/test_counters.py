@@ -9,7 +9,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from ops.clean import drop_slices
+from ops.retention.clean import drop_slices
 from penstock import database, log
 from penstock.errors import LogBehind
 from penstock.log.histories import histories, reconcile

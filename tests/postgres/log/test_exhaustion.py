@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ops.clean import drop_slices
-from ops.storage import SliceState
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
 from penstock import log
 from penstock.database.migrate import migrate
 from penstock.errors import PenstockError

@@ -7,8 +7,8 @@ import random
 import psycopg
 import pytest
 
-from ops.clean import drop_slices
-from ops.storage import SliceState
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
 from penstock import log
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message

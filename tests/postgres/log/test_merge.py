@@ -7,9 +7,9 @@ import random
 import psycopg
 import pytest
 
-from ops.clean import drop_slices
-from ops.storage import SliceState
-from ops.storage_postgres import note_snapshots
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
+from ops.retention.storage_postgres import note_snapshots
 from penstock import log
 from penstock.subscriptions import stream
 from tests.guards import without_guard

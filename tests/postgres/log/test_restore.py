@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ops.clean import drop_slices
+from ops.retention.clean import drop_slices
 from penstock import log
 from penstock.database.migrate import migrate
 from penstock.errors import InvalidArgument, LogBehind, PenstockError, StaleLease

@@ -7,10 +7,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ops.clean import drop_slices
 from ops.health import health
-from ops.policy_file import Policies
-from ops.storage import SliceState
+from ops.policies.file import Policies
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
 from penstock import log
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from ops.clean import drop_slices
+from ops.retention.clean import drop_slices
 from penstock import log
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, open_transaction, put, texts, topic, value

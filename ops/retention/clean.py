@@ -2,8 +2,8 @@
 
 The database decides: `clean` moves a low sequence over log epochs that are sealed, passed by every
 subscription, old enough, and whose copies this very run has read back; `droppable_slices` names the
-tables that nobody needs.  Dropping them is in :mod:`ops.storage_postgres` and
-:mod:`ops.storage_mysql`.
+tables that nobody needs.  Dropping them is in :mod:`ops.retention.storage_postgres` and
+:mod:`ops.retention.storage_mysql`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ops import storage_mysql, storage_postgres
-from ops.guard import ReadBack, read_back
-from ops.readings import Reader
+from ops.archive.readings import Reader
+from ops.retention import storage_mysql, storage_postgres
+from ops.retention.guard import ReadBack, read_back
+from ops.retention.storage import SliceDrop
 from ops.seal import due_log_epochs
-from ops.storage import SliceDrop
 from penstock.database import call, config, connect
 
 if TYPE_CHECKING:

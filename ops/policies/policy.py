@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ops.policy_file import Policies, RelayPolicy, RetentionPolicy
+from ops.policies.file import Policies, RelayPolicy, RetentionPolicy
 from penstock import subscriptions
 from penstock.database import call
 from penstock.subscriptions import policies, stream

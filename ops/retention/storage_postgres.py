@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ops.storage import POSITIONS_AT_A_TIME, SliceDrop, SliceState
+from ops.retention.storage import POSITIONS_AT_A_TIME, SliceDrop, SliceState
 from penstock.database import call, config, connect
 
 if TYPE_CHECKING:

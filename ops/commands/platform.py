@@ -26,8 +26,8 @@ from penstock.errors import ConfigurationError, PenstockError, TargetUnavailable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ops.archive import EpochCopy
-    from ops.relay import Relay
+    from ops.archive.archiving import EpochCopy
+    from ops.relay.relay import Relay
     from penstock.archive.targets import Target
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
@@ -47,7 +47,7 @@ def relay(
     output: Output = Format.table,
 ) -> None:
     """Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."""
-    from ops.relay import Relay, relay_micro_batch
+    from ops.relay.relay import Relay, relay_micro_batch
     from ops.sinks.address import configured_sink
 
     url = config.database_url()
@@ -82,7 +82,7 @@ def seal(
 
 def archive(topic: Topic, target: TargetName, output: Output = Format.table) -> None:
     """Bring the sealed log epochs of a topic to a target with Spark, and verify them there."""
-    from ops.archive import archive_epochs
+    from ops.archive.archiving import archive_epochs
 
     place = target_of(target)
     with spark_session() as spark:
@@ -98,7 +98,7 @@ def backfill(
     output: Output = Format.table,
 ) -> None:
     """Make every missing copy of a topic on a target again."""
-    from ops.backfill import backfill as verb
+    from ops.backfill.missing import backfill as verb
 
     place = target_of(target)
     sources = [target_of(each) for each in source or []]
@@ -113,7 +113,7 @@ def rollup(
     output: Output = Format.table,
 ) -> None:
     """Turn the many small files of closed days on a target into few large ones."""
-    from ops.rollup import rollup as verb
+    from ops.archive.rollup import rollup as verb
 
     show(verb(config.database_url(), topic, target_of(target)), output)
 
@@ -132,9 +132,9 @@ def clean(
     Exit code 1: a copy is damaged, and nothing of its topic went; `penstock backfill` makes it
     again.
     """
-    from ops.clean import clean as verb, drop_slices
-    from ops.guard import spark_reader
-    from ops.policy import retention_in_force
+    from ops.policies.policy import retention_in_force
+    from ops.retention.clean import clean as verb, drop_slices
+    from ops.retention.guard import spark_reader
 
     if not yes:
         raise ConfigurationError(
@@ -194,7 +194,7 @@ def target_adopt(
 
 def target_of(text: str) -> Target:
     """``NAME=DIRECTORY``, or a name that the policy file knows."""
-    from ops import policy_file
+    from ops.policies import file as policy_file
     from penstock.archive.targets import Target
 
     name, given, uri = text.partition("=")
@@ -234,7 +234,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 def _show_made(make: Callable[[], list[EpochCopy]], output: Format) -> None:
     """Show the copies; also those that were made when others could not be."""
-    from ops.archive import CopiesFailed
+    from ops.archive.archiving import CopiesFailed
 
     try:
         _show_copies(make(), output)

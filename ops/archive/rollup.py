@@ -6,8 +6,8 @@ it safe: write, read back and compare with the seals, replace the files in one D
 only then move the manifest in one transaction.  A run can be killed at any point: what it has
 written is left over, or the next run moves the manifest.
 
-Who reads by the manifest of before still finds the small files: :func:`ops.backfill.tidy` removes
-them a week later.
+Who reads by the manifest of before still finds the small files:
+:func:`ops.backfill.missing.tidy` removes them a week later.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from ops import manifest
-from ops.archive_commits import (
+from ops.archive import manifest
+from ops.archive.commits import (
     WrittenFile,
     discard,
     make_log_durable,
@@ -32,7 +32,7 @@ from ops.archive_commits import (
     statistics,
     transactions_of,
 )
-from ops.archive_writer import RowWriter, new_path, written_file
+from ops.archive.writer import RowWriter, new_path, written_file
 from ops.seal import copies_of
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.contents import EpochRows

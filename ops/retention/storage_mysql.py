@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops.storage import POSITIONS_AT_A_TIME, SliceDrop, SliceState
+from ops.retention.storage import POSITIONS_AT_A_TIME, SliceDrop, SliceState
 from penstock.database import call, connect
 from penstock.log import mysql_storage
 

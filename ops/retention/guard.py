@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ops.readings import CopyReading, Reader
+from ops.archive.readings import CopyReading, Reader
 from penstock.archive.copies import key_of
 from penstock.database import call, connect
 from penstock.errors import TargetUnavailable
@@ -62,7 +62,7 @@ def spark_reader(spark: Callable[[], SparkSession], url: str) -> Reader:
 
     def read(target: Target, epochs: Sequence[LogEpoch]) -> Sequence[CopyReading]:
         # Imported here: without pyspark and deltalake every other run starts a second sooner.
-        from ops.archive import read_epochs
+        from ops.archive.archiving import read_epochs
         from penstock.archive.markers import require_target
 
         require_target(url, target)  # before a JVM starts for nothing

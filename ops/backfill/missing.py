@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ops.archive import require_archived, verify_copies
-from ops.archive_commits import LEFTOVER_HOURS, remove_leftovers
-from ops.copying import CopyJob, EpochCopy, bring_copies
+from ops.archive.archiving import require_archived, verify_copies
+from ops.archive.commits import LEFTOVER_HOURS, remove_leftovers
+from ops.archive.copying import CopyJob, EpochCopy, bring_copies
 from ops.seal import copies_of, forget_copy, missing_copies
 from penstock.archive.format import DAYS
 from penstock.archive.markers import check_marker, require_target

@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from ops.archive_plans import EpochPlan
+from ops.archive.plans import EpochPlan
 from penstock.archive.contents import EpochRows
 from penstock.archive.copies import EpochKey
 from penstock.archive.format import (

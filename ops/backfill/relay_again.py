@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from ops.backfill_requests import Unit
-from ops.backfill_run import Job
+from ops.backfill.requests import Unit
+from ops.backfill.running import Job
 from ops.sinks.base import Block, EventRefused, Sink
 from penstock.errors import EpochError, PenstockError
 from penstock.topics.names import describe_topic, partition_ranges

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ops.archive_commits import EpochCommitter, Span, Spans, WrittenFile, discard, now_ms
-from ops.archive_plans import TARGETS_OPTION, EpochPlan, load_plans, load_targets
+from ops.archive.commits import EpochCommitter, Span, Spans, WrittenFile, discard, now_ms
+from ops.archive.plans import TARGETS_OPTION, EpochPlan, load_plans, load_targets
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.contents import EpochRows, dump_contents
 from penstock.archive.copies import EpochKey

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ops import yaml_file
+from ops.policies import yaml_file
 from ops.seal import MAX_EVENTS
 from penstock.archive.targets import Target
 from penstock.errors import ConfigurationError, InvalidArgument, InvalidName

@@ -1,6 +1,6 @@
 """Archive: bring sealed log epochs to a target with Spark, verify them there, record the copies.
 
-How a copy is made is in :mod:`ops.copying`.
+How a copy is made is in :mod:`ops.archive.copying`.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from ops import manifest
-from ops.copying import (
+from ops.archive import manifest
+from ops.archive.copying import (
     CopiesFailed as CopiesFailed,
     CopyJob,
     EpochCopy as EpochCopy,
     bring_copies,
     read_epochs as read_epochs,
 )
-from ops.readings import CopyReading
+from ops.archive.readings import CopyReading
 from ops.seal import forget_copy, log_epochs
 from penstock.archive.copies import EpochKey, key_of
 from penstock.archive.format import DAYS, FOLDERS, SPARK_SCHEMA, TABLE_SCHEMA

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ops import backfill_requests as requests
-from ops.commands import backfill as backfill_now, spark_session, target_of
+from ops.backfill import requests as requests
+from ops.commands.platform import backfill as backfill_now, spark_session, target_of
 from penstock import database
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
@@ -19,7 +19,7 @@ from penstock.database import config
 from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ops.backfill_workers import Places
+    from ops.backfill.workers import Places
     from ops.sinks.base import Sink
     from penstock.archive.targets import Target
 
@@ -95,7 +95,7 @@ def request(
 
 def _audit(kind: str, topic: str, target: str) -> None:
     """Forget the recorded copies on a target whose files are gone or have another size."""
-    from ops.backfill import audit_files
+    from ops.backfill.missing import audit_files
 
     if kind != requests.COPY:
         raise ConfigurationError(
@@ -162,8 +162,8 @@ def run(
 
     It may run several times at once; each request is done by one of them.
     """
-    from ops.backfill_run import run_backfill, run_due
-    from ops.backfill_workers import workers
+    from ops.backfill.running import run_backfill, run_due
+    from ops.backfill.workers import workers
 
     url = config.database_url()
     with ExitStack() as stack:
@@ -185,7 +185,7 @@ def release(
     max_epochs: Annotated[int, typer.Option(min=1, max=1_000)] = 100,
 ) -> None:
     """Take rehydrated log epochs away again that no subscription has to read."""
-    from ops.rehydrate import release as verb
+    from ops.backfill.rehydrate import release as verb
 
     with database.connect(statement_timeout_ms=600_000) as connection:
         released = verb(
@@ -196,8 +196,8 @@ def release(
 
 def _places(stack: ExitStack, given: list[str]) -> Places:
     """Where requests read and write: what is given, and the places of the policy file."""
-    from ops import policy_file
-    from ops.backfill_workers import Places
+    from ops.backfill.workers import Places
+    from ops.policies import file as policy_file
     from ops.sinks.address import configured_sink
 
     named = {place.name: place for place in map(target_of, given)}
@@ -219,7 +219,7 @@ def _places(stack: ExitStack, given: list[str]) -> Places:
 
 def _sink_address(text: str) -> str:
     """The address of a sink; of a relay of the policy file, when it is a relay's name."""
-    from ops import policy_file
+    from ops.policies import file as policy_file
     from ops.sinks.address import absolute_address
 
     if not _PLACE.match(text):

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ops.relay_block import DEFAULT_BACKOFF, Backoff, Begun, BlockResult, relay_once
+from ops.relay.block import DEFAULT_BACKOFF, Backoff, Begun, BlockResult, relay_once
 from ops.sinks.base import Sink
 from penstock import subscriptions
 from penstock.database.backoff import doubled

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from ops.archive_plans import TARGETS_OPTION, EpochPlan, load_plans, load_targets
+from ops.archive.plans import TARGETS_OPTION, EpochPlan, load_plans, load_targets
 from penstock.archive.format import FILE_SCHEMA, SPARK_SCHEMA, with_epoch
 from penstock.archive.reader import ROWS_PER_BATCH, read_rows
 from penstock.database import connect, stream

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from ops.archive_plans import (
+from ops.archive.plans import (
     TARGETS_OPTION,
     EpochPlan,
     dump_plans,
@@ -18,8 +18,8 @@ from ops.archive_plans import (
     load_plans,
     load_targets,
 )
-from ops.archive_reader import EpochInput
-from ops.readings import CopyReading
+from ops.archive.reader import EpochInput
+from ops.archive.readings import CopyReading
 from ops.spark import register
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.contents import contents_of, read_contents

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ops.backfill_requests import COPY, REHYDRATE, RELAY, Unit
-from ops.backfill_run import Job, Workers
-from ops.rehydrate import Rehydrator
-from ops.relay_again import RelayAgain
+from ops.backfill.rehydrate import Rehydrator
+from ops.backfill.relay_again import RelayAgain
+from ops.backfill.requests import COPY, REHYDRATE, RELAY, Unit
+from ops.backfill.running import Job, Workers
 from ops.seal import log_epochs
 from penstock.archive.copies import key_of
 from penstock.archive.markers import require_target
@@ -41,7 +41,7 @@ class Places:
 
 
 def workers(places: Places) -> Workers:
-    """What `ops.backfill_run` works requests off with."""
+    """What `ops.backfill.running` works requests off with."""
     return {
         COPY: lambda job: Copier(job, places),
         REHYDRATE: lambda job: Rehydrator(job, places.targets()),
@@ -58,8 +58,8 @@ class Copier:
 
     def __init__(self, job: Job, places: Places) -> None:
         """Find the target and the log epochs of the request; TargetUnavailable, ForeignTarget."""
-        from ops.archive import require_archived
-        from ops.copying import CopyJob
+        from ops.archive.archiving import require_archived
+        from ops.archive.copying import CopyJob
 
         claim = job.claim
         target = places.target(claim.target)
@@ -74,7 +74,7 @@ class Copier:
 
     def bring(self, unit: Unit) -> None:
         """Make the copy of a log epoch, verify it, and record both."""
-        from ops.copying import bring_copies
+        from ops.archive.copying import bring_copies
 
         assert unit.log_epoch is not None
         bring_copies(self._copies, [self._epochs[unit.partition, unit.log_epoch]])

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ops import manifest
-from ops.archive_commits import create_table
-from ops.archive_plans import TARGETS_OPTION, EpochPlan, FileRange, dump_plans, dump_targets
-from ops.archive_reader import EpochSource
-from ops.archive_verify import read_copies
-from ops.archive_writer import ArchiveSink
-from ops.readings import CopyReading
+from ops.archive import manifest
+from ops.archive.commits import create_table
+from ops.archive.plans import TARGETS_OPTION, EpochPlan, FileRange, dump_plans, dump_targets
+from ops.archive.reader import EpochSource
+from ops.archive.readings import CopyReading
+from ops.archive.verify import read_copies
+from ops.archive.writer import ArchiveSink
 from ops.seal import log_epochs
 from ops.spark import register
 from penstock.archive.copies import Copy, EpochKey, epoch_folder, key_of

@@ -31,7 +31,7 @@ Subscription = Annotated[str | None, typer.Option(help="For this one alone.")]
 @app.command()
 def diff(file: File = None, output: Output = Format.table) -> None:
     """Show where the database differs from the file. Exit code 1: it does."""
-    from ops import policy, policy_file
+    from ops.policies import file as policy_file, policy
 
     wanted = policy_file.load(file)
     with database.connect() as connection:
@@ -44,7 +44,7 @@ def diff(file: File = None, output: Output = Format.table) -> None:
 @app.command()
 def apply(file: File = None, output: Output = Format.table) -> None:
     """Bring the database in line with the file. Exit code 1: something is left."""
-    from ops import policy, policy_file
+    from ops.policies import file as policy_file, policy
 
     wanted = policy_file.load(file)
     with database.connect() as connection:

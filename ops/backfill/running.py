@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from ops import backfill_requests as requests
-from ops.backfill_requests import LEASE_SECONDS, Claim, Unit
+from ops.backfill import requests as requests
+from ops.backfill.requests import LEASE_SECONDS, Claim, Unit
 from penstock import database
 from penstock.errors import (
     ConfigurationError,

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from ops.backfill_requests import LEASE_SECONDS, Claim, Unit
+from ops.backfill.requests import LEASE_SECONDS, Claim, Unit
 from penstock.archive.reading import read
 from penstock.database import call
 from penstock.database.transactions import transaction_on
@@ -29,7 +29,7 @@ from penstock.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ops.backfill_run import Job
+    from ops.backfill.running import Job
     from penstock.archive.targets import Target
 
 #: What one call brings at most: so many events, or so much of payload.

@@ -1,0 +1,1 @@
+"""The policy file, and the database that follows it."""
