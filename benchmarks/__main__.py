@@ -29,6 +29,7 @@ from benchmarks import (
     retained,
     sequence,
     single,
+    spark,
 )
 from benchmarks.engines import ENGINES, Opens
 from benchmarks.measure import Case, Figure, Gap, Settings, measure
@@ -56,6 +57,7 @@ GROUPS = {
     "idle": Group(idle.cases),
     "latency": Group(latency.cases),
     "peers": Group(peers.cases, ["postgres"]),
+    "spark": Group(spark.cases, ["postgres"]),
     "load": Group(load.cases),
     "held": Group(held.cases),
     "unvacuumed": Group(held.unvacuumed_cases, ["postgres"]),

@@ -69,7 +69,7 @@ def _from_file(path: Path) -> dict[str, Value]:
         return {}
     if not isinstance(content, dict):
         raise ConfigurationError(
-            f"{path.name} is no table", hint="write one `option: value` a line"
+            f"{path.name} is not a table", hint="write one `option: value` a line"
         )
     found = {}
     for key, value in content.items():

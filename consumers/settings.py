@@ -120,11 +120,11 @@ def _require_work(settings: Settings) -> None:
     if twice:
         raise ConfigurationError(
             f"the subscription {twice[0]!r} is given twice",
-            hint="each has one handler or one sink; a second reader is a second subscription",
+            hint="each has one handler or one sink; give a second reader a subscription of its own",
         )
     if (settings.coordination or "").startswith("memory:") and settings.processes > 1:
         raise ConfigurationError(
-            f"{settings.processes} processes share no memory",
+            f"{settings.processes} processes cannot share leases in memory",
             hint="use etcd:// or redis:// for coordination, or one process",
         )
     if settings.processes > 1 and not given_names:

@@ -57,14 +57,14 @@ def _topics_of_database() -> list[str]:
     except PenstockError as error:
         logger.warning(
             "the topics of the database are not known (%s). Dagster shows those of the policy "
-            "file; reload the code location when the database answers.",
+            "file; reload the code location when the database can be reached.",
             error,
         )
         return []
 
 
 def _impatient(url: str) -> str:
-    """The same address, given up sooner: a code location has seconds to load."""
+    """The same address with a shorter time limit: a code location has seconds to load."""
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 

@@ -41,7 +41,7 @@ def require_distinct(names: Iterable[str]) -> None:
 
 
 def group_of(topic: str) -> str:
-    """The asset group of a topic: its address, so that namespaces are groups of groups."""
+    """The asset group of a topic: its address, so the groups nest like the namespaces."""
     parts = (re.sub(r"[^A-Za-z0-9]+", "_", part).strip("_") for part in topic.split("/"))
     return "/".join(part or "_" for part in parts)
 

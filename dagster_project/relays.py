@@ -89,7 +89,7 @@ def _metadata(done: RelayResult, lags: list[Lag], dead: list[Any]) -> Mapping[st
         "failures": done.failures,
         "dead letters": done.dead_letters,
         "drained": done.drained,
-        "positions": table(("partition", "position", "events behind"), positions),
+        "positions": table(("partition", "position", "lag (events)"), positions),
     }
     if dead:
         rows = [(each.partition, each.sequence, each.reason, each.died_at) for each in dead]

@@ -148,7 +148,7 @@ class _Epochs:
 def _epochs(connection: Any, topic: str, policies: Policies) -> _Epochs | None:
     """A topic's log epochs that Dagster shows, and those that were never written to a target.
 
-    A copy that was there and is gone is no matter of the archive: it is backfilled.
+    A copy that was there and is gone is backfilled; the archive job does not make it again.
     """
     try:
         epochs = log_epochs(connection, topic)

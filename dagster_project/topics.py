@@ -142,6 +142,11 @@ def _retention(policy: TopicPolicy, policies: Policies) -> dg.AssetsDefinition:
     assert wanted is not None
     key = topic_key(topic, "retention")
     deps = [topic_key(topic, "archive" if policy.archive else "sealed"), POLICIES]
+    copies = (
+        f"whose {wanted.copies} copies this very run has read back and found whole"
+        if wanted.copies
+        else "which need no copy (archive: none)"
+    )
 
     @dg.asset(
         key=key,
@@ -151,9 +156,9 @@ def _retention(policy: TopicPolicy, policies: Policies) -> dg.AssetsDefinition:
         kinds={"postgres", "spark"},
         check_specs=[_whole_check(key)],
         description=f"Removes from the database the log epochs of **{topic}** that are sealed, "
-        f"passed by every subscription, older than {wanted.minimum_age_seconds} s, and whose "
-        f"{wanted.copies} copies this very run has read back and found whole. It removes nothing "
-        "when one copy is damaged, nor while the database follows another policy than the file.",
+        f"passed by every subscription, older than {wanted.minimum_age_seconds} s, and {copies}. "
+        "It removes nothing when one copy is damaged, nor while the database follows another "
+        "policy than the file.",
         **topic_options(topic, policy),
     )
     @evaluated

@@ -28,13 +28,17 @@ def build(catalogue: Catalogue) -> dg.Definitions:
 
 @dg.asset(key=SWEEP, group_name=HOUSE_GROUP, kinds={"postgres"})
 def run_sweep(database: DatabaseResource) -> dg.MaterializeResult[None]:
-    """Frees the leases of consumers that died, also of subscriptions that nobody checks in to."""
+    """Frees the leases of consumers that died, also of subscriptions that nobody checks in to.
+
+    Drops dead letters that are older than their policy says.
+    """
     with database.connect() as connection:
         done = sweep(connection)
     return dg.MaterializeResult(
         metadata={
             "expired consumers": done.expired_consumers,
             "leases still locked": done.locked_leases,
+            "dead letters dropped by age": done.expired_letters,
         }
     )
 
@@ -43,8 +47,8 @@ def run_sweep(database: DatabaseResource) -> dg.MaterializeResult[None]:
 def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
     """Brings the database in line with the policy file, which is the truth.
 
-    Sets retention and the policies of heartbeats, leases, metrics and retries, and creates the
-    subscriptions of relays.  What a hand has set that the file does not name is left alone and
+    Sets retention and the policies of heartbeats, keeping, leases, metrics and retries, and creates
+    the subscriptions of relays.  What a hand has set that the file does not name is left alone and
     shown by the check `policy_drift`.
     """
     with database.connect() as connection:

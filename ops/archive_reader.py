@@ -16,12 +16,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from ops.archive_plans import TARGETS_OPTION, EpochPlan, load_plans, load_targets
 from penstock.archive.format import FILE_SCHEMA, SPARK_SCHEMA, with_epoch
 from penstock.archive.reader import ROWS_PER_BATCH, read_rows
-from penstock.database import catalog, config, connect
+from penstock.database import connect, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import psycopg
     from pyspark.sql.types import StructType
 
     from penstock.archive.targets import Target
@@ -114,17 +113,15 @@ class EpochReader(DataSourceReader):
                 position += wanted
 
 
-def _read_page(connection: psycopg.Connection[Any], **binds: Any) -> Iterator[pa.RecordBatch]:
-    query = catalog.statement("postgres", "archive_fetch", config.schema_name()).text
+def _read_page(connection: Any, **binds: Any) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[Any, ...]] = []
     size = 0
-    with connection.cursor(binary=True) as cursor:
-        for row in cursor.stream(query, binds, size=_ROWS_PER_READ):
-            rows.append(row)
-            size += len(row[_PAYLOAD_COLUMN] or b"")
-            if len(rows) >= ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
-                yield _batch(rows)
-                rows, size = [], 0
+    for row in stream(connection, "archive_fetch", rows_at_once=_ROWS_PER_READ, **binds):
+        rows.append(row)
+        size += len(row[_PAYLOAD_COLUMN] or b"")
+        if len(rows) >= ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
+            yield _batch(rows)
+            rows, size = [], 0
     if rows:
         yield _batch(rows)
 

@@ -22,7 +22,7 @@ from penstock.database import call, config, connect
 if TYPE_CHECKING:
     from penstock.archive.targets import Target
 
-#: What one run reads back, and so what it drops at most, over all partitions of a topic.
+#: How many log epochs one run reads back and drops at most, over all partitions of a topic.
 MOST_EPOCHS = 1_000
 
 
@@ -70,7 +70,7 @@ def clean(
 def drop_slices(
     url: str, *, patience_seconds: float = storage_postgres.PATIENCE_SECONDS
 ) -> list[SliceDrop]:
-    """Drop the tables that nobody needs any more; what is not had now is had later.
+    """Drop the tables that nobody needs any more.  What cannot be dropped now is tried later.
 
     Needs a connection of its own to the database, not through a pooler, as owner of the schema.
     """

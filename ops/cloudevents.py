@@ -186,4 +186,4 @@ def _depth(text: str) -> int:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -43,7 +43,7 @@ def relay(
     ],
     *,
     forever: Annotated[bool, typer.Option("--forever", help="Go on until SIGTERM.")] = False,
-    max_seconds: Annotated[float, typer.Option(min=0, help="Without --forever.")] = 60.0,
+    max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
     output: Output = Format.table,
 ) -> None:
     """Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."""
@@ -67,7 +67,8 @@ def seal(
         int, typer.Option(min=1, max=1_000_000, help="The size of a log epoch.")
     ] = 100_000,
     max_age_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Seal smaller ones of this age; 0: what is there.")
+        float | None,
+        typer.Option(min=0, help="Seal smaller ones at this age; 0 seals what is there."),
     ] = None,
     output: Output = Format.table,
 ) -> None:
@@ -83,8 +84,8 @@ def archive(topic: Topic, target: TargetName, output: Output = Format.table) -> 
     """Bring the sealed log epochs of a topic to a target with Spark, and verify them there."""
     from ops.archive import archive_epochs
 
-    place = _target(target)
-    with _spark() as spark:
+    place = target_of(target)
+    with spark_session() as spark:
         _show_made(lambda: archive_epochs(spark, config.database_url(), topic, place), output)
 
 
@@ -99,10 +100,10 @@ def backfill(
     """Make every missing copy of a topic on a target again."""
     from ops.backfill import backfill as verb
 
-    place = _target(target)
-    sources = [_target(each) for each in source or []]
+    place = target_of(target)
+    sources = [target_of(each) for each in source or []]
     url = config.database_url()
-    with _spark() as spark:
+    with spark_session() as spark:
         _show_made(lambda: verb(spark, url, topic, place, sources=sources), output)
 
 
@@ -114,7 +115,7 @@ def rollup(
     """Turn the many small files of closed days on a target into few large ones."""
     from ops.rollup import rollup as verb
 
-    show(verb(config.database_url(), topic, _target(target)), output)
+    show(verb(config.database_url(), topic, target_of(target)), output)
 
 
 def clean(
@@ -137,18 +138,18 @@ def clean(
 
     if not yes:
         raise ConfigurationError(
-            "clean removes events from the database for good", hint="say --yes if that is meant"
+            "clean removes events from the database for good", hint="add --yes if you mean it"
         )
     url = config.database_url()
-    given = {place.name: place for place in map(_target, target or [])}
+    given = {place.name: place for place in map(target_of, target or [])}
     with database.connect(url) as connection:
         in_force = retention_in_force(connection)
     with ExitStack() as stack:
-        read = spark_reader(lambda: stack.enter_context(_spark()), url)
+        read = spark_reader(lambda: stack.enter_context(spark_session()), url)
         runs = []
         for topic in topics:
             names = in_force[topic].targets if topic in in_force else ()
-            places = [given[name] if name in given else _target(name) for name in names]
+            places = [given[name] if name in given else target_of(name) for name in names]
             runs.append(verb(url, topic, places, read))
     dropped = drop_slices(url)
     show([result for run in runs for result in run.partitions], output)
@@ -178,10 +179,10 @@ def target_adopt(
         bool, typer.Option("--yes", help="Also when it does not hold the copies recorded on it.")
     ] = False,
 ) -> None:
-    """Mark a place as a target: one of before markers were written, or a new one for a lost one."""
+    """Mark a place as a target: one from before markers, or a new place for a lost target."""
     from penstock.archive.markers import adopt_target
 
-    wanted = _target(place)
+    wanted = target_of(place)
     try:
         is_new = adopt_target(config.database_url(), wanted, even_without_copies=yes)
     except TargetUnavailable as error:
@@ -191,7 +192,7 @@ def target_adopt(
     say(f"{wanted.name} is {'now' if is_new else 'already'} marked as a target of ours")
 
 
-def _target(text: str) -> Target:
+def target_of(text: str) -> Target:
     """``NAME=DIRECTORY``, or a name that the policy file knows."""
     from ops import policy_file
     from penstock.archive.targets import Target
@@ -205,7 +206,7 @@ def _target(text: str) -> Target:
 
 
 @contextmanager
-def _spark() -> Iterator[SparkSession]:
+def spark_session() -> Iterator[SparkSession]:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 EPOCHS_PER_JOB = 32
 #: An error names so many log epochs with their reasons.
 _MOST_NAMED = 10
-_SAYS_WHY = re.compile(r"[A-Za-z_.]*(Error|Exception|Refused|Unavailable|NotFound)\b.*:")
+_SAYS_WHY = re.compile(
+    r"penstock\.errors\.\w+:|[A-Za-z_.]*(Error|Exception|Refused|Unavailable|NotFound)\b.*:"
+)
 
 
 @dataclass(frozen=True, slots=True)

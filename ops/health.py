@@ -66,8 +66,8 @@ def _log(status: LogStatus, policies: Policies) -> Iterator[Finding]:
     if (status.oldest_transaction_seconds or 0) > LONG_TRANSACTION_SECONDS:
         yield warning(
             "transactions",
-            f"a transaction is open for {status.oldest_transaction_seconds:.0f} s: the database "
-            "cannot clean up behind it",
+            f"a transaction is open for {status.oldest_transaction_seconds:.0f} s: until "
+            "it ends, the database cannot remove old versions of rows",
             'psql -c "SELECT pid, usename, state, xact_start FROM pg_stat_activity '
             'WHERE backend_xmin IS NOT NULL ORDER BY xact_start LIMIT 5"',
         )
@@ -78,7 +78,7 @@ def _restores(connection: Any) -> Iterator[Finding]:
         yield error(
             each.topic,
             f"{each.source} has seen sequence {each.sequence} of partition {each.partition} in "
-            f"history {each.history}, and the log ends at {each.high_watermark}",
+            f"history {each.history}, but the log ends at {each.high_watermark}",
             "penstock restore reconcile REASON --yes",
         )
 

@@ -38,7 +38,7 @@ class Drift:
 
     @property
     def subject(self) -> str:
-        """What it is about, in words."""
+        """The topic, namespace or subscription that it concerns, in words."""
         return f"{self.scope} {self.name}" if self.name else "everything"
 
 
@@ -194,5 +194,7 @@ def _listed(settings: Mapping[str, Any] | None) -> str:
 def _words(policy: RetentionPolicy | RetentionInForce | None, targets: Iterable[str]) -> str:
     if policy is None:
         return NONE
+    if policy.copies == 0:
+        return f"{policy.minimum_age_seconds} s, without a copy"
     named = ", ".join(sorted(targets)) or "no target"
     return f"{policy.minimum_age_seconds} s, {policy.copies} copies on {named}"

@@ -15,7 +15,7 @@ from penstock.errors import InvalidArgument
 from penstock.subscriptions import policies
 
 app = typer.Typer(
-    help="How subscriptions beat, lease, measure and retry, and what is kept.",
+    help="Heartbeats, leases, statistics and retries of subscriptions, and what is kept.",
     no_args_is_help=True,
 )
 
@@ -25,7 +25,7 @@ File = Annotated[
 Kind = Annotated[str, typer.Argument(help=", ".join(policies.SETTINGS))]
 Namespace = Annotated[str | None, typer.Option(help="For all that reads topics in it.")]
 Topic = Annotated[str | None, typer.Option(help="For all that reads it.")]
-Subscription = Annotated[str | None, typer.Option(help="For it alone.")]
+Subscription = Annotated[str | None, typer.Option(help="For this one alone.")]
 
 
 @app.command()
@@ -128,7 +128,7 @@ def _scope(namespace: str | None, topic: str | None, subscription: str | None) -
     named = [(scope, name) for scope, name in given.items() if name is not None]
     if len(named) > 1:
         raise InvalidArgument(
-            "a policy for more than one thing",
+            "the policy names more than one scope",
             hint="give one of --namespace, --topic and --subscription; none for everything",
         )
     return named[0] if named else ("global", "")
@@ -137,6 +137,8 @@ def _scope(namespace: str | None, topic: str | None, subscription: str | None) -
 def _setting(kind: str, text: str) -> tuple[str, float | str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise InvalidArgument(f"{text!r} is no setting", hint="write SETTING=VALUE")
+        raise InvalidArgument(
+            f"{text!r} is not of the form SETTING=VALUE", hint="write SETTING=VALUE"
+        )
     known = policies.SETTINGS.get(kind, {}).get(name)
     return name, known.read(value) if known else value

@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,8 @@ from penstock.errors import ConfigurationError, InvalidArgument, InvalidName
 from penstock.subscriptions import policies
 from penstock.topics import validation
 
+log = logging.getLogger(__name__)
+
 VARIABLE = "PENSTOCK_POLICIES"
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -29,6 +32,8 @@ _REFERENCE = re.compile(r"\$\{(\w+)\}")
 _OF_TOPICS = ("owner", "seal", "archive", "retention")
 #: What an entry of each section is, for sections whose entries may set policies.
 _SECTIONS = {"namespaces": "namespace", "topics": "topic", "subscriptions": "subscription"}
+#: `archive: none`: retention removes events without a copy. It has to be said; no entry keeps them.
+_NO_ARCHIVE = "none"
 #: What an S3-compatible store may need, and what of it never stands in the file.
 _SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _STORE_OPTIONS = (
@@ -47,7 +52,10 @@ class SealPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How old events must be, and how many verified copies they need, before they are removed."""
+    """How old events must be, and how many verified copies they need, before they are removed.
+
+    No copies: the topic's ``archive: none`` says that they go without one.
+    """
 
     minimum_age_seconds: int
     copies: int = 1
@@ -150,6 +158,25 @@ def load(path: Path | str | None = None) -> Policies:
     return parse(yaml_file.read(path, "the policy file", hint), path)
 
 
+def known_targets(name: str | None) -> list[Target]:
+    """The archive target of a name; all of them for None: what the command `penstock fetch` asks.
+
+    Of all, those are left out whose place cannot be resolved now, with a warning.
+    """
+    if name is None and VARIABLE not in os.environ and not default_path().exists():
+        return []
+    policies = load()
+    if name is not None:
+        return [policies.target(name)]
+    found = []
+    for each in policies.targets:
+        try:
+            found.append(policies.target(each))
+        except ConfigurationError as error:
+            log.warning("the archive target %s is left out: %s", each, error)
+    return found
+
+
 def parse(text: str, path: Path) -> Policies:
     """The policies in the text of a file.  ``path`` is for messages and relative folders."""
     content = yaml_file.parse(text, path.name)
@@ -226,14 +253,17 @@ def _topic(name: str, value: Any) -> TopicPolicy:
             f"{where}.owner is {owner!r}", hint="write team:name or an e-mail address"
         )
     archive = given.get("archive") or []
-    if not isinstance(archive, list):
-        raise ConfigurationError(f"{where}.archive is no list", hint="write archive: [target]")
+    is_none = archive == _NO_ARCHIVE
+    if not is_none and not isinstance(archive, list):
+        raise ConfigurationError(
+            f"{where}.archive is not a list", hint="write archive: [target], or archive: none"
+        )
     return TopicPolicy(
         name,
         owner,
         _seal(given.get("seal"), f"{where}.seal"),
-        tuple(_text(each, f"{where}.archive") for each in archive),
-        _retention(given.get("retention"), f"{where}.retention"),
+        () if is_none else tuple(_text(each, f"{where}.archive") for each in archive),
+        _retention(given.get("retention"), f"{where}.retention", is_archived=not is_none),
     )
 
 
@@ -248,16 +278,19 @@ def _seal(value: Any, where: str) -> SealPolicy | None:
     )
 
 
-def _retention(value: Any, where: str) -> RetentionPolicy | None:
+def _retention(value: Any, where: str, *, is_archived: bool) -> RetentionPolicy | None:
     if value is None:
         return None
     given = _section(value, where, ("minimum_age", "copies"))
     if "minimum_age" not in given:
         raise ConfigurationError(f"{where} has no minimum_age", hint="write minimum_age: 7d")
-    return RetentionPolicy(
-        _seconds(given["minimum_age"], f"{where}.minimum_age"),
-        _count(given.get("copies", 1), f"{where}.copies", 1, 100),
-    )
+    if "copies" in given and not is_archived:
+        raise ConfigurationError(
+            f"{where} asks for copies of a topic with archive: none",
+            hint="leave copies out, or name targets: archive: [target]",
+        )
+    copies = _count(given.get("copies", 1), f"{where}.copies", 1, 100) if is_archived else 0
+    return RetentionPolicy(_seconds(given["minimum_age"], f"{where}.minimum_age"), copies)
 
 
 def _relay(name: str, value: Any) -> RelayPolicy:
@@ -314,14 +347,14 @@ def _entries(top: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A section whose keys are names."""
     value = top.get(name) or {}
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{name} is no table", hint="write one `name: ...` a line")
+        raise ConfigurationError(f"{name} is not a table", hint="write one `name: ...` a line")
     return {_text(key, name): entry for key, entry in value.items()}
 
 
 def _section(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
     """A section whose keys are settings."""
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{where} is no table", hint=f"it may hold: {', '.join(known)}")
+        raise ConfigurationError(f"{where} is not a table", hint=f"it may hold: {', '.join(known)}")
     unknown = sorted(str(key) for key in value if key not in known)
     if unknown:
         raise ConfigurationError(

@@ -139,7 +139,7 @@ class Relay(LeaseLoop):
             return 0
         except PenstockError as error:
             # No block was open yet, so the database has nothing to count the failure on.
-            if isinstance(error, LogBehind):  # tell the log how far it was, so that all are stopped
+            if isinstance(error, LogBehind):  # recorded, so that all readers are stopped
                 self._compared.pop(lease.partition_id, None)
             shortest, longest = self._backoff.base_seconds, self._backoff.max_seconds
             pause = doubled(self.attempts(lease) + 1, shortest, longest)

@@ -1,11 +1,11 @@
-"""What a run of clean says of the tables that hold the log: their slices, and how far each went."""
+"""What a run of clean reports of the slices of the log's tables, and how far each drop is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-#: Leases that are locked at a time while their positions are written anew.
+#: Leases that are locked at a time while their positions are copied to a newer slice.
 POSITIONS_AT_A_TIME = 1_000
 
 

@@ -10,7 +10,7 @@ from penstock.log import mysql_storage
 
 
 def drop_slices(url: str) -> list[SliceDrop]:
-    """Make the index smaller, drop what nobody needs, keep little of what is hardly needed.
+    """Merge the index, drop what nobody needs, and copy out the little that is still needed.
 
     Somebody else who cleans at the same time is left to it.
     """

@@ -32,18 +32,18 @@ from penstock.database import call, config, connect
 if TYPE_CHECKING:
     import psycopg
 
-#: Publishers wait at most this long behind a lock that clean waits for; then clean gives up.
+#: Publishers wait at most this long for a lock that clean waits for; then clean gives up.
 LOCK_TIMEOUT_MS = 100
 
-#: So long clean waits for transactions that are open, without making anybody else wait. It begins
-#: anew with every slice that has gone.
+#: How long clean waits for open transactions, without making anybody else wait. The time begins
+#: anew after each slice that was dropped.
 PATIENCE_SECONDS = 20.0
 LOOK_AGAIN_SECONDS = 0.2
 
 #: From attached to dropped it is three; more when somebody else works on the same slice.
 STEPS = 8
 
-#: The lock that a merge needs is had between two passes of a sequencer, or not at all.
+#: A merge gets its lock between two passes of a sequencer, or not at all.
 SWAP_ATTEMPTS = 5
 SWAP_PAUSE_SECONDS = 0.2
 
@@ -85,16 +85,16 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """From now on, all of it."""
+        """Start the time again."""
         self._until = time.monotonic() + self.seconds
 
     @property
     def left_ms(self) -> int:
-        """What is left of it; a little of it always is."""
+        """How many milliseconds are left, but at least LOCK_TIMEOUT_MS."""
         return max(LOCK_TIMEOUT_MS, int((self._until - time.monotonic()) * 1000))
 
     def wait(self, condition: Callable[[], bool], is_hopeless: Callable[[], bool]) -> bool:
-        """Until it is so; answers whether it is."""
+        """Wait until the condition holds.  Returns whether it does."""
         while not condition():
             if time.monotonic() >= self._until or is_hopeless():
                 return False
@@ -103,7 +103,7 @@ class Patience:
 
 
 def drop_slices(url: str, *, patience_seconds: float = PATIENCE_SECONDS) -> list[SliceDrop]:
-    """Drop the tables that nobody needs any more; what is not had now is had later."""
+    """Drop the tables that nobody needs any more.  What cannot be dropped now is tried later."""
     patience = Patience(patience_seconds)
     with connect(url, application_name="penstock clean", statement_timeout_ms=0) as connection:
         connection.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
@@ -153,7 +153,7 @@ def note_snapshots(connection: psycopg.Connection[Any]) -> None:
     from psycopg import errors, sql
 
     probe = sql.Identifier(config.schema_name(), "snapshot_probe")
-    # Another clean is at it: what it notes is as good.
+    # Another run of clean is doing this; what it notes is as good.
     with contextlib.suppress(errors.LockNotAvailable):
         connection.execute(sql.SQL("VACUUM (FREEZE) {}").format(probe))
 
@@ -201,7 +201,7 @@ def _merge(connection: psycopg.Connection[Any]) -> list[SliceDrop]:
 
 
 def _swap(connection: psycopg.Connection[Any]) -> str:
-    """Put the merged table into its place; answers what keeps it from that."""
+    """Put the merged table into its place.  Returns what keeps it from that, or an empty text."""
     from psycopg import errors
 
     problem = ""
@@ -234,7 +234,7 @@ def _next_step(
     name: str,
     state: SliceState,
 ) -> tuple[bool, str]:
-    """Answers whether it was done, or what has kept it.
+    """Take the next step.  Returns whether it was done, or what has kept it.
 
     Somebody else who cleans at the same time may have done it meanwhile.
     """
@@ -242,6 +242,8 @@ def _next_step(
 
     binds = {"schema": config.schema_name(), "slice": name}
     if state is SliceState.ATTACHED:
+        if problem := _close(connection, name):
+            return False, problem
         call(connection, "slice_detaching", slice=name)
     elif state is SliceState.HALF_DETACHED and not _wait(
         connection, patience, lambda: _nobody_sees_it_attached(connection, binds)
@@ -271,6 +273,20 @@ def _next_step(
     return True, ""
 
 
+def _close(connection: psycopg.Connection[Any], name: str) -> str:
+    """Let nobody write into a slice any more; answers what keeps it from being dropped.
+
+    After a counter was set back, a publisher may have an id of a slice that nobody needed.
+    """
+    from psycopg import errors
+
+    try:
+        ((can_go,),) = call(connection, "close_slice", slice=name)
+    except errors.LockNotAvailable as error:
+        return str(error.diag.message_primary)
+    return "" if can_go else "an event has come into it, because the counter of ids was set back"
+
+
 def _nobody_sees_it_attached(connection: psycopg.Connection[Any], binds: dict[str, str]) -> bool:
     """No session has a snapshot from before the slice was marked, or it is marked no more."""
     note_snapshots(connection)
@@ -280,7 +296,7 @@ def _nobody_sees_it_attached(connection: psycopg.Connection[Any], binds: dict[st
 
 @contextlib.contextmanager
 def _waiting_at_most(connection: psycopg.Connection[Any], milliseconds: int) -> Iterator[None]:
-    """For statements that nobody waits behind: one wait, and all waits together."""
+    """Time limits, of one wait and of all together, for statements that block nobody."""
     limits = (
         "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)"
     )

@@ -13,7 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock import aio as aio, log as log, subscriptions as subscriptions, testing as testing
+    from penstock import (
+        aio as aio,
+        archive as archive,
+        log as log,
+        subscriptions as subscriptions,
+        testing as testing,
+    )
     from penstock.consumer.app import App as App
     from penstock.consumer.async_consumer import AsyncConsumer as AsyncConsumer
     from penstock.consumer.consumer import Batch as Batch, Consumer as Consumer
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
         EmptyName as EmptyName,
         EmptySegment as EmptySegment,
         EpochError as EpochError,
+        EpochMissing as EpochMissing,
         InUse as InUse,
         InvalidArgument as InvalidArgument,
         InvalidName as InvalidName,
@@ -60,6 +67,7 @@ if TYPE_CHECKING:
         TopicNotFound as TopicNotFound,
         UnknownConsumer as UnknownConsumer,
         UsageError as UsageError,
+        WriteLost as WriteLost,
         WrongIsolation as WrongIsolation,
     )
     from penstock.leases import coordination as coordination
@@ -94,6 +102,7 @@ if TYPE_CHECKING:
         stream as stream,
     )
     from penstock.subscriptions.stream import subscribe as subscribe, unsubscribe as unsubscribe
+    from penstock.topics import holds as holds
     from penstock.topics.names import (
         create_namespace as create_namespace,
         create_topic as create_topic,
@@ -142,6 +151,7 @@ _NAMES = {
         "EmptyName",
         "EmptySegment",
         "EpochError",
+        "EpochMissing",
         "InUse",
         "InvalidArgument",
         "InvalidName",
@@ -169,6 +179,7 @@ _NAMES = {
         "TopicNotFound",
         "UnknownConsumer",
         "UsageError",
+        "WriteLost",
         "WrongIsolation",
     ),
     "penstock.log": (
@@ -221,9 +232,11 @@ _NAMES = {
 }
 _MODULES = {
     "aio": "penstock.aio",
+    "archive": "penstock.archive",
     "coordination": "penstock.leases.coordination",
     "dead_letters": "penstock.subscriptions.dead_letters",
     "history": "penstock.log.restores",
+    "holds": "penstock.topics.holds",
     "inbox": "penstock.subscriptions.inbox",
     "log": "penstock.log",
     "migrate": "penstock.database.migrate",

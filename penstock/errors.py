@@ -219,11 +219,23 @@ class TornTransaction(PenstockError):
     sqlstate = "PS023"
 
 
+class StaleAttempt(PenstockError):
+    """The backfill request was cancelled, has ended or was claimed again: nothing was changed."""
+
+    sqlstate = "PS025"
+
+
 class TransactionRolledBack(PenstockError):
     """The database has rolled back the whole transaction with the caller's work: begin again.
 
     MariaDB only, at REPEATABLE READ: a row that the call locks is newer than the snapshot.
     """
+
+
+class WriteLost(PenstockError):
+    """What was staged for a write is not all there, or its version is too old; write again."""
+
+    sqlstate = "PS026"
 
 
 class TooManyParked(PenstockError):
@@ -296,12 +308,16 @@ class CopyDamaged(PenstockError):
     """A copy of a log epoch is not what was sealed, or is gone; another target may hold it."""
 
 
+class EpochMissing(PenstockError):
+    """Events are no longer in the database, and no copy of them can be read from the archive."""
+
+
 class ForeignTarget(ConfigurationError):
     """A place is the archive target of another installation, or has another name."""
 
 
-class PortTaken(PenstockError):
-    """Another process listens on the port already."""
+class PortTaken(UsageError):
+    """Another process listens on the port that was asked for."""
 
 
 class SinkError(PenstockError):
@@ -324,7 +340,7 @@ HINTS = {
     "PS004": "Keep large data elsewhere and publish where it is.",
     "PS005": "Partitions are numbered from 0; penstock topic describe tells how many there are.",
     "PS006": "Nothing was changed.",
-    "PS007": "Choose another name, or ask for what is there.",
+    "PS007": "Choose another name, or ask for what exists.",
     "PS010": "Drop what was read, roll back, and check in: another consumer may have taken over.",
     "PS011": "Positions only move forward; use seek to go back.",
     "PS012": "Commit only what was read.",
@@ -334,10 +350,13 @@ HINTS = {
     "PS016": "Read it from the archive, or start at the low sequence.",
     "PS017": "penstock clean reads the copies back first, backfill makes what is missing again.",
     "PS018": "Call it in a transaction of isolation level READ COMMITTED.",
+    "PS019": "Look at what was sealed: log_epochs_of, and lsn_of for a position.",
     "PS020": "Remove what uses it first.",
     "PS021": "Reconcile the restore first: penstock restore reconcile.",
     "PS022": "Wait until the sequencer has caught up, then publish again.",
     "PS023": "ROLLBACK, or go back to a savepoint set before that call, and do it again.",
+    "PS025": "It was cancelled, has ended or was claimed again: stop working on it.",
+    "PS026": "Stage and publish it again; an old version needs another writer name.",
     "PS030": "Give a name of 1 to 500 characters.",
     "PS031": "Use at most 500 characters.",
     "PS032": "Use at most 4,000 characters for path and topic.",

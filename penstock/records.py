@@ -335,6 +335,14 @@ def payload_bytes(events: Iterable[Event]) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
+def headers_text(event: Event) -> str | None:
+    """The headers as JSON: the text as it was read, where there is one, so that nothing changes."""
+    given = event._row[5]
+    if given is None or isinstance(given, str):
+        return given
+    return given.decode() if isinstance(given, bytes) else json.dumps(given)
+
+
 def as_uuid(value: Any) -> uuid.UUID:
     """A UUID, also from a driver that returns its 16 bytes or text."""
     if isinstance(value, bytes):

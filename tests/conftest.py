@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count(1)
 
+# The command, without an address, would take the embedded database of this checkout. The quickstart
+# leaves one there.
+os.environ["PENSTOCK_EMBEDDED_DIRECTORY"] = "/nowhere"
+
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:

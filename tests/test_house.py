@@ -30,7 +30,7 @@ LIGHT = textwrap.dedent(
     import penstock
 
     for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
-        if not module.name.startswith(("penstock.cli", "penstock.archive")):
+        if not module.name.startswith(("penstock.cli", "penstock.archive", "penstock.spark.")):
             __import__(module.name)
     """
 )
@@ -71,6 +71,8 @@ REGISTRY = "py" + "pi.org"
         ("a.toml", f"index = {REGISTRY}", "the address of a registry"),
         ("docs/a.md", "word " * 21, "105 characters, more than 100"),
         ("docs/a.md", f"```\nx = 1\n```\n[{'word ' * 25}](b.md)", "docs/a.md:4: 127 characters"),
+        ("sql/a.sql", "-- name: one\n-- Why.\n" + "<" * 7 + " HEAD\n", "a merge was not finished"),
+        ("docs/a.md", "one\n" + "=" * 7 + "\ntwo\n", "docs/a.md:2: a merge was not finished"),
         ("uv.lock", "", "uv.lock names registries"),
         ("a.py", "x = 1\n" * 501, "the file has 501 lines"),
         ("a.py", "def f():\n" + "    x = 1\n" * 70, "function f has 71 lines"),

@@ -60,7 +60,7 @@ def test_what_the_quickstart_publishes_is_json(
 def test_the_exactly_once_handler_writes_with_the_position(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is complete behind the quickstart, and finds each order once at each run."""
+    """It is complete after the quickstart, and finds each order once at each run."""
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", database_url)
     with psycopg.connect(database_url, autocommit=True) as connection:
         for runs in (1, 2):

@@ -1,4 +1,4 @@
-"""Real MySQL and MariaDB without rights: they start, answer, and leave nothing when they end."""
+"""Real MySQL and MariaDB without rights: they start, work, and leave nothing when they end."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from resources import folder_server
 from tests import servers
 from tests.servers import MySQLTestServer
 from tests.support import missing
@@ -26,7 +27,6 @@ from tools.servers import (
     Distribution,
     MySQLServer,
     ServerUnavailable,
-    base,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,7 +156,7 @@ def test_stop_leaves_no_process_and_the_data_stay(server: MySQLServer) -> None:
 @on_mariadb
 def test_a_second_start_joins_the_first(server: MySQLServer) -> None:
     server.start()
-    other = MySQLServer(server.folder, server.distribution)
+    other = MySQLServer(server.directory, server.distribution)
     assert other.start() is False
     assert other.url() == server.url()
     assert other.stop() is True
@@ -201,9 +201,9 @@ def test_a_port_that_somebody_took_costs_another_attempt(
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         taken = int(holder.getsockname()[1])
-        free = base._free_port
+        free = folder_server.free_port
         ports = iter([taken])
-        monkeypatch.setattr(base, "_free_port", lambda: next(ports, None) or free())
+        monkeypatch.setattr(folder_server, "free_port", lambda: next(ports, None) or free())
         server.start()
         assert server.port != taken
         assert next(ports, None) is None
@@ -267,4 +267,4 @@ def test_temporary_files_lie_in_its_own_folder(shared: MySQLTestServer) -> None:
     if shared.embedded is None:
         pytest.skip("a server that was given keeps its files where it likes")
     with shared.connect() as connection:
-        assert Path(variable(connection, "tmpdir")).is_relative_to(shared.embedded.folder)
+        assert Path(variable(connection, "tmpdir")).is_relative_to(shared.embedded.directory)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from resources import folder_server
 from tests.support import missing
-from tools.servers import ETCD, REDIS, ServerUnavailable, StoreServer, base, catalogue
+from tools.servers import ETCD, REDIS, ServerUnavailable, StoreServer, catalogue
 from tools.servers.stores import Store
 
 
@@ -40,12 +41,12 @@ def test_a_port_that_somebody_took_costs_another_attempt(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as holder, StoreServer(tmp_path / "first", store) as first:
-        holder.bind((base.HOST, 0))
+        holder.bind((folder_server.HOST, 0))
         holder.listen()
         taken = int(holder.getsockname()[1])
-        free = base._free_port
+        free = folder_server.free_port
         ports = iter([taken, first.port])
-        monkeypatch.setattr(base, "_free_port", lambda: next(ports, None) or free())
+        monkeypatch.setattr(folder_server, "free_port", lambda: next(ports, None) or free())
         with StoreServer(tmp_path / "second", store) as server:
             assert server.port not in {taken, first.port}
     assert next(ports, None) is None

@@ -182,7 +182,8 @@ def test_the_help_lists_what_can_be_run(clean_python: Path, tmp_path: Path) -> N
     page = run(command, "--help", cwd=tmp_path)
     assert "Not installed" not in page
     flat = " ".join(page.split())
-    assert "`make setup`: archive, backfill, clean, daemon, policy, relay, seal, target." in flat
+    verbs = "archive, backfill, clean, daemon, policy, relay, rollup, seal, target"
+    assert f"`make setup`: {verbs}." in flat
     listed = set(re.findall(r"^│ ([a-z][a-z-]+)  ", page, re.MULTILINE))
     assert {"migrate", "publish", "worker", "upkeep", "sequence", "sweep", "restore"} <= listed
     assert listed.isdisjoint({"archive", "daemon", "relay"})

@@ -2,6 +2,7 @@
 
 - no function longer than 70 lines, no file of code longer than 500;
 - no path of one machine, no address of a package registry;
+- no mark of a merge that was not finished;
 - no ``uv.lock`` (it names registries), no Dagster settings in pyproject.toml (they switch
   workspace.yaml off);
 - every block of SQL has a name, and a comment that explains it;
@@ -40,6 +41,7 @@ REGISTRIES = re.compile(
         )
     )
 )  # fmt: skip
+MERGE_MARK = re.compile(r"(?:<{7}|>{7}|\|{7}) \S|={7}$")
 NAMED_BLOCK = re.compile(r"^-- name: *(\S+) *$", re.MULTILINE)
 LINK_ADDRESS = re.compile(r"\]\([^)]*\)?|https?://\S+")
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
@@ -56,6 +58,7 @@ def check(root: Path, files: Iterable[Path]) -> Iterator[str]:
         if text is None:
             continue
         yield from check_machine(name, text)
+        yield from check_merges(name, text)
         if path.suffix in CODE:
             yield from check_length(name, text)
         if path.suffix == ".py":
@@ -75,6 +78,13 @@ def check_machine(name: Path, text: str) -> Iterator[str]:
             yield f"{name}:{number}: a path of one machine ({found[0]}...)"
         if found := REGISTRIES.search(line):
             yield f"{name}:{number}: the address of a registry ({found[0]})"
+
+
+def check_merges(name: Path, text: str) -> Iterator[str]:
+    """Lines that git leaves where two branches changed the same text."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if MERGE_MARK.match(line):
+            yield f"{name}:{number}: a merge was not finished here"
 
 
 def check_length(name: Path, text: str) -> Iterator[str]:

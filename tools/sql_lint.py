@@ -83,6 +83,7 @@ USER_VARIABLES = {
     "@penstock_limit": "only compared with the session's own limit",
     "@penstock_own_limit": "lift_limit takes digits only, for a limit that the caller may set",
     "@penstock_forgotten": "turn_dedup takes a time only that has passed; an operator's call",
+    "@penstock_looked": "digits only; a wrong time looks below the floor ten seconds later",
     "@penstock_state": "enter_era saves a look at the catalog by it; an operator's call",
 }
 _USER_VARIABLE = re.compile(r"(?<![@\w])@\w+")

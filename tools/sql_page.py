@@ -32,8 +32,10 @@ FAMILIES = {
     "list_topics describe_topic topic_lookup",
     "rights": "grant_namespace revoke_namespace grants_of install_rights function_roles",
     "publish": "publish publish_text publish_json publish_batch prepare_bulk publish_bulk "
+    "stage_events claim_write publish_staged discard_staged sweep_staged "
     "partition_of turn_dedup set_backpressure measure_pressure",
-    "log": "sequence announce fetch high_watermarks unsequenced",
+    "log": "sequence announce fetch fetch_plan lsn_of sequence_of position_at high_watermarks "
+    "unsequenced",
     "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats "
     "poll commit release leave held_leases position seek reset_subscription pause_subscription "
     "resume_subscription report_error list_subscriptions describe_subscription "
@@ -42,15 +44,19 @@ FAMILIES = {
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
     "assignment_of mark_low_water",
     "relay": "open_block read_block relay_failure dead_letter sweep",
-    "dead_letters": "suspects begin_attempt give_up parked_keys commit_parking poll_redriven "
-    "finish_redriven fail_redriven redrive dead_letters_of dead_letter_of dead_letter_counts "
-    "drop_dead_letters",
+    "dead_letters": "suspects begin_attempt bring_letter give_up parked_keys commit_parking "
+    "poll_redriven finish_redriven fail_redriven redrive dead_letters_of dead_letter_of "
+    "dead_letter_counts drop_dead_letters",
     "epochs": "seal log_epochs_of log_epochs_sealed_on record_copy copies_of copies_between "
     "missing_copies forget_copy move_copy event_digest "
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
-    "condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks swap_chunks "
-    "installation_id target_in_use copies_on",
-    "operate": "set_retention retention_of set_policy clear_policy policy_of policy_history "
+    "condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks "
+    "swap_chunks installation_id target_in_use copies_on",
+    "backfill": "request_backfill claim_backfill extend_backfill backfill_work progress_backfill "
+    "finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges "
+    "begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated",
+    "operate": "set_retention retention_of place_hold release_hold list_holds list_skips "
+    "expire_dead_letters set_policy clear_policy policy_of policy_history "
     "list_policies subscription_policy ensure_slices slices_ready log_status sequence_gaps "
     "current_history histories_of report_positions restore_status reconcile "
     "applied_migrations set_setting setting settings_of snapshot_holders sequencer_state "

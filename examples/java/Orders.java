@@ -57,7 +57,7 @@ public class Orders {
         one(connection, "SELECT penstock.leave(?, ?, ?)", SUBSCRIPTION, consumer, session);
     }
 
-    /** Says that this consumer is alive, at least every 3 seconds, and answers the leases that it holds now. */
+    /** Says that this consumer is alive, at least every 3 seconds, and returns the leases that it holds now. */
     static List<Lease> checkIn(Connection connection, String consumer, UUID session) throws SQLException {
         String sql = "SELECT partition, partition_id, lease_epoch, state, \"position\" FROM penstock.check_in(?, ?, ?)";
         List<Lease> leases = new ArrayList<>();

@@ -65,7 +65,7 @@ async function consume(consumer, session) {
   await query("SELECT penstock.subscribe($1, ARRAY[$2])", SUBSCRIPTION, TOPIC);
   await query("SELECT penstock.join($1, $2, $3)", SUBSCRIPTION, consumer, session);
   for (let last = Date.now(); Date.now() - last < 2000; await pause(100)) {
-    // Says that this consumer is alive, at least every 3 seconds, and answers the leases that it holds now.
+    // Says that this consumer is alive, at least every 3 seconds, and returns the leases that it holds now.
     for (const lease of await query("SELECT * FROM penstock.check_in($1, $2, $3)", SUBSCRIPTION, consumer, session)) {
       if ((await bill(consumer, lease)) > 0) last = Date.now();
       if (lease.state === "RELEASING") { // somebody else is to have it

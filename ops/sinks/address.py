@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from ops.sinks.base import Sink
 from ops.sinks.jsonl import JsonlSink
@@ -19,17 +20,18 @@ TOKEN_VARIABLE = "PENSTOCK_PULSAR_TOKEN"
 _FLAGS = {"true": True, "false": False}
 
 
-def open_sink(address: str, *, token: str | None = None) -> Sink:
+def open_sink(address: str, *, token: str | None = None, beside: str = "") -> Sink:
     """The sink of an address: `jsonl:DIRECTORY` or `pulsar://HOST:PORT/TENANT/NAMESPACE?admin=URL`.
 
     A relative directory is written `jsonl:directory`. The token is for Pulsar. It is not part of
-    the address, so addresses can be shown.
+    the address, so addresses can be shown. With ``beside`` the sink has places of its own, in which
+    nothing of others is: a folder of this name, or Pulsar topics whose names end with it.
     """
     parts = urlsplit(address)
     if parts.scheme == "jsonl" and not parts.netloc and parts.path:
-        return JsonlSink(unquote(parts.path))
+        return JsonlSink(Path(unquote(parts.path), beside))
     if parts.scheme in {"pulsar", "pulsar+ssl"} and parts.netloc:
-        return _pulsar(parts, token)
+        return _pulsar(parts, token, beside)
     raise ConfigurationError(
         f"there is no sink {parts.scheme}://"
         if parts.scheme
@@ -38,13 +40,24 @@ def open_sink(address: str, *, token: str | None = None) -> Sink:
     )
 
 
-def configured_sink(address: str, environ: Mapping[str, str] | None = None) -> Sink:
+def configured_sink(
+    address: str, environ: Mapping[str, str] | None = None, *, beside: str = ""
+) -> Sink:
     """The sink of an address, with the token from the environment."""
     environ = os.environ if environ is None else environ
-    return open_sink(address, token=environ.get(TOKEN_VARIABLE) or None)
+    return open_sink(address, token=environ.get(TOKEN_VARIABLE) or None, beside=beside)
 
 
-def _pulsar(parts: SplitResult, token: str | None) -> Sink:
+def absolute_address(address: str) -> str:
+    """The address, checked, that leads to the same sink from every folder."""
+    open_sink(address).close()
+    parts = urlsplit(address)
+    if parts.scheme != "jsonl":
+        return address
+    return f"jsonl:{quote(str(Path(unquote(parts.path)).resolve()))}"
+
+
+def _pulsar(parts: SplitResult, token: str | None, beside: str) -> Sink:
     try:
         from ops.sinks.pulsar import PulsarSink
     except ModuleNotFoundError as error:
@@ -61,7 +74,7 @@ def _pulsar(parts: SplitResult, token: str | None) -> Sink:
     return PulsarSink(
         f"{parts.scheme}://{parts.netloc}",
         admin_url=admin,
-        topic=f"persistent://{namespace}/{{topic}}",
+        topic=f"persistent://{namespace}/{{topic}}" + (f".{beside}" if beside else ""),
         batching=_FLAGS[options.get("batching", "true")],
         create=_FLAGS[options.get("create", "false")],
         token=token,

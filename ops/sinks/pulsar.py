@@ -324,8 +324,8 @@ def _ahead(block: Block, finding: str) -> SinkMisconfigured:
     return SinkMisconfigured(
         f"the Pulsar partition of {block.topic} partition {block.partition} {finding}, but the "
         f"relay {block.relay} is at {block.first_sequence} to {block.last_sequence}",
-        hint="the database was restored to an older state, or the subscription was made anew or "
-        "moved back: reconcile the restore, or relay under another name to another Pulsar topic",
+        hint="the database was restored to an older state, or the subscription was created again "
+        "or moved back: reconcile the restore, or relay under another name to another Pulsar topic",
     )
 
 

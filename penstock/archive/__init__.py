@@ -2,3 +2,33 @@
 
 It needs the extra ``archive``.  What writes, repairs and removes copies is in ``ops``.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from penstock.archive.reading import (
+        LogReader as LogReader,
+        events_of as events_of,
+        read as read,
+        read_on as read_on,
+    )
+
+_NAMES = frozenset({"LogReader", "events_of", "read", "read_on"})
+
+
+def __getattr__(name: str) -> Any:
+    """The names of ``penstock.archive.reading``: who writes an address needs no Arrow for it."""
+    if name not in _NAMES:
+        raise AttributeError(f"module 'penstock.archive' has no attribute {name!r}")
+    try:
+        reading = import_module("penstock.archive.reading")
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise MissingExtra.of("pyarrow", "pyarrow") from None
+    return getattr(reading, name)

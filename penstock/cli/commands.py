@@ -1,10 +1,10 @@
 """The sub-commands: those of the wheel, and those that a checkout adds.
 
-The texts of ``penstock --help`` are here, so that the page loads no sub-command.  A test compares
-them with the text of each sub-command.  The platform's commands are in the packages that they
-command (``ops``, ``consumers``).  The entry-point group ``penstock.commands`` registers them.
-Where the platform is not installed, the page names them in one line, and a call says what is
-missing.
+The texts of ``penstock --help`` are here, so that the page loads neither a sub-command nor Typer.
+A test compares them with the text of each sub-command.  The platform's commands are in the
+packages that they command (``ops``, ``consumers``).  The entry-point group ``penstock.commands``
+registers them.  Where the platform is not installed, the page names them in one line, and a call
+says what is missing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
-
-import typer
-from typer.core import TyperCommand, TyperGroup
 
 from penstock.errors import ConfigurationError
 
@@ -43,6 +40,10 @@ OWN = {
     "dead-letter": (
         "dead_letters:app",
         "Events that a subscription has given up: look at them, hand them out again, drop them.",
+    ),
+    "hold": (
+        "holds:app",
+        "Keep events from retention until a legal hold is released.",
     ),
     "inbox": (
         "inbox:app",
@@ -108,10 +109,10 @@ OWN = {
 OF_THE_PLATFORM = {
     "archive": "Bring the sealed log epochs of a topic to a target with Spark,"
     " and verify them there.",
-    "backfill": "Make every missing copy of a topic on a target again.",
+    "backfill": "Bring again what is missing: copies, dropped log epochs, a window in a sink.",
     "clean": "Read back what retention lets go, remove what is whole, and say what holds the rest.",
     "daemon": "Run consumers, the sequencer, relays and the sweep until SIGTERM.",
-    "policy": "How subscriptions beat, lease, measure and retry, and what is kept.",
+    "policy": "Heartbeats, leases, statistics and retries of subscriptions, and what is kept.",
     "relay": "Send a subscription to a sink: what is there, or --forever."
     " Exit code 1: not all was sent.",
     "rollup": "Turn the many small files of closed days on a target into few large ones.",
@@ -120,42 +121,10 @@ OF_THE_PLATFORM = {
 }
 
 
-class Commands(TyperGroup):
-    """The root command: its own sub-commands and those of the platform."""
-
-    _for_help = False
-    _registered: list[EntryPoint] | None = None
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The commands of the wheel first, then those of the platform that can run here."""
-        return [*OWN, *(each.name for each in self._more() if _is_here(each))]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command of the wheel, or else one of the platform.  It is loaded now."""
-        about = OWN[cmd_name][1] if cmd_name in OWN else OF_THE_PLATFORM.get(cmd_name)
-        if self._for_help and about:
-            return TyperCommand(name=cmd_name, help=about)
-        if cmd_name in OWN:
-            return load(cmd_name)
-        return next((_load(each) for each in self._more() if each.name == cmd_name), None)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The page of all commands.  It loads none of the commands that are named here."""
-        missing = [each.name for each in self._more() if not _is_here(each)]
-        if missing:
-            self.epilog = f"In a checkout of Penstock, after `make setup`: {', '.join(missing)}."
-        self._for_help = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._for_help = False
-
-    def _more(self) -> list[EntryPoint]:
-        """The registered commands.  To look through all installed packages takes a while."""
-        if self._registered is None:
-            found = {each.name: each for each in entry_points(group=GROUP)}
-            self._registered = [found[name] for name in sorted(found.keys() - OWN)]
-        return self._registered
+def registered() -> list[EntryPoint]:
+    """The commands that installed packages add.  It looks through all of them."""
+    found = {each.name: each for each in entry_points(group=GROUP)}
+    return [found[name] for name in sorted(found.keys() - OWN)]
 
 
 @cache
@@ -167,6 +136,8 @@ def load(name: str) -> Any:
 
 def _command(name: str, found: Any) -> Any:
     """The command that a Typer application is, or a function becomes."""
+    import typer
+
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False)
         found.command(name=name)(function)
@@ -175,15 +146,22 @@ def _command(name: str, found: Any) -> Any:
     return command
 
 
-def _is_here(entry: EntryPoint) -> bool:
+def is_here(entry: EntryPoint) -> bool:
     """Whether a registered command can run.  A command known by name is not loaded to find out."""
     if entry.name in OF_THE_PLATFORM:
         return find_spec(entry.module.partition(".")[0]) is not None
-    return not getattr(_load(entry), "is_missing", False)
+    return not getattr(load_registered(entry), "is_missing", False)
+
+
+def about(entry: EntryPoint) -> str:
+    """What a registered command does, in a sentence."""
+    if entry.name in OF_THE_PLATFORM:
+        return OF_THE_PLATFORM[entry.name]
+    return str(load_registered(entry).help or "").partition("\n\n")[0]
 
 
 @lru_cache(maxsize=64)
-def _load(entry: EntryPoint) -> Any:
+def load_registered(entry: EntryPoint) -> Any:
     """A Typer application, or a function that becomes one command."""
     try:
         return _command(entry.name, entry.load())
@@ -205,6 +183,8 @@ def needs(package: str) -> ConfigurationError:
 
 
 def _placeholder(name: str, package: str) -> Any:
+    import typer
+
     found = typer.Typer(add_completion=False)
     settings = {"ignore_unknown_options": True, "allow_extra_args": True}
 

@@ -89,7 +89,7 @@ class _Printer(LeaseLoop):
 def consume(
     subscription: str,
     topic: Annotated[
-        list[str] | None, typer.Argument(help="Only these topics of it; all of them without.")
+        list[str] | None, typer.Argument(help="Only these topics of it, else all.")
     ] = None,
     *,
     lines: Annotated[
@@ -102,7 +102,7 @@ def consume(
         int | None, typer.Option("--max", min=1, help="Leave after so many events.")
     ] = None,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="Leave when nothing more is there.")
+        bool, typer.Option("--until-idle", help="Leave when nothing is left to read.")
     ] = False,
     consumer_id: Annotated[
         str | None, typer.Option("--id", help="The consumer's id; else host and process.")

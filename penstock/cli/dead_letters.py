@@ -69,7 +69,7 @@ def show_one(
     subscription: str,
     letter_id: Annotated[int, typer.Argument(metavar="ID")],
     payload: Annotated[
-        Payload, typer.Option(help="How to read it; text and json that are none are shown in hex.")
+        Payload, typer.Option(help="How to show it; what is not text or JSON is shown in hex.")
     ] = Payload.text,
     limit: Annotated[int, typer.Option(min=0, help="At most so many bytes of it.")] = 10_000,
     output: Output = Format.table,
@@ -122,7 +122,7 @@ def drop(
 ) -> None:
     """Throw dead letters away; a record of each stays, without its payload."""
     if not yes:
-        raise InvalidArgument("drop loses payloads for good", hint="say --yes if that is meant")
+        raise InvalidArgument("drop deletes payloads for good", hint="add --yes if you mean it")
     with own_transaction() as connection:
         wanted = {"topic": topic, "key": key, "type": type_}
         chosen = _chosen(connection, subscription, ids, wanted, every=every)

@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 from penstock.cli.output import say
 from penstock.database import config
+from penstock.database.postgres import pid_file
 
 #: Names another directory than ``.penstock/postgres``.
 DIRECTORY_VARIABLE = "PENSTOCK_EMBEDDED_DIRECTORY"
 _DIRECTORY = Path(".penstock") / "postgres"
 _DATABASE = "penstock"
 _START = "python -m resources.embedded start"
-_LINE_OF_PORT = 3
 
 
 @contextmanager
@@ -63,22 +63,11 @@ def _directory() -> Path | None:
 
 def _url(directory: Path) -> str | None:
     """The address of the database while it runs."""
+    found = pid_file.running(directory / "data")
+    if found is None:
+        return None
     try:
-        lines = (directory / "data" / "postmaster.pid").read_text().splitlines()
-        pid, port = abs(int(lines[0])), int(lines[_LINE_OF_PORT])
         password = (directory / "password").read_text().strip()
-    except (OSError, ValueError, IndexError):
+    except OSError:
         return None
-    if not _is_alive(pid):
-        return None
-    return f"postgresql://postgres:{quote(password, safe='')}@127.0.0.1:{port}/{_DATABASE}"
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return f"postgresql://postgres:{quote(password, safe='')}@127.0.0.1:{found[1]}/{_DATABASE}"

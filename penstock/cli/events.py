@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock import database
+from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.output import (
     Format,
     LineOutput,
@@ -28,6 +29,7 @@ from penstock.cli.output import (
     show_line,
 )
 from penstock.cli.topics import Topic
+from penstock.database import config
 from penstock.errors import InvalidArgument
 from penstock.records import Event, Message
 from penstock.topics.names import describe_topic
@@ -42,21 +44,25 @@ def publish(
     payload: Annotated[str | None, typer.Argument(help="Text, or - for standard input.")] = None,
     *,
     file: Annotated[Path | None, typer.Option(help="Take the payload from a file.")] = None,
-    key: Annotated[str | None, typer.Option(help="What keeps events in order.")] = None,
+    key: Annotated[str | None, typer.Option(help="Events of one key keep their order.")] = None,
     type_: Annotated[str, typer.Option("--type", help="What kind of event it is.")] = "",
     content_type: Annotated[str, typer.Option()] = "application/octet-stream",
     header: Annotated[
         list[str] | None, typer.Option(help="name=value, where value is JSON or else text; repeat.")
     ] = None,
     event_id: Annotated[uuid.UUID | None, typer.Option()] = None,
-    partition: Annotated[int | None, typer.Option(help="Instead of the one of the key.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(help="This one, and not that of the key.")
+    ] = None,
     not_before: Annotated[
         datetime | None, typer.Option(help="Delay it until then; UTC.", show_default=False)
     ] = None,
     dedup_key: Annotated[
-        str | None, typer.Option(help="Publish it once in the window; then it is that event's id.")
+        str | None, typer.Option(help="Publish no second event with this key for a while.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="In the order of commits.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Keep each key in commit order.")
+    ] = False,
     output: LineOutput = Lines.text,
 ) -> None:
     """Publish one event, in a transaction of its own; writes its event id."""
@@ -86,17 +92,38 @@ def publish(
 
 def fetch(
     topic: Topic,
+    *,
     partition: Annotated[
-        int | None, typer.Option("--partition", help="Only this one; all of them without.")
+        int | None, typer.Option("--partition", help="Only this partition, else all.")
     ] = None,
     from_sequence: Annotated[
         int | None,
-        typer.Option("--from", help="The first sequence, else the first that is there."),
+        typer.Option("--from", help="The first sequence, else the first that the database holds."),
+    ] = None,
+    from_lsn: Annotated[
+        str | None,
+        typer.Option(
+            "--from-lsn",
+            help="LOG_EPOCH.SEQUENCE or a sequence: also what only the archive has. "
+            "Needs --partition.",
+        ),
     ] = None,
     max_events: Annotated[int, typer.Option("--max", min=1, help="Of all partitions.")] = 20,
+    target: ArchiveTargets = None,
     output: Output = Format.table,
 ) -> None:
     """Read events by sequence, up to the high watermark; of several partitions the oldest first."""
+    if from_lsn is not None or target:
+        _fetch_from_lsn(
+            topic,
+            partition=partition,
+            from_sequence=from_sequence,
+            from_lsn=from_lsn,
+            max_events=max_events,
+            target=target,
+            output=output,
+        )
+        return
     with database.connect() as connection:
         ranges = {each.partition: each for each in describe_topic(connection, topic).partitions}
         chosen = sorted(ranges) if partition is None else [partition]
@@ -107,10 +134,35 @@ def fetch(
             if gone:
                 say(f"the database no longer holds the first events of {gone} of these partitions")
         elif from_sequence < 1:
-            raise InvalidArgument(f"no sequence is {from_sequence}", hint="the first one is 1")
+            raise InvalidArgument(f"{from_sequence} is not a sequence", hint="the first one is 1")
         read = [_fetched(connection, topic, each, first[each], max_events) for each in chosen]
         merged = heapq.merge(*read, key=lambda event: (event.sequenced_at, event.partition))
         show(islice(merged, max_events), output)
+
+
+def _fetch_from_lsn(
+    topic: str,
+    *,
+    partition: int | None,
+    from_sequence: int | None,
+    from_lsn: str | None,
+    max_events: int,
+    target: list[str] | None,
+    output: Format,
+) -> None:
+    """Read over the database and the archive; what it must not be given together is refused."""
+    from penstock import archive
+
+    if from_lsn is None or from_sequence is not None or partition is None:
+        raise InvalidArgument(
+            "the archive is read from one position of one partition",
+            hint="give --partition and --from-lsn, and no --from",
+        )
+    start = int(from_lsn) if from_lsn.isascii() and from_lsn.isdigit() else from_lsn
+    places = archive_targets(target)
+    url = config.database_url()
+    with archive.read(url, topic, partition, start, max_events, targets=places) as reader:
+        show(reader.events(), output)
 
 
 def _fetched(
@@ -190,7 +242,9 @@ def _plain(text: str) -> str:
 
 def _payload(payload: str | None, file: Path | None) -> bytes:
     if (payload is None) == (file is None):
-        raise InvalidArgument("there is no single payload", hint="give a text, or - , or --file")
+        raise InvalidArgument(
+            "the command needs one payload", hint="give a text, - for standard input, or --file"
+        )
     if file is not None:
         try:
             return file.read_bytes()

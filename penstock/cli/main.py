@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
+from penstock.cli import page
 from penstock.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from penstock.errors import (
     MissingExtra,
@@ -29,14 +31,9 @@ def app(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        from penstock.cli.root import invoke
-    except ModuleNotFoundError as error:
-        if error.name not in _OF_THE_COMMAND:
-            raise
-        return _fail(str(MissingExtra.of(error.name or "typer", "typer rich")), EXIT_USAGE)
-    try:
-        return invoke(sys.argv[1:] if arguments is None else arguments)
+        return _invoke(given)
     except UsageError as error:
         return _fail(_told(error), EXIT_USAGE)
     except PenstockError as error:
@@ -51,6 +48,25 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
         said = without_user(str(driver_error(error)).strip())
         return _fail(f"the database refused: {said}", EXIT_FAILED)
+
+
+def _invoke(given: list[str]) -> int:
+    if page.is_asked_for(given) and find_spec("typer") is not None:
+        return _show_page(given)
+    try:
+        from penstock.cli.root import invoke
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_THE_COMMAND:
+            raise
+        raise MissingExtra.of(error.name or "typer", "typer rich") from error
+    return invoke(given)
+
+
+def _show_page(given: list[str]) -> int:
+    """The page of all commands, without loading Typer.  A call without a command is a wrong one."""
+    sys.stdout.write(page.text())
+    sys.stdout.flush()
+    return 0 if given else EXIT_USAGE
 
 
 def _told(error: PenstockError) -> str:

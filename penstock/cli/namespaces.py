@@ -63,7 +63,8 @@ def delete(
     """Delete a namespace and all below it."""
     if with_topics and not yes:
         raise InvalidArgument(
-            "delete loses the events of all topics below it", hint="say --yes if that is meant"
+            "delete loses the events of all topics in the namespace",
+            hint="add --yes if you mean it",
         )
     with own_transaction() as connection:
         topics = names.delete_namespace(connection, path, with_topics=with_topics)

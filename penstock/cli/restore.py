@@ -35,7 +35,7 @@ def reconcile(
     reason: Annotated[str, typer.Argument(help="What was restored, and to when; it is recorded.")],
     yes: Annotated[bool, typer.Option("--yes", help="It opens a new history for good.")] = False,
 ) -> None:
-    """Open the next history: everybody learns anew where to go on, and what stopped goes on."""
+    """Open the next history: readers ask again where they stand, and stopped partitions go on."""
     from penstock.log.histories import reconcile as verb
 
     if not yes:

@@ -39,7 +39,7 @@ def install(output: Output = Format.table) -> None:
 
 @app.command("print")
 def print_() -> None:
-    """Write the SQL of `install`, for somebody else to run."""
+    """Write the SQL that `install` would run, so that somebody else can run it."""
     if config.is_configured() and config.dialect_of_url(config.database_url()) == "mysql":
         with database.connect() as connection:
             text = rights.print_sql(connection)
@@ -50,17 +50,17 @@ def print_() -> None:
 
 @app.command()
 def refresh(output: Output = Format.table) -> None:
-    """On MariaDB: look again who is in which role, after GRANT or REVOKE by hand."""
+    """On MariaDB: read again who is in which role, after a GRANT or REVOKE of your own."""
     with database.connect() as connection:
         rights.refresh(connection)
-    done("looked who is in which role", output)
+    done("read who is in which role", output)
 
 
 @app.command()
 def grant(
     login: Login, right: Right, namespace: Namespace = None, output: Output = Format.table
 ) -> None:
-    """Give a login a role, or a right in a namespace: the others then find nothing there."""
+    """Give a login a role, or a right in a namespace, which is then hidden from other logins."""
     with own_transaction(with_grants=True) as connection:
         if namespace is None:
             rights.add_member(connection, right, login)
@@ -76,7 +76,8 @@ def revoke(
     namespace: Namespace = None,
     *,
     unrestrict: Annotated[
-        bool, typer.Option("--unrestrict", help="Also the last right: the namespace is open then.")
+        bool,
+        typer.Option("--unrestrict", help="Also take the last right: the namespace is then open."),
     ] = False,
     output: Output = Format.table,
 ) -> None:

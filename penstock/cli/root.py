@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated
+from importlib.metadata import EntryPoint
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import penstock
-from penstock.cli.commands import Commands
+from penstock.cli import page
+from penstock.cli.commands import OWN, is_here, load, load_registered, registered
 
-_HELP = """Events in the database that you already have.
 
-The database is PENSTOCK_DATABASE_URL, or else DB_TYPE, DB_HOST, DB_PORT, DB_NAME, DB_USER and
-DB_PASSWORD; in a checkout without these the embedded one, when it runs.
-Exit codes: 0 done, 1 the answer is no, 2 wrong call, 3 database or machine.
-"""
+class Commands(TyperGroup):
+    """The root command: its own sub-commands and those of the platform."""
+
+    _registered: list[EntryPoint] | None = None
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The commands of the wheel first, then those of the platform that can run here."""
+        return [*OWN, *(each.name for each in self._more() if is_here(each))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command of the wheel, or else one of the platform.  It is loaded now."""
+        if cmd_name in OWN:
+            return load(cmd_name)
+        return next((load_registered(each) for each in self._more() if each.name == cmd_name), None)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The page of all commands, which is made without Typer."""
+        sys.stdout.write(page.text())
+
+    def _more(self) -> list[EntryPoint]:
+        """The registered commands.  To look through all installed packages takes a while."""
+        if self._registered is None:
+            self._registered = registered()
+        return self._registered
+
 
 root = typer.Typer(
     cls=Commands,
-    help=_HELP,
+    help=f"{page.ABOUT}\n\n{page.MORE}",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -38,13 +62,11 @@ def _say_version(wanted: bool) -> None:
 def options(
     schema: Annotated[
         str | None,
-        typer.Option(help="The schema that holds Penstock, else PENSTOCK_SCHEMA."),
+        typer.Option(help=page.SCHEMA),
     ] = None,
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Say the version and leave.", is_eager=True, callback=_say_version
-        ),
+        typer.Option("--version", help=page.VERSION, is_eager=True, callback=_say_version),
     ] = False,
 ) -> None:
     if schema is not None:

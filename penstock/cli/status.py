@@ -40,14 +40,16 @@ def status(
         }
         try:
             found["dead_letters"] = _rows(dead_letters.counts(connection, subscription))
+            skips = subscriptions.skips(connection, subscription)
+            found["skips"] = _rows([each for each in skips if each.unread])
         except PermissionDenied:  # the roles are of an older version
-            say("dead letters are not told to this login. run: penstock rights install")
+            say("dead letters and skips are not told to this login. run: penstock rights install")
     if output is Format.json:
         show_json(found)
         return
     say(f"schema {found['schema']}: {', '.join(pending) or 'up to date'}")
     say(_of_sequencer(sequencer))
-    for title in ("topics", "subscriptions", "consumers", "statistics", "dead_letters"):
+    for title in ("topics", "subscriptions", "consumers", "statistics", "dead_letters", "skips"):
         if title in found:
             say(f"\n{title.replace('_', ' ')}:")
             show(found[title], output)

@@ -20,7 +20,7 @@ app = typer.Typer(
 
 #: The store that is no other one.
 DATABASE = "database"
-_START = "earliest, latest, the first sequence to read, or a time with its zone"
+_START = "earliest, latest, the first sequence to read, a position, or a time with its zone"
 To = Annotated[str, typer.Option("--to", help=_START)]
 Yes = Annotated[bool, typer.Option("--yes", help="Its positions are lost for good.")]
 
@@ -67,7 +67,7 @@ def seek(
     partition: Annotated[int | None, typer.Option(help="Only this one, else all.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Read a topic on from somewhere else; present holders lose their leases."""
+    """Go on reading a topic from another place; its holders lose their leases."""
     _require_yes(yes, "seek")
     with own_transaction() as connection:
         if partition is None:
@@ -84,8 +84,18 @@ def reset(
     subscription: str,
     to: To,
     yes: Yes = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many events would be read.")
+    ] = False,
 ) -> None:
-    """Read everything on from somewhere else: all partitions of all topics, or none."""
+    """Go on reading from another place in all partitions of all topics, or in none."""
+    if dry_run:
+        with database.connect() as connection:
+            counted = stream.replay_count(connection, subscription, to)
+        for (topic, number), events in counted.items():
+            say(f"subscription {subscription}, {topic} partition {number}: {events} events")
+        say(f"subscription {subscription}: {sum(counted.values())} events would be read")
+        return
     _require_yes(yes, "reset")
     with own_transaction() as connection:
         moved = stream.reset(connection, subscription, to)
@@ -96,7 +106,7 @@ def reset(
 @app.command()
 def pause(
     subscription: str,
-    reason: Annotated[str, typer.Option(help="Why; whoever looks at it later reads this.")] = "",
+    reason: Annotated[str, typer.Option(help="Why; shown to those who look at it later.")] = "",
 ) -> None:
     """Hand out no lease until it is resumed; consumers finish what they have in hand."""
     with own_transaction() as connection:
@@ -110,7 +120,7 @@ def pause(
 
 @app.command()
 def resume(subscription: str) -> None:
-    """Hand out leases again."""
+    """End a pause: hand out leases again."""
     with own_transaction() as connection:
         changed = subscriptions.resume(connection, subscription)
     say(f"subscription {subscription}: {'resumed' if changed else 'was not paused'}")
@@ -123,14 +133,16 @@ def move(
     source: Annotated[str, typer.Option("--from", help="Where its leases live now.")] = DATABASE,
     output: Output = Format.table,
 ) -> None:
-    """Carry the leases and positions to another store; stop the consumers before.
+    """Move the leases and positions to another store.
 
-    Give them the new URL as coordination behind it.
+    Stop the consumers first. Afterwards, start them with the new URL as their coordination.
     """
     url = config.database_url()
     stores = [url if each == DATABASE else each for each in (source, to)]
     if stores[0] == stores[1]:
-        raise InvalidArgument("it is to move to where it is", hint="give --to, or --from")
+        raise InvalidArgument(
+            "the subscription is in that store already", hint="give another --to or --from"
+        )
     moved = move_subscription(url, subscription, *stores)
     show(
         [
@@ -150,7 +162,7 @@ def delete(
     subscription: str,
     yes: Yes = False,
 ) -> None:
-    """Remove a subscription; it holds back no event any more."""
+    """Remove a subscription; retention no longer waits for it."""
     _require_yes(yes, "delete")
     with own_transaction() as connection:
         stream.unsubscribe(connection, subscription)
@@ -160,5 +172,5 @@ def delete(
 def _require_yes(yes: bool, verb: str) -> None:
     if not yes:
         raise InvalidArgument(
-            f"{verb} loses the positions of the subscription", hint="say --yes if that is meant"
+            f"{verb} loses the positions of the subscription", hint="add --yes if you mean it"
         )

@@ -35,7 +35,7 @@ def create(
         bool,
         typer.Option(
             "--if-not-exists",
-            help="Leave one that is there as it is; it may have more partitions, not fewer.",
+            help="Leave an existing topic as it is; it may have more partitions, not fewer.",
         ),
     ] = False,
     output: Output = Format.table,
@@ -94,7 +94,7 @@ def delete(
     """Delete a topic with its events."""
     if not yes:
         raise InvalidArgument(
-            "delete loses the events of the topic", hint="say --yes if that is meant"
+            "delete loses the events of the topic", hint="add --yes if you mean it"
         )
     with own_transaction() as connection:
         names.delete_topic(connection, topic, with_subscriptions=with_subscriptions)

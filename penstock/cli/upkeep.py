@@ -32,7 +32,9 @@ def upkeep(**given: Any) -> None:
 
 
 def sequence(
-    max_events: Annotated[int, typer.Option(min=1, max=1_000_000, help="In one pass.")] = 10_000,
+    max_events: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="At most, in one pass.")
+    ] = 10_000,
     max_passes: Annotated[int, typer.Option(min=1)] = 1_000,
     output: Output = Format.table,
 ) -> None:

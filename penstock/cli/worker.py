@@ -16,7 +16,7 @@ from penstock.consumer import process
 from penstock.consumer.app import App
 from penstock.consumer.supervisor import Supervisor
 from penstock.database import config
-from penstock.errors import ConfigurationError, PortTaken, UsageError
+from penstock.errors import ConfigurationError, UsageError
 from penstock.upkeep.options import options_of
 from penstock.upkeep.settings import ServiceSettings, worker_settings
 
@@ -47,7 +47,7 @@ def worker(
     state = OneProcess(supervisor, watch, calls)
     try:
         code = service.serve(supervisor, state, settings, consumers=sorted(app.consumers))
-    except (UsageError, PortTaken):
+    except UsageError:
         raise
     except Exception as error:  # it ended all
         logger.error("a consumer cannot go on: %s", error)
@@ -61,7 +61,7 @@ def load(address: str) -> App:
     """The application at module:name.  Modules in the present folder are found too."""
     module_name, colon, name = address.partition(":")
     if not (module_name and colon and name):
-        raise ConfigurationError(f"{address!r} is no address", hint="write module:app")
+        raise ConfigurationError(f"{address!r} is not an address", hint="write module:app")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -76,6 +76,6 @@ def load(address: str) -> App:
     found = getattr(module, name, None)
     if not isinstance(found, App):
         raise ConfigurationError(
-            f"{address} is no penstock.App", hint="write `app = penstock.App()` in the module"
+            f"{address} is not a penstock.App", hint="write `app = penstock.App()` in the module"
         )
     return found

@@ -65,11 +65,11 @@ class App:
         :class:`penstock.Consumer`.
         """
         if isinstance(topics, str):
-            raise InvalidArgument("topics is a text", hint="give a list of topics")
+            raise InvalidArgument("topics is a single string", hint="give a list of topics")
         if subscription in self.consumers:
             raise InvalidArgument(
                 f"the subscription {subscription!r} is declared twice",
-                hint="each has one handler; a second reader is a second subscription",
+                hint="each has one handler; give a second reader a subscription of its own",
             )
         given = ConsumerOptions(**options)
 

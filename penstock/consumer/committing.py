@@ -6,9 +6,11 @@ A commit moves the position of each partition to ``done``.  All events up to the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.consumer.delivery import HandlerRolledBack
+from penstock.database import sessions
 from penstock.errors import BackwardCommit, PenstockError, StaleLease, TooManyParked
 from penstock.subscriptions import dead_letters
 
@@ -20,10 +22,17 @@ if TYPE_CHECKING:
     from penstock.database import Connection
     from penstock.leases.keeper import Keeper
     from penstock.leases.loop import LoopStats
-    from penstock.records import Lease
+    from penstock.records import Event, Lease
 
 #: How long a partition pauses when a commit would park more events than are allowed.
 STANDS_SECONDS = 10.0
+
+
+def bringing(connection: Connection, brought: Sequence[Event]) -> AbstractContextManager[Any]:
+    """A transaction around several calls, where events of the archive are brought."""
+    if not brought:
+        return nullcontext()
+    return sessions.of_connection(connection).transaction(connection)
 
 
 class Chosen(NamedTuple):
@@ -118,14 +127,18 @@ class Committer:
 
     def _write_parking(self, connection: Connection, chosen: Chosen) -> None:
         each, position, parking = chosen
-        dead_letters.commit_parking(
-            connection,
-            self._keeper.member,
-            each.lease,
-            position,
-            after=each.committed,
-            sequences=parking,
-        )
+        with self._assignment.lock:
+            brought = each.brought(parking)
+        with bringing(connection, brought):
+            dead_letters.commit_parking(
+                connection,
+                self._keeper.member,
+                each.lease,
+                position,
+                after=each.committed,
+                sequences=parking,
+                brought=brought,
+            )
 
     def _refused(self, connection: Connection, each: InHand, error: PenstockError) -> None:
         """Deal with the one partition whose commit was refused."""
@@ -150,9 +163,9 @@ class Committer:
         """
         if position < each.committed:
             raise StaleLease(
-                f"partition {each.lease.partition} of {each.lease.topic} stands at {position} and "
-                f"stood at {each.committed}",
-                hint="a restore or a crash took commits back: it is read again from there",
+                f"partition {each.lease.partition} of {each.lease.topic} stands at {position}, "
+                f"this consumer had committed {each.committed}",
+                hint="a restore or a crash took commits back: the consumer reads again from there",
             )
         with self._assignment.lock:
             each.was_committed(position)

@@ -263,7 +263,8 @@ class Consumer(LeaseLoop):
         if outlived and unit.letter is None:
             error = OutlivedLease(
                 f"the work on {len(unit.events)} events took longer than the lease: {error}",
-                hint="use a smaller batch_size, or penstock.stream.configure_subscription",
+                hint="use a smaller batch_size, or a longer lease:"
+                " penstock.stream.configure_subscription",
             )
             self.retrier.postpone_unit(unit, error)
         else:

@@ -152,7 +152,10 @@ class Batch:
         if letter is not None:
             yield from dead_letters.finish_steps(member, letter)
         elif parked:
-            yield from dead_letters.parking_steps(member, self.lease, position, before, parked)
+            brought = [event for event in self._unit.brought if event.sequence in parked]
+            yield from dead_letters.parking_steps(
+                member, self.lease, position, before, parked, brought=brought
+            )
         else:
             # The answer to an earlier COMMIT may have been lost, and some of these been done.
             yield from stream.commit_steps(member, [(self.lease, position)], [before])
@@ -172,7 +175,7 @@ class Batch:
         if not self._in_order and self._unit.letter is None:
             raise InvalidArgument(
                 "with concurrency, an event may be done before an earlier one of its partition",
-                hint="a position cannot say that: use concurrency=1",
+                hint="a position cannot record that: use concurrency=1",
             )
         self.handed_over = True
         if self._unit.abandoned or not self._keeper.holds(self.lease):

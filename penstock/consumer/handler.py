@@ -40,7 +40,7 @@ def handling(subscription: str, options: ConsumerOptions) -> Handling:
         if _is_async(each, "a middleware") != is_async:
             kind = "async def" if is_async else "def"
             raise InvalidArgument(
-                "middleware and handler are not of one kind",
+                "of middleware and handler, only one is async",
                 hint=f"write the middleware as `{kind} middleware(event, call_next)`",
             )
         call = functools.partial(_around, each, call)
@@ -60,7 +60,7 @@ def _refusing_coroutines(handler: Handler) -> Handler:
             if inspect.iscoroutine(answer):
                 answer.close()
             raise InvalidArgument(
-                "the handler answered a coroutine that nobody awaits",
+                "the handler returned a coroutine, which nobody awaits",
                 hint="write it as `async def`, or call asyncio.run in it",
             )
 
@@ -76,6 +76,7 @@ def _is_async(given: object, what: str) -> bool:
         call = type(call).__call__
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise InvalidArgument(
-            f"{what} is a generator, which nobody would run", hint="give a function without yield"
+            f"{what} is a generator, which the consumer does not run",
+            hint="give a function without yield",
         )
     return inspect.iscoroutinefunction(call)

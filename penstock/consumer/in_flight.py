@@ -58,6 +58,8 @@ class Unit:
     abandoned: bool = False
     #: Sequences up to ``through`` whose keys are parked: a commit parks them as well.
     parked: tuple[int, ...] = ()
+    #: Those of them that only the archive has.
+    brought: tuple[Event, ...] = ()
     #: A redriven dead letter; the unit has it instead of events after the position.
     letter: Redriven | None = None
     #: Whether it may hold an event that crashed an earlier consumer.
@@ -103,6 +105,10 @@ class InHand:
         self.letter_under_way = False
         self._parked_keys: frozenset[str] = frozenset()
         self._to_park: set[int] = set()
+        #: Events up to here came from the archive: the database cannot copy them.
+        self.cold_to = 0
+        #: Those of them that wait for a commit that parks them.
+        self._cold_to_park: dict[int, Event] = {}
         self._lane_of = lane_of
         self._is_one_lane = lane_of is whole_partition
         self._lanes: dict[Hashable, deque[Event]] = {}
@@ -124,6 +130,7 @@ class InHand:
         passed = 0
         if self._parked_keys:
             waiting = [event for event in events if event.key not in self._parked_keys]
+            self._keep_cold(event for event in events if event.key in self._parked_keys)
             self._to_park |= self._pass_over(events, waiting)
             events = waiting
         if wanted is not None:
@@ -158,7 +165,8 @@ class InHand:
         if self._is_one_lane:
             through = waiting[0].sequence - 1 if waiting else self.read
         parked = tuple(self.to_park(through))
-        return Unit(self, lane, events, self.committed, through, parked=parked)
+        brought = tuple(self.brought(parked))
+        return Unit(self, lane, events, self.committed, through, parked=parked, brought=brought)
 
     def begin_letter(self) -> Unit | None:
         """The next redriven dead letter; one at a time."""
@@ -196,10 +204,21 @@ class InHand:
         """The database has this position now."""
         self.committed = position
         self._to_park = {each for each in self._to_park if each > position}
+        for each in [each for each in self._cold_to_park if each <= position]:
+            del self._cold_to_park[each]
 
     def to_park(self, position: int) -> list[int]:
         """Sequences that a commit up to a position has to park."""
         return sorted(each for each in self._to_park if each <= position)
+
+    def brought(self, sequences: Iterable[int]) -> list[Event]:
+        """Those of these events to park that only the archive has."""
+        return [self._cold_to_park[each] for each in sequences if each in self._cold_to_park]
+
+    def _keep_cold(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.sequence <= self.cold_to:
+                self._cold_to_park[event.sequence] = event
 
     def park(self, keys: frozenset[str]) -> None:
         """These keys are parked: their events in hand are passed over and parked."""
@@ -211,6 +230,7 @@ class InHand:
             gone = [event for event in waiting if event.key in keys]
             self.rows -= len(gone)
             self.bytes -= _size(gone)
+            self._keep_cold(gone)
             self._to_park |= self._pass_over(waiting, kept)
             waiting.clear()
             waiting.extend(kept)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
+from penstock.archive.targets import Target
 from penstock.errors import InvalidArgument
 from penstock.records import Event
 from penstock.topics import validation
@@ -74,6 +75,10 @@ class ConsumerOptions:
     #: Called with new partitions and their positions, and with those about to go or lost.
     on_assigned: Callable[[dict[TopicPartition, int]], Any] | None = None
     on_revoked: Callable[[list[TopicPartition]], Any] | None = None
+    #: Where to read events that the database no longer has, the preferred target first.
+    archive: Sequence[Target] | None = None
+    #: At most so many events are read in a second.
+    max_events_per_second: float | None = None
     #: A monotonic clock in seconds, and the source of randomness for pauses between attempts.
     clock: Callable[[], float] = time.monotonic
     rng: random.Random | None = None
@@ -94,10 +99,21 @@ class ConsumerOptions:
                 f"middleware is a {type(self.middleware).__name__}", hint="give a list of functions"
             )
         self._check_filter()
+        self._check_archive()
+
+    def _check_archive(self) -> None:
+        given: Any = self.archive
+        if given is not None and (
+            not isinstance(given, Sequence) or not all(isinstance(each, Target) for each in given)
+        ):
+            raise InvalidArgument(
+                "archive is no list of targets",
+                hint="give a list of penstock.archive.targets.Target",
+            )
 
     def _check_filter(self) -> None:
         if isinstance(self.types, str):
-            raise InvalidArgument("types is a text", hint="give a list of event types")
+            raise InvalidArgument("types is a single string", hint="give a list of event types")
         if self.types is not None:
             object.__setattr__(self, "types", frozenset(self.types))
             if not self.types:
@@ -155,8 +171,11 @@ _RANGES = {
     "commit_every_seconds": Range(0),
     "commit_every_events": Range(0, is_above=True),
     "handler_seconds": Range(0, is_above=True),
+    "max_events_per_second": Range(0, is_above=True),
 }
-_MAY_BE_NONE = ("prefetch_rows", "commit_every_events", "handler_seconds")
+_MAY_BE_NONE = (
+    "prefetch_rows", "commit_every_events", "handler_seconds", "max_events_per_second",
+)  # fmt: skip
 
 
 def taking(

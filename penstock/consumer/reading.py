@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.consumer.capped import CappedReads
+from penstock.consumer.cold import ColdReads
 from penstock.database import sessions
 from penstock.database.wake import Wake
 from penstock.records import Event, Lease, payload_bytes
@@ -43,6 +45,14 @@ class Reader:
     ) -> None:
         self._assignment = assignment
         self._keeper = keeper
+        self._cold: ColdReads | None = None
+        self._poll_leases: Callable[..., list[tuple[Lease, list[Event]]]] = keeper.poll
+        if options.archive is not None:
+            self._cold = ColdReads(keeper.subscription, keeper.poll, options.archive)
+            self._poll_leases = self._cold.poll
+        if options.max_events_per_second is not None:
+            capped = CappedReads(self._poll_leases, options.max_events_per_second, options.clock)
+            self._poll_leases = capped.poll
         self._connect = connect
         self._clock = options.clock
         self._by_key = options.by_key
@@ -64,7 +74,7 @@ class Reader:
         """Let a thread read.  It calls ``wake`` when it has read something."""
         self._thread = ReadAhead(
             self._connect,
-            self._keeper.poll,
+            self._poll_leases,
             wanted=self._reads_wanted,
             took=self._took,
             heard=self.heard,
@@ -113,11 +123,15 @@ class Reader:
     def _poll(self, connection: Connection, unread: list[tuple[InHand, Lease]]) -> None:
         hands = {lease.partition_id: each for each, lease in unread}
         leases = [lease for _, lease in unread]
-        polled = self._keeper.poll(connection, leases, self._bounds.batch)
+        polled = self._poll_leases(connection, leases, self._bounds.batch)
         for lease, events in polled:
             self._took(hands[lease.partition_id], events)
         if sum(len(events) for _, events in polled) < self._bounds.batch:
-            self._read_out |= hands
+            self._read_out |= {
+                partition_id: each
+                for partition_id, each in hands.items()
+                if self._cold is None or not self._cold.reads_on(partition_id, each.read)
+            }
 
     def _unread(self) -> list[tuple[InHand, Lease]]:
         """Partitions with nothing in hand that may have grown, and the position to read after."""
@@ -148,6 +162,8 @@ class Reader:
     def _took(self, each: InHand, events: list[Event]) -> None:
         if self._room is not None:
             self._room.learn(events, payload_bytes(events)[1])
+        if self._cold is not None:
+            each.cold_to = self._cold.cold_to(each.lease.partition_id)
         self._assignment.take(each, events, self._wanted)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.consumer.committing import STANDS_SECONDS
+from penstock.consumer.committing import STANDS_SECONDS, bringing
 from penstock.consumer.delivery import HandlerTimedOut
 from penstock.consumer.in_flight import SUSPECT_GROUP, InHand, Unit
 from penstock.consumer.reading import MAX_AHEAD
@@ -213,16 +213,19 @@ class Retrier:
         each, event = unit.work, unit.events[0]
         failing = self.failures.of(each.lease.partition_id, event.sequence)
         assert unit.policy is not None
-        parked = dead_letters.give_up(
-            connection,
-            self._keeper.member,
-            each.lease,
-            event.sequence,
-            (failing.reason if failing is not None else "")
-            or "its consumer ended while it was handled",
-            attempts=attempts,
-            park=unit.policy.exhausted == "park_key",
-        )
+        brought = unit.events[:1] if event.sequence <= each.cold_to else []
+        with bringing(connection, brought):
+            parked = dead_letters.give_up(
+                connection,
+                self._keeper.member,
+                each.lease,
+                event.sequence,
+                (failing.reason if failing is not None else "")
+                or "its consumer ended while it was handled",
+                attempts=attempts,
+                park=unit.policy.exhausted == "park_key",
+                brought=brought,
+            )
         self._assignment.end(unit, 1)
         each.handled -= 1
         self._committer.stands_at(each, event.sequence)

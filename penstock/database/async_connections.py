@@ -79,7 +79,7 @@ async def door_of(connection: Any) -> Door:
     if hasattr(connection, "sync_connection") and connection.sync_connection is not None:
         if connection.dialect.name != "postgresql":
             raise InvalidArgument(
-                f"penstock.aio knows no {connection.dialect.name} yet",
+                f"penstock.aio does not support {connection.dialect.name} yet",
                 hint="give a synchronous connection to the function of the same name in penstock",
             )
         return _Sqlalchemy(connection)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.database import config, denied, dialects, pace as reconnect, unwrap
+from penstock.database.catalog import Statement
 from penstock.database.dialect import Dialect, Row
 from penstock.database.postgres import connection as postgres
 from penstock.database.postgres.connection import libpq_url as libpq_url
@@ -92,13 +93,30 @@ def call_events(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, 
     return _call(connection, name, binds, raw=True)
 
 
-def _call(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
-    connection = unwrap.unwrapped(connection)
+def stream(connection: Any, name: str, /, *, rows_at_once: int, **binds: Any) -> Iterator[Row]:
+    """The rows of a named statement that only reads, as they come: never all are in memory.
+
+    ``connection`` is one of :func:`connect`.  It can be used again when the rows were read to the
+    end, or the iterator was closed.
+    """
     dialect = dialects.of_connection(connection)
+    statement = _statement(dialect, name, binds)
+    with typed_errors():
+        yield from dialect.stream(connection, statement.text, dialect.binds(binds), rows_at_once)
+
+
+def _statement(dialect: Dialect, name: str, binds: dict[str, Any]) -> Statement:
     statement = dialect.statement(name)
     if statement.binds != binds.keys():
         wrong = ", ".join(sorted(statement.binds ^ binds.keys()))
         raise InvalidArgument(f"the statement {name} and its call differ in: {wrong}")
+    return statement
+
+
+def _call(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
+    connection = unwrap.unwrapped(connection)
+    dialect = dialects.of_connection(connection)
+    statement = _statement(dialect, name, binds)
     try:
         with dialect.atomic(connection, statement):
             rows = _execute(dialect, connection, statement.text, binds or None, raw=raw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -41,6 +41,12 @@ class Dialect(Protocol):
 
     def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """The same for rows of events, whose ids and times may still be in the driver's form."""
+        ...
+
+    def stream(
+        self, connection: Any, sql: str, binds: dict[str, Any] | None, rows_at_once: int
+    ) -> Iterator[Row]:
+        """Run one statement on a connection of the driver; hands out its rows as they come."""
         ...
 
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:

@@ -224,7 +224,7 @@ def _steps_of(connection: Any) -> type[Steps]:
     steps = _STEPS.get(calls.dialect_of(connection))
     if steps is None:
         raise ConfigurationError(
-            "a log in memory has nothing to migrate", hint="it is there when it is made"
+            "a log in memory has nothing to migrate", hint="its schema is always complete"
         )
     return steps
 
@@ -267,14 +267,14 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _too_new(newest: int, known: int) -> SchemaTooNew:
     return SchemaTooNew(
-        f"the schema is at migration {newest:04d}, this program knows {known:04d}",
+        f"the schema is at migration {newest:04d}, this program knows only up to {known:04d}",
         hint="upgrade this program: install the wheel of a newer Penstock",
     )
 
 
 def _changed(version: int, name: str) -> MigrationChanged:
     return MigrationChanged(
-        f"migration {version:04d}_{name} was applied in another form than this program holds",
+        f"migration {version:04d}_{name} was applied with another text than this program has",
         hint="applied migrations are never edited: restore the file, add a new migration instead",
     )
 
@@ -313,7 +313,7 @@ def _typed_errors(schema: str) -> Iterator[None]:
         if translated is None and calls.is_unavailable(error):
             translated = DatabaseUnavailable(
                 "the connection to the database was lost",
-                hint="run it again: what was applied stays, the rest is done then",
+                hint="run it again: applied migrations stay, and the rest follows",
             )
         if translated is None:
             raise

@@ -18,7 +18,8 @@ def transaction_on(connection: Any) -> Any:
     if hasattr(connection, "in_transaction"):  # SQLAlchemy
         if connection.in_transaction():
             raise InvalidArgument(
-                "the connection is in a transaction already", hint="let connect() answer a new one"
+                "the connection is in a transaction already",
+                hint="let connect() return a new connection",
             )
         return connection.begin()
     return _by_hand(connection)

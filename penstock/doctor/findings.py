@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,6 +26,17 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """When a setting of the server is wrong, what follows from that, and a value that is right."""
+
+    check: str
+    severity: Severity
+    is_wrong: Callable[[str], bool]
+    consequence: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What is still acceptable: ages in seconds, and for how many days storage must be ready."""
 
@@ -43,6 +55,11 @@ def warning(check: str, what: str, command: str) -> Finding:
     return Finding(check, Severity.WARNING, what, command)
 
 
+def more(others: int) -> str:
+    """That there are others of the kind that a finding names, or ''."""
+    return f" ({others} more like it)" if others else ""
+
+
 def behind(waits: str, *, is_idle: bool) -> Finding:
     """Events wait too long: either no sequencer works, or it is too slow."""
     if is_idle:
@@ -53,7 +70,7 @@ def behind(waits: str, *, is_idle: bool) -> Finding:
         )
     return warning(
         "unsequenced",
-        f"{waits}: the sequencer is at work and behind",
+        f"{waits}: the sequencer runs, but does not keep up",
         "penstock sequence --max-events 100000  # longer passes, until nothing waits",
     )
 

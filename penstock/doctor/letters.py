@@ -1,4 +1,4 @@
-"""Events that were given up: their dead letters wait for an operator."""
+"""Events that nobody gets: dead letters, and what retention removed before it was read."""
 
 from __future__ import annotations
 
@@ -37,8 +37,38 @@ def examine_letters(connection: Any) -> list[Finding]:
         warning(
             "dead_letters",
             f"subscription {most.subscription!r} has {many} dead letters{parked}, the oldest for "
-            f"{duration(most.oldest_seconds)}{others}: nobody gets these events",
+            f"{duration(most.oldest_seconds)}{others}: no consumer gets these events",
             shell("penstock", "dead-letter", "list", most.subscription)
             + "  # then: penstock dead-letter redrive, or drop",
+        )
+    ]
+
+
+def examine_skips(connection: Any) -> list[Finding]:
+    """At most one finding: the subscription of which most was removed, and that stands there still.
+
+    A login whose role has not the functions of this version was told so by the dead letters.
+    """
+    try:
+        rows = call(connection, "list_skips", subscription=None)
+    except PermissionDenied:
+        return []
+    places: dict[tuple[str, str, int], int] = {}
+    for subscription, topic, partition, _, first, last, _, _, unread in rows:
+        if unread:
+            place = (subscription, topic, partition)
+            places[place] = places.get(place, 0) + last - first + 1
+    if not places:
+        return []
+    (subscription, topic, partition), events = max(places.items(), key=lambda each: each[1])
+    others = f" ({len(places) - 1} more like it)" if len(places) > 1 else ""
+    return [
+        warning(
+            "skips",
+            f"retention removed {events} events of {topic} partition {partition} that "
+            f"subscription {subscription!r} has not read{others}: its policy max_lag_seconds lets "
+            "nothing wait for longer, and it gets an error",
+            shell("penstock", "subscription", "seek", subscription, topic, "--to", "earliest")
+            + f" --partition {partition} --yes  # goes on with what is left",
         )
     ]

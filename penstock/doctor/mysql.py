@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -11,21 +10,20 @@ from typing import Any
 from penstock import database
 from penstock.database import call
 from penstock.database.mysql.connection import is_mariadb
-from penstock.doctor.findings import Finding, Limits, behind, duration, error, warning
-from penstock.doctor.letters import examine_letters
+from penstock.doctor.findings import Finding, Limits, behind, duration, error, more, warning
+from penstock.doctor.letters import examine_letters, examine_skips
 from penstock.doctor.mysql_settings import Client, examine_settings
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated, errno_of
-from penstock.log import LogStatus, status as log_status
-from penstock.log.sequencer_state import longest_locks
+from penstock.log import status as log_status
+from penstock.log.sequencer_state import longest_locks, second_look
 
 #: Events get their ids in blocks: an event that is published alone uses up a whole block.
 IDS_IN_A_BLOCK = 256
 FEW_BLOCKS = 1_000_000
 FEW_IDS = 100_000
 
-_NEXT_PASS_SECONDS = 1.0
 #: Rights that the login lacks: to see transactions, to see prepared ones.
 _DENIED = frozenset({1227, 1401, 1045})
 
@@ -54,14 +52,14 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         found += _snapshots(patient)
         schema = examine_schema(connection)
         try:
-            status = log_status(connection)
+            found += _sequencer(patient)
         except NotMigrated:
             return found + schema
-        found += _sequencer(patient, status)
         found += _storage(patient)
         found += examine_restores(connection)
         with suppress(NotMigrated):  # the functions of an older version
             found += examine_letters(connection)
+            found += examine_skips(connection)
         return found + schema
 
 
@@ -104,10 +102,6 @@ def _hidden(patient: _Patient) -> Finding:
     )
 
 
-def _others(others: int) -> str:
-    return f" ({others} more like it)" if others else ""
-
-
 _HELD = "the server keeps every version of a row since then, and scans get slower"
 
 
@@ -116,7 +110,7 @@ def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
         "snapshot",
         f"session {holder.name} of {holder.login} in {holder.database or 'no database'} (from "
         f"{holder.host}; {holder.doing}) has held its transaction for "
-        f"{duration(holder.age_seconds)}{_others(others)}: {_HELD}",
+        f"{duration(holder.age_seconds)}{more(others)}: {_HELD}",
         patient.client.run(f"KILL {holder.name}"),
     )
 
@@ -131,7 +125,7 @@ def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
     return warning(
         "prepared_transaction",
         f"a transaction was prepared {duration(holder.age_seconds)} ago and neither committed nor "
-        f"rolled back{_others(others)}: {_HELD}, and its events are not there",
+        f"rolled back{more(others)}: {_HELD}, and its events are not there",
         patient.client.run(f"XA ROLLBACK {_xid(known[0])}" if known else "XA RECOVER CONVERT XID"),
     )
 
@@ -144,12 +138,12 @@ def _xid(row: tuple[Any, ...]) -> str:
     return f"X'{first.hex()}', X'{second.hex()}', {format_id}"
 
 
-def _sequencer(patient: _Patient, status: LogStatus) -> Iterator[Finding]:
-    """Looks twice, because events of a long transaction are already old when they appear."""
+def _sequencer(patient: _Patient) -> Iterator[Finding]:
     limit = patient.limits.waiting_seconds
-    if status.unsequenced_age_seconds > limit:
-        time.sleep(_NEXT_PASS_SECONDS)
-        status = log_status(patient.connection)
+    status = second_look(
+        lambda: log_status(patient.connection),
+        lambda status: status.unsequenced_age_seconds > limit,
+    )
     if status.unsequenced_age_seconds <= limit:
         return
     waits = (

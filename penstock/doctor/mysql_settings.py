@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from penstock.doctor.findings import Finding, Severity, shell
+from penstock.doctor.findings import Finding, Rule, Severity, shell
 
 #: A batch of events travels as one statement, in base64.
 SMALLEST_PACKET = 8 * 1024 * 1024
@@ -32,17 +32,6 @@ class Client:
         return self.run(f"SET PERSIST {name} = {value}")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """When a variable is wrong, what follows from that, and a value that is right."""
-
-    check: str
-    severity: Severity
-    is_wrong: Callable[[str], bool]
-    consequence: str
-    right: str
-
-
 def _is_off(value: str) -> bool:
     return value.upper() in {"OFF", "0"}
 
@@ -51,9 +40,7 @@ def _is_on(value: str) -> bool:
     return not _is_off(value)
 
 
-_LOST = (
-    "events whose commit was answered can be lost by a crash, and a lease_epoch be given out again"
-)
+_LOST = "committed events can be lost by a crash, and a lease_epoch be given out again"
 _REFUSED = "nothing can be published, sequenced or committed"
 _OWN = "Penstock's functions that need READ COMMITTED refuse it (PS018), and others lock too much"
 

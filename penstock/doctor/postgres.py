@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -12,18 +11,26 @@ from penstock import database
 from penstock.database import call, config
 from penstock.database.dialect import CONNECT_TIMEOUT_SECONDS
 from penstock.database.postgres.connection import libpq_url
-from penstock.doctor.findings import Finding, Limits, behind, duration, error, shell, warning
-from penstock.doctor.letters import examine_letters
+from penstock.doctor.findings import (
+    Finding,
+    Limits,
+    behind,
+    duration,
+    error,
+    more,
+    shell,
+    warning,
+)
+from penstock.doctor.letters import examine_letters, examine_skips
 from penstock.doctor.postgres_settings import Psql, examine_settings, literal, quoted
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.errors import DatabaseTooOld, NotMigrated
+from penstock.log.sequencer_state import second_look
 
 if TYPE_CHECKING:
     from penstock.database import Connection
 
-#: An idle sequencer looks for new events at least this often.
-_NEXT_PASS_SECONDS = 1.0
 _POOLER_PROBES = 3
 #: From this share on, a full queue of notices is a finding.
 _MOST_NOTICES = 0.25
@@ -61,6 +68,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
                 found += check(patient)
             found += examine_restores(connection)
             found += examine_letters(connection)
+            found += examine_skips(connection)
         return found + schema
 
 
@@ -121,7 +129,7 @@ def _pooler(patient: _Patient, plain: Any, endpoint: _Endpoint) -> Iterator[Find
             yield warning(
                 "pooler",
                 "the address leads to a pooler that changes sessions between transactions: "
-                "consumers are not woken but look themselves, time limits of sessions do not hold, "
+                "consumers are not woken and have to poll, time limits of sessions do not hold, "
                 "and `penstock clean` and `penstock migrate` must not go through it",
                 where or "export PENSTOCK_DATABASE_URL=...  # the address of the server itself",
             )
@@ -168,11 +176,7 @@ class _Holder:
         return limits.waiting_seconds if holds_a_lease else limits.snapshot_seconds
 
 
-_HELD = "clean cannot drop, and vacuum cannot clean up, what is younger"
-
-
-def _others(others: int) -> str:
-    return f" ({others} more like it)" if others else ""
+_HELD = "clean and vacuum cannot remove what is younger"
 
 
 def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
@@ -181,7 +185,7 @@ def _session(patient: _Patient, holder: _Holder, others: int) -> Finding:
         "snapshot",
         f"session {holder.name} of {holder.login}{elsewhere} (application "
         f"{holder.application or 'unnamed'!r}; {holder.doing}) has held its transaction for "
-        f"{duration(holder.age_seconds or 0)}{_others(others)}: {_HELD}",
+        f"{duration(holder.age_seconds or 0)}{more(others)}: {_HELD}",
         patient.psql.run(f"SELECT pg_terminate_backend({holder.name}, 10000)"),
     )
 
@@ -190,7 +194,7 @@ def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
     what = (
         f"transaction {holder.name!r} of {holder.login} in {holder.database} was prepared "
         f"{duration(holder.age_seconds or 0)} ago and neither committed nor rolled back"
-        f"{_others(others)}: {_HELD}, and its events are not there"
+        f"{more(others)}: {_HELD}, and its events are not there"
     )
     name = literal(holder.name)
     command = patient.psql.run(f"ROLLBACK PREPARED {name}", database=holder.database)
@@ -199,7 +203,7 @@ def _prepared(patient: _Patient, holder: _Holder, others: int) -> Finding:
     return error(
         "prepared_transaction",
         f"{what}. It holds the lease of {holder.doing}: nobody else can read there until it ends "
-        f"(COMMIT PREPARED {name}, if whoever coordinates it has decided so)",
+        f"(COMMIT PREPARED {name}, if its coordinator has decided to commit)",
         command,
     )
 
@@ -208,8 +212,8 @@ def _slot(patient: _Patient, holder: _Holder, others: int) -> Finding:
     age = f" for {duration(holder.age_seconds)}" if holder.age_seconds is not None else ""
     return warning(
         "replication_slot",
-        f"replication slot {holder.name!r} has had no reader{age}{_others(others)}: it "
-        f"{holder.doing or 'keeps WAL'} until the disk is full, and rows from being cleaned up",
+        f"replication slot {holder.name!r} has had no reader{age}{more(others)}: it "
+        f"{holder.doing or 'keeps WAL'} until the disk is full, and keeps old rows from vacuum",
         patient.psql.run(f"SELECT pg_drop_replication_slot({literal(holder.name)})"),
     )
 
@@ -250,7 +254,7 @@ def _notices(patient: _Patient) -> Iterator[Finding]:
             continue
         yield warning(
             "notices",
-            f"{full}; held by whoever listens and does not read, most likely session {pid} of "
+            f"{full}; held by a session that does not read them, most likely session {pid} of "
             f"{login} in {name} (application {application or 'unnamed'!r}), in its transaction for "
             f"{duration(age)}",
             patient.psql.run(f"SELECT pg_terminate_backend({pid}, 10000)"),
@@ -258,12 +262,11 @@ def _notices(patient: _Patient) -> Iterator[Finding]:
 
 
 def _sequencer(patient: _Patient) -> Iterator[Finding]:
-    """Looks twice, because events of a long transaction are already old when they appear."""
     limit = patient.limits.waiting_seconds
-    state = _Sequencer(*call(patient.connection, "doctor_sequencer")[0])
-    if state.waiting_seconds > limit:
-        time.sleep(_NEXT_PASS_SECONDS)
-        state = _Sequencer(*call(patient.connection, "doctor_sequencer")[0])
+    state = second_look(
+        lambda: _Sequencer(*call(patient.connection, "doctor_sequencer")[0]),
+        lambda state: state.waiting_seconds > limit,
+    )
     if state.waiting_seconds <= limit:
         return
     many = f"{state.events}{' or more' if state.events == 10_000 else ''} events"  # noqa: PLR2004
@@ -356,8 +359,8 @@ def _condemned(patient: _Patient, slice_: _Slice) -> Finding:
     )
     return warning(
         "slice",
-        f"the slice {slice_.name} is {slice_.state}{age}: clean was cut short while it dropped "
-        f"what nobody needs.{waits if slice_.state == 'half detached' else ''}",
+        f"the slice {slice_.name} is {slice_.state}{age}: clean was interrupted while it "
+        f"dropped it.{waits if slice_.state == 'half detached' else ''}",
         patient.psql.run(*_drop(patient.schema, slice_)),
     )
 

@@ -7,11 +7,11 @@ command mends it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.doctor.findings import Finding, Severity
+from penstock.doctor.findings import Finding, Rule, Severity
 
 #: A pass over a backlog, or a clean, needs more than this.
 SHORTEST_TIMEOUT_MS = 10_000
@@ -49,17 +49,6 @@ class Psql:
         return shell("psql", *self.arguments, *place, *(w for s in statements for w in ("-c", s)))
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """When a setting is wrong, what follows from that, and a value that is right."""
-
-    check: str
-    severity: Severity
-    is_wrong: Callable[[str], bool]
-    consequence: str
-    right: str
-
-
 def _is_off(value: str) -> bool:
     return value == "off"
 
@@ -79,7 +68,7 @@ RULES = {
         "synchronous_commit",
         Severity.ERROR,
         _is_off,
-        "events whose commit was answered can be lost by a crash",
+        "committed events can be lost by a crash",
         "on",
     ),
     "default_transaction_read_only": Rule(

@@ -18,7 +18,7 @@ def examine_restores(connection: Any) -> list[Finding]:
     return [
         error(
             "restore",
-            f"{source} has seen sequence {sequence} of {topic} partition {partition}, and the log "
+            f"{source} has seen sequence {sequence} of {topic} partition {partition}, but the log "
             f"ends at {watermark}{others}: a restore lost commits",
             "penstock restore reconcile 'what was restored' --yes  "
             "# see before: penstock restore status",

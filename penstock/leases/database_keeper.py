@@ -136,7 +136,8 @@ class LeaseKeeper(Keeper):
             return
         held = {str(lease.partition_id) for lease in self.leases()}
         for notice in notices:
-            # Any login may notify this channel: a payload that is no list of partitions is "all".
+            # Any login may notify this channel. A payload that is not a list of partitions
+            # means "all".
             if not held.issuperset(notice.split(",")):
                 self.check_in_soon()
 

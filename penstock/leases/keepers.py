@@ -31,7 +31,8 @@ def keeper_for(
     if coordination is None:
         if assign != "stealing":
             raise InvalidArgument(
-                f"assign is {assign!r}", hint="it goes with coordination: etcd://, redis://"
+                f"assign is {assign!r}",
+                hint="assign= needs coordination=, such as etcd:// or redis://",
             )
         return LeaseKeeper(
             url, subscription, consumer=consumer_id, weight=weight, topics=topics, clock=clock

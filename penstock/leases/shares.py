@@ -86,6 +86,7 @@ def require_place(place: int, places: int) -> tuple[int, int]:
     """Refuse a ``place`` that is not one of ``places``, with InvalidArgument."""
     if not 0 <= place < places:
         raise InvalidArgument(
-            f"consumer {place} of {places}", hint="count from 0, to one below the number of places"
+            f"there is no place {place} among {places}",
+            hint="the first place is 0, the last is one below their number",
         )
     return place, places

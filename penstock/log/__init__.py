@@ -1,7 +1,12 @@
-"""The log: sequencing, fetching, its state; storage on MySQL, histories after a restore."""
+"""The log: sequencing, fetching, positions, state; storage on MySQL, histories after restores."""
 
 from __future__ import annotations
 
+from penstock.log.positions import (
+    Lsn as Lsn,
+    lsn_of as lsn_of,
+    sequence_of as sequence_of,
+)
 from penstock.log.sequences import (
     Gap as Gap,
     LogStatus as LogStatus,

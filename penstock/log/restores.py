@@ -114,7 +114,7 @@ def _refuse_stopped(seen: Mapping[int, Seen], reports: Mapping[int, Report], sou
     ]
     if behind:
         raise LogBehind(
-            f"the log is behind what {source} has seen: {'; '.join(behind)}",
+            f"the log ends before what {source} has seen: {'; '.join(behind)}",
             hint="a restore lost commits: look at `penstock restore status`, then open the next "
             "history by `penstock restore reconcile`",
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock import database
 from penstock.errors import PermissionDenied, errno_of
@@ -17,6 +18,30 @@ NEXT_PASS_SECONDS = 1.0
 FRESH_SECONDS = 2.0
 #: MySQL and MariaDB: the errors that a login without the right PROCESS gets.
 _DENIED = frozenset({1227, 1142, 1045})
+
+
+T = TypeVar("T")
+
+
+def wait_for_a_pass() -> None:
+    """Wait until an idle sequencer must have looked for new events."""
+    time.sleep(NEXT_PASS_SECONDS + 0.1)
+
+
+def second_look(
+    look: Callable[[], T],
+    is_wrong: Callable[[T], bool],
+    pause: Callable[[], object] = wait_for_a_pass,
+) -> T:
+    """What a look at the sequencer finds.  If that is wrong, what another one finds after a pause.
+
+    Events of a long transaction are already old when they appear, and the next pass takes them.
+    """
+    found = look()
+    if is_wrong(found):
+        pause()
+        found = look()
+    return found
 
 
 class Sequencing(StrEnum):
@@ -51,10 +76,7 @@ def sequencer_state(connection: Any) -> SequencerState:
 
     Needs a connection that commits by itself.
     """
-    found = _look(connection)
-    if found.state is Sequencing.NOBODY:
-        time.sleep(NEXT_PASS_SECONDS + 0.1)
-        found = _look(connection)
+    found = second_look(lambda: _look(connection), lambda state: state.state is Sequencing.NOBODY)
     if found.state is Sequencing.NOBODY:
         return _with_holder(connection, found)
     return found

@@ -131,7 +131,7 @@ def _size(payload: Any) -> int:
 def _copied(place: int, row: Row) -> tuple[Any, ...]:
     if row.dedup_key is not None:
         raise InvalidArgument(
-            f"event {place}: publish_bulk knows no dedup keys", hint="use publish_batch"
+            f"event {place}: publish_bulk does not support dedup keys", hint="use publish_batch"
         )
     headers = None if row.headers is None else _JSONB_VERSION + row.headers.encode()
     return (*row[:5], headers, row.event_id, row.partition, row.not_before)

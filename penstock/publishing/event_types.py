@@ -63,7 +63,7 @@ class Registry:
         """
         if not isinstance(python_type, _CLASS):
             raise InvalidArgument(
-                f"{python_type!r} is no class", hint="register the class, not an object of it"
+                f"{python_type!r} is not a class", hint="register the class, not an object of it"
             )
         if python_type in self._routes:
             raise InvalidArgument(
@@ -82,7 +82,7 @@ class Registry:
     def route(self, event: object) -> Route:
         """The route of an object; InvalidArgument when its type is not registered."""
         if event is None or isinstance(event, _CLASS):
-            raise InvalidArgument(f"{event!r} is no event", hint="give an object of the class")
+            raise InvalidArgument(f"{event!r} is not an event", hint="give an object of the class")
         own, *above = event.__class__.__mro__
         if own in self._routes:
             return self._routes[own]
@@ -118,7 +118,7 @@ class Registry:
         payload = route.marshal(event)
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidArgument(
-                f"the marshaller of {event.__class__.__qualname__} answers no bytes",
+                f"the marshaller of {event.__class__.__qualname__} does not return bytes",
                 hint="encode the text, for example text.encode()",
             )
         options.setdefault("content_type", route.content_type)
@@ -152,14 +152,14 @@ def as_json(event: object) -> bytes:
     if not dataclasses.is_dataclass(event) and not isinstance(event, Mapping):
         raise InvalidArgument(
             f"a {event.__class__.__qualname__} is not known to be JSON",
-            hint="register it with marshal=..., a function of the object that answers bytes",
+            hint="register it with marshal=..., a function of the object that returns bytes",
         )
     try:
         return json.dumps(_plain(event), allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"a {event.__class__.__qualname__} cannot be written as JSON: {error}",
-            hint="register it with marshal=..., a function of the object that answers bytes",
+            hint="register it with marshal=..., a function of the object that returns bytes",
         ) from None
 
 

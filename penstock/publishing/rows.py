@@ -63,7 +63,8 @@ def _message(given: Any) -> Message:
     if isinstance(given, Message):
         return given
     raise InvalidArgument(
-        f"a {type(given).__name__} is no Message", hint="give penstock.Message(topic, payload, ...)"
+        f"a {type(given).__name__} is not a Message",
+        hint="give penstock.Message(topic, payload, ...)",
     )
 
 

@@ -47,7 +47,7 @@ def batch_steps(
             placed.append(known.placed(row) or (yield from known.asked_for(row)))
         except PenstockError as error:
             raise outgoing.at(place, error) from None
-    binds = pack(**_columns(placed))
+    binds = pack(**columns_of(placed))
     with known.forgotten_on_refusal({row.topic for row in rows}):
         answer = yield from asked("publish_batch", **binds, strict=_switch(strict))
     event_ids = [row.event_id for row in rows]
@@ -57,7 +57,8 @@ def batch_steps(
     return event_ids
 
 
-def _columns(rows: Sequence[Row]) -> dict[str, Column]:
+def columns_of(rows: Sequence[Row]) -> dict[str, Column]:
+    """The events of a batch column by column, named as the arguments of publish_batch."""
     columns = list(zip(*rows, strict=True))
     topics, payloads, keys, types, content_types, headers, event_ids, partitions = columns[:8]
     not_befores, dedup_keys = columns[8:]

@@ -63,8 +63,9 @@ from penstock.records import (
     as_headers,
     as_time,
     as_uuid,
+    headers_text,
 )
-from penstock.subscriptions.stream import Membership
+from penstock.subscriptions.stream import Membership, lease_binds
 
 #: What a dead letter waits for: dead, an operator; parked, the same, and later events of its key
 #: wait with it; redriven, the holder of its partition.
@@ -133,7 +134,7 @@ class WholeLetter:
 
 def suspects(connection: Any, member: Membership, leases: Sequence[Lease]) -> dict[int, Suspect]:
     """The held leases whose next events may break their consumer, by partition id."""
-    rows = database.call(connection, "suspects", **_leases(member, leases))
+    rows = database.call(connection, "suspects", **lease_binds(member, leases))
     return {
         partition_id: Suspect(partition_id, bool(died), sequence, attempts or 0, reason or "")
         for partition_id, died, sequence, attempts, reason in rows
@@ -176,12 +177,15 @@ def give_up(
     *,
     attempts: int,
     park: bool = False,
+    brought: Iterable[Event] = (),
 ) -> bool:
     """Make the first event after the position a dead letter and move the position past it, in one.
 
     With ``park``, later events of its key wait for it; then this returns True.  An event without a
-    key becomes an ordinary dead letter.  TooManyParked when no more events may be parked.
+    key becomes an ordinary dead letter.  TooManyParked when no more events may be parked.  An event
+    that was read from the archive has to be ``brought``, and then the caller needs a transaction.
     """
+    steps.run(connection, bringing_steps(member, lease, brought))
     rows = database.call(
         connection,
         "give_up",
@@ -218,19 +222,46 @@ def commit_parking(
     *,
     after: int,
     sequences: Iterable[int],
+    brought: Iterable[Event] = (),
 ) -> None:
     """A commit that parks some of the events that it moves past, because their keys wait.
 
-    ``after`` is the position after which the events were read.  The errors are those of
+    ``after`` is the position after which the events were read.  Those of the events to park that
+    were read from the archive are to be ``brought``.  The errors are those of
     :func:`penstock.stream.commit`, and TooManyParked.
     """
-    steps.run(connection, parking_steps(member, lease, position, after, sequences))
+    made = parking_steps(member, lease, position, after, sequences, brought=brought)
+    steps.run(connection, made)
+
+
+def bringing_steps(member: Membership, lease: Lease, events: Iterable[Event]) -> Steps[None]:
+    """Store events that only the archive has, for the call that makes them dead letters."""
+    for event in events:
+        yield from asked(
+            "bring_letter",
+            **_lease(member, lease),
+            sequence=event.sequence,
+            event_id=event.event_id,
+            key=event.key,
+            type=event.type,
+            content_type=event.content_type,
+            headers=headers_text(event),
+            payload=event.payload,
+            created_at=event.created_at,
+        )
 
 
 def parking_steps(
-    member: Membership, lease: Lease, position: int, after: int, sequences: Iterable[int]
+    member: Membership,
+    lease: Lease,
+    position: int,
+    after: int,
+    sequences: Iterable[int],
+    *,
+    brought: Iterable[Event] = (),
 ) -> Steps[None]:
     """The steps of :func:`commit_parking`, for each kind of connection."""
+    yield from bringing_steps(member, lease, brought)
     place = {"position": position, "after": after, "sequences": list(sequences)}
     yield from asked("commit_parking", **_lease(member, lease), **place)
 
@@ -246,7 +277,7 @@ def poll_redriven(
     """
     _require_own_commit(connection, "poll_redriven")
     rows = database.call(
-        connection, "poll_redriven", **_leases(member, leases), max_events=max_events
+        connection, "poll_redriven", **lease_binds(member, leases), max_events=max_events
     )
     by_id = {lease.partition_id: lease for lease in leases}
     return [_redriven(by_id, row) for row in rows]
@@ -355,15 +386,6 @@ def _redriven(by_id: dict[int, Lease], row: Sequence[Any]) -> Redriven:
     fields.append(fields[-1])  # sequenced_at, which a letter does not keep
     (event,) = Event.from_rows(lease.topic, lease.partition, history, [fields])
     return Redriven(letter_id, lease, event, attempts, bool(parked))
-
-
-def _leases(member: Membership, leases: Sequence[Lease]) -> dict[str, Any]:
-    return {
-        "subscription": member.subscription,
-        "consumer": member.consumer,
-        "partition_ids": [lease.partition_id for lease in leases],
-        "lease_epochs": [lease.lease_epoch for lease in leases],
-    }
 
 
 def _lease(member: Membership, lease: Lease) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def fresh(connection: Any, batch: Delivered, *, source: str = "") -> list[Event]
     letter_id = getattr(batch, "letter_id", None) or 0
     if not letter_id and not batch.in_order:
         raise InvalidArgument(
-            "the inbox holds one position for a partition, and its keys are handled side by side",
+            "the inbox holds one position of a partition, but its keys are handled in parallel",
             hint="handle the partition in order, or keep the ids of events yourself",
         )
     lease = batch.lease
@@ -125,7 +125,7 @@ def _require_current(lease: Lease, history: int, lease_epoch: int) -> None:
     if history > lease.history or lease_epoch > lease.lease_epoch:
         raise StaleLease(
             f"a later holder of {lease.topic} partition {lease.partition} was here",
-            hint="drop what was read and roll back: it does these events",
+            hint="drop what was read and roll back: that holder handles these events",
         )
 
 

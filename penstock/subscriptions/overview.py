@@ -46,6 +46,24 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    """What retention removed before a subscription had read it; ``unread``: it stands there still.
+
+    Its policy ``max_lag_seconds`` says that retention does not wait for longer.
+    """
+
+    subscription: str
+    topic: str
+    partition: int
+    log_epoch: int
+    first_sequence: int
+    last_sequence: int
+    max_lag_seconds: float
+    skipped_at: datetime
+    unread: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LeasedCursor:
     """A partition that is held; ``deadline`` is that of its holder."""
 
@@ -202,3 +220,9 @@ def rejected_commits(connection: Any) -> int | None:
 def take_overs(connection: Any, subscription: str) -> int:
     """How often a consumer got a lease because its holder's time had run out."""
     return int(database.call(connection, "take_overs", subscription=subscription)[0][0])
+
+
+def skips(connection: Any, subscription: str | None = None) -> list[Skip]:
+    """What retention removed before it was read: of one subscription, or of all."""
+    rows = database.call(connection, "list_skips", subscription=subscription)
+    return [Skip(*row) for row in rows]

@@ -59,6 +59,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "release_seconds": Setting(10, Range(0.001, 86_399)),
         "target_qps": Setting(10, Range(0.1, 10_000)),
     },
+    "keep": {
+        "max_lag_seconds": Setting(0, Range(0, 3_153_600_000)),
+        "dead_letter_seconds": Setting(0, Range(0, 3_153_600_000)),
+    },
     "lease": {"max_consumers": Setting(1024, Range(1, 100_000, is_whole=True))},
     "metrics": {"refresh_seconds": Setting(1, Range(0.1, 3_600))},
     "retry": {
@@ -154,7 +158,7 @@ def check(kind: str, settings: Mapping[str, Any]) -> dict[str, float | str]:
         raise InvalidArgument(f"{low} and {high} are set together", hint="give both, or neither")
     if low in settings and settings[high] < times * settings[low]:
         raise InvalidArgument(
-            f"{low} {settings[low]} with {high} {settings[high]}",
+            f"{low} {settings[low]} does not fit {high} {settings[high]}",
             hint=f"{high} is at least {times} times {low}",
         )
     return dict(settings)

@@ -16,10 +16,11 @@ from typing import Any
 from penstock import database
 from penstock.database import steps
 from penstock.database.steps import Steps, asked
+from penstock.database.transactions import transaction_on
 from penstock.errors import InvalidArgument
 from penstock.log import restores
 from penstock.records import Event, Lease
-from penstock.topics import validation
+from penstock.topics import names, validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +187,7 @@ def poll(
     rows = database.call_events(
         connection,
         "poll",
-        subscription=member.subscription,
-        consumer=member.consumer,
-        partition_ids=[lease.partition_id for lease in leases],
-        lease_epochs=[lease.lease_epoch for lease in leases],
+        **lease_binds(member, leases),
         after=[lease.position for lease in leases],
         max_events=max_events,
         max_each=max_each,
@@ -228,10 +226,7 @@ def commit_steps(
         validation.position(position)
     yield from asked(
         "commit",
-        subscription=member.subscription,
-        consumer=member.consumer,
-        partition_ids=[lease.partition_id for lease, _ in wanted],
-        lease_epochs=[lease.lease_epoch for lease, _ in wanted],
+        **lease_binds(member, [lease for lease, _ in wanted]),
         positions=[position for _, position in wanted],
         after=None if after is None else list(after),
     )
@@ -242,10 +237,7 @@ def release(connection: Any, member: Membership, leases: Sequence[Lease]) -> int
     rows = database.call(
         connection,
         "release",
-        subscription=member.subscription,
-        consumer=member.consumer,
-        partition_ids=[lease.partition_id for lease in leases],
-        lease_epochs=[lease.lease_epoch for lease in leases],
+        **lease_binds(member, leases),
     )
     return int(rows[0][0])
 
@@ -299,6 +291,35 @@ def reset(
     return {(address, partition): done for address, partition, done in rows}
 
 
+def replay_count(
+    connection: Any, subscription: str, start: Start, *, topic: str | None = None
+) -> dict[tuple[str, int], int]:
+    """How many events each partition would have to read after :func:`reset`; changes nothing.
+
+    The reset is made and rolled back, so it has the same errors.  Needs a connection outside of a
+    transaction.
+    """
+    try:
+        with transaction_on(connection):
+            raise _Undone(reset(connection, subscription, start, topic=topic))
+    except _Undone as undone:
+        positions = undone.positions
+    ends = {
+        (address, each.partition): each.high_watermark
+        for address in {address for address, _ in positions}
+        for each in names.partition_ranges(connection, address)
+    }
+    return {place: ends[place] - position for place, position in positions.items()}
+
+
+class _Undone(Exception):
+    """Takes back a reset that was made to see where it leads."""
+
+    def __init__(self, positions: dict[tuple[str, int], int]) -> None:
+        super().__init__()
+        self.positions = positions
+
+
 def _addresses(topics: Iterable[str]) -> list[str]:
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         raise InvalidArgument(f"topics is a {type(topics).__name__}", hint="give a list of topics")
@@ -311,6 +332,16 @@ def _start(start: Start) -> str:
             raise InvalidArgument(f"the time {start} has no zone", hint="give an aware datetime")
         return start.isoformat()
     return str(start)
+
+
+def lease_binds(member: Membership, leases: Sequence[Lease]) -> dict[str, Any]:
+    """The binds that say whose leases these are: the fence of a call."""
+    return {
+        "subscription": member.subscription,
+        "consumer": member.consumer,
+        "partition_ids": [lease.partition_id for lease in leases],
+        "lease_epochs": [lease.lease_epoch for lease in leases],
+    }
 
 
 def _identity(member: Membership) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class MemoryConnection:
             if found is None:
                 raise NotInMemory(
                     f"the log in memory runs no SQL: {sql[:80]}",
-                    hint="keep what the application stores itself behind functions of its own",
+                    hint="put the application's own SQL into functions that a test can replace",
                 )
             _savepoint(transaction, found)
             return []
@@ -185,7 +185,7 @@ class MemoryConnection:
     def _require_no_block(self, what: str) -> None:
         if self._in_block:
             raise UsageError(
-                f"{what} inside of `with connection.transaction()`",
+                f"{what} inside `with connection.transaction()`",
                 hint="the end of the block commits, an exception rolls back",
             )
 

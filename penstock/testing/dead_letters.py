@@ -105,7 +105,7 @@ def begin_attempt(
         tx, find_subscription(tx, subscription), consumer, [(partition_id, lease_epoch)]
     )
     if sequence != lease.position + 1:
-        raise refused(BackwardCommit, f"sequence {sequence} is not behind {lease.position}")
+        raise refused(BackwardCommit, f"sequence {sequence} is not after {lease.position}")
     tried: AttemptRow | None = tx.get("attempts", lease.place)
     if tried is None or tried.sequence != sequence:
         tried = AttemptRow(sequence, 0, reason)
@@ -162,9 +162,7 @@ def commit_parking(
     """Commits one partition and parks some of the events that it passes."""
     passed = after is not None and all(after < each <= position for each in sequences)
     if not (passed and sequences) or len(set(sequences)) != len(sequences):
-        raise refused(
-            InvalidArgument, "events are parked by the commit that passes them, each once"
-        )
+        raise refused(InvalidArgument, "a commit parks only events that it passes, each once")
     (lease,) = stream.held(
         tx, find_subscription(tx, subscription), consumer, [(partition_id, lease_epoch)]
     )
@@ -230,7 +228,7 @@ def finish_redriven(
     ]
     if len(done) != len(letter_ids):
         raise refused(
-            NotRedriven, f"of {len(letter_ids)} redriven dead letters some are not waiting any more"
+            NotRedriven, f"of {len(letter_ids)} redriven dead letters, some no longer wait"
         )
     for each in done:
         tx.delete("dead_letters", (owner.subscription_id, each.letter_id))

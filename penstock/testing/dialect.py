@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -41,6 +41,12 @@ class Memory:
     def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """As any other rows."""
         return self.execute(connection, sql, binds)
+
+    def stream(
+        self, connection: Any, sql: str, binds: dict[str, Any] | None, rows_at_once: int
+    ) -> Iterator[Row]:
+        """They are all there."""
+        return iter(self.execute(connection, sql, binds))
 
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
         """As they are."""

@@ -58,16 +58,16 @@ def join(
     """Makes a consumer a member of a subscription."""
     owner = find_subscription(tx, subscription)
     if topics is not None and not topics:
-        raise refused(InvalidArgument, "a consumer with an empty list of topics")
+        raise refused(InvalidArgument, "the list of topics of the consumer is empty")
     listed = (
         None
         if topics is None
         else frozenset(require_reads(tx, owner, validation.topic(each)) for each in topics)
     )
     if not 1 <= len(consumer) <= validation.MAX_CONSUMER_ID:
-        raise refused(InvalidArgument, "a consumer with a bad id")
+        raise refused(InvalidArgument, "the id of the consumer is empty or too long")
     if not LOWEST_WEIGHT <= weight <= HIGHEST_WEIGHT:
-        raise refused(InvalidArgument, f"a consumer of weight {weight}")
+        raise refused(InvalidArgument, f"weight cannot be {weight}")
     tx.lock(("subscription", subscription))
     owner = find_subscription(tx, subscription)
     tx.lock(("consumer", (owner.subscription_id, consumer)))
@@ -80,7 +80,7 @@ def join(
     if present is None and len(members) >= most:
         raise refused(
             InvalidArgument,
-            f'subscription "{subscription}" has all its {most} consumers',
+            f'subscription "{subscription}" has {most} consumers already, its limit',
         )
     if _give_up(tx, owner, consumer, "expired") > 0:
         raise refused(
@@ -210,6 +210,12 @@ def sweep(tx: Transaction, max_rows: int) -> list[Row]:
             here = _collect_dead(tx, owner)
             expired, locked = expired + here[0], locked + here[1]
     return [(expired, locked)]
+
+
+@statement
+def sweep_staged(tx: Transaction, max_age_seconds: float, max_rows: int) -> list[Row]:
+    """Does nothing: here nobody stages events."""
+    return one(0)
 
 
 def consumers_of(tx: Transaction, owner: SubscriptionRow) -> dict[str, ConsumerRow]:

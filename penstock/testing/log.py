@@ -102,7 +102,7 @@ def fetch(
     source = find_partition(tx, topic, partition)
     if not (1 <= from_sequence <= MAX_SEQUENCE and 1 <= max_events <= _MOST_FETCHED):
         raise refused(
-            InvalidArgument, f"a fetch of {max_events} events from sequence {from_sequence}"
+            InvalidArgument, f"cannot fetch {max_events} events from sequence {from_sequence}"
         )
     return [(*row, HISTORY) for row in read(tx, source, from_sequence, max_events)]
 

@@ -133,10 +133,10 @@ def ensure_topic(
     if own is None:
         return create_topic(tx, topic, partitions, strategy)
     if own.strategy != strategy:
-        text = f'the topic "{topic[:200]}" is there with the strategy "{own.strategy}"'
+        text = f'the topic "{topic[:200]}" exists already, with the strategy "{own.strategy}"'
         raise refused(AlreadyExists, text)
     if own.partitions < partitions:
-        text = f'the topic "{topic[:200]}" is there with {own.partitions} partitions'
+        text = f'the topic "{topic[:200]}" exists already, with {own.partitions} partitions'
         raise refused(AlreadyExists, f"{text}, fewer than {partitions}")
     return one(own.topic_id)
 
@@ -165,7 +165,7 @@ def resize_topic(tx: Transaction, topic: str, partitions: int) -> list[Row]:
     if partitions < own.partitions:
         raise InvalidPartition(
             f'topic "{topic[:200]}" has {own.partitions} partitions already',
-            hint="Partitions are only ever added: their events would have no place.",
+            hint="Partitions are only added: the events of a removed one would have no place.",
         )
     grown = replace(own, partitions=partitions)
     tx.put("topics", topic, grown)

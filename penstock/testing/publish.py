@@ -15,6 +15,7 @@ from penstock.errors import (
     PenstockError,
     TopicNotFound,
 )
+from penstock.publishing.rows import Row as Given
 from penstock.records import as_uuid
 from penstock.testing.statements import refused, statement
 from penstock.testing.store import Transaction
@@ -25,21 +26,6 @@ from penstock.topics.partition_ids import id_of
 #: The defaults of the log's settings.  They cannot be changed here.
 DEDUP_WINDOW = timedelta(hours=1)
 LONGEST_DELAY = timedelta(days=30)
-
-
-class _Given(NamedTuple):
-    """One event as it was given."""
-
-    topic: str
-    payload: bytes
-    key: str | None
-    type: str
-    content_type: str
-    headers: str | None
-    event_id: uuid.UUID
-    partition: int | None
-    not_before: datetime | None
-    dedup_key: str | None
 
 
 class _Claim(NamedTuple):
@@ -75,7 +61,7 @@ def publish(
     strict: bool,
 ) -> list[Row]:
     """Publishes one event.  Returns its id and whether it was a duplicate."""
-    given = _Given(
+    given = Given(
         topic, payload, key, type, content_type, headers, as_uuid(event_id), partition,
         not_before, dedup_key,
     )  # fmt: skip
@@ -102,7 +88,7 @@ def publish_batch(
     """Publishes many events.  Returns how many, and the duplicates with the earlier events' ids."""
     none = [None] * len(topics)
     given = [
-        _Given(*row)
+        Given(*row)
         for row in zip(
             topics, payloads, keys, types, content_types, headers, map(as_uuid, event_ids),
             partitions, not_befores or none, dedup_keys or none, strict=True,
@@ -114,7 +100,7 @@ def publish_batch(
     return [(published, duplicates, [originals[place] for place in duplicates])]
 
 
-def _publish_all(tx: Transaction, events: Sequence[_Given], strict: bool) -> list[uuid.UUID | None]:
+def _publish_all(tx: Transaction, events: Sequence[Given], strict: bool) -> list[uuid.UUID | None]:
     """Publishes all or none.  Returns, for each event, the id of the earlier one it repeats."""
     topics = [_required(tx, place, event) for place, event in enumerate(events)]
     if strict:
@@ -136,14 +122,14 @@ def _publish_all(tx: Transaction, events: Sequence[_Given], strict: bool) -> lis
     return originals
 
 
-def _required(tx: Transaction, place: int, event: _Given) -> TopicRow:
+def _required(tx: Transaction, place: int, event: Given) -> TopicRow:
     found: TopicRow | None = tx.get("topics", event.topic)
     if found is None:
         raise _bad(TopicNotFound, place, event, "its topic does not exist")
     if len(event.payload) > MAX_PAYLOAD_BYTES:
         raise _bad(PayloadTooLarge, place, event, f"its payload has {len(event.payload)} bytes")
     if event.not_before is not None and event.not_before > tx.store.clock.now() + LONGEST_DELAY:
-        raise _bad(InvalidArgument, place, event, f"it is put off by more than {LONGEST_DELAY}")
+        raise _bad(InvalidArgument, place, event, f"it is delayed by more than {LONGEST_DELAY}")
     if event.partition is not None and event.partition not in range(found.partitions):
         raise _bad(InvalidPartition, place, event, f"there is no partition {event.partition}")
     if event.partition is None and found.strategy not in {"crc32", "round_robin"}:
@@ -151,11 +137,11 @@ def _required(tx: Transaction, place: int, event: _Given) -> TopicRow:
     return found
 
 
-def _bad(kind: type[PenstockError], place: int, event: _Given, problem: str) -> PenstockError:
+def _bad(kind: type[PenstockError], place: int, event: Given, problem: str) -> PenstockError:
     return refused(kind, f'event {place} for topic "{event.topic[:200]}": {problem}')
 
 
-def _claimed(tx: Transaction, topic: TopicRow, event: _Given) -> uuid.UUID | None:
+def _claimed(tx: Transaction, topic: TopicRow, event: Given) -> uuid.UUID | None:
     """The id of the earlier event with the dedup key.  Without one, this event takes the key."""
     if event.dedup_key is None:
         return None
@@ -167,7 +153,7 @@ def _claimed(tx: Transaction, topic: TopicRow, event: _Given) -> uuid.UUID | Non
     return None
 
 
-def _insert(tx: Transaction, topic: TopicRow, event: _Given) -> None:
+def _insert(tx: Transaction, topic: TopicRow, event: Given) -> None:
     now = tx.store.clock.now()
     row = EventRow(
         id_of(topic.topic_id, _partition(tx, topic, event)),
@@ -183,7 +169,7 @@ def _insert(tx: Transaction, topic: TopicRow, event: _Given) -> None:
     tx.put("unsequenced", tx.store.next("events"), row)
 
 
-def _partition(tx: Transaction, topic: TopicRow, event: _Given) -> int:
+def _partition(tx: Transaction, topic: TopicRow, event: Given) -> int:
     if event.partition is not None:
         return event.partition
     if event.key is not None and topic.strategy == "crc32":

@@ -62,7 +62,7 @@ def poll(
             raise refused(
                 LogBehind,
                 f"sequence {behind} of partition {number_of(partition_id)} was read, "
-                f"and the log ends at {high}",
+                f"but the log ends at {high}",
             )
         wanted_here = min(wanted - len(found), most)
         rows = read(tx, partition_id, min(behind, MAX_SEQUENCE) + 1, wanted_here)
@@ -111,7 +111,7 @@ def held(
     if present != [epoch for _, epoch in wanted] or member is None or member.deadline <= now:
         tx.store.next("rejected_commits")
         raise refused(
-            StaleLease, f'consumer "{consumer}" no longer holds what it works on in "{owner.name}"'
+            StaleLease, f'consumer "{consumer}" no longer holds these leases of "{owner.name}"'
         )
     tx.limit(member.deadline - now)
     return leases
@@ -133,12 +133,12 @@ def _problem(
     high = high_watermark(tx, lease.partition_id)
     if position <= lease.position:
         return refused(
-            BackwardCommit, f"position {position} of {where} is not ahead of {lease.position}"
+            BackwardCommit, f"position {position} of {where} is not after {lease.position}"
         )
     if behind is not None and behind != lease.position:
         return refused(
             BackwardCommit,
-            f"{where} stands at {lease.position}, and the events were read behind {behind}",
+            f"{where} stands at {lease.position}, but the events were read after {behind}",
         )
     if position > high:
         return refused(BeyondHighWatermark, f"position {position} of {where} is beyond {high}")

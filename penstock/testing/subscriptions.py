@@ -40,7 +40,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d
 def subscribe(tx: Transaction, subscription: str, topics: Sequence[str], start: str) -> list[Row]:
     """Creates a subscription, or adds topics to it.  Returns how many topics were new."""
     if not topics:
-        raise refused(InvalidArgument, "a subscription without a topic")
+        raise refused(InvalidArgument, "the subscription names no topic")
     for address in sorted(set(topics)):
         tx.lock(("topic", address))
         find_topic(tx, address)
@@ -95,7 +95,7 @@ def set_policy(
 def subscription_policy(tx: Transaction, subscription: str) -> list[Row]:
     """The policies in force for a subscription."""
     owner = find_subscription(tx, subscription)
-    return [(owner.policy_version, *(owner.settings[name] for name in _presets()))]
+    return [(owner.policy_version, *(owner.settings[name] for name in _presets(*_OF_CONSUMERS)))]
 
 
 @statement
@@ -220,6 +220,10 @@ def report_positions(
         for each, seen in zip(partition_ids, sequences, strict=True)
         if topic_of(each) in topics
     ]
+
+
+#: The kinds of policies that consumers go by. Nothing is removed here, so nobody goes by `keep`.
+_OF_CONSUMERS = ("heartbeat", "lease", "metrics", "retry")
 
 
 def _created(tx: Transaction, name: str) -> SubscriptionRow:

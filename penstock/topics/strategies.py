@@ -36,7 +36,7 @@ def register_strategy(name: str, choose: Strategy) -> None:
     if not callable(choose):
         raise InvalidArgument(
             f"a strategy is a {type(choose).__name__}",
-            hint="give a function of (key, number of partitions) that answers a partition",
+            hint="give a function of (key, number of partitions) that returns a partition",
         )
     _registered[name] = choose
 
@@ -68,7 +68,7 @@ def choose(strategy: str, key: str | None, partitions: int) -> int | None:
     number = _registered[name](key, partitions)
     if type(number) is not int or not 0 <= number < partitions:
         raise InvalidPartition(
-            f"the partition strategy {name!r} answered {number!r}",
+            f"the partition strategy {name!r} returned {number!r}",
             hint=f"the topic has {partitions}, numbered from 0",
         )
     return number

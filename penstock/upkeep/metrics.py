@@ -46,10 +46,12 @@ METRICS: dict[str, About] = {
         "gauge", "worker", "Since the last heartbeat that reached the database", max
     ),
     "worker_restarts": About("counter", "worker", "Restarts after a failure"),
-    "worker_up": About("gauge", "worker", "1 while the worker has no unanswered failure", min),
+    "worker_up": About(
+        "gauge", "worker", "0 after a failure, until the worker runs again; else 1", min
+    ),
     "database_reconnects": About("counter", "", "Connections that were opened after the start"),
     "database_connect_failures": About("counter", "", "Attempts to connect that failed"),
-    "database_up": About("gauge", "", "1 while the database answers this program", min),
+    "database_up": About("gauge", "", "1 while this program can use the database", min),
     "lag_events": About("gauge", "subscription", "Events that wait for the subscription"),
     "lag_seconds": About("gauge", "subscription", "For how long the first of them has waited"),
     "leased_partitions": About("gauge", "subscription", "Partitions that some consumer holds"),
@@ -57,17 +59,21 @@ METRICS: dict[str, About] = {
     "rejected_commits": About(
         "counter",
         "",
-        "Commits that the fence refused, of anybody; absent behind walls",
+        "Commits that the fence refused, of all programs; only for logins that see all topics",
     ),
     "sequencer_lag_events": About("gauge", "", "Committed events that wait for their sequence"),
     "sequencer_lag_seconds": About("gauge", "", "For how long the first of them has waited"),
     "sequencer_last_pass_seconds": About(
-        "gauge", "", "Since the sequencer last found work; absent behind walls"
+        "gauge", "", "Since the sequencer last found work; only for logins that see all topics"
     ),
     "dead_letters": About(
         "gauge", "subscription", "Events that were given up and wait for somebody, up to 10,000"
     ),
 }
+
+#: More subscriptions than this share one figure, under this name.
+MOST_SUBSCRIPTIONS = 1_000
+THE_OTHERS = "(others)"
 
 #: (name, value of the label) -> figure.  For a histogram: its counts, and its sum at the end.
 Figures = dict[tuple[str, str], float | list[float]]
@@ -79,6 +85,8 @@ class Histogram:
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
+    #: What the calls are measured with.
+    clock: Callable[[], float] = time.perf_counter
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def observe(self, seconds: float) -> None:
@@ -102,22 +110,30 @@ class Histogram:
         if inspect.iscoroutinefunction(function):
 
             async def call_async(*arguments: Any) -> Any:
-                begun = time.perf_counter()
+                begun = self.clock()
                 try:
                     return await function(*arguments)
                 finally:
-                    self.observe(time.perf_counter() - begun)
+                    self.observe(self.clock() - begun)
 
             return call_async
 
         def call(*arguments: Any) -> Any:
-            begun = time.perf_counter()
+            begun = self.clock()
             try:
                 return function(*arguments)
             finally:
-                self.observe(time.perf_counter() - begun)
+                self.observe(self.clock() - begun)
 
         return call
+
+
+def labels_of(subscriptions: Iterable[str]) -> dict[str, str]:
+    """The label of each subscription.  All beyond the first ``MOST_SUBSCRIPTIONS`` share one."""
+    return {
+        name: name if number < MOST_SUBSCRIPTIONS else THE_OTHERS
+        for number, name in enumerate(dict.fromkeys(subscriptions))
+    }
 
 
 def add_up(of_processes: Sequence[Figures]) -> Figures:

@@ -8,11 +8,7 @@ from typing import Any
 from penstock.errors import NotMigrated, PermissionDenied
 from penstock.log import LogStatus
 from penstock.subscriptions import dead_letters
-from penstock.upkeep.metrics import Figures
-
-#: More subscriptions than this share one figure, under this name.
-MOST_SUBSCRIPTIONS = 1_000
-THE_OTHERS = "(others)"
+from penstock.upkeep.metrics import Figures, labels_of
 
 
 def figures(connection: Any, status: LogStatus, served: Sequence[str] | None) -> Figures:
@@ -20,12 +16,12 @@ def figures(connection: Any, status: LogStatus, served: Sequence[str] | None) ->
     found: Figures = {}
     if status.last_pass_age_seconds is not None:
         found["sequencer_last_pass_seconds", ""] = float(status.last_pass_age_seconds)
-    for number, each in enumerate(_counts(connection, served)):
-        name = each.subscription if number < MOST_SUBSCRIPTIONS else THE_OTHERS
-        before = found.get(("dead_letters", name), 0.0)
-        assert isinstance(before, float)
-        found["dead_letters", name] = before + each.left
-    return found
+    counts = _counts(connection, served)
+    labels = labels_of(each.subscription for each in counts)
+    left = dict.fromkeys(labels.values(), 0)
+    for each in counts:
+        left[labels[each.subscription]] += each.left
+    return found | {("dead_letters", label): float(number) for label, number in left.items()}
 
 
 def _counts(connection: Any, served: Sequence[str] | None) -> list[dead_letters.DeadLetterCounts]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from penstock import database, log, subscriptions
 from penstock.database import pace as reconnect
+from penstock.log.sequencer_state import second_look
 from penstock.upkeep import waiting
-from penstock.upkeep.metrics import Figures
+from penstock.upkeep.metrics import Figures, labels_of
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +27,6 @@ PATIENCE_SECONDS = 3.0
 LOOK_AGAIN_SECONDS = 0.5
 #: The time between the two looks.
 pause = time.sleep
-#: More subscriptions than this share one figure, under this name.
-MOST_SUBSCRIPTIONS = waiting.MOST_SUBSCRIPTIONS
-THE_OTHERS = waiting.THE_OTHERS
 
 
 class Watch:
@@ -94,7 +92,7 @@ class Watch:
                 before, self._problem = self._problem, self._ask(self._look)
                 self._asked_at = self._clock()
                 if before and not self._problem:
-                    logger.info("the database can be worked with again")
+                    logger.info("the database can be used again")
             return self._problem, self._stalled
         finally:
             self._lock.release()
@@ -109,12 +107,21 @@ class Watch:
         """Says so when events wait for longer than this and no sequencer makes a pass."""
         if float(database.call(connection, "unsequenced")[0][1]) <= limit:
             return ""
-        if not self._stalled:
-            pause(LOOK_AGAIN_SECONDS)
-        found = log.status(connection)
-        age, last_pass = found.unsequenced_age_seconds, found.last_pass_age_seconds
-        if age <= limit or (last_pass is not None and last_pass <= limit):
+
+        def is_stalled(found: log.LogStatus) -> bool:
+            last_pass = found.last_pass_age_seconds
+            is_late = found.unsequenced_age_seconds > limit
+            return is_late and (last_pass is None or last_pass > limit)
+
+        def look() -> log.LogStatus:
+            return log.status(connection)
+
+        # After it was said once, one look is enough.
+        again = (lambda: None) if self._stalled else (lambda: pause(LOOK_AGAIN_SECONDS))
+        found = second_look(look, is_stalled, again)
+        if not is_stalled(found):
             return ""
+        age = found.unsequenced_age_seconds
         return f"events have waited for {age:.0f} s for their sequence, and no pass was made"
 
     def _ask(self, question: Callable[[Any], Any]) -> str:
@@ -134,10 +141,10 @@ class Watch:
             question(self._connection)
         except Exception as error:  # whatever the error is, the page must say something
             self._drop()
-            problem = f"the database cannot be worked with ({type(error).__name__})"
+            problem = f"the database cannot be used ({type(error).__name__})"
             if problem != self._problem:  # probes come every few seconds
                 # Anybody may read the page: addresses and logins in the error belong in the log.
-                logger.warning("the database cannot be worked with: %s", error)
+                logger.warning("the database cannot be used: %s", error)
             return problem
         return ""
 
@@ -172,11 +179,10 @@ class Watch:
             lags = subscriptions.lag(connection)
         else:
             lags = [lag for name in self._served for lag in subscriptions.lag(connection, name)]
+        labels = labels_of(each.subscription for each in lags)
         found: dict[str, list[subscriptions.Lag]] = {}
         for each in lags:
-            is_one_too_many = each.subscription not in found and len(found) >= MOST_SUBSCRIPTIONS
-            name = THE_OTHERS if is_one_too_many else each.subscription
-            found.setdefault(name, []).append(each)
+            found.setdefault(labels[each.subscription], []).append(each)
         return found
 
 

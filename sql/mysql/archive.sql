@@ -52,7 +52,7 @@ CALL penstock.move_copy(
 CALL penstock.forget_copy(%(topic)s, %(partition)s, %(log_epoch)s, %(target)s, %(reason)s)
 
 -- name: begin_clean
--- Opens a run of clean; answers its token.
+-- Opens a run of clean; returns its token.
 CALL penstock.begin_clean(%(topic)s)
 
 -- name: log_epochs_due

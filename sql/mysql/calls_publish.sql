@@ -20,3 +20,23 @@ CALL penstock.publish(
 -- of the earlier events.
 -- json: 1, 2
 CALL penstock.publish_batch(%(events)s, %(strict)s)
+
+-- name: stage_events
+-- Stores a chunk of events for a later transaction.
+CALL penstock.stage_events(%(stage)s, %(chunk)s, %(events)s)
+
+-- name: claim_write
+-- Whether this transaction is the one that publishes a version of a writer.
+CALL penstock.claim_write(%(writer)s, %(version)s)
+
+-- name: publish_staged
+-- Publishes a stage. Returns how many events it had.
+CALL penstock.publish_staged(%(stage)s, %(events)s)
+
+-- name: discard_staged
+-- Removes stages that are not to be published.
+CALL penstock.discard_staged(%(stages)s)
+
+-- name: sweep_staged
+-- Removes chunks whose writer must be gone. Returns how many.
+CALL penstock.sweep_staged(%(max_age_seconds)s, %(max_rows)s)

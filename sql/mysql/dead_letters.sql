@@ -10,6 +10,14 @@ CALL penstock.begin_attempt(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(uncounted)s, %(reason)s
 )
 
+-- name: bring_letter
+-- Stores an event that only the archive has, for the call that makes it a dead letter.
+-- limits the session
+CALL penstock.bring_letter(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(sequence)s, %(event_id)s, %(key)s, %(type)s,
+    %(content_type)s, %(headers)s, %(payload)s, %(created_at)s
+)
+
 -- name: give_up
 -- Makes the next event after the position a dead letter and moves the position past it.
 -- limits the session

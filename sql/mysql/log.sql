@@ -28,10 +28,30 @@ CALL penstock.unsequenced()
 -- reads only
 CALL penstock.`fetch`(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s)
 
+-- name: position_at
+-- The position before the first event that was sequenced at a time or later.
+-- reads only
+CALL penstock.position_at(%(topic)s, %(partition)s, %(since)s)
+
 -- name: high_watermarks
 -- The readable range of every partition of a topic.
 -- reads only
 CALL penstock.high_watermarks(%(topic)s)
+
+-- name: fetch_plan
+-- Where to read the events of a partition: the segments in order, with a row for each recorded copy.
+-- reads only
+CALL penstock.fetch_plan(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)s)
+
+-- name: lsn_of
+-- The position of a sequence in the log.
+-- reads only
+CALL penstock.lsn_of(%(topic)s, %(partition)s, %(sequence)s)
+
+-- name: sequence_of
+-- The sequence of a position of the log, checked.
+-- reads only
+CALL penstock.sequence_of(%(topic)s, %(partition)s, %(lsn)s)
 
 -- name: log_status
 -- The state of the log in one row.

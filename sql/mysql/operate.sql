@@ -1,5 +1,5 @@
 -- name: set_retention
--- How long events of a topic are kept at least, and in how many verified copies; answers the policy's version.
+-- How long events of a topic are kept at least, and in how many verified copies; returns the policy's version.
 CALL penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s, %(origin)s, %(targets)s)
 
 -- name: retention_of
@@ -7,6 +7,30 @@ CALL penstock.set_retention(%(topic)s, %(minimum_age_seconds)s, %(copies)s, %(or
 -- reads only
 -- json: 6
 CALL penstock.retention_of()
+
+-- name: place_hold
+-- Places a legal hold. Returns how many events of the range the database no longer has.
+CALL penstock.place_hold(
+    %(topic)s, %(name)s, %(reason)s, %(partition)s, %(first_sequence)s, %(last_sequence)s
+)
+
+-- name: release_hold
+-- Releases a legal hold. Returns whether there was one of this name.
+CALL penstock.release_hold(%(topic)s, %(name)s, %(reason)s)
+
+-- name: list_holds
+-- The legal holds of one topic, or of all.
+-- reads only
+CALL penstock.list_holds(%(topic)s, %(released)s)
+
+-- name: list_skips
+-- What retention removed before a subscription had read it.
+-- reads only
+CALL penstock.list_skips(%(subscription)s)
+
+-- name: expire_dead_letters
+-- Deletes dead letters that are older than their policy says. Returns how many.
+CALL penstock.expire_dead_letters(%(max_rows)s)
 
 -- name: copies_of
 -- Every copy of a topic's log epochs that was ever recorded, and whether it is there.

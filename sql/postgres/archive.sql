@@ -47,7 +47,7 @@ SELECT penstock.move_copy(
 SELECT penstock.forget_copy(%(topic)s, %(partition)s::integer, %(log_epoch)s::integer, %(target)s, %(reason)s)
 
 -- name: begin_clean
--- Opens a run of clean; answers its token.
+-- Opens a run of clean; returns its token.
 SELECT penstock.begin_clean(%(topic)s)::text
 
 -- name: log_epochs_due
@@ -95,6 +95,10 @@ SELECT parent, slice, first_id, last_id FROM penstock.droppable_slices()
 -- name: condemned_can_go
 -- Whether every snapshot from before the slices were condemned is gone.
 SELECT penstock.condemned_can_go()
+
+-- name: close_slice
+-- Lets nobody write into a slice any more. Returns whether it can go.
+SELECT penstock.close_slice(%(slice)s)
 
 -- name: slice_detaching
 -- Records that clean begins to detach a slice.

@@ -33,3 +33,27 @@ SELECT penstock.prepare_bulk()
 -- name: publish_bulk
 -- Publishes what was copied into penstock_bulk. Returns how many.
 SELECT penstock.publish_bulk()
+
+-- name: stage_events
+-- Stores a chunk of events for a later transaction.
+SELECT penstock.stage_events(
+    stage => %(stage)s::uuid, chunk => %(chunk)s::integer, topics => %(topics)s::text[],
+    payloads => %(payloads)s::bytea[], keys => %(keys)s::text[], types => %(types)s::text[],
+    content_types => %(content_types)s::text[], headers => %(headers)s::text[], event_ids => %(event_ids)s::uuid[],
+    partitions => %(partitions)s::integer[], not_befores => %(not_befores)s::timestamptz[])
+
+-- name: claim_write
+-- Whether this transaction is the one that publishes a version of a writer.
+SELECT penstock.claim_write(%(writer)s, %(version)s::bigint)
+
+-- name: publish_staged
+-- Publishes a stage. Returns how many events it had.
+SELECT penstock.publish_staged(%(stage)s::uuid, %(events)s::bigint)
+
+-- name: discard_staged
+-- Removes stages that are not to be published.
+SELECT penstock.discard_staged(%(stages)s::uuid[])
+
+-- name: sweep_staged
+-- Removes chunks whose writer must be gone. Returns how many.
+SELECT penstock.sweep_staged(%(max_age_seconds)s, %(max_rows)s::integer)

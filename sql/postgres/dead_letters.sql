@@ -10,6 +10,14 @@ SELECT penstock.begin_attempt(
     %(uncounted)s::integer, %(reason)s
 )
 
+-- name: bring_letter
+-- Stores an event that only the archive has, for the call that makes it a dead letter.
+SELECT penstock.bring_letter(
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(sequence)s::bigint,
+    %(event_id)s::uuid, %(key)s, %(type)s, %(content_type)s, %(headers)s::jsonb, %(payload)s::bytea,
+    %(created_at)s::timestamptz
+)
+
 -- name: give_up
 -- Makes the next event after the position a dead letter and moves the position past it.
 SELECT penstock.give_up(

@@ -33,6 +33,25 @@ SELECT
     sequence, event_id, key, type, content_type, headers::text, payload, created_at, sequenced_at, history
 FROM penstock.fetch(%(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::integer)
 
+-- name: position_at
+-- The position before the first event that was sequenced at a time or later.
+SELECT penstock.position_at(%(topic)s, %(partition)s::integer, %(since)s::timestamptz)
+
 -- name: high_watermarks
 -- The readable range of every partition of a topic.
 SELECT partition, low_sequence, high_watermark, history, partition_id FROM penstock.high_watermarks(%(topic)s)
+
+-- name: fetch_plan
+-- Where to read the events of a partition: the segments in order, with a row for each recorded copy.
+SELECT
+    place, log_epoch, first_sequence, last_sequence, event_count, checksum, known_as, target, state, location, layout,
+    first_row
+FROM penstock.fetch_plan(%(topic)s, %(partition)s::integer, %(from_sequence)s::bigint, %(max_events)s::bigint)
+
+-- name: lsn_of
+-- The position of a sequence in the log.
+SELECT lsn, log_epoch FROM penstock.lsn_of(%(topic)s, %(partition)s::integer, %(sequence)s::bigint)
+
+-- name: sequence_of
+-- The sequence of a position of the log, checked.
+SELECT penstock.sequence_of(%(topic)s, %(partition)s::integer, %(lsn)s)

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from penstock.archive.targets import Target
-from tests.archive.logs import TOPIC, Log, create_topic
+from tests.archive.logs import TOPIC, Log
+from tests.kit.log import topic as create_topic
 
 
 @pytest.fixture
@@ -21,5 +22,5 @@ def target(tmp_path: Path) -> Target:
 @pytest.fixture
 def log(connection: psycopg.Connection[tuple[Any, ...]], database_url: str) -> Log:
     """A topic of two partitions in a fresh database, without events yet."""
-    create_topic(connection, TOPIC, partitions=2)
+    create_topic(connection, 2, TOPIC)
     return Log(connection, database_url, TOPIC)

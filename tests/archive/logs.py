@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import psycopg
 
 from ops import manifest
 from ops.archive import read_archive
@@ -21,8 +18,11 @@ from penstock.archive.copies import Copy, key_of
 from penstock.archive.markers import require_target
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
-from penstock.records import LogEpoch
+from penstock.database import call
+from penstock.publishing.publish import publish_batch
+from penstock.records import LogEpoch, Message
 from penstock.topics.names import describe_topic
+from tests.kit.log import drain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ ODD_EVENTS: list[tuple[str | None, str, str, dict[str, Any] | None, bytes]] = [
 class Log:
     """A topic under test."""
 
-    connection: psycopg.Connection[tuple[Any, ...]]
+    connection: Any
     url: str
     topic: str
 
@@ -57,39 +57,38 @@ class Log:
 
     def publish_odd(self) -> None:
         """One event of every odd shape into every partition, and their sequences."""
-        for partition in range(2):
-            for key, kind, content_type, headers, payload in ODD_EVENTS:
-                self.connection.execute(
-                    "SELECT penstock.publish(topic => %s, payload => %s, key => %s, type => %s,"
-                    " content_type => %s, headers => %s::jsonb, partition => %s)",
-                    (
-                        self.topic,
-                        payload,
-                        key,
-                        kind,
-                        content_type,
-                        None if headers is None else json.dumps(headers),
-                        partition,
-                    ),
+        publish_batch(
+            self.connection,
+            [
+                Message(
+                    self.topic,
+                    payload,
+                    key=key,
+                    type=kind,
+                    content_type=content_type,
+                    headers=headers,
+                    partition=partition,
                 )
-        self.sequence()
+                for partition in range(2)
+                for key, kind, content_type, headers, payload in ODD_EVENTS
+            ],
+        )
+        drain(self.connection)
 
     def publish_many(self, count: int) -> None:
         """Plain events, spread over the partitions, and their sequences."""
-        self.connection.execute(
-            "SELECT penstock.publish(topic => %s, payload => convert_to('p' || g, 'UTF8'),"
-            " key => 'k' || g, type => 't', partition => g %% 2) FROM generate_series(1, %s) AS g",
-            (self.topic, count),
+        publish_batch(
+            self.connection,
+            [
+                Message(self.topic, b"p%d" % n, key=f"k{n}", type="t", partition=n % 2)
+                for n in range(1, count + 1)
+            ],
         )
-        self.sequence()
+        drain(self.connection)
 
     def sequence(self) -> None:
         """Give every committed event its sequence."""
-        while True:
-            row = self.connection.execute("SELECT more, busy FROM penstock.sequence()").fetchone()
-            assert row is not None
-            if not any(row):
-                return
+        drain(self.connection)
 
     def seal(self, max_events: int = 1_000) -> list[LogEpoch]:
         """Seal everything there is."""
@@ -104,26 +103,21 @@ class Log:
 
     def rows_of(self, partition: int) -> list[Row]:
         """The same of one partition."""
-        return self.connection.execute(
-            "SELECT %(partition)s, sequence, event_id::text, key, type, content_type,"
-            " headers::text, payload, created_at, sequenced_at, history"
-            " FROM penstock.fetch(%(topic)s, %(partition)s, 1, 100000) ORDER BY sequence",
-            {"topic": self.topic, "partition": partition},
-        ).fetchall()
+        found = call(
+            self.connection,
+            "archive_fetch",
+            topic=self.topic,
+            partition=partition,
+            from_sequence=1,
+            max_events=100_000,
+        )
+        return [(partition, *row) for row in found]
 
     def one(self, query: str, *binds: Any) -> Any:
         """The one value that a query answers."""
         row = self.connection.execute(query, binds).fetchone()
         assert row is not None
         return row[0]
-
-
-def create_topic(connection: psycopg.Connection[Any], topic: str, partitions: int) -> None:
-    """A topic with the namespaces above it."""
-    *parents, _ = topic.split("/")
-    for depth in range(1, len(parents) + 1):
-        connection.execute("SELECT penstock.create_namespace(%s)", ("/".join(parents[:depth]),))
-    connection.execute("SELECT penstock.create_topic(%s, %s)", (topic, partitions))
 
 
 def archived_rows(spark: SparkSession, target: Target, log: Log) -> list[Row]:

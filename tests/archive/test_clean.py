@@ -246,7 +246,7 @@ def test_one_flipped_bit_keeps_everything(log: Log, target: Target) -> None:
 
 
 def droppable(log: Log) -> None:
-    """More than a slice of events, all of them gone logically, and a tick behind them."""
+    """More than a slice of events, all of them gone logically, and a tick after them."""
     log.publish_many(10_100)
     log.seal(max_events=100_000)
     record(log)

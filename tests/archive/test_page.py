@@ -15,8 +15,9 @@ from ops.rollup import rollup
 from ops.seal import log_epochs
 from penstock.archive.format import TABLE_SCHEMA
 from penstock.archive.targets import Target
-from tests.archive.logs import Log, bring, create_topic
+from tests.archive.logs import Log, bring
 from tests.archive.test_rollup import yesterday
+from tests.kit.log import topic as create_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ def test_every_engine_reads_the_same_rows(
     tmp_path: Path,
 ) -> None:
     """Of a day that was rolled up, and of today; equal to the log."""
-    create_topic(connection, "bank/accounts", 2)
+    create_topic(connection, 2, "bank/accounts")
     log = Log(connection, database_url, "bank/accounts")
     target = Target("local", str(tmp_path / "archive"))
     log.publish_odd()

@@ -16,7 +16,8 @@ from penstock.archive.table import ArchiveTable, Committed
 from penstock.archive.targets import Target
 from penstock.errors import EpochError, LogBehind, RetentionRefused
 from penstock.log.histories import restore_status
-from tests.archive.logs import TOPIC, Log, create_topic
+from tests.archive.logs import TOPIC, Log
+from tests.kit.log import topic as create_topic
 from tests.relay.test_put_back import Restored
 from tests.support import PostgresServer
 
@@ -40,7 +41,7 @@ def restored(postgres_server: PostgresServer, database_url: str) -> Iterator[Res
 def _grow(url: str, events: int, *, new: bool = False) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         if new:
-            create_topic(connection, TOPIC, partitions=2)
+            create_topic(connection, 2, TOPIC)
         log = Log(connection, url, TOPIC)
         if events:
             log.publish_many(events)

@@ -14,7 +14,8 @@ from penstock.archive.targets import Target
 from penstock.errors import EpochError, LogBehind
 from penstock.log.histories import reconcile, restore_status
 from penstock.topics import names
-from tests.archive.logs import TOPIC, Log, create_topic
+from tests.archive.logs import TOPIC, Log
+from tests.kit.log import topic as create_topic
 from tests.support import PostgresServer
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def copy(
     """A clone of the database, half of whose archive it has not come to; with ten others."""
     name = database_url.rpartition("/")[2]
     with psycopg.connect(database_url, autocommit=True) as connection:
-        create_topic(connection, TOPIC, partitions=2)
+        create_topic(connection, 2, TOPIC)
         log = Log(connection, database_url, TOPIC)
         log.publish_many(200)
         log.seal()
@@ -84,7 +85,7 @@ def test_a_topic_made_anew_has_a_table_of_its_own(
 ) -> None:
     """Guards: known_as names the table; a rename changes nothing of what lies there."""
     with psycopg.connect(database_url, autocommit=True) as connection:
-        create_topic(connection, TOPIC, partitions=2)
+        create_topic(connection, 2, TOPIC)
         log = Log(connection, database_url, TOPIC)
         log.publish_many(40)
         log.seal()

@@ -52,6 +52,7 @@ NAMES = {
         "load_replaced",
     ],
     "idle": IDLE,
+    "spark": ["spark_read_hot", "spark_stream", "spark_write"],
     "latency": LATENCY,
     "held": HELD,
     "unvacuumed": UNVACUUMED,
@@ -64,7 +65,7 @@ PILED_UP = {"postgres": "held_dead_tuples_per_1000_events"}
 IN_UNDO = "held_undo_logs_per_1000_events"
 ALONE = {
     "sequence", *IDLE, *NAMES["load"], "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO,
-    *PILED_UP.values(), *LATENCY,
+    *PILED_UP.values(), *LATENCY, "spark_stream",
 }  # fmt: skip
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"
@@ -83,7 +84,7 @@ SLOW = {"load", "latency", "held"}
 RUNS = [
     pytest.param(
         engine, group,
-        marks=pytest.mark.long if engine == "mysql" and group in SLOW else (),
+        marks=pytest.mark.long if group == "spark" or (engine == "mysql" and group in SLOW) else (),
         id=f"{engine}-{group}",
     )
     for engine in ENGINES for group in NAMES if engine in GROUPS[group].engines

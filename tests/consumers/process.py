@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
-    """Wait until the condition holds and answer its value; what it was waiting for if it fails."""
+    """Wait until the condition holds and return its value; a failure says what it waited for."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()

@@ -21,7 +21,7 @@ Refusal = Callable[..., str]
 
 @pytest.fixture
 def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
-    """Calls the daemon in this process and answers the one line with which it refuses."""
+    """Calls the daemon in this process and returns the one line with which it refuses."""
 
     def start(supervisor: Supervisor) -> None:
         raise AssertionError("something was started")
@@ -60,7 +60,7 @@ WRONG = {
     "memory of several": (
         ["--roles", "consumers", "--consumer", f"billing={HANDLERS}:record",
          "--coordination", "memory://a", "--processes", "2"],
-        "2 processes share no memory", "use etcd:// or redis://",
+        "2 processes cannot share leases in memory", "use etcd:// or redis://",
     ),
     "no role": (["--roles", ","], "--roles is ','", "use some of"),
     "role without option": (["--roles", "consumers"], "--consumer", "give both"),
@@ -92,7 +92,7 @@ WRONG = {
         ["--roles", "consumers,relay", "--consumer", f"export={HANDLERS}:record",
          "--relay", "export=jsonl:out"],
         "'export' is given twice",
-        "second subscription",
+        "a second reader a subscription of its own",
     ),
     "unknown subscription": (
         ["--roles", "sequencer,consumers", "--consumer", f"nobody={HANDLERS}:record"],

@@ -169,7 +169,7 @@ def test_a_database_that_goes_away_and_comes_back(tmp_path: Path, daemons: Start
         assert daemon.get("/readyz")[0] == 200
         until(lambda: age(daemon), "the end of the start")
         server.stop()
-        until(lambda: "cannot be worked with" in daemon.get("/readyz")[1], "the daemon to notice")
+        until(lambda: "cannot be used" in daemon.get("/readyz")[1], "the daemon to notice")
         status, text = daemon.get("/readyz")
         assert (status, text.partition(":")[0]) == (503, "not ready")
         assert len(text.splitlines()) == 1

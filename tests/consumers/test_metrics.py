@@ -16,9 +16,17 @@ from penstock.log import sequence
 from penstock.publishing.publish import publish
 from penstock.subscriptions import dead_letters, stream
 from penstock.topics import names
-from penstock.upkeep import watch as module
-from penstock.upkeep.metrics import METRICS, Figures, Histogram, add_up, exposition, only_counters
-from penstock.upkeep.watch import THE_OTHERS, Watch
+from penstock.upkeep import metrics, watch as module
+from penstock.upkeep.metrics import (
+    METRICS,
+    THE_OTHERS,
+    Figures,
+    Histogram,
+    add_up,
+    exposition,
+    only_counters,
+)
+from penstock.upkeep.watch import Watch
 from tests.consumers.conftest import TOPIC, Connection, StartDaemon
 from tests.consumers.process import until
 from tests.consumers.test_daemon import RECORD, publish_many
@@ -87,7 +95,7 @@ def test_what_the_database_says(log: Connection, database_url: str) -> None:
 
 
 def test_a_scrape_a_second_is_not_a_question_a_second(log: Connection, database_url: str) -> None:
-    """Guard: an answer counts for a while."""
+    """Guard: a result counts for a while."""
     now = [100.0]
     watch = Watch(database_url, ["billing"], everything=False, clock=lambda: now[0])
     publish(log, TOPIC, b"x", partition=0)
@@ -136,20 +144,22 @@ def test_dead_letters_are_a_figure(
 def test_many_subscriptions_are_one_figure(
     log: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_SUBSCRIPTIONS", 3)
+    monkeypatch.setattr(metrics, "MOST_SUBSCRIPTIONS", 3)
     names.create_topic(log, "shop/more", 1)
     for number in range(4):
         stream.subscribe(log, f"more{number}", ["shop/more"])
     watch = Watch(database_url, [], everything=True)
-    labels = {label for name, label in watch.figures() if name == "lag_events"}
-    assert labels == {"billing", "export", "more0", THE_OTHERS}
+    figures = watch.figures()
+    for metric in ("lag_events", "dead_letters"):
+        labels = {label for name, label in figures if name == metric}
+        assert labels == {"billing", "export", "more0", THE_OTHERS}
     watch.close()
 
 
 def test_a_database_that_is_away_is_one_figure() -> None:
     watch = Watch("postgresql://me:hunter2@127.0.0.1:1/app", [], everything=True)
     assert watch.figures() == {("database_up", ""): 0.0}
-    assert watch.problem() == "the database cannot be worked with (DatabaseUnavailable)"
+    assert watch.problem() == "the database cannot be used (DatabaseUnavailable)"
     assert "hunter2" not in watch.problem()
 
 
@@ -167,16 +177,23 @@ def test_figures_of_processes_add_up() -> None:
 
 
 def test_a_histogram_counts_calls_that_fail_too() -> None:
-    calls = Histogram()
+    """Guard: ``timed`` counts in ``finally``.  The clock says how long each call takes."""
+    now = [0.0]
+    calls = Histogram(clock=lambda: now[0])
+
+    def take(seconds: float) -> float:
+        now[0] += seconds
+        return seconds
 
     def fail(text: str) -> None:
+        now[0] += 0.0005
         raise ValueError(text)
 
-    assert calls.timed(len)("abc") == 3
+    for seconds in (0.0, 0.004, 1000.0):
+        assert calls.timed(take)(seconds) == seconds
     with pytest.raises(ValueError, match="broken"):
         calls.timed(fail)("broken")
-    for seconds in (0.001, 0.0011, 1000.0):
-        calls.observe(seconds)
+    calls.observe(0.001)
     text = exposition({("handler_seconds", "w"): add_up([
         {("handler_seconds", "w"): calls.figure()}, {("handler_seconds", "w"): calls.figure()}
     ])["handler_seconds", "w"]}).decode()  # fmt: skip

@@ -73,7 +73,7 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
     "unknown key": ("proceses: 2", "'proceses' is not known. the nearest is processes"),
     "secret key": ("database_url: x", "'database_url' is not known"),
     "key twice": ("processes: 2\nprocesses: 3", "line 2: the key 'processes' stands twice"),
-    "no table": ("- processes", "is no table"),
+    "no table": ("- processes", "is not a table"),
     "a key that is a list": ("{[processes]: 2}", "line 1"),
     "no YAML": ("processes: [", "daemon.yaml in line"),
     "no text": (b"\xff\xfe\x00", "cannot be read"),

@@ -193,7 +193,7 @@ def test_the_upkeep_goes_on_when_the_database_is_back(victim: Victim, tmp_path: 
             until(lambda: program.get("/readyz") == (200, "ok\n"), "it is ready again")
             said = {line["event"] for line in program.events()}
             assert "sequencer is connected again" in said
-            assert "the database can be worked with again" in said
+            assert "the database can be used again" in said
             program.terminate()
             assert program.exit_code() == 0
         finally:

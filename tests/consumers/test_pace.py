@@ -38,7 +38,7 @@ def test_an_idle_sequencer_rests_longer_each_time_up_to_a_setting(
 ) -> None:
     """Guard: the pause doubles while a round finds nothing, and begins anew when one does.
 
-    Behind a round that found something it is as short as the pass was.
+    After a round that found something it is as short as the pass was.
     """
     database.call(log, "set_setting", name="sequencer_idle_seconds", value=LONGEST)
     turns = Turns(log)

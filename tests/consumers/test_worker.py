@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -101,6 +102,10 @@ def test_its_pages(tmp_path: Path, database_url: str, connection: Connection, st
             lambda: program.metric("penstock_consumed_events_total", "consumer:billing") == 3,
             "the count of what was handled",
         )
+        until(
+            lambda: program.metric("penstock_consumed_events_total", "consumer:mailing") == 3,
+            "the count of what was mailed",
+        )
         calls = program.metric("penstock_handler_seconds_count", "consumer:billing")
         batches = program.metric("penstock_handler_seconds_count", "consumer:mailing")
         assert (calls, batches >= 1) == (3, True)
@@ -129,6 +134,24 @@ def test_a_wrong_option_is_one_line(
     assert run(["worker", "application:app"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "the nearest is PENSTOCK_WORKER_HTTP_PORT" in line
+
+
+def test_a_port_that_is_taken(tmp_path: Path, database_url: str, start: Start) -> None:
+    """Exit code 2, as its help says: an option is at fault."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = ("application:app", "--http-port", str(taken.getsockname()[1]))
+        program = Daemon(
+            database_url,
+            tmp_path / "worker",
+            options,
+            {"PYTHONPATH": str(tmp_path)},
+            (*PENSTOCK, "worker"),
+        )
+        try:
+            assert program.exit_code() == 2
+        finally:
+            program.kill()
+    assert "choose another with --http-port" in program.text()
 
 
 def test_a_second_signal_aborts(start: Start, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ _FIXED = frozenset(
         "strict_locks",
         "name_tree",
         "policy_settings",
+        "installation",
         "cleaning",
     }
 )
@@ -46,7 +47,7 @@ _APP = "penstock_test_app"
 
 
 class ContractDatabase(Protocol):
-    """A fresh, migrated database of one engine; what it opened is closed behind the test."""
+    """A fresh, migrated database of one engine; what it opened is closed after the test."""
 
     engine: str
     url: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock import database
@@ -23,6 +25,18 @@ _LEASES = {"partition_ids": [1], "lease_epochs": [1]}
 FAILURES: dict[str, Call] = {
     "suspects": _held("suspects", **_LEASES),
     "begin_attempt": _held("begin_attempt", sequence=1, uncounted=0, reason="", **_LEASE),
+    "bring_letter": _held(
+        "bring_letter",
+        sequence=1,
+        event_id=uuid.UUID(int=1),
+        key=None,
+        type="",
+        content_type="",
+        headers=None,
+        payload=b"",
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        **_LEASE,
+    ),
     "give_up": _held("give_up", sequence=1, reason="", attempts=1, park=False, **_LEASE),
     "parked_keys": lambda own, name: dead_letters.parked_keys(own, name, []),
     "commit_parking": _held("commit_parking", position=1, after=0, sequences=[1], **_LEASE),

@@ -1,7 +1,7 @@
 """What the tests of failures share: a consumer that follows penstock.dead_letters step by step.
 
 It is one thread without pauses, so that a test says what happens when; a handler kills it by
-raising Killed, behind which it makes no further call, as a process that is gone.
+raising Killed, after which it makes no further call, as a process that is gone.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Steps:
         end_lease(self._db, self.member.consumer)
 
     def batch(self) -> int:
-        """One poll; answers how many events were passed."""
+        """One poll.  Returns how many events were passed."""
         polled = stream.poll(self.own, self.member, [self.lease], WINDOW)
         events = polled[0][1] if polled else []
         careful = bool(events) and events[0].sequence <= self._careful_until
@@ -121,7 +121,7 @@ class Steps:
         return len(done)
 
     def redriven(self) -> int:
-        """Letters that are handed out again; answers how many."""
+        """Letters that are handed out again.  Returns how many."""
         letters = dead_letters.poll_redriven(self.own, self.member, [self.lease])
         for letter in letters:
             try:
@@ -200,7 +200,7 @@ class Steps:
 
 
 def survivors(db: ContractDatabase, own: Any, handle: Handled, most: int = 7) -> int:
-    """One consumer after another, each until it is killed; answers how many were."""
+    """One consumer after another, each until it is killed.  Returns how many were."""
     for number in range(most):
         consumer = Steps(db, own, f"c{number}", handle)
         try:

@@ -29,7 +29,7 @@ _TEXT = re.compile(r"--[^\n]*|/\*(?![!M]).*?\*/|'(?:[^'\\]|\\.|'')*'|`[^`]*`|(;)
 
 
 def with_stops(text: str) -> str:
-    """A procedure that can be stopped behind each of its statements but the one that ends it."""
+    """A procedure that can be stopped after each of its statements but the one that ends it."""
     made, done = [], 0
     for found in _TEXT.finditer(text):
         end = found.end()
@@ -44,7 +44,7 @@ def _may_stop(before: str, rest: str) -> bool:
     while blank := _SKIPPED.match(rest):
         rest = rest[blank.end() :]
     following = rest.partition(";")[0]
-    # ROW_COUNT() is of the statement before it; behind end_call nothing is left to be undone.
+    # ROW_COUNT() is of the statement before it; after end_call nothing is left to be undone.
     return not (
         not rest
         or re.match(r"DECLARE\b", rest, re.IGNORECASE)
@@ -137,7 +137,7 @@ class State:
 def leftovers(db: MySQLDatabase, name: str, call: str) -> Iterator[tuple[int, bool, bool]]:
     """Kill a call of SQL at each of its statements: stop, is the next call refused, is it undone.
 
-    Each time in a transaction of its own, behind an event that was published before.
+    Each time in a transaction of its own, after an event that was published before.
     """
     state, connection = State(db, name), db.connect(autocommit=False)
     for stop in count(1):

@@ -1,4 +1,4 @@
-"""A pass of the sequencer on MySQL and MariaDB, stopped at one of its statements."""
+"""A pass of the sequencer on MySQL and MariaDB, stopped at a statement; slices of its events."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.contract.kit import sql
 from tests.kit.log import wait_until
 
 GATE = "penstock test gate"
+#: The bound of the last slice.
+LAST_EVENT_ID = 256_000_000_000
 WAIT = f"DO GET_LOCK('{GATE}', 20); DO RELEASE_LOCK('{GATE}'); "
 
 
@@ -57,3 +59,18 @@ def wait_for_gate(db: MySQLDatabase, connection: Any) -> None:
     waiting = "SELECT 1 FROM information_schema.PROCESSLIST WHERE STATE LIKE '%%lock%%' AND ID = "
     number = connection.thread_id()
     wait_until(lambda: db.run(f"{waiting}{number}"), f"thread {number} waits at the gate")
+
+
+def cut_events(db: MySQLDatabase, *rooms: int) -> None:
+    """Other slices for this test: the blocks up to now and the first room, the next room, ..."""
+    ((bound,),) = db.run(
+        "SELECT 1 + GREATEST(s.settled_block, COALESCE(MAX(e.id), 0) DIV 256)"
+        " FROM penstock.sequencer AS s LEFT JOIN penstock.events AS e ON TRUE"
+        " GROUP BY s.settled_block"
+    )
+    slices = []
+    for number, room in enumerate(rooms or (0,)):
+        bound += room
+        slices.append(f"PARTITION old{number or ''} VALUES LESS THAN ({bound * 256})")
+    slices.append(f"PARTITION rest VALUES LESS THAN ({LAST_EVENT_ID})")
+    db.run(f"ALTER TABLE penstock.events PARTITION BY RANGE (id) ({', '.join(slices)})")

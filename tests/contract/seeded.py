@@ -1,7 +1,7 @@
 """A log that has been used for a while: many topics, events, positions, blocks and the like.
 
 Events go straight into their table, as publishers write them; the sequencer itself numbers them.
-The ledgers get rows of the past for one partition in front and for all the others behind.
+The ledgers get rows of the past for one partition first, then for all the others.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def seeded(db: ContractDatabase, events: int) -> Seeded:
 
 
 def _names(db: ContractDatabase, own: Any) -> int:
-    """The topics, and a subscription that reads them all; answers the id of the first topic."""
+    """The topics, and a subscription that reads them all.  Returns the id of the first topic."""
     topic(own, PARTITIONS)
     stream.subscribe(own, "all", [TOPIC])
     _run(db, NAMES, TOPICS - 1)

@@ -30,6 +30,10 @@ begin_clean log_epochs_due record_reading clean
 copies_between log_epochs_sealed_on move_copy
 sequence_gaps copies_of log_epochs_of record_copy forget_copy missing_copies set_backpressure
 set_policy clear_policy policy_of policy_history list_policies drop_dead_letters
+place_hold release_hold list_holds
+request_backfill claim_backfill extend_backfill backfill_work
+progress_backfill finish_backfill fail_backfill cancel_backfill
+begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
 """
 _TENANT = "publisher consumer reader"
 _ROLE = "penstock_test_tenant"
@@ -37,7 +41,7 @@ _numbers = itertools.count(1)
 
 
 class Tenants(Protocol):
-    """Makes users and roles of a server, which are gone behind the test."""
+    """Makes users and roles of a server, which are gone after the test."""
 
     owner: Any
     #: A name that there is, for calls that need one.
@@ -104,7 +108,7 @@ class PostgresTenants(core.Tenants):
 class MySQLTenants:
     """Users of the server.
 
-    The five roles stay behind a test, and one that tenants have: to give them their procedures
+    The five roles stay after a test, and one that tenants have: to give them their procedures
     takes longer than most tests.
     """
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 
+from ops import backfill_requests as requests
 from penstock import database, subscriptions
 from penstock.records import LogEpoch
 from penstock.subscriptions import stream
+from penstock.topics import holds
 from tests.contract.text_kit import FUNCTIONS, in_sql
 from tests.kit.cleaning import record_reading
 
@@ -40,8 +42,9 @@ def _looks_at(name: str, **binds: Any) -> Call:
     return lambda own, topic: database.call(own, name, topic=topic, **binds)
 
 
-#: Log epochs, their copies and a run of clean; each refuses a hidden topic.
+#: Places in the log, log epochs, their copies and a run of clean; each refuses a hidden topic.
 EPOCHS: dict[str, Call] = {
+    "position_at": _looks_at("position_at", partition=0, since=datetime(2026, 1, 1, tzinfo=UTC)),
     "low_sequences": _looks_at("low_sequences"),
     "sequence_gaps": _looks_at("sequence_gaps"),
     "copies_of": _looks_at("copies_of"),
@@ -66,6 +69,16 @@ EPOCHS: dict[str, Call] = {
         own, UNKNOWN_RUN, LogEpoch(name, 0, 1, 1, 1, 1, "c"), "t"
     ),
     "clean": _looks_at("clean", run=UNKNOWN_RUN),
+    "request_backfill": lambda own, name: requests.request_backfill(own, name, "copy", "t"),
+    "list_backfills": lambda own, name: requests.list_backfills(own, name),
+    "rehydrated_of": _looks_at("rehydrated_of"),
+    "release_rehydrated": _looks_at("release_rehydrated", older_than_seconds=0, max_epochs=1),
+    "fetch_plan": _looks_at("fetch_plan", partition=0, from_sequence=1, max_events=1),
+    "lsn_of": _looks_at("lsn_of", partition=0, sequence=1),
+    "sequence_of": _looks_at("sequence_of", partition=0, lsn="0.1"),
+    "place_hold": lambda own, name: holds.place_hold(own, name, "case", "a claim"),
+    "release_hold": lambda own, name: holds.release_hold(own, name, "case", "over"),
+    "list_holds": holds.list_holds,
 }
 
 #: Each leaves out what is hidden.
@@ -75,4 +88,7 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.leased_cursors,
     subscriptions.unleased_cursors,
     subscriptions.statistics,
+    subscriptions.skips,
+    holds.list_holds,
+    requests.list_backfills,
 )

@@ -15,7 +15,7 @@ PLACE = {"location": "l", "layout": 1, "first_row": 0}
 #: Functions in which who may read could keep the log, if they did not ask for 'operate'.
 READ_KEEPS = (
     *("seal", "begin_clean", "log_epochs_due", "record_reading", "clean", "record_copy"),
-    "forget_copy",
+    *("forget_copy", "request_backfill", "release_rehydrated", "place_hold", "release_hold"),
 )
 
 #: On MySQL: lock_topic looks at the right before it locks.

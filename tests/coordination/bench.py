@@ -1,4 +1,4 @@
-"""One registry of each kind behind the same small interface, and its guards."""
+"""One registry of each kind with the same small interface, and its guards."""
 
 from __future__ import annotations
 

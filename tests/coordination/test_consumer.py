@@ -448,7 +448,7 @@ def test_moved_there_and_back_nothing_is_lost(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Events of before, between and behind are handled once each."""
+    """Events of before, between and after are handled once each."""
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", database_url)
     filled(connection, 2, EVENTS)
     seen = Seen()

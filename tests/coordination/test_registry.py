@@ -201,7 +201,7 @@ def test_two_databases_share_a_store(kind: str, request: pytest.FixtureRequest) 
             assert not each.snapshot().partitions
 
 
-# What follows is written so that it can be run on a mutant: each answers whether the guard held.
+# What follows is written so that it can be run on a mutant: each returns whether the guard held.
 
 
 def taken_from_the_living(bench: Bench, ours: LeaseRegistry, theirs: LeaseRegistry) -> bool:
@@ -252,7 +252,7 @@ def dead_commit_accepted(bench: Bench, ours: LeaseRegistry, theirs: LeaseRegistr
 
 
 def moved_back(bench: Bench, ours: LeaseRegistry, theirs: LeaseRegistry) -> bool:
-    """A commit that timed out and lands behind a later one, or twice."""
+    """A commit that timed out and lands after a later one, or twice."""
     first = bench.partition_ids[0]
     ours.register("a")
     assert ours.claim(first, "a", 0)

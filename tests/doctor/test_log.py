@@ -179,7 +179,7 @@ def test_a_slice_that_is_half_detached(
 def test_a_slice_that_somebody_is_at_for_long_is_named(
     url: str, admin: Connection, run: Run
 ) -> None:
-    """Guard: whoever works on it, for so long, waits for ever; young, it is left out."""
+    """Guard: a session that works on it for so long waits for ever; a young one is left out."""
     name, _ = newest_slice(admin, "ticks")
     admin.execute(
         "UPDATE penstock.slices SET condemned_tx = pg_current_xact_id() WHERE slice = %s", (name,)

@@ -123,7 +123,7 @@ def test_a_wrong_setting(shop: Shop, check: str) -> None:
 
 
 def transactions(shop: Shop) -> list[Finding]:
-    """Any age; InnoDB answers INNODB_TRX from a copy until nobody has asked for 0.1 seconds."""
+    """Any age; InnoDB reads INNODB_TRX from a copy until nobody has asked for 0.1 seconds."""
     time.sleep(0.15)
     return doctor(shop.url, ANY)
 

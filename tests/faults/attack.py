@@ -2,7 +2,7 @@
 
 Beside what :class:`Mixed` does: publishers of every kind (``crowd``), consumers that are nothing
 but SQL (``raw``), several sequencers, and what cleans (``janitor``), each killed and paused;
-sessions that are ended from inside the database; servers killed right behind a COMMIT.
+sessions that are ended from inside the database; servers killed right after a COMMIT.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Attack(Mixed):
         self.world.until(lambda: self.published() >= events, f"{events} events are published")
 
     def published(self) -> int:
-        """How many events are in transactions that were answered."""
+        """How many events are in transactions whose COMMIT succeeded."""
         return sum(each["count"] for each in self.world.records("publish"))
 
     def tend(self) -> None:
@@ -104,7 +104,7 @@ class Attack(Mixed):
                 self.settle(own)
 
     def settle(self, connection: Any, patience: float = DOUBT_SECONDS) -> int:
-        """Commit or roll back by a coin what is in doubt for long; answers how many there are."""
+        """Commit or roll back by a coin what is in doubt for long.  Returns how many there are."""
         rows = database.execute(connection, IN_DOUBT[self.world.engine])
         names = [row[-1].decode() if isinstance(row[-1], bytes) else row[-1] for row in rows]
         now = time.monotonic()
@@ -124,7 +124,7 @@ class Attack(Mixed):
         self.world.done["settled"] += 1
 
     def hold_up(self) -> None:
-        """F3 for whoever is no consumer: a sequencer, a publisher or a janitor stands still."""
+        """F3 for a sequencer, a publisher or a janitor: it stands still."""
         running = self.world.running.values()
         name = self._chosen({each.role for each in running} - {"consumer", "raw"})
         self.world.stop(name)
@@ -157,7 +157,7 @@ class Attack(Mixed):
                 time.sleep(self.chance.uniform(0, 0.03))
 
     def crash_behind_a_commit(self) -> None:
-        """F6, as soon as the next COMMIT was answered."""
+        """F6, as soon as the next COMMIT has succeeded."""
         before = len(self.world.records("publish"))
         self.world.until(lambda: len(self.world.records("publish")) > before, "a COMMIT")
         self.crash()

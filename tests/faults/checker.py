@@ -6,7 +6,7 @@ function over a :class:`Run` that names its anomalies by class:
 - ``lost``: committed and not in the log, without its effect, or a commit that was answered is gone;
 - ``torn``: a part of a transaction is in the log; ``duplicate``, ``gap``: twice, or none, there;
 - ``aborted-read``: an event of a transaction or savepoint that was rolled back was seen;
-- ``order-per-key``: what was committed before another began to publish comes behind it, or a key's
+- ``order-per-key``: what was committed before another began to publish comes after it, or a key's
   events were handled in another order;
 - ``duplicate-effect``: an effect is there more often than positions say;
 - ``poll-skip``, ``int-poll-skip``, ``nonmonotonic-poll``: reading left something out between two
@@ -85,7 +85,7 @@ def rolled_back(run: Run) -> Iterator[Anomaly]:
 
 
 def written_order(run: Run) -> Iterator[Anomaly]:
-    """S6: of one key, what was answered before another began to publish comes first."""
+    """S6: of one key, what had committed before another began to publish comes first."""
     latest: dict[tuple[int, str], tuple[float, str]] = {}
     for each in sorted(run.log, key=lambda row: (row.partition, row.sequence)):
         transaction = run.transactions.get(transaction_of(each.label))
@@ -146,7 +146,7 @@ def dropped_when_done(run: Run) -> Iterator[Anomaly]:
 
 
 def handled_order(run: Run) -> Iterator[Anomaly]:
-    """D4 for handlers: the first time of each event of a key is behind that of the one before."""
+    """D4 for handlers: the first time of each event of a key is after that of the one before."""
     last: dict[tuple[str, int, str], int] = {}
     first: set[tuple[str, int, int]] = set()
     for each in run.by_op["handle"]:
@@ -184,7 +184,7 @@ def holders(run: Run) -> Iterator[Anomaly]:
 
 
 def stolen(run: Run) -> Iterator[Anomaly]:
-    """S9 by the clock: no lease ends before the lease time that its holder was answered."""
+    """S9 by the clock: no lease ends before the lease time that its holder was told."""
     alive: dict[tuple[str, str], list[tuple[float, float, bool]]] = defaultdict(list)
     for op in ("join", "heartbeat", "check_in", "leave", "end_lease"):
         for each in run.by_op[op]:
@@ -231,7 +231,7 @@ def fenced(run: Run) -> Iterator[Anomaly]:
 
 
 def fenced_as_seen(run: Run) -> Iterator[Anomaly]:
-    """S10 as clients saw it: nobody's COMMIT is sent behind what a later holder was answered."""
+    """S10 as clients saw it: nobody's COMMIT is sent after what a later holder was told."""
     seen: dict[Place, dict[int, float]] = defaultdict(dict)
     for each in [*run.polls, *run.acknowledged]:
         first = seen[each["sub"], each["partition"]]
@@ -258,7 +258,7 @@ def forward(run: Run) -> Iterator[Anomaly]:
 
 
 def remembered(run: Run) -> Iterator[Anomaly]:
-    """D2: a commit that was answered is in the ledger."""
+    """D2: a commit that succeeded is in the ledger."""
     rows = {
         (place, row.epoch, row.position)
         for place, ledger in run.ledger.items()
@@ -271,7 +271,7 @@ def remembered(run: Run) -> Iterator[Anomaly]:
 
 
 def polled(run: Run) -> Iterator[Anomaly]:
-    """What one poll answers: of the log, in order, without a hole, not beyond its end."""
+    """What one poll returns: of the log, in order, without a hole, not beyond its end."""
     for poll in run.polls:
         sequences = [sequence for sequence, _ in poll["events"]]
         if any(b != a + 1 for a, b in pairwise(sequences)):
@@ -285,7 +285,7 @@ def polled(run: Run) -> Iterator[Anomaly]:
 
 
 def polled_on(run: Run) -> Iterator[Anomaly]:
-    """S13 between polls: each goes on where the one before ended, or behind a stored position."""
+    """S13 between polls: each goes on where the one before ended, or after a stored position."""
     read_up_to: dict[tuple[str, Place, int], set[int]] = defaultdict(set)
     done = Reached(run)
     stored: dict[Place, dict[int, int]] = defaultdict(dict)
@@ -307,7 +307,7 @@ def polled_on(run: Run) -> Iterator[Anomaly]:
 
 
 def covered(run: Run) -> Iterator[Anomaly]:
-    """S13 for commits: whoever moved a position had read what lies between."""
+    """S13 for commits: who moved a position had read what lies between."""
     read: dict[tuple[Place, int], set[int]] = defaultdict(set)
     for poll in run.polls:
         lease = ((poll["sub"], poll["partition"]), poll["epoch"])

@@ -60,7 +60,7 @@ class Mixed:
         self.world.start("consumer", name, "--subscription", subscription, *options)
 
     def play(self, faults: list[str]) -> None:
-        """These faults, each with work before and behind it."""
+        """These faults, each with work before and after it."""
         for each in faults:
             self.progress()
             self.faults[each]()
@@ -71,7 +71,7 @@ class Mixed:
         self.world.until(lambda: self.moves() >= before + commits, "work goes on")
 
     def moves(self) -> int:
-        """How many commits were answered."""
+        """How many commits succeeded."""
         return len(self.world.records("commit"))
 
     def someone(self) -> str:
@@ -96,7 +96,7 @@ class Mixed:
         self.world.start(each.role, name, *each.options)
 
     def failpoint(self) -> None:
-        """F1 at a place: before or behind the handler or the commit."""
+        """F1 at a place: before or after the handler or the commit."""
         subscription = self.chance.choice(["exact", "least"])
         place = self.chance.choice(
             ["handle.before", "handle.after", "commit.before", "commit.after"]

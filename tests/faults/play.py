@@ -1,6 +1,6 @@
 """Consumers in one process, interleaved by a seed, with everything that the fence must stop.
 
-Every one keeps each lease that it ever had in mind and may commit under it: late, twice, behind a
+Every one keeps each lease that it ever had in mind and may commit under it: late, twice, after a
 take-over, in a transaction that others overtake.  The history is that of :mod:`tests.faults.world`,
 so the same checker judges it; tests run it on the product, and on mutants of it.
 """
@@ -57,7 +57,7 @@ class Player:
 
 
 class Play:
-    """Random steps of three players; a refusal, or a lock that is not had, is an answer."""
+    """Random steps of three players; a refusal, or a lock that it does not get, is a result."""
 
     def __init__(self, db: ContractDatabase, folder: Path, seed: int) -> None:
         self.db = db
@@ -257,7 +257,7 @@ class Play:
         )  # fmt: skip
 
     def _moved(self, player: Player, held: Held) -> None:
-        """Reads go on behind it, under every run of this lease."""
+        """Reads go on after it, under every run of this lease."""
         last, done = player.position, held.lease
         for number, (member, lease) in enumerate(player.leases):
             if lease.partition == done.partition and lease.lease_epoch == done.lease_epoch:

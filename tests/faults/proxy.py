@@ -105,7 +105,7 @@ class Proxy:
         pair.abort()
 
     def _cuts(self, pair: _Pair, data: bytes) -> bool:
-        """Whether the connection ends before these bytes; or it is marked to end behind them."""
+        """Whether the connection ends before these bytes; or it is marked to end after them."""
         if not self.cut_commit or COMMIT not in data:
             return False
         before = self.cut_commit == "before"
@@ -163,7 +163,7 @@ class Proxies:
         return proxy
 
     def cut(self, proxy: Proxy) -> int:
-        """End every connection now, whatever is under way in it; answers how many."""
+        """End every connection now, whatever is under way in it.  Returns how many."""
 
         async def abort() -> int:
             pairs = list(proxy.pairs)

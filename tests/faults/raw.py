@@ -60,7 +60,7 @@ CALLS = {
 
 @dataclass(frozen=True)
 class Held:
-    """A lease, as a check-in answers it."""
+    """A lease, as a check-in returns it."""
 
     topic: str
     partition: int

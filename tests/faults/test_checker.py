@@ -131,7 +131,7 @@ def unknown_commit() -> Made:
 
 
 def cleaned() -> Made:
-    """What all have passed is copied, and dropped: the dump begins behind it."""
+    """What all have passed is copied, and dropped: the dump begins after it."""
     made = sound()
     _dropped(made)
     made.dump["log"] = made.dump["log"][2:]
@@ -166,7 +166,7 @@ def lost_effect(made: Made) -> None:
 
 
 def lost_commit(made: Made) -> None:
-    """The database was restarted and forgot what it had answered."""
+    """The database was restarted and forgot commits that had succeeded."""
     made.read("exact", 2, 1)
     fields: dict[str, Any] = {"sub": "exact", "partition": 0, "epoch": 2, "position": 7}
     made.record("commit", **fields)
@@ -199,7 +199,7 @@ def undone(made: Made) -> None:
 
 
 def out_of_order(made: Made) -> None:
-    """b was answered before e began, and stands behind it."""
+    """b had committed before e began, and stands after it."""
     made.publish("e")
     made.dump["log"] = [[0, n + 3, *row[2:]] for n, row in enumerate(made.dump["log"])]
     made.dump["log"] += [[0, 1, "e/0", "k", 101.0], [0, 2, "e/1", "k", 101.0]]
@@ -229,7 +229,7 @@ def dead_and_pending(made: Made) -> None:
 
 
 def skipped(made: Made) -> None:
-    """A consumer goes on behind an event that it never read, and commits it."""
+    """A consumer goes on after an event that it never read, and commits it."""
     _change_poll(made, lambda events: events[1:])
 
 
@@ -249,7 +249,7 @@ def again(made: Made) -> None:
 
 
 def stale_rows(made: Made) -> None:
-    """A commit of the first lease, accepted behind one of the second."""
+    """A commit of the first lease, accepted after one of the second."""
     made.dump["ledger"].append(["exact", 0, 4, 1, "commit", made.tick()])
 
 
@@ -303,7 +303,7 @@ def too_early(made: Made) -> None:
 
 
 def strict_out_of_order(made: Made) -> None:
-    """Two strict ones: f was answered before e sent its COMMIT, but not before e began."""
+    """Two strict ones: f's COMMIT succeeded before e sent its own, but not before e began."""
     for tx in ("e", "f"):
         made.record("publish", "invoke", tx=tx)
     for tx in ("f", "e"):

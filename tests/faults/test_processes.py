@@ -125,14 +125,14 @@ def _deadline(connection: Any, name: str) -> float | None:
 
 
 def _looked(world: World, since: float) -> list[float]:
-    """When the other one's check-ins that began behind a time were answered."""
+    """When the other one's check-ins that began after a time returned."""
     found = world.records("check_in", proc="other")
     return [each["d"] for each in found if each["d0"] > since]
 
 
 @pytest.mark.long
 def test_who_is_paused_before_its_commit_is_replaced_by_the_next_check_in(world: World) -> None:
-    """F3, L1, D8: the first check-in behind the end of the lease takes over.
+    """F3, L1, D8: the first check-in after the end of the lease takes over.
 
     Guard: the server's limit for transactions that hold a lease, which ends them before it.
     """

@@ -143,7 +143,7 @@ class Run:
 
 
 class Reached:
-    """How far commits that were answered had come, by time and lease_epoch."""
+    """How far commits that succeeded had come, by time and lease_epoch."""
 
     def __init__(self, run: Run) -> None:
         #: For each place and lease_epoch the times of answers, and the furthest position by then.
@@ -155,7 +155,7 @@ class Reached:
             positions.append(max([each["position"], *positions[-1:]]))
 
     def before(self, moment: float, place: Place, first: int, last: int) -> int:
-        """The furthest position that was answered before a moment, under these lease_epochs."""
+        """The furthest position that was committed before a moment, under these lease_epochs."""
         reached = 0
         for epoch, (times, positions) in self._by[place].items():
             if first <= epoch <= last and (count := bisect_left(times, moment)):
@@ -164,7 +164,7 @@ class Reached:
 
 
 def _transactions(by_op: dict[str, list[Record]]) -> dict[str, Transaction]:
-    """Of one that was staged and never answered nobody knows what became of it."""
+    """What became of one that was staged and never confirmed, nobody knows."""
     found: dict[str, Transaction] = {}
     for record in by_op["publish"]:
         if record["st"] == "invoke":

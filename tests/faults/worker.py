@@ -69,7 +69,7 @@ class Handlers:
         self._failpoints.hit("commit.after")
 
     def least(self, event: Event) -> None:
-        """The position moves behind the effect."""
+        """The position moves after the effect."""
         self._failpoints.hit("handle.before")
         begun = self._recorder.begun()
         self._work(event)
@@ -97,7 +97,7 @@ class Handlers:
             raise PoisonError(name)
 
     def _first_time(self, label: str) -> bool:
-        """Poison that does not act always acts once for each subscription, whoever comes first."""
+        """Poison that does not act always acts once for each subscription, in one consumer."""
         name = f"poison.{self._given.subscription}.{label.replace('/', '.')}"
         try:
             (Path(self._given.history) / name).touch(exist_ok=False)

@@ -1,6 +1,6 @@
 """A topic, two subscriptions, and processes that work on them, each through its own proxy.
 
-``exact`` has consumers whose effects commit with their position, ``least`` such that commit behind
+``exact`` has consumers whose effects commit with their position, ``least`` such that commit after
 their effects.  Everything is written down; :meth:`World.verdict` dumps the database and judges.
 """
 
@@ -183,7 +183,7 @@ class World:
         self.running[name].process.send_signal(signal.SIGCONT)
 
     def terminate(self, name: str, seconds: float = PATIENCE) -> int:
-        """SIGTERM once it hears it; answers the exit code."""
+        """SIGTERM once it hears it.  Returns the exit code."""
         self.until(lambda: self.has_begun(name), f"{name} has started")
         each = self.running.pop(name)
         each.process.send_signal(signal.SIGTERM)
@@ -192,7 +192,7 @@ class World:
         return code
 
     def has_ended(self, name: str) -> int:
-        """Wait until it has ended by itself; answers how."""
+        """Wait until it has ended by itself.  Returns how."""
         each = self.running.pop(name)
         code = each.process.wait(PATIENCE)
         self.ended.append(each)

@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FROM_AN_INDEX = re.compile(r"pip install [^\n`.]*\bpenstock\b")
 COMMAND = re.compile(r"""(?:["'`]|: |, |\b(?:run|or|start) )penstock ([a-z][a-z-]+)""")
 
-#: What the wheel says of the platform's commands: only what must not be done to it from elsewhere.
-OF_ELSEWHERE = {"clean", "target"}
+#: What the wheel says of the platform's commands: what must not be done to it from elsewhere, and
+#: what makes the copies again that a reader lacks.
+OF_ELSEWHERE = {"backfill", "clean", "target"}
 
 
 def told(*folders: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from penstock.records import LogEpoch
 
 
 def read_all(connection: Any, topic: str) -> str:
-    """A run that has read back all that is due; answers its token."""
+    """A run that has read back all that is due.  Returns its token."""
     ((run,),) = database.call(connection, "begin_clean", topic=topic)
     for epoch in due_log_epochs(connection, topic, 1_000):
         for target in epoch.targets:

@@ -93,6 +93,9 @@ move_topic resize_topic delete_topic set_retention grant_namespace revoke_namesp
 begin_clean log_epochs_due record_reading clean
 copies_between log_epochs_sealed_on move_copy
 sequence_gaps copies_of log_epochs_of record_copy
+request_backfill claim_backfill extend_backfill backfill_work
+progress_backfill finish_backfill fail_backfill cancel_backfill
+begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
 """
 
 

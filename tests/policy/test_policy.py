@@ -221,3 +221,14 @@ def test_a_hole_in_the_index_is_an_error(
     errors = [each for each in health(connection, policies) if each.check == orders]
     assert "the index of partition 0 goes on with sequence" in errors[0].what
     assert errors[0].severity is Severity.ERROR
+
+
+def test_a_topic_that_is_not_archived(connection: Connection, orders: str, tmp_path: Path) -> None:
+    """`archive: none` is applied as such, and shown as such."""
+    text = f"topics: {{{orders}: {{archive: none, retention: {{minimum_age: 1h}}}}}}"
+    wanted = policy_file.parse(text, tmp_path / "policies.yaml")
+    assert policy.apply(connection, wanted) == [
+        Drift(orders, "retention", "3600 s, without a copy", "none")
+    ]
+    assert policy.drift(connection, wanted) == []
+    assert policy.retention_in_force(connection)[orders].copies == 0

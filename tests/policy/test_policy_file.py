@@ -112,7 +112,7 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ("topics: {a/b: {sela: {}}}", "topics.a/b has the unknown setting 'sela'"),
         ("topics: {orders: {}}", "topics.orders: the topic 'orders' has no namespace"),
         ("topics: {a/b: {archive: [x]}}", "names the target 'x', which is not among the targets"),
-        ("topics: {a/b: {archive: x}}", "topics.a/b.archive is no list"),
+        ("topics: {a/b: {archive: x}}", "topics.a/b.archive is not a list"),
         (
             "targets: {x: y}\ntopics: {a/b: {archive: [x, x]}}",
             "topics.a/b.archive names a target twice",
@@ -121,12 +121,16 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
             "topics: {a/b: {retention: {minimum_age: 1d}}}",
             "wants 1 copies, but topics.a/b.archive has 0 targets: nothing could ever be removed",
         ),
+        (
+            "topics: {a/b: {archive: none, retention: {minimum_age: 1d, copies: 1}}}",
+            "topics.a/b.retention asks for copies of a topic with archive: none",
+        ),
         ("topics: {a/b: {seal: {max_events: 0}}}", "max_events is 0. write a whole number from 1"),
         ("topics: {a/b: {seal: {max_events: true}}}", "max_events is True"),
         ("topics: {a/b: {seal: {max_age: 5 weeks}}}", "max_age is '5 weeks'. write 90s, 15m"),
         ("topics: {a/b: {seal: {max_age: -1}}}", "max_age is -1"),
         ("topics: {a/b: {owner: me}}", "topics.a/b.owner is 'me'. write team:name"),
-        ("topics: [a/b]", "topics is no table"),
+        ("topics: [a/b]", "topics is not a table"),
         ("relays: {r: {topic: a/b}}", "relays.r has no sink"),
         ("relays: {r: {topic: a/b, sink: ''}}", "relays.r.sink is ''"),
         (
@@ -149,7 +153,7 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ("namespaces: {a: {owner: team:x}}", "namespaces.a has the unknown setting 'owner'"),
         (
             "topics: {a/b: {heartbeat: {heartbeat_seconds: 3, lease_seconds: 8}}}",
-            "topics.a/b.heartbeat: heartbeat_seconds 3 with lease_seconds 8. lease_seconds is at",
+            "topics.a/b.heartbeat: heartbeat_seconds 3 does not fit lease_seconds 8. lease_seconds",
         ),
         ("topics: {a/b: {retry: {max_attempts: .nan}}}", "max_attempts cannot be nan"),
         ("subscriptions: {s: {lease: 5}}", "subscriptions.s.lease: the settings of the policy"),
@@ -158,7 +162,7 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ("topics: {a/b: {}}\ntopics: {c/d: {}}", "in line 2: the key 'topics' stands twice"),
         ("topics: {a/b: {}, a/b: {}}", "the key 'a/b' stands twice"),
         ("topics: {", "policies.yaml in line 1"),
-        ("- a", "the file is no table"),
+        ("- a", "the file is not a table"),
         ("topics: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
     ],
 )
@@ -177,3 +181,12 @@ def test_the_file_of_this_checkout_is_right() -> None:
     found = policy_file.load(policy_file.default_path({}))
     assert found.topics["bank/accounts"].retention is not None
     assert found.target("local").root.is_absolute()
+
+
+def test_without_an_archive_only_if_it_is_said(tmp_path: Path) -> None:
+    """Guard: `archive: none`. Without a word about the archive a retention is refused."""
+    text = "topics: {a/b: {archive: none, retention: {minimum_age: 1d}}, a/c: {archive: none}}"
+    found = policy_file.parse(text, tmp_path / "policies.yaml")
+    assert found.topics["a/b"].retention == RetentionPolicy(86_400, copies=0)
+    assert found.topics["a/b"].archive == found.topics["a/c"].archive == ()
+    assert found.topics["a/c"].retention is None

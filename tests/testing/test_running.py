@@ -23,7 +23,7 @@ from tests.testing.conftest import ORDERS
 def test_inline_what_is_published_is_handled_at_once(
     db: MemoryDatabase, connection: MemoryConnection
 ) -> None:
-    """In this thread, behind the commit, and what a handler publishes too."""
+    """In this thread, after the commit, and what a handler publishes too."""
     seen: list[tuple[str, bytes, int]] = []
     penstock.create_topic(connection, "shop/bills")
     penstock.subscribe(connection, "mail", ["shop/bills"])

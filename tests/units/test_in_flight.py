@@ -25,7 +25,7 @@ def event(sequence: int, key: str | None = None, size: int = 1, kind: str = "") 
 
 
 def _worked_off(seed: int) -> tuple[InHand, list[str]]:
-    """Random reads, failures and ends in any order; answers what was wrong."""
+    """Random reads, failures and ends in any order.  Returns what was wrong."""
     rng = random.Random(seed)
     each, running, wrong = InHand(LEASE, lane_of=by_key), list[Unit](), list[str]()
     finished: set[int] = set()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ops.sinks.address import open_sink
-from penstock import database
+from penstock import archive, database
 from penstock.cli import main
 from penstock.database import config
 from penstock.errors import MissingExtra
@@ -19,6 +19,7 @@ EXTRAS: dict[str, tuple[Callable[[], object], str]] = {
     "pymysql": (lambda: database.connect("mysql://h/x"), "pymysql"),
     "redis": (lambda: redis._client("redis://h"), "redis"),
     "etcd3gw": (lambda: etcd._client("etcd://h"), "etcd3gw"),
+    "pyarrow": (lambda: archive.read, "pyarrow"),
     "pulsar": (
         lambda: open_sink("pulsar://h:1/public/default?admin=http://h:1"),
         "pulsar-client",
@@ -28,7 +29,10 @@ EXTRAS: dict[str, tuple[Callable[[], object], str]] = {
 
 def _without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """As if it were not installed: importing it, or a module that needs it, fails."""
-    needs_it = {"pulsar": ["ops.sinks.pulsar", "ops.sinks.pulsar_channel"]}
+    needs_it = {
+        "pulsar": ["ops.sinks.pulsar", "ops.sinks.pulsar_channel"],
+        "pyarrow": ["penstock.archive.reading"],
+    }
     for name in list(sys.modules):
         if name == package or name.startswith(f"{package}.") or name in needs_it.get(package, ()):
             monkeypatch.delitem(sys.modules, name)

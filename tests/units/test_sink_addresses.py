@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from ops.sinks.address import open_sink
+from ops.sinks.address import absolute_address, open_sink
 from ops.sinks.base import SinkMisconfigured
+from ops.sinks.jsonl import JsonlSink
 from ops.sinks.pulsar_admin import PulsarAdmin
 from penstock.errors import ConfigurationError
 
@@ -34,6 +36,32 @@ def test_what_is_wrong_is_said_with_the_forms(address: str) -> None:
     assert WRONG[address] in str(caught.value)
     assert "?admin=http://host:8080" in (caught.value.hint or "")
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_sink_beside_has_places_of_its_own(tmp_path: Path) -> None:
+    """A folder, and Pulsar topics, that carry the name; without one they are those of a relay."""
+    address = f"jsonl:{tmp_path}"
+    files = open_sink(address, beside="backfill-7")
+    assert isinstance(files, JsonlSink)
+    assert files.directory == tmp_path / "backfill-7"
+    plain = open_sink(address)
+    assert isinstance(plain, JsonlSink)
+    assert plain.directory == tmp_path
+    sinks = pytest.importorskip("ops.sinks.pulsar")
+    broker = f"{PULSAR}?admin=http://host:8080"
+    for beside, name in (("", "a.b"), ("backfill-7", "a.b.backfill-7")):
+        sink = open_sink(broker, beside=beside)
+        assert isinstance(sink, sinks.PulsarSink)
+        assert sink.pulsar_topic("a/b") == f"persistent://public/default/{name}"
+
+
+def test_an_address_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is recorded in a request, and the runner may stand in another folder."""
+    monkeypatch.chdir(tmp_path)
+    assert absolute_address("jsonl:out put") == f"jsonl:{tmp_path}/out%20put"
+    assert absolute_address(f"{PULSAR}?admin=http://h:1") == f"{PULSAR}?admin=http://h:1"
+    with pytest.raises(ConfigurationError):
+        absolute_address("pigeon://host")
 
 
 class _Answer(http.server.BaseHTTPRequestHandler):

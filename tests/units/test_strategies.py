@@ -127,9 +127,9 @@ def test_a_registered_strategy_chooses(mine: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [-1, 3, 1.0, True, "1", None])
-def test_what_a_strategy_must_not_answer(mine: str, answer: Any) -> None:
+def test_what_a_strategy_must_not_return(mine: str, answer: Any) -> None:
     strategies.register_strategy("by-length", lambda key, count: answer)
-    with pytest.raises(InvalidPartition, match="answered"):
+    with pytest.raises(InvalidPartition, match="returned"):
         strategies.choose(mine, "k", 3)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pymysql
 
-from tools.servers.base import HOST, FolderServer
+from tools.servers.base import HOST, SpawnedServer
 from tools.servers.distribution import HOME, Distribution
 from tools.servers.errors import ServerUnavailable
 from tools.servers.mysql import MYSQL
@@ -54,8 +54,8 @@ _PROBE_SECONDS = 1
 _ASK_SECONDS = 30
 
 
-class MySQLServer(FolderServer):
-    """A server of the MySQL family with its data in ``folder``.  Any process may start or join it.
+class MySQLServer(SpawnedServer):
+    """A server of the MySQL family.  Any process may start or join it.
 
     ``settings`` are those of the process that actually starts it.  With ``die_with_parent`` the
     kernel kills it when the thread that started it ends, so that a killed test leaves nothing.
@@ -63,7 +63,7 @@ class MySQLServer(FolderServer):
 
     def __init__(
         self,
-        folder: Path | str,
+        directory: Path | str,
         distribution: Distribution = MYSQL,
         *,
         settings: Settings = FAST,
@@ -71,7 +71,7 @@ class MySQLServer(FolderServer):
         home: Path = HOME,
     ) -> None:
         super().__init__(
-            folder,
+            directory,
             distribution.name,
             distribution.title,
             die_with_parent=die_with_parent,
@@ -80,20 +80,16 @@ class MySQLServer(FolderServer):
         self.distribution = distribution
         self.settings = dict(settings)
 
-    def __enter__(self) -> MySQLServer:
-        self.start()
-        return self
-
     @property
     def data_directory(self) -> Path:
         """What the server calls datadir."""
-        return self.folder / "data"
+        return self.directory / "data"
 
     def url(self, database: str = "penstock") -> str:
         """The URL of a database of the running server; a missing database is created."""
         if self.port is None:
             raise ServerUnavailable(
-                f"the {self.distribution.title} in {self.folder} is not running",
+                f"the {self.distribution.title} in {self.directory} is not running",
                 hint="start it with `python -m tools.servers NAME start --folder FOLDER`",
             )
         self._ask(f"CREATE DATABASE IF NOT EXISTS `{database.replace('`', '``')}`")
@@ -119,7 +115,6 @@ class MySQLServer(FolderServer):
 
     @property
     def _mark(self) -> str:
-        """A text that only this server's command holds.  Arguments in /proc end with a NUL."""
         return f"--datadir={self.data_directory}\0"
 
     def _fetch(self) -> None:
@@ -129,18 +124,18 @@ class MySQLServer(FolderServer):
         """Copy the template under another name, so that an unfinished copy is never used."""
         if self.data_directory.exists():
             return
-        unfinished = self.folder / "data.unfinished"
+        unfinished = self.directory / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         shutil.copytree(self._template, unfinished)
         # The only folder whose files SQL may read and write. Nothing needs it, but an empty name
         # would mean every folder of the machine.
-        (self.folder / "files").mkdir(exist_ok=True)
+        (self.directory / "files").mkdir(exist_ok=True)
         # A separate folder, because a server removes what it takes for its leftovers when it
         # starts.
-        (self.folder / "tmp").mkdir(exist_ok=True)
+        (self.directory / "tmp").mkdir(exist_ok=True)
         give(unfinished)
-        give(self.folder / "files")
-        give(self.folder / "tmp")
+        give(self.directory / "files")
+        give(self.directory / "tmp")
         unfinished.rename(self.data_directory)
 
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
@@ -148,8 +143,8 @@ class MySQLServer(FolderServer):
             **_COMMON,
             **self.settings,
             "port": str(port),
-            "secure_file_priv": str(self.folder / "files"),
-            "tmpdir": str(self.folder / "tmp"),
+            "secure_file_priv": str(self.directory / "files"),
+            "tmpdir": str(self.directory / "tmp"),
         }
         command = [
             *self.distribution.command(self.data_directory, self._home),

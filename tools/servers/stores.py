@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.debian import STAMP, DebianUnavailable, through_own_loader, unpack
-from tools.servers.base import HOST, FolderServer
+from tools.servers.base import HOST, SpawnedServer
 from tools.servers.distribution import HOME
 from tools.servers.errors import ServerUnavailable
 from tools.servers.process import give, spawn
@@ -70,34 +70,34 @@ class Store:
         return found[1] if found else said.strip()
 
 
-class StoreServer(FolderServer):
+class StoreServer(SpawnedServer):
     """A running etcd or Redis.
 
     Tests need not survive a power failure: nothing waits for the disk.
     """
 
     def __init__(
-        self, folder: Path | str, store: Store, *, die_with_parent: bool = True, home: Path = HOME
+        self,
+        directory: Path | str,
+        store: Store,
+        *,
+        die_with_parent: bool = True,
+        home: Path = HOME,
     ) -> None:
         super().__init__(
-            folder, store.name, store.title, die_with_parent=die_with_parent, home=home
+            directory, store.name, store.title, die_with_parent=die_with_parent, home=home
         )
         self.store = store
-        self._said_before = 0
-
-    def __enter__(self) -> StoreServer:
-        self.start()
-        return self
 
     def url(self) -> str:
         """The URL of the running server."""
         if self.port is None:
-            raise ServerUnavailable(f"the {self.title} in {self.folder} is not running")
+            raise ServerUnavailable(f"the {self.title} in {self.directory} is not running")
         return f"{self.name}://{HOST}:{self.port}"
 
     @property
     def _data(self) -> Path:
-        return self.folder / "data"
+        return self.directory / "data"
 
     @property
     def _mark(self) -> str:
@@ -111,7 +111,6 @@ class StoreServer(FolderServer):
         give(self._data)
 
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
-        self._said_before = self.log_file.stat().st_size if self.log_file.exists() else 0
         return spawn(
             [*self.store.command(self._home), *self.store.options(self._data, port)],
             needs=(self.store.root(self._home) / "usr", self._data),
@@ -120,7 +119,7 @@ class StoreServer(FolderServer):
         )
 
     def _is_ours(self) -> bool:
-        return self.store.ready.encode() in self.log_file.read_bytes()[self._said_before :]
+        return self.store.ready in self._logged()
 
 
 def _etcd_options(data: Path, port: int) -> list[str]:

@@ -126,6 +126,18 @@ class MySQL:
         """The same as any other rows."""
         return self.execute(connection, sql, binds)
 
+    def stream(
+        self, connection: Any, sql: str, binds: dict[str, Any] | None, rows_at_once: int
+    ) -> Iterator[Row]:
+        """Read from the socket; the error that may follow the last row is read too."""
+        with _decoding(connection), closing(connection.cursor(_pymysql().cursors.SSCursor)) as rows:
+            rows.execute(sql, binds)
+            while True:
+                while rows.description is not None and (found := rows.fetchmany(rows_at_once)):
+                    yield from tuples(found)
+                if not rows.nextset():
+                    return
+
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
         """Decode the columns that come as JSON and are lists on PostgreSQL."""
         if not statement.json:

@@ -217,7 +217,7 @@ class MySQLRoles:
             if errno_of(error) not in _NO_ROLE:
                 raise
             raise InvalidArgument(
-                "the role is not there", hint="run: penstock rights install"
+                "the role does not exist", hint="run: penstock rights install"
             ) from error
 
     def _account(self, name: str, host: str) -> str:

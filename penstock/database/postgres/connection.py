@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -111,6 +111,13 @@ class Postgres:
                 cursor.adapters.register_loader(kind, ByteaBinaryLoader)
             _run(connection, cursor, sql, binds, binary=True)
             return list(cursor.fetchall())
+
+    def stream(
+        self, connection: Any, sql: str, binds: dict[str, Any] | None, rows_at_once: int
+    ) -> Iterator[Row]:
+        """Read from the socket so many rows at a time."""
+        with connection.cursor(binary=True) as cursor:
+            yield from cursor.stream(sql, binds, size=rows_at_once)
 
     def answered(self, rows: list[Row], statement: Statement) -> list[Row]:
         """The rows unchanged."""

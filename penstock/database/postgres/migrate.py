@@ -82,7 +82,7 @@ class PostgresSteps:
 
         if connection.info.transaction_status != TransactionStatus.IDLE:
             raise InvalidArgument(
-                "the connection is inside a transaction, but each migration is one of its own",
+                "the connection is inside a transaction, but each migration needs one of its own",
                 hint="commit or roll back first, or give the URL of the database",
             )
         autocommit = connection.autocommit
@@ -144,6 +144,6 @@ class PostgresSteps:
 def blocked(seconds: float) -> MigrationBlocked:
     """The error when a table stayed locked, or another runner kept the migration lock."""
     return MigrationBlocked(
-        f"the migration could not lock a table, or another runner held it up, for {seconds:g} s",
+        f"the migration waited {seconds:g} s for a lock on a table, or for another run",
         hint="end the long transaction that uses Penstock's tables, then run it again",
     )

@@ -46,7 +46,7 @@ def open_registry(
 
         return MemoryRegistry(space_of((url, prefix, subscription), lease_seconds))
     raise ConfigurationError(
-        f"{scheme!r} is no store for leases",
+        f"{scheme!r} is not a store for leases",
         hint="use postgresql://, mysql://, etcd://, redis:// or memory://",
     )
 

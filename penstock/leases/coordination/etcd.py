@@ -258,7 +258,7 @@ class EtcdRegistry(LeaseRegistry):
         except Etcd3Exception as error:
             raise CoordinationUnavailable(
                 f"the etcd at {self._where_it_is} does not answer: {error.detail_text or error}",
-                hint="look whether it runs and has a leader",
+                hint="check that it runs and has a leader",
             ) from error
 
     def _is_alive(self, session: str) -> _Operation:
@@ -333,7 +333,7 @@ def _client(url: str) -> Etcd3Client:
     protocol = _PROTOCOLS.get(parts.scheme)
     if protocol is None or not parts.hostname:
         raise ConfigurationError(
-            f"{redact(url)!r} is no address of an etcd", hint="write etcd://host:2379"
+            f"{redact(url)!r} is not an address of etcd", hint="write etcd://host:2379"
         )
     return Etcd3Client(
         host=parts.hostname,

@@ -257,7 +257,7 @@ class RedisRegistry(LeaseRegistry):
         except RedisError as error:
             raise CoordinationUnavailable(
                 f"the Redis at {self._where_it_is} does not answer: {error}",
-                hint="look whether it runs and whether this login may run scripts",
+                hint="check that it runs, and that this login may run scripts",
             ) from error
 
 
@@ -299,5 +299,5 @@ def _client(url: str) -> Redis:
         )
     except ValueError as error:
         raise ConfigurationError(
-            f"{redact(url)!r} is no address of a Redis", hint="write redis://host:6379/0"
+            f"{redact(url)!r} is not an address of Redis", hint="write redis://host:6379/0"
         ) from error

@@ -203,8 +203,7 @@ class LeaseRegistry(ABC):
         held = (present.holder, present.live, present.lease_epoch) == (consumer, True, lease_epoch)
         if held and position <= present.position:
             return BackwardCommit(
-                f"position {position} of partition {partition_id} is not ahead of "
-                f"{present.position}",
+                f"position {position} of partition {partition_id} is not after {present.position}",
                 hint="positions only move forward",
             )
         return stale(f"consumer {consumer!r} no longer holds partition {partition_id}")
@@ -213,7 +212,7 @@ class LeaseRegistry(ABC):
 def require_position(position: int) -> int:
     """Refuse a position that some store cannot keep."""
     if not 0 <= position <= HIGHEST_POSITION:
-        raise InvalidArgument(f"the position {position!r}", hint="give a sequence, or 0")
+        raise InvalidArgument(f"{position!r} is not a position", hint="give a sequence, or 0")
     return position
 
 

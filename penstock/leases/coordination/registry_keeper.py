@@ -85,7 +85,7 @@ class RegistryKeeper(Keeper):
             )
         if topics is not None:
             raise InvalidArgument(
-                "topics goes with leases in the database only",
+                "topics= needs leases in the database",
                 hint="leave it out, or make a subscription for these topics",
             )
         super().__init__(url, subscription, consumer, clock)
@@ -129,8 +129,8 @@ class RegistryKeeper(Keeper):
                 self._registry.close()
                 raise
         log.warning(
-            "%s keeps its leases in %s: events that fail are repeated without end, for dead "
-            "letters and parked keys take leases in the database",
+            "%s keeps its leases in %s: events that fail are repeated without end, because "
+            "dead letters and parked keys need leases in the database",
             self.consumer,
             config.redact(self._coordination),
         )
@@ -372,7 +372,7 @@ def require_nothing_parked(
     if parked:
         raise PositionsElsewhere(
             f"{sum(map(len, parked.values()))} keys of {subscription!r} are parked",
-            hint="consumers with leases in the database work them off: penstock dead-letter",
+            hint="first run consumers with leases in the database: penstock dead-letter list",
         )
 
 

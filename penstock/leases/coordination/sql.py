@@ -157,7 +157,7 @@ class SqlRegistry(LeaseRegistry):
                 self._connection = None
                 raise CoordinationUnavailable(
                     f"the database at {config.redact(self._url)} does not answer: {error}",
-                    hint="try again: the next call connects anew",
+                    hint="try again: the next call connects again",
                 ) from error
 
 

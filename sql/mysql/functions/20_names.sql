@@ -190,15 +190,15 @@ BEGIN
     FROM JSON_TABLE(targets, '$[*]' COLUMNS (name VARCHAR(500) PATH '$')) AS t;
     SET SESSION group_concat_max_len = limit_before;
     IF bad > 0 THEN
-        CALL refuse('PS006', 'a retention policy with a target whose name is not allowed');
+        CALL refuse('PS006', 'a target of the retention policy has a name that is not allowed');
     END IF;
 END;
 
 -- name: set_retention
 -- States how long events of a topic are kept and in how many verified copies they must exist before they go, and on
 -- which archive targets (a JSON array) copies count: NULL leaves the targets as they are, and where none is named
--- nothing goes. origin says whether a 'file' or a 'hand' sets it. Answers the policy's version. Raises PS002, PS006,
--- PS018.
+-- nothing goes. With 0 copies and no target, events go without a copy. origin says whether a 'file' or a 'hand' sets
+-- it. Returns the policy's version. Raises PS002, PS006, PS018.
 CREATE PROCEDURE set_retention(
     topic VARCHAR(4000), minimum_age_seconds BIGINT, copies INT, origin LONGTEXT, targets JSON
 )
@@ -209,12 +209,17 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('set_retention()');
     CALL lock_topic(topic, 'operate', owner_id, topic_partitions);
-    IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 1 THEN
-        CALL refuse('PS006', CONCAT('retention of ', COALESCE(minimum_age_seconds, 'NULL'), ' seconds and ',
+    IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 0 THEN
+        CALL refuse('PS006', CONCAT('retention cannot be ', COALESCE(minimum_age_seconds, 'NULL'), ' seconds and ',
                                     COALESCE(copies, 'NULL'), ' copies'));
     END IF;
     CALL require_origin(origin);
-    IF targets IS NULL THEN
+    IF copies = 0 THEN
+        IF JSON_LENGTH(targets) > 0 THEN
+            CALL refuse('PS006', 'a retention policy of no copies names archive targets');
+        END IF;
+        SET named = '[]';
+    ELSEIF targets IS NULL THEN
         SELECT COALESCE(MAX(r.targets), '[]') INTO named FROM retention_policies AS r WHERE r.topic_id = owner_id;
     ELSE
         CALL sort_targets(targets, named);

@@ -132,7 +132,7 @@ BEGIN
     ) AS l;
     SET SESSION group_concat_max_len = limit_before;
     IF JSON_LENGTH(doomed) <> how_many THEN
-        CALL refuse('PS019', 'the topics of the namespace were not found whole');
+        CALL refuse('PS019', 'not all topics of the namespace were found');
     END IF;
 END;
 

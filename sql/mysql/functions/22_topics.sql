@@ -137,10 +137,10 @@ BEGIN
         END IF;
     END IF;
     IF CAST(own_strategy AS BINARY) <> CAST(strategy AS BINARY) THEN
-        CALL refuse('PS007', CONCAT('the topic "', LEFT(topic, 50), '" is there with the strategy "',
+        CALL refuse('PS007', CONCAT('the topic "', LEFT(topic, 50), '" exists already, with the strategy "',
                                     LEFT(own_strategy, 30), '"'));
     ELSEIF own_partitions < partitions THEN
-        CALL refuse('PS007', CONCAT('the topic "', LEFT(topic, 50), '" is there with ', own_partitions,
+        CALL refuse('PS007', CONCAT('the topic "', LEFT(topic, 50), '" exists already, with ', own_partitions,
                                     ' partitions, fewer than ', partitions));
     END IF;
     DO LAST_INSERT_ID(id_before);
@@ -245,7 +245,7 @@ BEGIN
     ) AS l;
     SET SESSION group_concat_max_len = limit_before;
     IF JSON_LENGTH(readers) <> how_many THEN
-        CALL refuse('PS019', 'the readers of the topics were not found whole');
+        CALL refuse('PS019', 'not all subscriptions of the topics were found');
     END IF;
 END;
 
@@ -267,7 +267,8 @@ BEGIN
     CALL lock_topic(topic, 'operate', own, own_partitions);
     IF partitions < own_partitions THEN
         CALL refuse('PS005',
-                    CONCAT('topic "', LEFT(topic, 60), '" has ', own_partitions, ' partitions already, never fewer'));
+                    CONCAT('topic "', LEFT(topic, 60), '" has ', own_partitions,
+                           ' partitions already, and keeps them'));
     ELSEIF partitions > own_partitions THEN
         CALL lock_readers(JSON_ARRAY(own), readers);
         CALL hold_sequencer();
@@ -309,11 +310,18 @@ END;
 -- name: drop_topics
 -- Deletes topics (a JSON array of ids) that the caller has locked. Their subscriptions continue without them. Their
 -- events are logically gone at once, and the sequencer discards what transactions that still saw the topics publish
--- to them. The sequencer is held last, so that the log never waits for a consumer. Raises PS020.
+-- to them. The sequencer is held last, so that the log never waits for a consumer. A legal hold on one of them is
+-- refused. Raises PS020.
 CREATE PROCEDURE drop_topics(topic_ids JSON, with_subscriptions BOOLEAN)
 BEGIN
     DECLARE readers JSON;
-    DECLARE a_reader VARCHAR(500);
+    DECLARE a_reader, held_by VARCHAR(500);
+    SELECT MIN(h.name) INTO held_by
+    FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    JOIN legal_holds AS h ON h.topic_id = j.id AND h.released_at IS NULL;
+    IF held_by IS NOT NULL THEN
+        CALL refuse('PS020', CONCAT('the legal hold "', LEFT(held_by, 60), '" is on the topic'));
+    END IF;
     CALL lock_readers(topic_ids, readers);
     IF JSON_LENGTH(readers) > 0 AND with_subscriptions IS NOT TRUE THEN
         SELECT MIN(s.name) INTO a_reader FROM subscriptions AS s WHERE s.id = JSON_EXTRACT(readers, '$[0]');
@@ -341,6 +349,17 @@ BEGIN
     DELETE r
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     STRAIGHT_JOIN retention_policies AS r FORCE INDEX (PRIMARY) ON r.topic_id = j.id;
+    -- The requests first: when they are gone, nothing is rehydrated any more.
+    DELETE b, u
+    FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    STRAIGHT_JOIN backfill_requests AS b FORCE INDEX (backfill_requests_topic) ON b.topic_id = j.id
+    LEFT JOIN backfill_units AS u FORCE INDEX (PRIMARY) ON u.request = b.id;
+    DELETE e
+    FROM doomed_partitions AS p
+    STRAIGHT_JOIN rehydrated_epochs AS e FORCE INDEX (PRIMARY) ON e.partition_id = p.id;
+    DELETE e
+    FROM doomed_partitions AS p
+    STRAIGHT_JOIN rehydrated_events AS e FORCE INDEX (PRIMARY) ON e.partition_id = p.id;
     CALL forget_policies('topic', topic_ids);
     CALL refresh_readers(readers);
     CALL hold_sequencer();
@@ -360,8 +379,8 @@ END;
 
 -- name: delete_topic
 -- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless with_subscriptions is
--- true: then its subscriptions continue without this topic. Takes effect between two passes of the sequencer.
--- Raises PS002, PS003, PS018, PS020, PS030 to PS034.
+-- true: then its subscriptions continue without this topic. Always refused while a legal hold is on it. Takes effect
+-- between two passes of the sequencer. Raises PS002, PS003, PS018, PS020, PS030 to PS034.
 CREATE PROCEDURE delete_topic(topic LONGTEXT, with_subscriptions BOOLEAN)
 BEGIN
     DECLARE own BIGINT;

@@ -90,7 +90,7 @@ BEGIN
     IF was_there THEN
         CALL find_restricted(own, is_restricted);
         IF unrestrict IS NOT TRUE AND NOT is_restricted THEN
-            CALL refuse('PS020', CONCAT('the last right in "', LEFT(namespace, 50),
+            CALL refuse('PS020', CONCAT('it is the last right in "', LEFT(namespace, 50),
                                         '": without it the namespace is open to all'));
         END IF;
         CALL refresh_restricted(own, namespace);

@@ -144,21 +144,17 @@ BEGIN
     END IF;
 END;
 
--- name: publish_batch
--- Publishes many events, a JSON array of objects named as the arguments of publish, with the payload in base64, in
--- array order. Returns how many, and the duplicates: their places (from 0) and the ids of the earlier events. If one
--- event is wrong, none is published, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022.
-CREATE PROCEDURE publish_batch(events JSON, strict BOOLEAN)
+-- name: insert_batch
+-- Publishes the events of a batch, as publish_batch does, for a caller that has begun a call. duplicates is an object:
+-- the id of the earlier event by the place of the duplicate.
+CREATE PROCEDURE insert_batch(events JSON, strict BOOLEAN, OUT published BIGINT, OUT duplicates JSON)
 BEGIN
     DECLARE limited, hidden JSON;
-    DECLARE all_events, topic_count INT DEFAULT JSON_LENGTH(events);
-    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
-    DECLARE turn, published BIGINT;
+    DECLARE all_events INT DEFAULT JSON_LENGTH(events);
+    DECLARE turn BIGINT;
     DECLARE longest_delay DOUBLE;
     DECLARE blocks, partition_ids LONGBLOB;
-    DECLARE duplicates JSON DEFAULT JSON_OBJECT();
-    {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
-    CALL begin_call('publish_batch()');
+    SET duplicates = JSON_OBJECT();
     CALL find_setting('longest_delay_seconds', longest_delay);
     CALL look_at_topics(events, limited, hidden);
     CALL refuse_bad_event(events, longest_delay, hidden);
@@ -188,8 +184,22 @@ BEGIN
     WHERE JSON_LENGTH(duplicates) = 0 OR JSON_EXTRACT(duplicates, CONCAT('$."', i.place - 1, '"')) IS NULL;
     SET published = ROW_COUNT();
     IF NOT COALESCE(published + JSON_LENGTH(duplicates) = all_events, FALSE) THEN
-        CALL refuse('PS019', CONCAT('of ', COALESCE(all_events, 'NULL'), ' events the batch was not written whole'));
+        CALL refuse('PS019', CONCAT('of the batch of ', COALESCE(all_events, 'NULL'), ' events, not all were written'));
     END IF;
+END;
+
+-- name: publish_batch
+-- Publishes many events, a JSON array of objects named as the arguments of publish, with the payload in base64, in
+-- array order. Returns how many, and the duplicates: their places (from 0) and the ids of the earlier events. If one
+-- event is wrong, none is published, and the error names its place. Raises PS002, PS004, PS005, PS006, PS018, PS022.
+CREATE PROCEDURE publish_batch(events JSON, strict BOOLEAN)
+BEGIN
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    DECLARE published BIGINT;
+    DECLARE duplicates JSON;
+    {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
+    CALL begin_call('publish_batch()');
+    CALL insert_batch(events, strict, published, duplicates);
     DO LAST_INSERT_ID(id_before);
     CALL answer_batch(published, duplicates);
     CALL end_call();

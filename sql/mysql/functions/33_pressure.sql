@@ -8,8 +8,8 @@ BEGIN
     CALL begin_call('set_backpressure()');
     CALL find_topic_for(topic, 'operate', owner_id);
     IF max_events < 1 OR max_bytes < 1 THEN
-        CALL refuse('PS006', CONCAT('limits of ', COALESCE(max_events, 'no'), ' events and ', COALESCE(max_bytes, 'no'),
-                                    ' bytes'));
+        CALL refuse('PS006', CONCAT('the limits cannot be ', COALESCE(max_events, 'no'), ' events and ',
+                                    COALESCE(max_bytes, 'no'), ' bytes'));
     END IF;
     UPDATE topics AS t
     SET t.max_unsequenced_events = max_events, t.max_unsequenced_bytes = max_bytes

@@ -1,19 +1,22 @@
 -- name: find_settled_events
--- No event with an id below the answer can still come, or waits for its sequence: all below the floor but the late
--- blocks. None at all while a restore has left something to be repaired.
+-- No event with an id below the result can still come, or waits for its sequence: all below the floor except the late
+-- blocks, and what a counter that was set back has put there. None at all while a restore has left something to be
+-- repaired.
 CREATE PROCEDURE find_settled_events(OUT settled_id BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE is_torn BOOLEAN;
     CALL find_needs_repair(is_torn);
-    SELECT IF(is_torn, 0, 1) * LEAST((s.floor_block + 1) * 256,
-                                     COALESCE((SELECT MIN(l.block) * 256 FROM late_blocks AS l), 9223372036854775807))
+    SELECT IF(is_torn, 0, 1) * LEAST(
+               (s.floor_block + 1) * 256,
+               COALESCE((SELECT MIN(l.block) * 256 FROM late_blocks AS l), 9223372036854775807),
+               COALESCE((SELECT MIN(p.block) * 256 FROM pending AS p WHERE p.event_count > 0), 9223372036854775807))
     INTO settled_id
     FROM sequencer AS s;
 END;
 
 -- name: first_open_block
--- The lowest id of a relay's block that is open; all behind it may be.
+-- The lowest id of a relay's block that is open; all after it may be open.
 CREATE FUNCTION first_open_block() RETURNS BIGINT
 READS SQL DATA
 BEGIN
@@ -44,10 +47,10 @@ SELECT l.subscription_id, l.partition_id, (
 FROM leases AS l;
 
 -- name: droppable_slices
--- The slices that nobody needs, by what is committed: events that are all logically gone, positions behind
--- the newest of each lease, blocks before the first that is open, leases of a week ago. Whoever drops a
--- slice of a ledger asks again behind a lock that ends every transaction which has written to it: what is
--- settled then only becomes less needed.
+-- The slices that nobody needs, by what is committed: events that are all logically gone, positions older than
+-- the newest of each lease, blocks before the first that is open, leases of a week ago. Before a slice of a
+-- ledger is dropped, this is asked again under a lock that waits for every transaction which has written to the
+-- ledger: from then on its rows only become less needed.
 CREATE PROCEDURE droppable_slices()
 READS SQL DATA
 BEGIN
@@ -101,9 +104,9 @@ BEGIN
 END;
 
 -- name: carry_positions
--- Writes positions whose newest row lies in a full slice anew, unchanged, so that the slice can go; answers how many. A
--- lease that somebody holds locked is left to the next call: its position may be about to move. Not done while more
--- would have to be carried than is thrown away. Raises PS018.
+-- Copies positions whose newest row lies in a full slice to the newest slice, so that the old one can be dropped.
+-- Returns how many. A lease that somebody holds locked is left to the next call, because its position may be about to
+-- move. Nothing is copied while that would be more than is thrown away. Raises PS018.
 CREATE PROCEDURE carry_positions(max_rows INT)
 carry: BEGIN
     DECLARE first_full, last_full, stale, owner_id, part_id, newest BIGINT;
@@ -138,7 +141,7 @@ carry: BEGIN
         FROM leases AS l
         WHERE l.subscription_id = owner_id AND l.partition_id = part_id
         FOR UPDATE SKIP LOCKED;
-        -- Asked again behind the lock.
+        -- Asked again under the lock.
         SELECT MAX(n.id) INTO newest
         FROM newest_positions AS n
         WHERE n.subscription_id = owner_id AND n.partition_id = part_id;

@@ -28,13 +28,12 @@ BEGIN
     FROM sequencer AS s;
 END;
 
--- name: raise_counters
--- After a restore: raises the counters, so that no id is given out a second time. A dump of only the rows does not
--- contain the counters, and pending is usually empty. To raise a counter for good, this inserts a row with an
--- explicit number and deletes it before anyone sees it.
-CREATE PROCEDURE raise_counters()
+-- name: raise_block_counter
+-- Raises the counter of blocks above every event id of the log. To raise a counter for good, this inserts a row with
+-- an explicit number and deletes it before anyone sees it.
+CREATE PROCEDURE raise_block_counter()
 BEGIN
-    DECLARE highest, gone_topic, last_topic, given, lowest BIGINT;
+    DECLARE highest, given BIGINT;
     CALL find_highest_id(highest);
     INSERT INTO pending (event_count) VALUES (1);
     SET given = LAST_INSERT_ID();
@@ -43,11 +42,16 @@ BEGIN
         INSERT INTO pending (block, event_count) VALUES (highest DIV 256 + 1, 1);
         DELETE FROM pending WHERE block = highest DIV 256 + 1;
     END IF;
-    -- Events that were published with a counter that was set back wait below the floor.
-    SELECT MIN(p.block) INTO lowest FROM pending AS p WHERE p.event_count > 0;
-    IF lowest IS NOT NULL THEN
-        UPDATE sequencer SET floor_block = LEAST(floor_block, GREATEST(lowest - 1, 0)) WHERE singleton;
-    END IF;
+END;
+
+-- name: raise_counters
+-- After a restore: raises the counters, so that no id is given out a second time. A dump of only the rows does not
+-- contain the counters, and pending is usually empty. Events that were published with a counter that was set back
+-- wait below the floor; look_below_floor finds them.
+CREATE PROCEDURE raise_counters()
+BEGIN
+    DECLARE gone_topic, last_topic BIGINT;
+    CALL raise_block_counter();
     -- The events of a topic with the id of a deleted one would be discarded.
     SELECT MAX(d.topic_id) INTO gone_topic FROM deleted_topics AS d;
     SELECT MAX(t.id) INTO last_topic FROM topics AS t;

@@ -1,3 +1,24 @@
+-- name: look_below_floor
+-- Makes late blocks of what waits below the floor and is not known to be late. Nobody looks there otherwise. It gets
+-- there after the counter of pending was set back by hand (ALTER TABLE pending AUTO_INCREMENT). So the counter is
+-- raised too, or later publishes would follow. After 50,000 blocks the next call goes on. The caller has locked the
+-- sequencer's row.
+CREATE PROCEDURE look_below_floor(bottom BIGINT)
+BEGIN
+    DECLARE found INT;
+    INSERT IGNORE INTO late_blocks (block)
+    SELECT p.block
+    FROM pending AS p FORCE INDEX (PRIMARY) LEFT JOIN late_blocks AS l ON l.block = p.block
+    WHERE p.block <= bottom AND p.event_count > 0 AND l.block IS NULL
+    ORDER BY p.block
+    LIMIT 50000;
+    SET found = ROW_COUNT();
+    IF found > 0 THEN
+        CALL raise_block_counter();
+    END IF;
+    SET @penstock_looked = IF(found = 50000, NULL, UNIX_TIMESTAMP());
+END;
+
 -- name: claim_blocks
 -- Puts what was published and committed into the session's table claimed: the late blocks and those above the floor,
 -- in order, with together at least wanted events if there are as many. is_all says that nothing was left. It is one
@@ -257,6 +278,9 @@ pass: BEGIN
     SELECT COUNT(*), COALESCE(MAX(b.due), due_done) INTO from_delayed, due_done FROM batch AS b;
     IF from_delayed > 0 THEN
         SELECT MAX(b.id) INTO id_done FROM batch AS b WHERE b.due = due_done;
+    END IF;
+    IF NOT has_looked_below() THEN
+        CALL look_below_floor(bottom);
     END IF;
     CALL claim_blocks(bottom, wanted - from_delayed, is_all);
     CALL cut_claimed(wanted - from_delayed, last_block, is_cut);

@@ -65,12 +65,15 @@ BEGIN
 END;
 
 -- name: require_readable
--- Refuses a read below the low sequence (PS016): events that are gone are never skipped silently. Refuses any read of
--- a partition that is stopped (PS021), for all readers or for this subscription.
-CREATE PROCEDURE require_readable(of_partition BIGINT, from_sequence BIGINT, of_subscription BIGINT)
+-- Refuses a read below the low sequence (PS016): events that are gone are never skipped silently. A log epoch that was
+-- rehydrated can be read: then is_below is true, and the caller reads by read_rehydrated. Refuses any read of a
+-- partition that is stopped (PS021), for all readers or for this subscription.
+CREATE PROCEDURE require_readable(
+    of_partition BIGINT, from_sequence BIGINT, of_subscription BIGINT, OUT is_below BOOLEAN
+)
 READS SQL DATA
 BEGIN
-    DECLARE low BIGINT;
+    DECLARE low, passed_over BIGINT;
     DECLARE stopped VARCHAR(200);
     -- A stop that was reported while a history began belongs to the history before.
     SELECT MAX(CONCAT(LEFT(s.source, 50), ' has seen sequence ', s.sequence)) INTO stopped
@@ -79,11 +82,21 @@ BEGIN
       AND s.history >= (SELECT MAX(h.history) FROM histories AS h);
     IF stopped IS NOT NULL THEN
         CALL refuse('PS021',
-                    CONCAT('partition ', of_partition & 65535, ' is stopped: ', stopped, ', and the log is behind it'));
+                    CONCAT('partition ', of_partition & 65535, ' is stopped: ', stopped,
+                           ', but the log ends before it'));
     END IF;
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
+    SET is_below = FALSE;
     IF from_sequence < low THEN
-        CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low));
+        SET is_below = is_rehydrated(of_partition, from_sequence);
+        IF NOT is_below THEN
+            SELECT COUNT(k.run) INTO passed_over
+            FROM skips AS k
+            WHERE k.subscription_id = of_subscription AND k.partition_id = of_partition
+              AND from_sequence BETWEEN k.first_sequence AND k.last_sequence;
+            CALL refuse('PS016', CONCAT('sequence ', from_sequence, ' is below the low sequence ', low,
+                                        IF(passed_over, ': retention did not wait, by max_lag_seconds', '')));
+        END IF;
     END IF;
 END;
 
@@ -101,26 +114,33 @@ BEGIN
 END;
 
 -- name: fetch
--- At most max_events events of a partition from a sequence on, never above the high watermark. Raises PS002, PS005,
--- PS006, PS016, PS021.
+-- At most max_events events of a partition from a sequence on, never above the high watermark. Of log epochs that were
+-- rehydrated it returns those that follow each other, and ends before the low sequence. Raises PS002, PS005, PS006,
+-- PS016, PS021.
 CREATE PROCEDURE `fetch`(topic VARCHAR(4000), `partition` INT, from_sequence BIGINT, max_events INT)
 READS SQL DATA
 BEGIN
     DECLARE source, watermark BIGINT;
     DECLARE found INT;
+    DECLARE is_below BOOLEAN;
     CALL refuse_serializable('fetch()');
     CALL find_partition(topic, `partition`, source);
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000
         OR from_sequence IS NULL OR from_sequence NOT BETWEEN 1 AND 1000000000000000000 THEN
-        CALL refuse('PS006', CONCAT('a fetch of ', COALESCE(max_events, 'NULL'), ' events from sequence ',
+        CALL refuse('PS006', CONCAT('cannot fetch ', COALESCE(max_events, 'NULL'), ' events from sequence ',
                                     COALESCE(from_sequence, 'NULL')));
     END IF;
-    CALL require_readable(source, from_sequence, 0);
+    CALL require_readable(source, from_sequence, 0, is_below);
     CALL find_high_watermark(source, watermark);
-    CALL read_log(source, from_sequence, LEAST(max_events, GREATEST(watermark - from_sequence + 1, 0)), FALSE, found);
-    IF found < LEAST(max_events, watermark - from_sequence + 1) THEN
-        CALL refuse('PS016',
-                    CONCAT('events from sequence ', from_sequence, ' on were dropped while this transaction was open'));
+    IF is_below THEN
+        CALL read_rehydrated(source, from_sequence, max_events, FALSE, found);
+    ELSE
+        CALL read_log(source, from_sequence, LEAST(max_events, GREATEST(watermark - from_sequence + 1, 0)), FALSE,
+                      found);
+        IF found < LEAST(max_events, watermark - from_sequence + 1) THEN
+            CALL refuse('PS016', CONCAT('events from sequence ', from_sequence,
+                                        ' on were dropped while this transaction was open'));
+        END IF;
     END IF;
 END;
 

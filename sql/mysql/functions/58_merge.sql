@@ -109,7 +109,7 @@ BEGIN
         SET gone = gone - ROW_COUNT();
         SELECT SUM(m.event_count) INTO events_after FROM merged AS m;
         IF NOT events_before <=> events_after THEN
-            CALL refuse('PS019', 'the index of the log was not merged whole');
+            CALL refuse('PS019', 'the index of the log was merged only in part');
         END IF;
     END IF;
     SELECT gone AS gone;

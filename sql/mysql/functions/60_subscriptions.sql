@@ -69,8 +69,10 @@ END;
 
 -- name: find_start
 -- Where a new subscription starts: 'earliest' (the first event that is left), 'latest' (after the last event), a
--- sequence to begin with, or a time. With a time it starts with the first event that was sequenced then or later,
--- however early that event was published. Raises PS006, PS012, PS016.
+-- sequence to begin with, a position of the log (LSN) instead, or a time. With a time it starts with the first event
+-- that was sequenced then or later, however early that event was published. A sequence below the low sequence is
+-- accepted where a verified copy holds it: then the consumers read the archive first. Raises PS006, PS012, PS016,
+-- PS019.
 CREATE PROCEDURE find_start(of_partition BIGINT, start TEXT, OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
@@ -79,9 +81,14 @@ BEGIN
         SELECT MAX(p.low_sequence) - 1 INTO wanted FROM partitions AS p WHERE p.id = of_partition;
     ELSEIF start = 'latest' THEN
         SET wanted = high_watermark(of_partition);
-    ELSEIF start REGEXP '^[1-9][0-9]{0,17}$' THEN
-        SET wanted = CAST(start AS SIGNED) - 1;
-        CALL require_readable(of_partition, wanted + 1, 0);
+    ELSEIF start REGEXP '^[1-9][0-9]{0,17}$|^[0-9]+[.][0-9]+$' THEN
+        IF INSTR(start, '.') > 0 THEN
+            CALL find_checked_sequence(of_partition, start, wanted);
+        ELSE
+            SET wanted = CAST(start AS SIGNED);
+        END IF;
+        SET wanted = wanted - 1;
+        CALL require_startable(of_partition, wanted + 1);
         IF wanted > high_watermark(of_partition) THEN
             CALL refuse('PS012', CONCAT('sequence ', start, ' is beyond the high watermark'));
         END IF;
@@ -110,7 +117,7 @@ BEGIN
     IF since IS NULL THEN
         CALL refuse('PS006', CONCAT('a subscription cannot start at "', COALESCE(LEFT(start, 60), 'NULL'), '"'));
     ELSEIF since > UTC_TIMESTAMP(6) THEN
-        CALL refuse('PS006', CONCAT('the time ', start, ' has not come yet'));
+        CALL refuse('PS006', CONCAT('the time ', start, ' is in the future'));
     END IF;
 END;
 
@@ -141,9 +148,25 @@ BEGIN
     -- The index of what was dropped is removed too: then it is unknown when its last event was sequenced.
     IF first_wanted < low OR (first_wanted = low AND first_wanted BETWEEN 2 AND watermark AND known = 0) THEN
         CALL refuse('PS016',
-                    CONCAT('not all that was sequenced since ', since, ' is there: it begins at sequence ', low));
+                    CONCAT('events sequenced since ', since, ' were dropped: the log begins at sequence ', low));
     END IF;
     SET wanted = first_wanted - 1;
+END;
+
+-- name: position_at
+-- The position before the first event of a partition that was sequenced at a time or later; the high watermark when
+-- there is none. If such an event may have been dropped, this raises PS016. Raises PS002, PS005, PS006, PS016.
+CREATE PROCEDURE position_at(topic VARCHAR(4000), `partition` INT, since DATETIME(6))
+READS SQL DATA
+BEGIN
+    DECLARE source_id, wanted BIGINT;
+    CALL refuse_serializable('position_at()');
+    CALL find_partition(topic, `partition`, source_id);
+    IF since IS NULL THEN
+        CALL refuse('PS006', 'the time is NULL');
+    END IF;
+    CALL find_position_before(source_id, since, wanted);
+    SELECT wanted AS `position`;
 END;
 
 -- name: add_topic
@@ -189,7 +212,7 @@ BEGIN
     CALL require_read_committed('subscribe()');
     CALL require_name(REPLACE(subscription, '/', '.'), 'subscription');
     IF COALESCE(JSON_LENGTH(topics), 0) = 0 THEN
-        CALL refuse('PS006', 'a subscription without a topic');
+        CALL refuse('PS006', 'the subscription names no topic');
     END IF;
     -- Checked before the row is locked, because it may be another tenant's.
     SELECT COUNT(s.id) INTO taken
@@ -341,7 +364,7 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     IF topics IS NOT NULL THEN
         IF COALESCE(JSON_TYPE(topics), '') <> 'ARRAY' OR JSON_LENGTH(topics) = 0 THEN
-            CALL refuse('PS006', 'the topics of a consumer are not a list of at least one');
+            CALL refuse('PS006', 'the topics of the consumer are not a list of at least one topic');
         END IF;
         OPEN given;
         topic: LOOP

@@ -129,12 +129,12 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('join()');
     IF run IS NULL OR NOT COALESCE(CHAR_LENGTH(consumer) BETWEEN 1 AND 255, FALSE) THEN
-        CALL refuse('PS006', 'a consumer without a session, or whose id has not 1 to 255 characters');
+        CALL refuse('PS006', 'the consumer has no session, or its id does not have 1 to 255 characters');
     END IF;
     IF NOT COALESCE(weight BETWEEN 0.001 AND 1000, FALSE) THEN
         -- Beyond that, sums overflow, and every check-in of the subscription fails.
         CALL refuse('PS006',
-                    CONCAT('a consumer of weight ', COALESCE(weight, 'NULL'), ', not between 0.001 and 1,000'));
+                    CONCAT('weight cannot be ', COALESCE(weight, 'NULL'), ': use 0.001 to 1,000'));
     END IF;
     CALL lock_subscription(subscription, owner_id);
     CALL require_listed(owner_id, subscription, topics);
@@ -148,7 +148,7 @@ BEGIN
     END IF;
     SELECT COUNT(*) INTO taken FROM consumers AS c WHERE c.subscription_id = owner_id;
     IF known_run IS NULL AND taken >= places THEN
-        CALL refuse('PS006', CONCAT('subscription "', subscription, '" has all its ', places, ' consumers'));
+        CALL refuse('PS006', CONCAT('subscription "', subscription, '" has ', places, ' consumers already, its limit'));
     END IF;
     CALL give_up_leases(owner_id, consumer, 'expired', present, blocked);
     IF blocked > 0 THEN

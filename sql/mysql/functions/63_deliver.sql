@@ -13,7 +13,7 @@ BEGIN
     DECLARE owner_id, source, from_sequence, watermark BIGINT;
     DECLARE wanted INT DEFAULT LEAST(GREATEST(COALESCE(max_events, 500), 1), 100000);
     DECLARE wanted_here, found INT;
-    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE is_below, done BOOLEAN DEFAULT FALSE;
     DECLARE held CURSOR FOR
         SELECT STRAIGHT_JOIN p.id, LEAST(a.sequence, 1000000000000000000) + 1
         FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS p
@@ -41,19 +41,23 @@ BEGIN
         IF done OR wanted = 0 THEN
             LEAVE lease;
         END IF;
-        CALL require_readable(source, from_sequence, owner_id);
+        CALL require_readable(source, from_sequence, owner_id, is_below);
         SET watermark = high_watermark(source);
         IF watermark < from_sequence - 1 THEN
             -- A reader that waited for the log to reach its position would never see the events that the log
             -- then holds instead.
             CALL refuse('PS021', CONCAT('sequence ', from_sequence - 1, ' of partition ', source & 65535,
-                                        ' was read, and the log ends at ', watermark));
+                                        ' was read, but the log ends at ', watermark));
         ELSEIF watermark >= from_sequence THEN
             SET wanted_here = LEAST(wanted, GREATEST(COALESCE(max_each, wanted), 1), watermark - from_sequence + 1);
-            CALL read_log(source, from_sequence, wanted_here, TRUE, found);
-            IF found < wanted_here THEN
-                CALL refuse('PS016', CONCAT('events from sequence ', from_sequence,
-                                            ' on were dropped while this transaction was open'));
+            IF is_below THEN
+                CALL read_rehydrated(source, from_sequence, wanted_here, TRUE, found);
+            ELSE
+                CALL read_log(source, from_sequence, wanted_here, TRUE, found);
+                IF found < wanted_here THEN
+                    CALL refuse('PS016', CONCAT('events from sequence ', from_sequence,
+                                                ' on were dropped while this transaction was open'));
+                END IF;
             END IF;
             SET wanted = wanted - found;
         END IF;
@@ -140,7 +144,7 @@ BEGIN
     FROM consumers AS c WHERE c.subscription_id = owner_id AND c.id = consumer;
     IF NOT all_held OR NOT COALESCE(left_seconds > 0, FALSE) THEN
         INSERT INTO rejected_commits () VALUES ();
-        CALL refuse('PS010', CONCAT('consumer "', COALESCE(consumer, ''), '" no longer holds what it works on'));
+        CALL refuse('PS010', CONCAT('consumer "', COALESCE(consumer, ''), '" no longer holds these leases'));
     END IF;
     CALL limit_transaction(left_seconds);
 END;
@@ -177,10 +181,10 @@ BEGIN
         SET stands_at = current_position(owner_id, part_id);
         IF wanted IS NULL OR wanted <= stands_at THEN
             CALL refuse('PS011', CONCAT('position ', COALESCE(wanted, 'NULL'), ' of partition ', part_id & 65535,
-                                        ' is not ahead of ', stands_at));
+                                        ' is not after ', stands_at));
         ELSEIF read_after <> stands_at THEN
             CALL refuse('PS011', CONCAT('partition ', part_id & 65535, ' stands at ', stands_at,
-                                        ', and the events were read behind ', read_after));
+                                        ', but the events were read after ', read_after));
         END IF;
         SET watermark = high_watermark(part_id);
         IF wanted > watermark THEN
@@ -206,7 +210,7 @@ BEGIN
     ELSEIF places <> (
             SELECT COUNT(DISTINCT p.id) FROM JSON_TABLE(partition_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS p) THEN
         -- It would be chance which of two positions came last, and a position could move back.
-        CALL refuse('PS006', 'a commit names a partition twice, or none');
+        CALL refuse('PS006', 'a commit names a partition twice, or a NULL');
     END IF;
     CALL hold_leases(owner_id, consumer, partition_ids, lease_epochs);
     CALL check_positions(owner_id, partition_ids, positions, after);

@@ -54,7 +54,7 @@ BEGIN
     WHERE b.place = 1;
     SET SESSION group_concat_max_len = limit_before;
     IF NOT COALESCE(JSON_LENGTH(found) = how_many, FALSE) THEN
-        CALL refuse('PS019', 'the policies in force were not found whole');
+        CALL refuse('PS019', 'not all policies in force were found');
     END IF;
 END;
 
@@ -66,7 +66,8 @@ CREATE PROCEDURE refresh_policy(owner_id BIGINT)
 BEGIN
     DECLARE locked BIGINT;
     DECLARE found LONGTEXT;
-    DECLARE heartbeats, lease, giving_up, per_second, refresh, first_pause, longest_pause, random_share DOUBLE;
+    DECLARE heartbeats, lease, giving_up, per_second, refresh, first_pause, longest_pause, random_share, lag_allowed,
+        letters_kept DOUBLE;
     DECLARE consumers_allowed, attempts INT;
     DECLARE at_last VARCHAR(20);
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -82,21 +83,25 @@ BEGIN
            MAX(IF(f.setting = 'first_backoff_seconds', f.value + 0e0, NULL)),
            MAX(IF(f.setting = 'longest_backoff_seconds', f.value + 0e0, NULL)),
            MAX(IF(f.setting = 'jitter', f.value + 0e0, NULL)),
-           MAX(IF(f.setting = 'exhausted', f.value, NULL))
+           MAX(IF(f.setting = 'exhausted', f.value, NULL)),
+           MAX(IF(f.setting = 'max_lag_seconds', f.value + 0e0, NULL)),
+           MAX(IF(f.setting = 'dead_letter_seconds', f.value + 0e0, NULL))
     INTO heartbeats, lease, giving_up, per_second, consumers_allowed, refresh, attempts, first_pause, longest_pause,
-         random_share, at_last
+         random_share, at_last, lag_allowed, letters_kept
     FROM JSON_TABLE(found, '$[*]' COLUMNS (
         setting VARCHAR(40) PATH '$.setting', value VARCHAR(40) PATH '$.value')) AS f;
     UPDATE subscriptions AS s
     SET s.policy_version = s.policy_version + 1, s.heartbeat_seconds = heartbeats, s.lease_seconds = lease,
         s.release_seconds = giving_up, s.target_qps = per_second, s.max_consumers = consumers_allowed,
         s.refresh_seconds = refresh, s.max_attempts = attempts, s.first_backoff_seconds = first_pause,
-        s.longest_backoff_seconds = longest_pause, s.jitter = random_share, s.exhausted = at_last
+        s.longest_backoff_seconds = longest_pause, s.jitter = random_share, s.exhausted = at_last,
+        s.max_lag_seconds = lag_allowed, s.dead_letter_seconds = letters_kept
     WHERE s.id = owner_id AND NOT (
         s.heartbeat_seconds = heartbeats AND s.lease_seconds = lease AND s.release_seconds = giving_up
         AND s.target_qps = per_second AND s.max_consumers = consumers_allowed AND s.refresh_seconds = refresh
         AND s.max_attempts = attempts AND s.first_backoff_seconds = first_pause
-        AND s.longest_backoff_seconds = longest_pause AND s.jitter = random_share AND s.exhausted = at_last);
+        AND s.longest_backoff_seconds = longest_pause AND s.jitter = random_share AND s.exhausted = at_last
+        AND s.max_lag_seconds = lag_allowed AND s.dead_letter_seconds = letters_kept);
 END;
 
 -- name: refresh_policies
@@ -146,7 +151,7 @@ NO SQL
 BEGIN
     IF NOT COALESCE(CAST(of_scope AS BINARY) IN ('global', 'namespace', 'topic', 'subscription'), FALSE) THEN
         CALL refuse('PS006',
-                    CONCAT('a policy for a "', COALESCE(LEFT(of_scope, 60), ''), '", not for global or a name'));
+                    CONCAT('a policy cannot be for a "', COALESCE(LEFT(of_scope, 60), ''), '" of this name'));
     END IF;
 END;
 
@@ -213,7 +218,7 @@ BEGIN
         WHEN 'global' THEN
             SET may_all = passes_walls('operate', roles_of_caller());
             IF NOT may_all THEN
-                CALL refuse('PS006', 'a policy for everything is set by who may operate all namespaces');
+                CALL refuse('PS006', 'only a login that may operate all namespaces sets the global policy');
             END IF;
             CALL lock_names('set_policy()', TRUE);
             SET scope_id = 0;
@@ -276,7 +281,7 @@ NO SQL
 BEGIN
     IF NOT COALESCE(CAST(origin AS BINARY) IN ('file', 'hand'), FALSE) THEN
         CALL refuse('PS006',
-                    CONCAT('a policy that comes from a "', COALESCE(LEFT(origin, 60), ''), '", not file or hand'));
+                    CONCAT('origin cannot be "', COALESCE(LEFT(origin, 60), ''), '": use file or hand'));
     END IF;
 END;
 
@@ -290,7 +295,8 @@ BEGIN
     SET low_value = JSON_EXTRACT(given, CONCAT('$.', low)), high_value = JSON_EXTRACT(given, CONCAT('$.', high));
     IF (low_value IS NULL) <> (high_value IS NULL) OR high_value + 0e0 < times * (low_value + 0e0) THEN
         CALL refuse('PS006',
-                    CONCAT(low, ' ', COALESCE(low_value, 'unset'), ' with ', high, ' ', COALESCE(high_value, 'unset')));
+                    CONCAT(low, ' ', COALESCE(low_value, 'unset'), ' does not fit ', high, ' ',
+                           COALESCE(high_value, 'unset')));
     END IF;
 END;
 
@@ -303,7 +309,7 @@ BEGIN
     DECLARE wrong, value LONGTEXT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     IF NOT COALESCE(JSON_VALID(given), FALSE) OR JSON_TYPE(given) <> 'OBJECT' THEN
-        CALL refuse('PS006', 'the settings of a policy are no JSON object');
+        CALL refuse('PS006', 'the settings of a policy are not a JSON object');
     END IF;
     SELECT MIN(g.name) INTO wrong
     FROM JSON_TABLE(JSON_KEYS(given), '$[*]' COLUMNS (name LONGTEXT PATH '$')) AS g
@@ -379,7 +385,7 @@ BEGIN
 END;
 
 -- name: set_policy
--- Sets a policy (heartbeat, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
+-- Sets a policy (heartbeat, keep, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
 -- subscription, as a whole. A setting that it does not name is inherited: a subscription's policy comes before its
 -- topic's, then the namespace's, then that for everything. origin says whether it comes from a 'file' or was set by
 -- 'hand'. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.

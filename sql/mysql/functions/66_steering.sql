@@ -10,7 +10,7 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('pause_subscription()');
     IF reason IS NULL OR CHAR_LENGTH(reason) > 1000 THEN
-        CALL refuse('PS006', 'the reason of a pause has not 0 to 1,000 characters');
+        CALL refuse('PS006', 'the reason of a pause is NULL or has more than 1,000 characters');
     END IF;
     CALL lock_subscription(subscription, owner_id);
     CALL find_paused(owner_id, paused);
@@ -108,7 +108,7 @@ BEGIN
         IF done THEN
             LEAVE topics;
         ELSEIF NOT COALESCE(JSON_LENGTH(topic_ids) = how_many, FALSE) THEN
-            CALL refuse('PS019', 'the topics that are shared out were not found whole');
+            CALL refuse('PS019', 'not all topics of the subscription were found');
         END IF;
         CALL share_out(owner_id, consumer, topic_ids, of_topic, present, deadline);
     END LOOP;
@@ -127,7 +127,7 @@ BEGIN
     CALL begin_call('report_error()');
     CALL find_subscription(subscription, owner_id);
     IF error IS NULL THEN
-        CALL refuse('PS006', 'an error without a text');
+        CALL refuse('PS006', 'the reported error has no text');
     END IF;
     -- Locked, or the consumer could be collected before the row is written.
     SET member = (

@@ -60,7 +60,7 @@ BEGIN
     CALL begin_call('reconcile()');
     CALL require_read_committed('reconcile()');
     IF COALESCE(reason, '') REGEXP '^[[:space:]]*$' THEN
-        CALL refuse('PS006', 'a history without a reason: say what was restored, and from when');
+        CALL refuse('PS006', 'a new history needs a reason: say what was restored, and from when');
     ELSEIF CHAR_LENGTH(reason) > 1000 THEN
         CALL refuse('PS006',
                     CONCAT('the reason of a history has ', CHAR_LENGTH(reason), ' characters, the limit is 1000'));
@@ -159,7 +159,7 @@ BEGIN
     WHERE g.number IS NULL OR g.number < 0 OR (g.place > 2 * given AND g.number NOT BETWEEN 1 AND 2147483647);
     IF COALESCE(wrong > 0 OR source = '' OR JSON_LENGTH(sequences) <> given
                 OR JSON_LENGTH(histories) <> given, TRUE) THEN
-        CALL refuse('PS006', CONCAT('positions ', COALESCE(LEFT(sequences, 30), 'NULL'), ' of histories ',
+        CALL refuse('PS006', CONCAT('cannot record positions ', COALESCE(LEFT(sequences, 30), 'NULL'), ' of histories ',
                                     COALESCE(LEFT(histories, 30), 'NULL'), ', seen by "',
                                     COALESCE(LEFT(source, 30), ''), '"'));
     END IF;

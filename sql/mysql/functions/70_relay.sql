@@ -44,7 +44,7 @@ CREATE PROCEDURE open_block(
 )
 BEGIN
     DECLARE owner_id, start, last, block BIGINT;
-    DECLARE was_open BOOLEAN;
+    DECLARE was_open, is_below BOOLEAN;
     {{on error: CALL undo_call()}}
     CALL begin_call('open_block()');
     CALL find_subscription(subscription, owner_id);
@@ -53,7 +53,11 @@ BEGIN
     CALL find_open_block(owner_id, partition_id, start, block);
     SET was_open = block IS NOT NULL;
     -- This holds for an open block too: nothing is sent from a stopped partition.
-    CALL require_readable(partition_id, start, owner_id);
+    CALL require_readable(partition_id, start, owner_id, is_below);
+    IF is_below THEN
+        CALL refuse('PS016',
+                    CONCAT('a relay reads nothing below the low sequence, and it is at sequence ', start));
+    END IF;
     IF NOT was_open THEN
         CALL find_block_end(partition_id, start, max_events, max_bytes, last);
         IF last IS NOT NULL THEN

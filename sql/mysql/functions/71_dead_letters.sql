@@ -64,7 +64,7 @@ BEGIN
     SET stands_at = current_position(owner_id, partition_id);
     IF sequence IS NULL OR sequence <> stands_at + 1 THEN
         CALL refuse('PS011', CONCAT('sequence ', COALESCE(sequence, 'NULL'), ' of partition ', partition_id & 65535,
-                                    ' is not the one behind the position ', stands_at));
+                                    ' is not the next one after the position ', stands_at));
     END IF;
     SELECT MAX(h.history) INTO present FROM histories AS h;
     SELECT MAX(a.attempts), MAX(a.reason) INTO counted, known
@@ -103,23 +103,33 @@ BEGIN
                SELECT w.id FROM dead_letters AS w
                WHERE w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = part_id AND w.`key` = e.`key`
                  AND w.redriven_at IS NULL), now, NULL), now
-    FROM logged_events AS e
-    WHERE e.partition_id = part_id AND e.first_sequence >= (
-          SELECT MAX(f.first_sequence) FROM chunks AS f
-          WHERE f.partition_id = part_id AND f.first_sequence <= lowest)
-      AND e.first_sequence <= highest AND e.sequence BETWEEN lowest AND highest
-      AND e.sequence IN (SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s)
+    FROM (
+        SELECT l.partition_id, l.sequence, l.event_id, l.`key`, l.type, l.content_type, l.headers, l.payload,
+               l.created_at
+        FROM logged_events AS l
+        WHERE l.partition_id = part_id AND l.first_sequence >= (
+              SELECT MAX(f.first_sequence) FROM chunks AS f
+              WHERE f.partition_id = part_id AND f.first_sequence <= lowest)
+          AND l.first_sequence <= highest AND l.sequence BETWEEN lowest AND highest
+        UNION ALL
+        SELECT b.partition_id, b.sequence, b.event_id, b.`key`, b.type, b.content_type, b.headers, b.payload,
+               b.created_at
+        FROM rehydrated_events AS b JOIN partitions AS p ON p.id = b.partition_id
+        WHERE b.partition_id = part_id AND b.sequence BETWEEN lowest AND highest AND b.sequence < p.low_sequence
+    ) AS e
+    WHERE e.sequence IN (SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s)
     -- In this order: each assignment sees those before it.
     ON DUPLICATE KEY UPDATE
         attempts_before = dead_letters.attempts, attempts = GREATEST(dead_letters.attempts, tried),
         reason = LEFT(why, 2000), died_at = now, parked = dead_letters.parked OR VALUES(parked),
         redriven_at = VALUES(redriven_at);
+    CALL settle_brought(owner_id, part_id, sequences, why, tried, is_parked, behind, present);
     SELECT COUNT(*) INTO copied
     FROM dead_letters AS d
     WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present AND d.sequence IN (
         SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s);
     IF copied <> JSON_LENGTH(sequences) THEN
-        CALL refuse('PS016', CONCAT('of the sequences ', lowest, ' to ', highest, ' the log does not hold all'));
+        CALL refuse('PS016', CONCAT('the log does not hold all of the sequences ', lowest, ' to ', highest));
     END IF;
     IF is_parked THEN
         SELECT COUNT(*) INTO copied
@@ -130,6 +140,69 @@ BEGIN
             CALL refuse('PS040', CONCAT('more than ', most, ' events would be parked'));
         END IF;
     END IF;
+END;
+
+-- name: settle_brought
+-- What store_letters does, for events below the low sequence: the caller's transaction has brought them (bring_letter).
+CREATE PROCEDURE settle_brought(
+    owner_id BIGINT, part_id BIGINT, sequences JSON, why TEXT, tried INT, is_parked BOOLEAN, behind BOOLEAN, present INT
+)
+BEGIN
+    DECLARE now DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    DECLARE low BIGINT;
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = part_id;
+    UPDATE dead_letters AS d
+    JOIN (
+        SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s
+        WHERE s.sequence < low
+        LIMIT 1000000
+    ) AS g ON g.sequence = d.sequence
+    LEFT JOIN (
+        SELECT DISTINCT w.`key`
+        FROM dead_letters AS w
+        WHERE w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = part_id AND w.redriven_at IS NULL
+        LIMIT 1000000
+    ) AS waiting ON waiting.`key` = d.`key`
+    -- In this order: each assignment sees those before it.
+    SET d.attempts_before = d.attempts, d.attempts = GREATEST(d.attempts, tried), d.reason = LEFT(why, 2000),
+        d.died_at = now, d.parked = d.parked OR (is_parked AND d.`key` IS NOT NULL),
+        d.redriven_at = IF(behind AND waiting.`key` IS NULL, now, NULL)
+    WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present
+      AND NOT is_rehydrated(part_id, d.sequence);
+END;
+
+-- name: bring_letter
+-- Stores an event that only the archive has, as a consumer has read it there. The give_up or commit_parking that
+-- follows in the same transaction makes it a dead letter: of events that the log has, these copy it themselves.
+-- Refused (PS006) for an event that the log has, or that the position has passed. Raises PS006, PS010, PS013, PS018.
+CREATE PROCEDURE bring_letter(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT,
+    event_id VARCHAR(36), `key` VARCHAR(255), type VARCHAR(255), content_type VARCHAR(255), headers MEDIUMTEXT,
+    payload LONGBLOB, created_at DATETIME(6)
+)
+BEGIN
+    DECLARE owner_id, low, stands_at BIGINT;
+    DECLARE present INT;
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
+    {{on error: CALL undo_call()}}
+    CALL begin_call('bring_letter()');
+    CALL find_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = partition_id;
+    SET stands_at = current_position(owner_id, partition_id);
+    IF NOT COALESCE(sequence < low AND sequence > stands_at, FALSE) THEN
+        CALL refuse('PS006', CONCAT('sequence ', COALESCE(sequence, 'NULL'), ' of partition ', partition_id & 65535,
+                                    ' is none that only the archive has'));
+    END IF;
+    SELECT MAX(h.history) INTO present FROM histories AS h;
+    INSERT INTO dead_letters (
+        subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
+        created_at, reason, attempts, parked)
+    VALUES (owner_id, partition_id, sequence, present, UNHEX(REPLACE(event_id, '-', '')), `key`, type, content_type,
+            headers, payload, created_at, 'read from the archive', 0, FALSE)
+    ON DUPLICATE KEY UPDATE attempts = dead_letters.attempts;
+    DO LAST_INSERT_ID(id_before);
+    CALL end_call();
 END;
 
 -- name: give_up
@@ -194,7 +267,7 @@ BEGIN
     FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s
     WHERE s.sequence > after AND s.sequence <= position;
     IF after IS NULL OR places = 0 OR good <> places THEN
-        CALL refuse('PS006', 'events are parked by the commit that passes them, each once');
+        CALL refuse('PS006', 'a commit parks only events that it passes, each once');
     END IF;
     CALL move_positions(subscription, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch), JSON_ARRAY(position),
                         JSON_ARRAY(after));

@@ -129,8 +129,8 @@ BEGIN
     WHERE d.subscription_id = owner_id AND d.partition_id = partition_id AND d.redriven_at IS NOT NULL;
     SET finished = ROW_COUNT();
     IF finished <> COALESCE(JSON_LENGTH(letter_ids), 0) THEN
-        CALL refuse('PS041', CONCAT('of ', JSON_LENGTH(letter_ids), ' redriven dead letters ',
-                                    JSON_LENGTH(letter_ids) - finished, ' are not waiting any more'));
+        CALL refuse('PS041', CONCAT('of ', JSON_LENGTH(letter_ids), ' redriven dead letters, ',
+                                    JSON_LENGTH(letter_ids) - finished, ' no longer wait'));
     END IF;
     CALL end_call();
 END;

@@ -45,7 +45,7 @@ BEGIN
       AND e.sequence BETWEEN first_sequence AND last_sequence;
     SET SESSION group_concat_max_len = limit_before;
     IF LENGTH(digests) <> 32 * event_count THEN
-        CALL refuse('PS019', 'the checksum was not computed whole');
+        CALL refuse('PS019', 'the checksum was not computed over all events');
     END IF;
     SET checksum = SHA2(digests, 256);
 END;
@@ -81,7 +81,7 @@ BEGIN
     CALL begin_call('seal()');
     CALL find_partition_for(topic, `partition`, 'operate', source_id);
     IF NOT COALESCE(max_events BETWEEN 1 AND 1000000, FALSE) THEN
-        CALL refuse('PS006', CONCAT('log epochs of ', COALESCE(max_events, 'NULL'), ' events: use 1 to 1,000,000'));
+        CALL refuse('PS006', CONCAT('max_events cannot be ', COALESCE(max_events, 'NULL'), ': use 1 to 1,000,000'));
     END IF;
     SET locked_id = (SELECT p.id FROM partitions AS p WHERE p.id = source_id FOR UPDATE);
     SELECT COALESCE(MAX(e.log_epoch), 0), COALESCE(MAX(e.last_sequence), 0) + 1 INTO previous, start
@@ -211,26 +211,31 @@ BEGIN
 END;
 
 -- name: lowest_position
--- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic.
-CREATE PROCEDURE lowest_position(part_id BIGINT, OUT subscription VARCHAR(500), OUT position BIGINT)
+-- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. Those
+-- whose policy lets nothing wait that was sealed so many seconds ago (NULL: at any time) are left out. So is one that
+-- reads the archive, below the low sequence, where the policy demands copies: each log epoch that goes stays readable
+-- for it. It counts again once it has caught up, or reads what was rehydrated. With NULL nobody is left out.
+CREATE PROCEDURE lowest_position(part_id BIGINT, age DOUBLE, OUT subscription VARCHAR(500), OUT position BIGINT)
 READS SQL DATA
 BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SET subscription = NULL, position = NULL;
     SELECT n.name, n.position INTO subscription, position
     FROM (
-        SELECT s.name, current_position(s.id, part_id) AS position
+        SELECT s.name, current_position(s.id, part_id) AS position, p.low_sequence, COALESCE(r.copies, 0) AS copies
         FROM partitions AS p
         JOIN subscription_topics AS t ON t.topic_id = p.topic_id
         JOIN subscriptions AS s ON s.id = t.subscription_id
-        WHERE p.id = part_id
+        LEFT JOIN retention_policies AS r ON r.topic_id = p.topic_id
+        WHERE p.id = part_id AND (age IS NULL OR s.max_lag_seconds = 0 OR age < s.max_lag_seconds)
     ) AS n
+    WHERE n.position >= n.low_sequence - 1 OR n.copies = 0 OR age IS NULL OR is_rehydrated(part_id, n.position + 1)
     ORDER BY n.position, n.name
     LIMIT 1;
 END;
 
 -- name: low_sequences
--- Each partition of a topic and the first sequence that the database answers. Raises PS002.
+-- Each partition of a topic and the first sequence that the database still holds. Raises PS002.
 CREATE PROCEDURE low_sequences(topic LONGTEXT)
 READS SQL DATA
 BEGIN

@@ -1,21 +1,24 @@
 -- name: retention_hold
--- What keeps a log epoch from being dropped, in words; NULL when nothing does. The one place that decides it. lowest is
--- the position of the slowest subscription, copies how many the policy wants (NULL without one) on its targets, a JSON
--- array: copies elsewhere do not count. In a run only those count that the run has read back, and that were recorded
--- before it began; without one (token NULL) it says what a run has to read.
+-- What keeps a log epoch from being dropped, in words; NULL when nothing does. The one place that decides it. copies is
+-- how many the policy wants (NULL without one) on its targets, a JSON array: copies elsewhere do not count. In a run
+-- only those count that the run has read back, and that were recorded before it began; without one (token NULL) it says
+-- what a run has to read. Subscriptions count unless their own policy lets nothing wait for so long (max_lag_seconds);
+-- lowest is the position of the slowest of those that count.
 CREATE PROCEDURE retention_hold(
     part_id BIGINT, log_epoch INT, copies INT, minimum_age BIGINT, targets VARCHAR(4000), token CHAR(36),
     begun DATETIME(6), OUT lowest BIGINT, OUT hold TEXT
 )
 READS SQL DATA
 BEGIN
-    DECLARE slowest VARCHAR(500);
-    DECLARE last BIGINT;
+    DECLARE slowest, held_by VARCHAR(500);
+    DECLARE first, last BIGINT;
     DECLARE age DOUBLE;
     DECLARE verified, whole INT;
-    SELECT e.last_sequence, TIMESTAMPDIFF(MICROSECOND, e.sealed_at, UTC_TIMESTAMP(6)) / 1e6 INTO last, age
+    SELECT e.first_sequence, e.last_sequence, TIMESTAMPDIFF(MICROSECOND, e.sealed_at, UTC_TIMESTAMP(6)) / 1e6
+    INTO first, last, age
     FROM log_epochs AS e WHERE e.partition_id = part_id AND e.log_epoch = log_epoch;
-    CALL lowest_position(part_id, slowest, lowest);
+    CALL lowest_position(part_id, age, slowest, lowest);
+    CALL find_hold_over(part_id, first, last, held_by);
     SELECT COUNT(*), COUNT(r.run) INTO verified, whole
     FROM epoch_copies AS c
     LEFT JOIN clean_readings AS r
@@ -25,7 +28,8 @@ BEGIN
       AND JSON_CONTAINS(targets, JSON_QUOTE(c.target));
     SET hold = CASE
         WHEN copies IS NULL THEN 'no retention policy'
-        WHEN JSON_LENGTH(targets) = 0 THEN 'the retention policy names no archive target'
+        WHEN JSON_LENGTH(targets) = 0 AND copies > 0 THEN 'the retention policy names no archive target'
+        WHEN held_by IS NOT NULL THEN CONCAT('legal hold "', LEFT(held_by, 200), '" covers log epoch ', log_epoch)
         WHEN lowest < last THEN CONCAT('subscription "', slowest, '" stands at ', lowest, ', log epoch ', log_epoch,
                                        ' ends at ', last)
         WHEN verified < copies
@@ -38,7 +42,7 @@ BEGIN
 END;
 
 -- name: begin_clean
--- Opens a run of clean and answers its token: what is read back under it may be dropped under it, once, by the same
+-- Opens a run of clean and returns its token: what is read back under it may be dropped under it, once, by the same
 -- login, within six hours. Forgets runs that began more than a week ago; what they dropped stays recorded. Raises
 -- PS002.
 CREATE PROCEDURE begin_clean(topic LONGTEXT)
@@ -71,7 +75,7 @@ BEGIN
 END;
 
 -- name: find_due
--- Fills the table due_log_epochs of the session: what log_epochs_due answers.
+-- Fills the table due_log_epochs of the session: what log_epochs_due returns.
 CREATE PROCEDURE find_due(source_id BIGINT, max_epochs INT)
 BEGIN
     DECLARE part_id, lowest, minimum_age BIGINT;
@@ -133,7 +137,7 @@ BEGIN
     CALL find_topic_for(topic, 'operate', source_id);
     IF NOT COALESCE(max_epochs BETWEEN 1 AND 1000, FALSE) THEN
         CALL refuse('PS006',
-                    CONCAT('a run of clean over ', COALESCE(max_epochs, 'NULL'), ' log epochs: use 1 to 1,000'));
+                    CONCAT('max_epochs cannot be ', COALESCE(max_epochs, 'NULL'), ': use 1 to 1,000'));
     END IF;
     CALL find_due(source_id, max_epochs);
     SET SESSION group_concat_max_len = 4294967295;
@@ -167,7 +171,7 @@ BEGIN
     IF begun IS NULL THEN
         CALL refuse(
             'PS017',
-            'no run of clean that this login has begun on the topic is open under this token: use penstock clean');
+            'this login has no run of clean open on the topic under this token: use penstock clean');
     END IF;
 END;
 
@@ -213,14 +217,55 @@ BEGIN
     CALL end_call();
 END;
 
+-- name: record_skips
+-- Records which subscriptions have not read a log epoch that is dropped now: their policies let it not wait for them.
+CREATE PROCEDURE record_skips(
+    part_id BIGINT, log_epoch INT, first BIGINT, last BIGINT, policy_version INT, token CHAR(36)
+)
+BEGIN
+    REPLACE INTO skips (
+        subscription_id, partition_id, log_epoch, first_sequence, last_sequence, max_lag_seconds, policy_version, run,
+        skipped_at)
+    SELECT n.id, part_id, log_epoch, GREATEST(first, n.position + 1), last, n.max_lag_seconds, policy_version, token,
+           UTC_TIMESTAMP(6)
+    FROM (
+        SELECT s.id, s.max_lag_seconds, current_position(s.id, part_id) AS position
+        FROM partitions AS p
+        JOIN subscription_topics AS t ON t.topic_id = p.topic_id
+        JOIN subscriptions AS s ON s.id = t.subscription_id
+        WHERE p.id = part_id
+        LIMIT 1000000  -- Keeps it from being merged into the query.
+    ) AS n
+    WHERE n.position < last AND n.max_lag_seconds > 0;
+END;
+
+-- name: list_skips
+-- What retention removed before a subscription had read it, because of its policy max_lag_seconds: of one subscription,
+-- or of all (NULL) that the login may see. unread says whether the subscription still stands before the end of it.
+CREATE PROCEDURE list_skips(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    CALL refuse_serializable('list_skips()');
+    SELECT s.name AS subscription, t.address AS topic, p.number AS `partition`, k.log_epoch, k.first_sequence,
+           k.last_sequence, k.max_lag_seconds, k.skipped_at,
+           COALESCE(current_position(k.subscription_id, k.partition_id) < k.last_sequence, FALSE) AS unread
+    FROM skips AS k
+    JOIN subscriptions AS s ON s.id = k.subscription_id
+    JOIN partitions AS p ON p.id = k.partition_id
+    JOIN topics AS t ON t.id = p.topic_id
+    WHERE (subscription IS NULL OR s.name_hash = UNHEX(SHA2(subscription, 256))) AND NOT reads_hidden(s.id)
+    ORDER BY CAST(s.name AS BINARY), CAST(t.address AS BINARY), p.number, k.log_epoch;
+END;
+
 -- name: clean_partition
 -- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each
--- drop is recorded. Answers what holds the first epoch that stays. token, begun and damaged are the run's.
+-- drop is recorded. Returns what holds the first epoch that stays. token, begun and damaged are the run's.
 CREATE PROCEDURE clean_partition(part_id BIGINT, token CHAR(36), begun DATETIME(6), damaged INT, OUT hold TEXT)
 BEGIN
     DECLARE locked_id, first, last, lowest, minimum_age BIGINT;
     DECLARE epoch, copies, policy_version INT;
     DECLARE targets VARCHAR(4000);
+    DECLARE slowest VARCHAR(500);
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE epochs CURSOR FOR
         SELECT e.log_epoch, e.first_sequence, e.last_sequence
@@ -248,6 +293,8 @@ BEGIN
         IF hold IS NOT NULL THEN
             LEAVE epoch;
         END IF;
+        CALL lowest_position(part_id, NULL, slowest, lowest);
+        CALL record_skips(part_id, epoch, first, last, policy_version, token);
         INSERT INTO retention_drops (
             partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version, dropped_by,
             run)

@@ -15,8 +15,8 @@ BEGIN
 END;
 
 -- name: installation_id
--- Whose the archive targets are that carry this id in their marker: it belongs to the database and goes with its
--- backups.
+-- The id by which archive targets name the database that they belong to, in their markers. It is part of the database
+-- and of its backups.
 CREATE PROCEDURE installation_id()
 READS SQL DATA
 BEGIN
@@ -25,7 +25,7 @@ BEGIN
 END;
 
 -- name: target_in_use
--- Whether copies were ever recorded on a target, whatever became of them: then a target that looks empty is not there.
+-- Whether copies were ever recorded on a target, missing ones included. Then a target that looks empty is unavailable.
 CREATE PROCEDURE target_in_use(target VARCHAR(255))
 READS SQL DATA
 BEGIN

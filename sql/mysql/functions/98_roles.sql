@@ -11,54 +11,63 @@ BEGIN
     SELECT f.name AS `function`, JSON_ARRAYAGG(g.role) AS roles
     FROM (
         SELECT 'publisher' AS role, '
-            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup list_namespaces
-            namespace_exists list_topics
+            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
+            stage_events claim_write publish_staged discard_staged list_namespaces namespace_exists list_topics
             current_history applied_migrations setting' AS functions
         UNION ALL SELECT 'consumer', '
             subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
-            dead_letter dead_letters_of report_positions fetch high_watermarks list_namespaces namespace_exists
-            list_topics describe_topic current_history applied_migrations setting lift_limit grown_since policy_of
-            subscription_policy claim lease_states active_consumers lead_subscription assign_partitions assignment_of
-            mark_low_water suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven
-            fail_redriven redrive dead_letter_of reset_subscription pause_subscription resume_subscription report_error
+            dead_letter dead_letters_of report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
+            list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
+            lift_limit grown_since policy_of subscription_policy claim lease_states active_consumers lead_subscription
+            assign_partitions assignment_of
+            mark_low_water suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
+            finish_redriven fail_redriven redrive dead_letter_of reset_subscription pause_subscription
+            resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts'
+            subscription_statistics dead_letter_counts list_skips'
         UNION ALL SELECT 'reader', '
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag
             take_overs rejected_commits log_epochs_of copies_of copies_between
-            log_epochs_sealed_on missing_copies retention_of grants_of unsequenced
+            log_epochs_sealed_on missing_copies retention_of list_holds list_skips grants_of unsequenced
             log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of
             low_sequences policy_of policy_history list_policies list_subscriptions describe_subscription
-            subscription_consumers unleased_cursors leased_cursors subscription_statistics dead_letter_counts'
+            subscription_consumers unleased_cursors leased_cursors subscription_statistics dead_letter_counts
+            list_backfills backfill_ranges rehydrated_of'
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
             ensure_slices slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped
             merge_chunks swap_chunks current_history applied_migrations note_slice_rates missing_slices sparse_slices
             settle_blocks mergeable_partitions'
         UNION ALL SELECT 'operator', '
-            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup create_namespace
+            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup stage_events
+            claim_write publish_staged discard_staged sweep_staged create_namespace
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic
             ensure_topic rename_topic move_topic
             resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of sequence
-            announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join check_in
-            heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag take_overs
+            announce fetch fetch_plan lsn_of sequence_of high_watermarks position_at unsequenced subscribe
+            configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
+            held_leases position seek subscription_lag take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             begin_clean
             log_epochs_due record_reading clean installation_id target_in_use copies_on
             keep_events carry_positions condemn_slices
-            droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of ensure_slices
+            droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
+            place_hold release_hold list_holds list_skips expire_dead_letters ensure_slices
             slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting settings_of
             set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status histories_of
             snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members refresh_roles
             lift_limit grown_since nothing_waits low_sequences note_slice_rates missing_slices sparse_slices
             settle_blocks mergeable_partitions set_policy clear_policy policy_of policy_history list_policies
             subscription_policy claim lease_states active_consumers lead_subscription assign_partitions assignment_of
-            mark_low_water suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven
-            fail_redriven redrive dead_letter_of drop_dead_letters reset_subscription pause_subscription
+            mark_low_water suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
+            finish_redriven fail_redriven redrive dead_letter_of drop_dead_letters reset_subscription pause_subscription
             resume_subscription report_error list_subscriptions describe_subscription subscription_consumers
-            unleased_cursors leased_cursors subscription_statistics dead_letter_counts'
+            unleased_cursors leased_cursors subscription_statistics dead_letter_counts request_backfill claim_backfill
+            extend_backfill backfill_work progress_backfill finish_backfill fail_backfill cancel_backfill
+            list_backfills backfill_ranges
+            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),
@@ -83,7 +92,7 @@ BEGIN
     IF missing IS NOT NULL THEN
         CALL refuse('PS006', CONCAT('there is no role "', missing, '"'));
     ELSEIF strong IS NOT NULL THEN
-        CALL refuse('PS006', CONCAT('the role "', strong, '" can log in, or is more than a role'));
+        CALL refuse('PS006', CONCAT('the role "', strong, '" can log in, or has more rights than a role of Penstock'));
     END IF;
     REPLACE INTO installed_roles (kind, name, installed_by)
     SELECT k.kind, CONCAT(DATABASE(), '_', k.kind), USER()

@@ -163,8 +163,9 @@ $$;
 
 -- name: set_retention
 -- States how long events of a topic are kept and in how many verified copies they must exist before they go, and on
--- which archive targets copies count: NULL leaves the targets as they are, and where none is named nothing goes. origin
--- says whether a 'file' or a 'hand' sets it. Answers the policy's version.
+-- which archive targets copies count: NULL leaves the targets as they are, and where none is named nothing goes. With 0
+-- copies and no target, events go without a copy. origin says whether a 'file' or a 'hand' sets it. Returns the
+-- policy's version.
 CREATE OR REPLACE FUNCTION set_retention(
     topic text, minimum_age_seconds bigint, copies integer DEFAULT 1, origin text DEFAULT 'hand',
     targets text[] DEFAULT NULL
@@ -175,16 +176,20 @@ DECLARE
     stored integer;
 BEGIN
     PERFORM commit_durably();
-    IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 1 THEN
-        PERFORM refuse('PS006', format('retention of %s seconds and %s copies', minimum_age_seconds, copies),
-                       'The age is 0 or more seconds, the copies are 1 or more.');
+    IF minimum_age_seconds IS NULL OR minimum_age_seconds < 0 OR copies IS NULL OR copies < 0 THEN
+        PERFORM refuse('PS006', format('retention cannot be %s seconds and %s copies', minimum_age_seconds, copies),
+                       'The age is 0 or more seconds; 0 copies: events go without one.');
+    ELSIF copies = 0 AND cardinality(targets) > 0 THEN
+        PERFORM refuse('PS006', 'a retention policy of no copies names archive targets',
+                       'Name no target, or ask for 1 copy or more.');
     ELSIF EXISTS (SELECT FROM unnest(targets) AS t (name) WHERE t.name !~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$')
             OR array_position(targets, NULL) IS NOT NULL THEN
-        PERFORM refuse('PS006', 'a retention policy with a target whose name is not allowed',
+        PERFORM refuse('PS006', 'a target of the retention policy has a name that is not allowed',
                        'Use up to 63 letters, digits, dots, dashes and underscores.');
     END IF;
     PERFORM require_origin(origin);
-    targets := ARRAY(SELECT DISTINCT t.name COLLATE "C" FROM unnest(COALESCE(set_retention.targets, (
+    targets := ARRAY(SELECT DISTINCT t.name COLLATE "C" FROM unnest(COALESCE(
+        CASE WHEN copies = 0 THEN '{}' ELSE set_retention.targets END, (
         SELECT r.targets FROM retention_policies AS r WHERE r.topic_id = owner_id))) AS t (name) ORDER BY 1);
     INSERT INTO retention_policies AS r (topic_id, minimum_age_seconds, copies, version, origin, targets)
     VALUES (owner_id, set_retention.minimum_age_seconds, set_retention.copies, 1, set_retention.origin,

@@ -160,7 +160,7 @@ BEGIN
     IF doomed IS NOT NULL AND with_topics IS NOT TRUE THEN
         PERFORM refuse('PS020', format('the namespace "%s" holds %s topics, "%s" among them', left(path, 200),
                                        cardinality(doomed), left(an_address, 200)),
-                       'Delete them first, or say with_topics => true: their events are lost.');
+                       'Delete them first, or pass with_topics => true: their events are lost.');
     ELSIF doomed IS NOT NULL THEN
         PERFORM drop_topics(doomed, false);
     END IF;

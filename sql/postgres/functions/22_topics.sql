@@ -129,12 +129,12 @@ BEGIN
         SELECT t.* INTO STRICT own FROM topics AS t WHERE t.address = ensure_topic.topic;
     END IF;
     IF own.strategy <> ensure_topic.strategy THEN
-        PERFORM refuse('PS007', format('the topic "%s" is there with the strategy "%s"',
+        PERFORM refuse('PS007', format('the topic "%s" exists already, with the strategy "%s"',
                                        left(topic, 200), own.strategy),
-                       'Ask for that one, or choose another name.');
+                       'Ask for that strategy, or choose another name.');
     ELSIF own.partitions < ensure_topic.partitions THEN
-        PERFORM refuse('PS007', format('the topic "%s" is there with %s partitions, fewer than %s', left(topic, 200),
-                                       own.partitions, ensure_topic.partitions),
+        PERFORM refuse('PS007', format('the topic "%s" exists already, with %s partitions, fewer than %s',
+                                       left(topic, 200), own.partitions, ensure_topic.partitions),
                        'Ask for fewer, or give it more: penstock topic resize.');
     END IF;
     RETURN own.id;
@@ -256,7 +256,7 @@ BEGIN
     own := lock_topic(topic, 'operate');
     IF resize_topic.partitions < own.partitions THEN
         PERFORM refuse('PS005', format('topic "%s" has %s partitions already', left(topic, 200), own.partitions),
-                       'Partitions are only ever added: their events would have no place.');
+                       'Partitions are only added: the events of a removed one would have no place.');
     ELSIF resize_topic.partitions = own.partitions THEN
         RETURN own.partitions;
     END IF;
@@ -277,16 +277,27 @@ $$;
 -- name: drop_topics
 -- Deletes topics that the caller has locked. Their subscriptions continue without them. Their events are logically
 -- gone at once, and the sequencer discards what transactions that still saw the topics publish to them. The sequencer
--- is held last, so that the log never waits for a consumer. Raises PS020.
+-- is held last, so that the log never waits for a consumer. A legal hold on one of them is refused. Raises PS020.
 CREATE OR REPLACE FUNCTION drop_topics(topic_ids bigint[], with_subscriptions boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     readers bigint[] := readers_of(topic_ids);
+    held record;
 BEGIN
+    SELECT h.name, t.address INTO held
+    FROM legal_holds AS h JOIN topics AS t ON t.id = h.topic_id
+    WHERE h.topic_id = ANY (topic_ids) AND h.released_at IS NULL
+    ORDER BY h.placed_at, h.name
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM refuse('PS020', format('the legal hold "%s" is on the topic "%s"', left(held.name, 200),
+                                       left(held.address, 200)),
+                       'Its events have to stay until the hold is released: penstock hold release.');
+    END IF;
     IF readers <> '{}' AND with_subscriptions IS NOT TRUE THEN
         PERFORM refuse('PS020', format('subscription "%s" reads the topic', (
                            SELECT min(s.name) FROM subscriptions AS s WHERE s.id = ANY (readers))),
-                       'Unsubscribe first, or delete the topic with_subscriptions => true: they read on without it.');
+                       'Unsubscribe first, or pass with_subscriptions => true: they go on without the topic.');
     END IF;
     PERFORM FROM subscriptions AS s WHERE s.id = ANY (readers) ORDER BY s.id FOR NO KEY UPDATE;
     PERFORM FROM leases AS l
@@ -305,6 +316,12 @@ BEGIN
       AND d.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     DELETE FROM subscription_topics AS s WHERE s.topic_id = ANY (topic_ids);
     DELETE FROM retention_policies AS r WHERE r.topic_id = ANY (topic_ids);
+    -- The requests first: when they are gone, nothing is rehydrated any more.
+    DELETE FROM backfill_requests AS b WHERE b.topic_id = ANY (topic_ids);
+    DELETE FROM rehydrated_epochs AS e
+    WHERE e.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
+    DELETE FROM rehydrated_events AS e
+    WHERE e.partition_id IN (SELECT p.id FROM partitions AS p WHERE p.topic_id = ANY (topic_ids));
     -- This does not wait for publishers: a row that one still locks is left as it is.
     DELETE FROM strict_locks AS l WHERE (l.topic_id, l.bucket) IN (
         SELECT o.topic_id, o.bucket FROM strict_locks AS o WHERE o.topic_id = ANY (topic_ids) FOR UPDATE SKIP LOCKED);
@@ -320,8 +337,8 @@ $$;
 
 -- name: delete_topic
 -- Deletes a topic with its events. Refused (PS020) when a subscription reads it, unless with_subscriptions is
--- true: then its subscriptions continue without this topic. Takes effect between two passes of the sequencer.
--- Raises PS002, PS003, PS018, PS020, PS030 to PS034.
+-- true: then its subscriptions continue without this topic. Always refused while a legal hold is on it. Takes effect
+-- between two passes of the sequencer. Raises PS002, PS003, PS018, PS020, PS030 to PS034.
 CREATE OR REPLACE FUNCTION delete_topic(topic text, with_subscriptions boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN

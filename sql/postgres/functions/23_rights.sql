@@ -73,7 +73,7 @@ BEGIN
     IF unrestrict IS NOT TRUE AND NOT is_restricted(own.id) THEN
         PERFORM refuse('PS020', format('it is the last right in "%s": without it the namespace is open to all',
                                        left(namespace, 200)),
-                       'Give the right to another role first, or say unrestrict => true.');
+                       'Give the right to another role first, or pass unrestrict => true.');
     END IF;
     PERFORM refresh_restricted(own.id);
     RETURN true;

@@ -8,7 +8,7 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     IF max_events < 1 OR max_bytes < 1 THEN
-        PERFORM refuse('PS006', format('limits of %s events and %s bytes', max_events, max_bytes),
+        PERFORM refuse('PS006', format('the limits cannot be %s events and %s bytes', max_events, max_bytes),
                        'Use 1 or more, or NULL for no limit.');
     END IF;
     UPDATE topics AS t SET max_unsequenced_events = max_events, max_unsequenced_bytes = max_bytes WHERE t.id = owner_id;

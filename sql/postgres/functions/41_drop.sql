@@ -14,10 +14,10 @@ END
 $$;
 
 -- name: settled_events
--- No event with an id below the answer can still come, or waits for its sequence. A transaction took its number
+-- No event with an id below the result can still come, or waits for its sequence. A transaction took its number
 -- (tx) before an id, so once all that are older than the horizon of a tick have ended, nothing new appears below
 -- that tick's highest id; what has ended must have been sequenced. Locks nothing: a tick that passes meanwhile only
--- makes the answer smaller than it could be.
+-- makes the result smaller than it could be.
 CREATE OR REPLACE FUNCTION settled_events() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -131,8 +131,8 @@ $$;
 
 -- name: keep_events
 -- Copies what is still needed of a slice of events into a slice of events_kept, under the same ids, when it is less
--- than the share kept_share of it: so the slice can go, and one slow subscription does not pin the events of all
--- others. Answers the slice, NULL when there is none to do.
+-- than the share kept_share of it. Then the slice can be dropped, and one slow subscription does not keep the events
+-- of all others. Returns the slice, NULL when there is none to do.
 CREATE OR REPLACE FUNCTION keep_events() RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -167,9 +167,9 @@ END
 $$;
 
 -- name: carry_positions
--- Writes positions whose newest row lies in a full slice anew, unchanged, so that the slice can go; answers how many. A
--- lease that somebody holds locked is left to the next call: its position may be about to move. Not done while more
--- would have to be carried than is thrown away. Raises PS018.
+-- Copies positions whose newest row lies in a full slice to the newest slice, so that the old one can be dropped.
+-- Returns how many. A lease that somebody holds locked is left to the next call, because its position may be about to
+-- move. Nothing is copied while that would be more than is thrown away. Raises PS018.
 CREATE OR REPLACE FUNCTION carry_positions(max_rows integer DEFAULT 1000) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -197,7 +197,7 @@ BEGIN
         ORDER BY l.subscription_id, l.partition_id
         LIMIT max_rows
         FOR NO KEY UPDATE SKIP LOCKED);
-    -- A statement of its own, which sees what was committed before the locks were had.
+    -- A statement of its own, which sees what was committed before the locks were granted.
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, at)
     SELECT p.subscription_id, p.partition_id, p.position, p.lease_epoch, 'carried', p.at
     FROM unnest(locked) AS l
@@ -223,8 +223,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: condemn_slices
--- Notes for each slice that nobody needs since which transaction that is so; answers how many slices are condemned. A
--- number of another cluster, after a restore, says nothing and is replaced.
+-- Notes for each slice that nobody needs since which transaction that is so. Returns how many slices are condemned. A
+-- number of another cluster, after a restore, has no meaning and is replaced.
 CREATE OR REPLACE FUNCTION condemn_slices() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -239,7 +239,7 @@ $$;
 
 -- name: droppable_slices
 -- The slices that can be dropped: nobody needs them, and nobody has a snapshot from before they were
--- condemned. So whoever was writing into one then has ended, and everybody sees the low sequences, the kept
+-- condemned. So every transaction that was writing into one has ended, and all see the low sequences, the kept
 -- events and the carried positions that stand for it.
 CREATE OR REPLACE FUNCTION droppable_slices()
 RETURNS TABLE (parent text, slice text, first_id bigint, last_id bigint)
@@ -259,8 +259,46 @@ LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     JOIN slices AS s ON s.condemned_tx < pg_snapshot_xmax(pg_current_snapshot())
 $$;
 
+-- name: refuse_closed
+-- The trigger of a closed slice: only an id from a counter that was set back leads there.
+CREATE OR REPLACE FUNCTION refuse_closed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM refuse_set_back('events_id');
+    RETURN NULL;
+END
+$$;
+
+-- name: close_slice
+-- Lets nobody write into a slice of events any more that is about to be dropped. Returns whether it can go. The trigger
+-- waits (at most 100 ms) for whoever is writing into the slice, so the checks after it see all that there will ever be
+-- in it. An event that has come with an id from a counter that was set back keeps the slice, which is then not closed.
+-- Slices of other tables are not closed, and can go.
+CREATE OR REPLACE FUNCTION close_slice(slice text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
+DECLARE
+    closed slices%ROWTYPE;
+BEGIN
+    SELECT * INTO closed FROM slices AS s WHERE s.slice = close_slice.slice AND s.parent = 'events';
+    IF NOT FOUND THEN
+        RETURN true;
+    END IF;
+    EXECUTE format('CREATE OR REPLACE TRIGGER closed BEFORE INSERT ON %I FOR EACH ROW EXECUTE FUNCTION refuse_closed()',
+                   closed.slice);
+    IF closed.last_id >= settled_events() OR EXISTS (
+        SELECT FROM needed_events(closed.first_id, closed.last_id) AS n
+        WHERE NOT EXISTS (SELECT FROM events_kept AS k WHERE k.id = n.id))
+    THEN
+        PERFORM refuse_set_back('events_id');
+    END IF;
+    RETURN true;
+EXCEPTION WHEN SQLSTATE 'PS021' THEN
+    RETURN false;
+END
+$$;
+
 -- name: slice_detaching
--- Notes that the detaching of a slice begins now: so it can be told for how long it has been half detached.
+-- Notes that the detaching of a slice begins now. So the doctor can tell for how long it has been half detached.
 CREATE OR REPLACE FUNCTION slice_detaching(slice text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
     UPDATE slices AS s SET detaching_since = clock_timestamp() WHERE s.slice = slice_detaching.slice

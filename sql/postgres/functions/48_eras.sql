@@ -12,6 +12,14 @@ LANGUAGE sql STABLE AS $$
     SELECT e.* FROM eras AS e ORDER BY e.era DESC LIMIT 1
 $$;
 
+-- name: newest_chunk
+-- No chunk of the index of the log has a higher number. The counter alone would not tell if it was set back a moment
+-- ago; then sequences would be given twice.
+CREATE OR REPLACE FUNCTION newest_chunk() RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT GREATEST(s.last_value, (SELECT t.chunk_id FROM ticks AS t ORDER BY t.id DESC LIMIT 1)) FROM chunks_id AS s
+$$;
+
 -- name: is_placed
 -- Whether an event is in its place: in the index of the log, or among the delayed events.
 CREATE OR REPLACE FUNCTION is_placed(partition_id bigint, id bigint, due_at timestamptz) RETURNS boolean
@@ -23,6 +31,17 @@ LANGUAGE sql STABLE AS $$
         OR EXISTS (
         SELECT FROM delayed AS d
         WHERE d.due = (extract(epoch FROM is_placed.due_at) * 1000000)::bigint AND d.id = is_placed.id)
+$$;
+
+-- name: repair_is_under_way
+-- Whether the sequencer still asks the index of the log which events have their sequences already: until a repair has
+-- ended, and the tick that follows it.
+CREATE OR REPLACE FUNCTION repair_is_under_way() RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT t.repair OR NOT t.complete AND t.base::text = (current_era()).base::text
+    FROM ticks AS t
+    ORDER BY t.id DESC
+    LIMIT 1
 $$;
 
 -- name: is_over
@@ -61,8 +80,8 @@ $$;
 -- name: straddles
 -- Whether an event with an id from before the era waits for its sequence. Either a transaction that was open when the
 -- era began has written it; or it was published since and took an id that a rolled-back publish had left free, from a
--- counter that was set back. An older event may have a number of another cluster that only looks like one of these;
--- but such an event was written by that cluster's restore, or has its place already.
+-- counter that was set back. In both cases that transaction has written the row itself. An older event may have a
+-- number of another cluster that only looks like one of these, but a restore has written its row.
 CREATE OR REPLACE FUNCTION straddles(
     tx xid8, written xid, partition_id bigint, id bigint, due_at timestamptz
 ) RETURNS boolean
@@ -71,7 +90,7 @@ DECLARE
     present eras%ROWTYPE := current_era();
 BEGIN
     RETURN NOT pg_visible_in_snapshot(tx, present.base)
-        AND (tx < present.settled OR is_own_number(tx, written))
+        AND is_own_number(tx, written)
         AND NOT is_placed(partition_id, id, due_at);
 END
 $$;
@@ -95,11 +114,45 @@ BEGIN
 END
 $$;
 
+-- name: loaded_by
+-- The number, in this cluster, of the transaction that loaded the row of the last tick: whoever has published since
+-- has a higher one. NULL where the numbers of the tick itself tell what came later: in the tick's own cluster (whether
+-- nothing but a counter was set back, or its writer is its horizon), and above all its numbers.
+CREATE OR REPLACE FUNCTION loaded_by(tick ticks) RETURNS xid8
+LANGUAGE sql STABLE AS $$
+    SELECT w.tx
+    FROM (SELECT full_number(t.xmin) AS tx FROM ticks AS t WHERE t.id = (loaded_by.tick).id) AS w,
+        current_era() AS a, log_identity() AS i
+    WHERE w.tx <> (loaded_by.tick).horizon AND w.tx < pg_snapshot_xmax((loaded_by.tick).target)
+      AND ((i.system_identifier, i.timeline) IS DISTINCT FROM (a.system_identifier, a.timeline)
+           OR pg_snapshot_xmax((loaded_by.tick).target) > pg_snapshot_xmax(pg_current_snapshot()))
+$$;
+
+-- name: take_boundary
+-- The highest id of all events so far, given out or visible; a counter that is below it is raised to it. The counter
+-- alone is not enough: somebody may have set it back, and a publisher that took higher ids before that may have
+-- committed since the counters were raised.
+CREATE OR REPLACE FUNCTION take_boundary() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    boundary_id bigint;
+BEGIN
+    SELECT GREATEST(s.last_value - (NOT s.is_called)::integer, highest_number('events', 'id')) INTO boundary_id
+    FROM events_id AS s;
+    PERFORM setval('events_id', boundary_id)
+    FROM events_id AS s
+    WHERE boundary_id > s.last_value - (NOT s.is_called)::integer;
+    RETURN boundary_id;
+END
+$$;
+
 -- name: open_era
 -- Begins a new era after a restore, with a tick that repairs: it numbers, by the old transaction numbers, the events
 -- that the last tick of the old era had not reached. If that tick was itself a repair, the new one continues it, and
--- adds the events of that era. The order of the three reads matters: an event with an id above the boundary was not
--- committed in base, and one with an id up to the boundary has a transaction number below settled.
+-- adds the events of that era. The order of the three reads matters, and each is a statement of its own, which sees
+-- what was committed before. An event with an id above the boundary was not committed in base. One with an id up to
+-- the boundary has a transaction number below settled, unless the counter is set back once more: then straddles()
+-- knows it by its row.
 CREATE OR REPLACE FUNCTION open_era(tick ticks) RETURNS ticks
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -109,19 +162,14 @@ BEGIN
     SELECT i.system_identifier, i.timeline INTO opened.system_identifier, opened.timeline FROM log_identity() AS i;
     opened.era := tick.era + 1;
     -- Events published since the restore have ids above the last tick's, or, from a counter that was set back, any
-    -- ids that were free. Their transaction numbers are above that of the transaction that loaded the last tick. In
-    -- the tick's own cluster (its writer is its horizon), and above its numbers, the tick itself tells what came
-    -- later.
+    -- ids that were free. Their transaction numbers are above that of the transaction that loaded the last tick.
     opened.doubtful_id := tick.highest_id;
     opened.reused_id := 0;
-    SELECT full_number(t.xmin) INTO opened.early_tx FROM ticks AS t WHERE t.id = tick.id;
-    IF opened.early_tx = tick.horizon OR opened.early_tx >= pg_snapshot_xmax(tick.target) THEN
-        opened.early_tx := NULL;
-    END IF;
-    -- This raises the counters, before the boundary is looked up.
+    opened.early_tx := loaded_by(tick);
+    -- This raises the counters. It may wait for others, and they for publishers.
     PERFORM open_history(format('era %s: another cluster or timeline, or an earlier state of this one', opened.era));
     opened.base := committed_snapshot();
-    SELECT s.last_value - (NOT s.is_called)::integer INTO opened.boundary_id FROM events_id AS s;
+    opened.boundary_id := take_boundary();
     opened.settled := newest_transaction();
     INSERT INTO eras (era, system_identifier, timeline, boundary_id, base, settled, doubtful_id, reused_id, early_tx)
     VALUES (opened.era, opened.system_identifier, opened.timeline, opened.boundary_id, opened.base, opened.settled,
@@ -184,6 +232,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     JOIN events AS e ON e.tx >= pg_snapshot_xmin(o.base) AND e.tx < o.settled AND e.id + 0 <= o.boundary_id
     WHERE o.era BETWEEN (repair_events.tick).repair_era - 1 AND (repair_events.tick).era - 1
       AND NOT pg_visible_in_snapshot(e.tx, o.base)
+      AND (o.era >= (repair_events.tick).repair_era AND NOT is_over(e.partition_id, e.id)
+           OR NOT pg_visible_in_snapshot(e.tx, (repair_events.tick).base)
+              AND NOT (pg_visible_in_snapshot(e.tx, (repair_events.tick).target)
+                       AND e.id <= (repair_events.tick).done_id))
       AND e.id + 0 > (repair_events.tick).last_id AND NOT is_placed(e.partition_id, e.id, e.due_at)
     UNION
     SELECT e.id, e.partition_id, e.due_at

@@ -239,7 +239,7 @@ SET plan_cache_mode = force_generic_plan AS $$
             FROM chunks AS c
             WHERE c.partition_id = g.partition_id
               -- Leaves out the slices that are ready and still empty.
-              AND c.chunk_id <= (SELECT s.last_value FROM chunks_id AS s)
+              AND c.chunk_id <= (SELECT newest_chunk())
             ORDER BY c.first_sequence DESC
             LIMIT 1), 1) AS next_sequence
         FROM groups AS g
@@ -303,7 +303,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
                 -- As in append_chunks.
                 SELECT c.first_sequence + c.event_count + 8223372036854775807 - 8223372036854775807
                 FROM chunks AS c
-                WHERE c.partition_id = g.partition_id AND c.chunk_id <= (SELECT s.last_value FROM chunks_id AS s)
+                WHERE c.partition_id = g.partition_id AND c.chunk_id <= (SELECT newest_chunk())
                 ORDER BY c.first_sequence DESC
                 LIMIT 1), 1),
             cardinality(g.ids), g.ids[1], g.ids[cardinality(g.ids)], g.ids, clock_timestamp()
@@ -400,12 +400,14 @@ BEGIN
         RETURN;  -- Else a row, for once: from then on the log is quiet, where the last tick saw others at work.
     END IF;
     -- After the last pass of a longer tick there may be another tick: a caller that works off a backlog has to look.
-    more := pass.seen = max_events OR pass.due_left OR NOT begun;
+    more := pass.seen >= max_events OR pass.due_left OR NOT begun;
     INSERT INTO ticks (id, base, target, last_id, complete, highest_id, horizon, era, repair, done_id, due, due_id,
                        repair_era, repaired_id, chunk_id)
     VALUES (tick.id + 1, tick.base, tick.target, pass.highest, pass.seen < max_events, tick.highest_id, tick.horizon,
             tick.era, tick.repair, tick.done_id, pass.due, pass.due_id, tick.repair_era, tick.repaired_id,
-            (SELECT s.last_value - (NOT s.is_called)::integer FROM chunks_id AS s));
+            -- The second is for a counter that was set back while this pass was under way: the next one notices it.
+            (SELECT GREATEST(s.last_value - (NOT s.is_called)::integer, tick.chunk_id + cardinality(pass.grown))
+             FROM chunks_id AS s));
     sequenced := pass.sequenced;
     grown := pass.grown;
 END
@@ -437,7 +439,7 @@ $$;
 -- Whether nothing can have come since the last tick, found without a lock. Four things must hold. No id was given out
 -- since. When the tick was taken, no transaction was open but the sequencer's own (the list in a snapshot ends below
 -- the last transaction that has ended, so the snapshot's end is checked too). No delayed event is due. And no event
--- has come with an id from a counter that was set back.
+-- has come with an id from a counter that was set back, neither from a later transaction nor from the sequencer's.
 CREATE OR REPLACE FUNCTION is_quiet(issued bigint, now_due bigint) RETURNS boolean
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -447,6 +449,9 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
            SELECT FROM delayed AS d
            WHERE d.due >= t.due AND d.due <= is_quiet.now_due AND (d.due, d.id) > (t.due, t.due_id))
        AND NOT EXISTS (SELECT FROM events AS e WHERE e.tx >= pg_snapshot_xmax(t.target) AND is_own_number(e.tx, e.xmin))
+       AND NOT (t.horizon < pg_snapshot_xmax(t.target) AND EXISTS (
+           SELECT FROM events AS e
+           WHERE e.tx = t.horizon AND NOT pg_visible_in_snapshot(e.tx, t.target) AND is_own_number(e.tx, e.xmin)))
        AND NOT is_other_era(t)
     FROM (SELECT * FROM ticks AS n ORDER BY n.id DESC LIMIT 1) AS t
 $$;

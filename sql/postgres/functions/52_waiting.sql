@@ -8,7 +8,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
         SELECT CASE WHEN (restored_events.tick).repair THEN a.base
                     WHEN (restored_events.tick).complete THEN (restored_events.tick).target
                     ELSE (restored_events.tick).base END AS base,
-               (SELECT full_number(t.xmin) FROM ticks AS t WHERE t.id = (restored_events.tick).id) AS early_tx
+               loaded_by(restored_events.tick) AS early_tx
         FROM current_era() AS a
     )
     SELECT e.id, e.partition_id
@@ -23,6 +23,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     SELECT e.id, e.partition_id
     FROM events AS e
     WHERE e.id > (restored_events.tick).highest_id AND NOT is_placed(e.partition_id, e.id, e.due_at)
+      AND NOT is_over(e.partition_id, e.id)
     UNION
     SELECT r.id, r.partition_id FROM repair_events(restored_events.tick) AS r WHERE (restored_events.tick).repair
 $$;

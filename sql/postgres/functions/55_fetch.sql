@@ -92,11 +92,12 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: require_readable
--- Refuses a read below the low sequence (PS016): events that are gone are never skipped silently. Refuses any read of
--- a partition that is stopped (PS021), for all readers or for this subscription.
+-- Refuses a read below the low sequence (PS016): events that are gone are never skipped silently. A log epoch that was
+-- rehydrated can be read: then this is true, and the caller reads by read_rehydrated. Refuses any read of a partition
+-- that is stopped (PS021), for all readers or for this subscription.
 CREATE OR REPLACE FUNCTION require_readable(
     partition_id bigint, from_sequence bigint, subscription_id bigint
-) RETURNS void
+) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found_row record;
@@ -109,19 +110,31 @@ BEGIN
     LIMIT 1;
     -- A stop that was reported while a history began belongs to the history before.
     IF found_row.seen IS NOT NULL AND found_row.history >= current_history() THEN
-        PERFORM refuse('PS021', format('partition %s is stopped: %s has seen sequence %s, and the log is behind it',
+        PERFORM refuse('PS021', format('partition %s is stopped: %s has seen sequence %s, but the log ends before it',
                                        partition_id & 65535, found_row.source, found_row.seen),
                        'A restore lost commits. Open the next history: penstock restore reconcile.');
     ELSIF from_sequence < found_row.low THEN
-        PERFORM refuse('PS016', format('sequence %s is below the low sequence %s', from_sequence, found_row.low),
+        IF is_rehydrated(partition_id, from_sequence) THEN
+            RETURN true;
+        END IF;
+        PERFORM refuse('PS016', format('sequence %s is below the low sequence %s%s', from_sequence, found_row.low,
+                                       CASE WHEN EXISTS (
+                                           SELECT FROM skips AS k
+                                           WHERE k.subscription_id = require_readable.subscription_id
+                                             AND k.partition_id = require_readable.partition_id
+                                             AND from_sequence BETWEEN k.first_sequence AND k.last_sequence)
+                                       THEN ': retention did not wait for this subscription, by max_lag_seconds'
+                                       ELSE '' END),
                        'Read it from the archive, or start at the low sequence.');
     END IF;
+    RETURN false;
 END
 $$;
 
 -- name: fetch
--- At most max_events events of a partition from a sequence on, never above the high watermark. Raises PS002, PS005,
--- PS006, PS016, PS021.
+-- At most max_events events of a partition from a sequence on, never above the high watermark. Of log epochs that were
+-- rehydrated it returns those that follow each other, and ends before the low sequence. Raises PS002, PS005, PS006,
+-- PS016, PS021.
 CREATE OR REPLACE FUNCTION "fetch"(
     topic text, partition integer, from_sequence bigint, max_events integer DEFAULT 500
 ) RETURNS TABLE (
@@ -137,10 +150,14 @@ DECLARE
 BEGIN
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 100000
         OR from_sequence IS NULL OR from_sequence NOT BETWEEN 1 AND 1000000000000000000 THEN
-        PERFORM refuse('PS006', format('a fetch of %s events from sequence %s', max_events, from_sequence),
+        PERFORM refuse('PS006', format('cannot fetch %s events from sequence %s', max_events, from_sequence),
                        'Sequences start at 1; fetch 1 to 100,000 events at a time.');
     END IF;
-    PERFORM require_readable(source, from_sequence, 0);
+    IF require_readable(source, from_sequence, 0) THEN
+        RETURN QUERY
+        SELECT r.*, present FROM read_rehydrated(source, "fetch".from_sequence, "fetch".max_events) AS r;
+        RETURN;
+    END IF;
     RETURN QUERY
     SELECT r.*, present FROM read_log(source, "fetch".from_sequence, "fetch".max_events) AS r;
     GET DIAGNOSTICS found_rows = ROW_COUNT;

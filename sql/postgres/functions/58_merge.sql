@@ -63,7 +63,8 @@ $$;
 -- name: merge_chunks
 -- Fills the table chunks_merged with what is needed of some full slices of the index, in chunks of up to 1,000
 -- events. Returns the range of ids, or no row when there is nothing to merge. It takes no lock that other sessions
--- need. If an earlier merge still waits to be swapped in, it returns that one again. Raises PS018.
+-- need. If an earlier merge still waits to be swapped in, it returns that one again. While a repair after a restore is
+-- under way it does nothing, because an event that is no longer in the index would get a second sequence. Raises PS018.
 CREATE OR REPLACE FUNCTION merge_chunks() RETURNS TABLE (first_id bigint, last_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$
 DECLARE
@@ -74,6 +75,9 @@ BEGIN
     LOCK TABLE merges IN SHARE ROW EXCLUSIVE MODE;
     RETURN QUERY SELECT m.first_id, m.last_id FROM merges AS m;
     IF FOUND THEN
+        RETURN;
+    END IF;
+    IF repair_is_under_way() THEN
         RETURN;
     END IF;
     SELECT * INTO range FROM next_merge();

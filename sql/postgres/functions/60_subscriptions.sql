@@ -40,8 +40,10 @@ $$;
 
 -- name: start_position
 -- Where a new subscription starts: 'earliest' (the first event that is left), 'latest' (after the last event), a
--- sequence to begin with, or a time. With a time it starts with the first event that was sequenced then or later,
--- however early that event was published. Raises PS006, PS012, PS016.
+-- sequence to begin with, a position of the log (LSN) instead, or a time. With a time it starts with the first event
+-- that was sequenced then or later, however early that event was published. A sequence below the low sequence is
+-- accepted where a verified copy holds it: then the consumers read the archive first. Raises PS006, PS012, PS016,
+-- PS019.
 CREATE OR REPLACE FUNCTION start_position(partition_id bigint, low_sequence bigint, start text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -50,12 +52,16 @@ BEGIN
     ELSIF start = 'latest' THEN
         RETURN high_watermark(partition_id);
     ELSIF start ~ '^[1-9][0-9]{0,17}$' THEN
-        PERFORM require_readable(partition_id, start::bigint, 0);
+        PERFORM require_readable(
+            partition_id, CASE WHEN is_archived(partition_id, start::bigint)
+                               THEN GREATEST(low_sequence, start::bigint) ELSE start::bigint END, 0);
         IF start::bigint > high_watermark(partition_id) + 1 THEN
             PERFORM refuse('PS012', format('sequence %s is beyond the high watermark', start),
                            'Start at or before the next sequence, or at "latest".');
         END IF;
         RETURN start::bigint - 1;
+    ELSIF start ~ '^[0-9]+\.[0-9]+$' THEN
+        RETURN start_position(partition_id, low_sequence, checked_sequence(partition_id, start)::text);
     END IF;
     RETURN position_before(partition_id, low_sequence, start_time(start));
 END
@@ -80,10 +86,11 @@ BEGIN
     IF found_time IS NULL THEN
         PERFORM refuse(
             'PS006', format('a subscription cannot start at "%s"', left(start, 100)),
-            'Use "earliest", "latest", a sequence from 1 on, or a time with its zone: 2026-01-31T09:30:00+01:00.');
+            'Use "earliest", "latest", a sequence from 1 on, a position of the log, or a time with its zone: '
+            '2026-01-31T09:30:00+01:00.');
     ELSIF found_time > clock_timestamp() THEN
-        PERFORM refuse('PS006', format('the time %s has not come yet', start),
-                       'Use "latest" for what comes from now on.');
+        PERFORM refuse('PS006', format('the time %s is in the future', start),
+                       'Use "latest" for what is published from now on.');
     END IF;
     RETURN found_time;
 END
@@ -110,11 +117,26 @@ BEGIN
     -- The index of what was dropped is removed too: then it is unknown when its last event was sequenced.
     IF wanted < low_sequence OR (wanted = low_sequence AND wanted BETWEEN 2 AND watermark
                                  AND sequenced_at_of(partition_id, wanted - 1) IS NULL) THEN
-        PERFORM refuse('PS016', format('not all that was sequenced since %s is there: it begins at sequence %s', since,
+        PERFORM refuse('PS016', format('events sequenced since %s were dropped: the log begins at sequence %s', since,
                                        low_sequence),
                        'Read it from the archive, or start at "earliest".');
     END IF;
     RETURN wanted - 1;
+END
+$$;
+
+-- name: position_at
+-- The position before the first event of a partition that was sequenced at a time or later; the high watermark when
+-- there is none. If such an event may have been dropped, this raises PS016. Raises PS002, PS005, PS006, PS016.
+CREATE OR REPLACE FUNCTION position_at(topic text, partition integer, since timestamptz) RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition(topic, partition);
+BEGIN
+    IF since IS NULL THEN
+        PERFORM refuse('PS006', 'the time is NULL', 'Give a time with its zone.');
+    END IF;
+    RETURN position_before(source_id, (SELECT p.low_sequence FROM partitions AS p WHERE p.id = source_id), since);
 END
 $$;
 
@@ -133,7 +155,7 @@ BEGIN
     PERFORM require_read_committed('subscribe()');
     PERFORM require_name(replace(subscription, '/', '.'), 'subscription');
     IF COALESCE(cardinality(subscribe.topics), 0) = 0 THEN
-        PERFORM refuse('PS006', 'a subscription without a topic', 'Name at least one topic.');
+        PERFORM refuse('PS006', 'the subscription names no topic', 'Name at least one topic.');
     END IF;
     -- Locked before the subscription, as in every call that locks both.
     PERFORM lock_topic(t.address, 'consume')
@@ -261,8 +283,8 @@ BEGIN
     IF topics IS NULL THEN
         RETURN NULL;
     ELSIF cardinality(topics) = 0 THEN
-        PERFORM refuse('PS006', 'a consumer with an empty list of topics',
-                       'Name at least one, or pass no list for all of them.');
+        PERFORM refuse('PS006', 'the list of topics of the consumer is empty',
+                       'Name at least one topic, or pass no list for all of them.');
     END IF;
     FOREACH address IN ARRAY topics LOOP
         PERFORM require_address(address);

@@ -15,11 +15,12 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     IF consumer IS NULL OR char_length(consumer) NOT BETWEEN 1 AND 255 OR session IS NULL THEN
-        PERFORM refuse('PS006', 'a consumer without a session or with a bad id', 'An id has 1 to 255 characters.');
+        PERFORM refuse('PS006', 'the consumer has no session, or its id does not have 1 to 255 characters',
+                       'Pass a session, and an id of that length.');
     END IF;
     IF weight IS NULL OR weight NOT BETWEEN 0.001 AND 1000 THEN
         -- Beyond that, sums overflow, and every check-in of the subscription fails.
-        PERFORM refuse('PS006', format('a consumer of weight %s', weight), 'A weight lies between 0.001 and 1,000.');
+        PERFORM refuse('PS006', format('weight cannot be %s', weight), 'Use 0.001 to 1,000.');
     END IF;
     PERFORM FROM subscriptions AS s WHERE s.id = owner.id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
@@ -33,7 +34,8 @@ BEGIN
     END IF;
     IF NOT FOUND
         AND (SELECT count(*) FROM consumers AS c WHERE c.subscription_id = owner.id) >= owner.max_consumers THEN
-        PERFORM refuse('PS006', format('subscription "%s" has all its %s consumers', subscription, owner.max_consumers),
+        PERFORM refuse('PS006', format('subscription "%s" has %s consumers already, its limit', subscription,
+                                       owner.max_consumers),
                        'Stop one, or raise max_consumers.');
     END IF;
     IF give_up_leases(owner.id, consumer, 'expired', now) > 0 THEN

@@ -19,6 +19,7 @@ DECLARE
     wanted_here integer;
     watermark bigint;
     found_rows integer;
+    is_below boolean;
 BEGIN
     IF owner.paused_at IS NOT NULL THEN
         RETURN;
@@ -34,18 +35,22 @@ BEGIN
             ON c.subscription_id = owner.id AND c.id = consumer AND c.deadline > clock_timestamp()
         ORDER BY given.place
     LOOP
-        PERFORM require_readable(source.id, source.from_sequence, owner.id);
+        is_below := require_readable(source.id, source.from_sequence, owner.id);
         watermark := high_watermark(source.id);
         IF watermark < source.from_sequence - 1 THEN
             -- A reader that waited for the log to reach its position would never see the events that the log
             -- then holds instead.
-            PERFORM refuse('PS021', format('sequence %s of partition %s was read, and the log ends at %s',
+            PERFORM refuse('PS021', format('sequence %s of partition %s was read, but the log ends at %s',
                                            source.from_sequence - 1, source.id & 65535, watermark),
                            'A restore lost commits. Open the next history: penstock restore reconcile.');
         END IF;
         CONTINUE WHEN watermark < source.from_sequence;  -- Cheaper than to read and find nothing.
         wanted_here := LEAST(wanted, GREATEST(COALESCE(max_each, wanted), 1));
-        RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted_here) AS r;
+        IF is_below THEN
+            RETURN QUERY SELECT source.id, r.* FROM read_rehydrated(source.id, source.from_sequence, wanted_here) AS r;
+        ELSE
+            RETURN QUERY SELECT source.id, r.* FROM read_log(source.id, source.from_sequence, wanted_here) AS r;
+        END IF;
         GET DIAGNOSTICS found_rows = ROW_COUNT;
         wanted := wanted - found_rows;
         EXIT WHEN wanted = 0;
@@ -111,7 +116,7 @@ BEGIN
     WHERE c.subscription_id = owner.id AND c.id = consumer;
     IF held <> cardinality(partition_ids) OR left_seconds IS NULL OR left_seconds <= 0 THEN
         PERFORM nextval('rejected_commits');
-        PERFORM refuse('PS010', format('consumer "%s" no longer holds what it works on in "%s"', consumer, owner.name),
+        PERFORM refuse('PS010', format('consumer "%s" no longer holds these leases of "%s"', consumer, owner.name),
                        'Drop what was read, roll back, and check in: another consumer may already have taken over.');
     END IF;
     PERFORM limit_transaction(left_seconds);
@@ -139,7 +144,7 @@ BEGIN
                        'Pass arrays of the same length, at least one long.');
     ELSIF cardinality(partition_ids) <> (SELECT count(DISTINCT p.id) FROM unnest(partition_ids) AS p (id)) THEN
         -- It would be chance which of two positions came last, and a position could move back.
-        PERFORM refuse('PS006', 'a commit names a partition twice, or none',
+        PERFORM refuse('PS006', 'a commit names a partition twice, or a NULL',
                        'Pass the last position of each partition.');
     END IF;
     PERFORM hold_leases(owner, consumer, partition_ids, lease_epochs);
@@ -155,13 +160,13 @@ BEGIN
     IF FOUND AND bad.is_set_back THEN
         PERFORM refuse_set_back('positions_id');
     ELSIF FOUND AND (bad.wanted IS NULL OR bad.wanted <= bad.present) THEN
-        PERFORM refuse('PS011', format('position %s of partition %s is not ahead of %s', bad.wanted,
+        PERFORM refuse('PS011', format('position %s of partition %s is not after %s', bad.wanted,
                                        bad.partition_id & 65535, bad.present),
                        'Positions only move forward; use seek to go back.');
     ELSIF FOUND AND bad.read_after <> bad.present THEN
-        PERFORM refuse('PS011', format('partition %s stands at %s, and the events were read behind %s',
+        PERFORM refuse('PS011', format('partition %s stands at %s, but the events were read after %s',
                                        bad.partition_id & 65535, bad.present, bad.read_after),
-                       'Some of them are done already, or none before them is: roll back and read again.');
+                       'The position was moved in between: roll back and read again.');
     ELSIF FOUND THEN
         PERFORM refuse('PS012', format('position %s of partition %s is beyond the high watermark %s', bad.wanted,
                                        bad.partition_id & 65535, bad.watermark),
@@ -198,7 +203,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM refuse(
         'PS021',
-        format('the counter %s stands below the numbers that it has given: something has set it back', counter),
+        format('the counter %s is below numbers that it gave out before: something has set it back', counter),
         'After a restore or a failover: penstock restore reconcile raises it.');
 END
 $$;

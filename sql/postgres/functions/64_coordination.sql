@@ -186,7 +186,7 @@ BEGIN
         IF given.holder IS NOT NULL OR given.lease_epoch < given.known_epoch THEN
             PERFORM refuse('PS010', format('lease_epoch %s of partition %s is over', given.lease_epoch,
                                            given.partition_id & 65535),
-                           'Its leases are in the database, or were given out anew.');
+                           'The leases are in the database now, or were given out again.');
         ELSIF given.position > high_watermark(given.partition_id) THEN
             PERFORM refuse('PS012', format('position %s of partition %s is beyond the high watermark', given.position,
                                            given.partition_id & 65535),

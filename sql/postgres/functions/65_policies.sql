@@ -59,7 +59,8 @@ BEGIN
         release_seconds = n.release_seconds, target_qps = n.target_qps, max_consumers = n.max_consumers,
         refresh_seconds = n.refresh_seconds, max_attempts = n.max_attempts,
         first_backoff_seconds = n.first_backoff_seconds, longest_backoff_seconds = n.longest_backoff_seconds,
-        jitter = n.jitter, exhausted = n.exhausted
+        jitter = n.jitter, exhausted = n.exhausted, max_lag_seconds = n.max_lag_seconds,
+        dead_letter_seconds = n.dead_letter_seconds
     FROM subscriptions AS o
     CROSS JOIN LATERAL (
         SELECT (jsonb_populate_record(o, jsonb_object_agg(f.setting, f.value))).*
@@ -97,8 +98,8 @@ $$;
 CREATE OR REPLACE FUNCTION refuse_scope(scope text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM refuse('PS006', format('a policy for a "%s"', left(scope, 200)),
-                   'It is for global, a namespace, a topic or a subscription.');
+    PERFORM refuse('PS006', format('a policy cannot be for a "%s"', left(scope, 200)),
+                   'Its scope is global, namespace, topic or subscription.');
 END
 $$;
 
@@ -125,7 +126,7 @@ BEGIN
         found_id := (require_namespace(name, 'operate')).id;
     ELSIF scope = 'global' THEN
         IF NOT passes_walls('operate') THEN
-            PERFORM refuse('PS006', 'a policy for everything is set by who may operate all namespaces',
+            PERFORM refuse('PS006', 'only a login that may operate all namespaces sets the global policy',
                            'Set one for a namespace, a topic or a subscription of yours.');
         END IF;
         PERFORM lock_names('set_policy()', true);
@@ -178,7 +179,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM policy_settings AS k WHERE k.kind = require_policy_kind.kind) THEN
         PERFORM refuse('PS006', format('there is no policy "%s"', left(kind, 200)),
-                       'The policies are heartbeat, lease, metrics and retry.');
+                       'The policies are heartbeat, keep, lease, metrics and retry.');
     END IF;
 END
 $$;
@@ -189,7 +190,7 @@ CREATE OR REPLACE FUNCTION require_origin(origin text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF origin IS NULL OR origin NOT IN ('file', 'hand') THEN
-        PERFORM refuse('PS006', format('a policy that comes from a "%s"', left(origin, 200)), 'Say file or hand.');
+        PERFORM refuse('PS006', format('origin cannot be "%s"', left(origin, 200)), 'Use file or hand.');
     END IF;
 END
 $$;
@@ -203,7 +204,7 @@ DECLARE
     wrong record;
 BEGIN
     IF jsonb_typeof(settings) IS DISTINCT FROM 'object' THEN
-        PERFORM refuse('PS006', 'the settings of a policy are no JSON object', 'Give {"setting": value}.');
+        PERFORM refuse('PS006', 'the settings of a policy are not a JSON object', 'Give {"setting": value}.');
     END IF;
     SELECT g.key, g.value, k.setting, k.lowest, k.highest, k.words INTO wrong
     FROM jsonb_each(settings) AS g
@@ -226,16 +227,16 @@ BEGIN
     END IF;
     IF (settings ? 'heartbeat_seconds') <> (settings ? 'lease_seconds')
        OR (settings ->> 'lease_seconds')::float8 < 3 * (settings ->> 'heartbeat_seconds')::float8 THEN
-        PERFORM refuse('PS006', format('heartbeat_seconds %s with lease_seconds %s',
+        PERFORM refuse('PS006', format('heartbeat_seconds %s does not fit lease_seconds %s',
                                        COALESCE(settings ->> 'heartbeat_seconds', 'unset'),
                                        COALESCE(settings ->> 'lease_seconds', 'unset')),
-                       'Give both: a lease lasts at least three heartbeats.');
+                       'Give both; a lease lasts at least three heartbeats.');
     ELSIF (settings ? 'first_backoff_seconds') <> (settings ? 'longest_backoff_seconds')
           OR (settings ->> 'longest_backoff_seconds')::float8 < (settings ->> 'first_backoff_seconds')::float8 THEN
-        PERFORM refuse('PS006', format('first_backoff_seconds %s with longest_backoff_seconds %s',
+        PERFORM refuse('PS006', format('first_backoff_seconds %s does not fit longest_backoff_seconds %s',
                                        COALESCE(settings ->> 'first_backoff_seconds', 'unset'),
                                        COALESCE(settings ->> 'longest_backoff_seconds', 'unset')),
-                       'Give both, the longest not below the first.');
+                       'Give both; the longest is not below the first.');
     END IF;
 END
 $$;
@@ -278,7 +279,7 @@ LANGUAGE sql AS $$
 $$;
 
 -- name: set_policy
--- Sets a policy (heartbeat, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
+-- Sets a policy (heartbeat, keep, lease, metrics or retry) for everything ('global', ''), a namespace, a topic or a
 -- subscription, as a whole. A setting that it does not name is inherited: a subscription's policy comes before its
 -- topic's, then the namespace's, then that for everything. origin says whether it comes from a 'file' or was set by
 -- 'hand'. Returns its version, which grows with each change. Raises PS001, PS002, PS006, PS013, PS018.

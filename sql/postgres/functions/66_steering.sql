@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     IF reason IS NULL OR char_length(reason) > 1000 THEN
-        PERFORM refuse('PS006', 'the reason of a pause has not 0 to 1,000 characters', 'Say it shorter.');
+        PERFORM refuse('PS006', 'the reason of a pause is NULL or has more than 1,000 characters', 'Use 0 to 1,000.');
     END IF;
     UPDATE subscriptions AS s
     SET paused_at = clock_timestamp(), paused_by = session_user, paused_reason = pause_subscription.reason
@@ -83,7 +83,7 @@ DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
 BEGIN
     IF error IS NULL THEN
-        PERFORM refuse('PS006', 'an error without a text', 'Say what went wrong.');
+        PERFORM refuse('PS006', 'the reported error has no text', 'Say what went wrong.');
     END IF;
     -- Locked, or the consumer could be collected before the row is written.
     PERFORM FROM consumers AS c

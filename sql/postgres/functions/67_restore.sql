@@ -148,7 +148,7 @@ BEGIN
     PERFORM commit_durably();
     PERFORM require_read_committed('reconcile()');
     IF COALESCE(reason, '') ~ $p$^\s*\Z$p$ THEN
-        PERFORM refuse('PS006', 'a history without a reason', 'Say what was restored, and from when.');
+        PERFORM refuse('PS006', 'a new history needs a reason', 'Say what was restored, and from when.');
     ELSIF char_length(reason) > 1000 THEN
         PERFORM refuse('PS006', format('the reason of a history has %s characters', char_length(reason)),
                        'Use at most 1,000 characters.');
@@ -183,9 +183,10 @@ BEGIN
         SELECT FROM unnest(partition_ids, sequences, report_positions.histories) AS g (id, sequence, history)
         WHERE NOT COALESCE(g.id >= 0 AND g.sequence >= 0 AND g.history >= 1, false))
     THEN
-        PERFORM refuse('PS006', format('positions %s of histories %s, seen by "%s"', left(sequences::text, 200),
-                                       left(report_positions.histories::text, 200), left(source, 200)),
-                       'Report of each partition the last sequence that was seen and its history, and by whom.');
+        PERFORM refuse('PS006', format('cannot record positions %s of histories %s, seen by "%s"',
+                                       left(sequences::text, 200), left(report_positions.histories::text, 200),
+                                       left(source, 200)),
+                       'For each partition, give the last sequence that was seen and its history. Name who saw it.');
     END IF;
     IF subscription IS NOT NULL THEN
         owner_id := (require_subscription(subscription)).id;

@@ -39,7 +39,10 @@ BEGIN
     was_open := block.id IS NOT NULL;
     start := current_position(owner.id, open_block.partition_id) + 1;
     -- This holds for an open block too: nothing is sent from a stopped partition.
-    PERFORM require_readable(open_block.partition_id, start, owner.id);
+    IF require_readable(open_block.partition_id, start, owner.id) THEN
+        PERFORM refuse('PS016', format('a relay reads nothing below the low sequence, and it is at sequence %s', start),
+                       'Request a backfill of the kind relay for what was rehydrated, and seek to the low sequence.');
+    END IF;
     IF NOT was_open THEN
         SELECT max(r.sequence) INTO last
         FROM (

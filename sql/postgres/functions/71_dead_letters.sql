@@ -55,9 +55,9 @@ BEGIN
     PERFORM hold_leases(owner, consumer, ARRAY[begin_attempt.partition_id], ARRAY[begin_attempt.lease_epoch]);
     stands_at := current_position(owner.id, begin_attempt.partition_id);
     IF begin_attempt.sequence IS DISTINCT FROM stands_at + 1 THEN
-        PERFORM refuse('PS011', format('sequence %s of partition %s is not the one behind the position %s',
+        PERFORM refuse('PS011', format('sequence %s of partition %s is not the next one after the position %s',
                                        begin_attempt.sequence, partition_id & 65535, stands_at),
-                       'Commit what is done before it; if it is done itself, read again.');
+                       'Commit the events before it first. If it is committed already, read again.');
     END IF;
     INSERT INTO attempts AS a (subscription_id, partition_id, sequence, history, attempts, reason)
     VALUES (owner.id, begin_attempt.partition_id, begin_attempt.sequence, current_history(),
@@ -86,6 +86,7 @@ LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     lowest bigint := (SELECT min(s) FROM unnest(sequences) AS s);
     highest bigint := (SELECT max(s) FROM unnest(sequences) AS s);
+    low bigint := (SELECT p.low_sequence FROM partitions AS p WHERE p.id = store_letters.partition_id);
     stored integer;
     most CONSTANT integer := 10000;
 BEGIN
@@ -100,15 +101,27 @@ BEGIN
                WHERE w.subscription_id = store_letters.subscription_id AND w.partition_id = store_letters.partition_id
                  AND w.parked AND w.key = r.key AND w.redriven_at IS NULL)
            THEN clock_timestamp() END
-    FROM read_log(store_letters.partition_id, lowest, (highest - lowest + 1)::integer) AS r
+    FROM (
+        SELECT l.*
+        FROM read_log(store_letters.partition_id, GREATEST(lowest, low),
+                      GREATEST(highest - GREATEST(lowest, low) + 1, 0)::integer) AS l
+        UNION ALL
+        SELECT b.*
+        FROM read_rehydrated(store_letters.partition_id, lowest,
+                             GREATEST(LEAST(highest, low - 1) - lowest + 1, 0)::integer) AS b
+    ) AS r
     WHERE r.sequence = ANY (sequences)
     ON CONFLICT ON CONSTRAINT dead_letters_pkey DO UPDATE
     SET reason = EXCLUDED.reason, attempts = GREATEST(d.attempts, EXCLUDED.attempts), died_at = EXCLUDED.died_at,
         parked = d.parked OR EXCLUDED.parked, redriven_at = EXCLUDED.redriven_at, attempts_before = d.attempts;
     GET DIAGNOSTICS stored = ROW_COUNT;
+    IF stored < cardinality(sequences) THEN
+        stored := stored + settle_brought(store_letters.subscription_id, store_letters.partition_id, sequences,
+                                          store_letters.reason, store_letters.attempts, store_letters.parked, behind);
+    END IF;
     IF stored <> cardinality(sequences) THEN
-        PERFORM refuse('PS016', format('of the sequences %s to %s the log does not hold all', lowest, highest),
-                       'Nothing was given up, and nothing is skipped: seek to what is left.');
+        PERFORM refuse('PS016', format('the log does not hold all of the sequences %s to %s', lowest, highest),
+                       'Nothing was given up or skipped: seek to what is left.');
     END IF;
     IF store_letters.parked THEN
         SELECT count(*) INTO stored
@@ -122,6 +135,66 @@ BEGIN
                            'The partition stands still until some were redriven or dropped: penstock dead-letter.');
         END IF;
     END IF;
+END
+$$;
+
+-- name: settle_brought
+-- What store_letters does, for events below the low sequence: the caller's transaction has brought them (bring_letter).
+-- Returns how many there are.
+CREATE OR REPLACE FUNCTION settle_brought(
+    subscription_id bigint, partition_id bigint, sequences bigint[], reason text, attempts integer, parked boolean,
+    behind boolean
+) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    settled integer;
+BEGIN
+    UPDATE dead_letters AS d
+    SET reason = left(settle_brought.reason, 2000), attempts = GREATEST(d.attempts, settle_brought.attempts),
+        died_at = clock_timestamp(), attempts_before = d.attempts,
+        parked = d.parked OR (settle_brought.parked AND d.key IS NOT NULL),
+        redriven_at = CASE WHEN behind AND NOT EXISTS (
+            SELECT FROM dead_letters AS w
+            WHERE w.subscription_id = d.subscription_id AND w.partition_id = d.partition_id
+              AND w.parked AND w.key = d.key AND w.redriven_at IS NULL)
+        THEN clock_timestamp() END
+    WHERE d.subscription_id = settle_brought.subscription_id AND d.partition_id = settle_brought.partition_id
+      AND d.sequence = ANY (sequences) AND d.history = current_history()
+      AND d.sequence < (SELECT p.low_sequence FROM partitions AS p WHERE p.id = settle_brought.partition_id)
+      AND NOT is_rehydrated(d.partition_id, d.sequence);
+    GET DIAGNOSTICS settled = ROW_COUNT;
+    RETURN settled;
+END
+$$;
+
+-- name: bring_letter
+-- Stores an event that only the archive has, as a consumer has read it there. The give_up or commit_parking that
+-- follows in the same transaction makes it a dead letter: of events that the log has, these copy it themselves.
+-- Refused (PS006) for an event that the log has, or that the position has passed. Raises PS006, PS010, PS013, PS018.
+CREATE OR REPLACE FUNCTION bring_letter(
+    subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, event_id uuid, key text,
+    type text, content_type text, headers jsonb, payload bytea, created_at timestamptz
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    low bigint := (SELECT p.low_sequence FROM partitions AS p WHERE p.id = bring_letter.partition_id);
+BEGIN
+    PERFORM commit_durably();
+    PERFORM hold_leases(owner, consumer, ARRAY[bring_letter.partition_id], ARRAY[bring_letter.lease_epoch]);
+    IF NOT COALESCE(bring_letter.sequence < low
+                    AND bring_letter.sequence > current_position(owner.id, bring_letter.partition_id), false) THEN
+        PERFORM refuse('PS006', format('sequence %s of partition %s is none that only the archive has',
+                                       bring_letter.sequence, partition_id & 65535),
+                       'Bring only events below the low sequence, before they are passed.');
+    END IF;
+    INSERT INTO dead_letters AS d (
+        subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
+        created_at, reason, attempts, parked)
+    VALUES (owner.id, bring_letter.partition_id, bring_letter.sequence, current_history(), bring_letter.event_id,
+            bring_letter.key, bring_letter.type, bring_letter.content_type, bring_letter.headers,
+            bring_letter.payload, bring_letter.created_at, 'read from the archive', 0, false)
+    ON CONFLICT ON CONSTRAINT dead_letters_pkey DO NOTHING;
 END
 $$;
 
@@ -185,8 +258,8 @@ BEGIN
         GROUP BY s.sequence
         HAVING count(*) > 1 OR NOT COALESCE(s.sequence > after AND s.sequence <= commit_parking.position, false))
     THEN
-        PERFORM refuse('PS006', 'events are parked by the commit that passes them, each once',
-                       'Pass the position they were read behind, and sequences between it and the new one.');
+        PERFORM refuse('PS006', 'a commit parks only events that it passes, each once',
+                       'Pass the position that they were read after, and sequences between it and the new position.');
     END IF;
     PERFORM "commit"(subscription, consumer, ARRAY[commit_parking.partition_id], ARRAY[commit_parking.lease_epoch],
                      ARRAY[commit_parking.position], ARRAY[after]);

@@ -105,7 +105,7 @@ BEGIN
     )
     SELECT count(*), array_agg(d.key) FILTER (WHERE d.parked) INTO finished, freed FROM done AS d;
     IF finished <> COALESCE(cardinality(letter_ids), 0) THEN
-        PERFORM refuse('PS041', format('of %s redriven dead letters %s are not waiting any more',
+        PERFORM refuse('PS041', format('of %s redriven dead letters, %s no longer wait',
                                        cardinality(letter_ids), cardinality(letter_ids) - finished),
                        'Roll back: they were finished before, dropped, or given back.');
     END IF;

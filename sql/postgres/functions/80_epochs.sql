@@ -50,7 +50,7 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
-        PERFORM refuse('PS006', format('log epochs of %s events', max_events), 'Use 1 to 1,000,000.');
+        PERFORM refuse('PS006', format('max_events cannot be %s', max_events), 'Use 1 to 1,000,000.');
     END IF;
     PERFORM FROM partitions AS p WHERE p.id = source_id FOR NO KEY UPDATE;
     SELECT * INTO previous FROM log_epochs AS e WHERE e.partition_id = source_id ORDER BY e.log_epoch DESC LIMIT 1;
@@ -179,12 +179,26 @@ END
 $$;
 
 -- name: lowest_position
--- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic.
-CREATE OR REPLACE FUNCTION lowest_position(partition_id bigint, OUT subscription text, OUT "position" bigint)
+-- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. Those
+-- whose policy lets nothing wait that was sealed at this time (NULL: of any age) are left out. So is one that reads the
+-- archive, below the low sequence, where the policy demands copies: each log epoch that goes stays readable for it. It
+-- counts again once it has caught up, or reads what was rehydrated. With NULL nobody is left out.
+CREATE OR REPLACE FUNCTION lowest_position(
+    partition_id bigint, sealed_at timestamptz, OUT subscription text, OUT "position" bigint
+)
 LANGUAGE sql STABLE AS $$
-    SELECT s.name, current_position(l.subscription_id, l.partition_id)
-    FROM leases AS l JOIN subscriptions AS s ON s.id = l.subscription_id
-    WHERE l.partition_id = lowest_position.partition_id
+    SELECT s.name, stands.at
+    FROM leases AS l
+    JOIN subscriptions AS s ON s.id = l.subscription_id
+    JOIN partitions AS p ON p.id = l.partition_id
+    LEFT JOIN retention_policies AS r ON r.topic_id = p.topic_id
+    CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS at) AS stands
+    WHERE l.partition_id = lowest_position.partition_id AND (
+        lowest_position.sealed_at IS NULL OR s.max_lag_seconds = 0
+        OR lowest_position.sealed_at > clock_timestamp() - make_interval(secs => s.max_lag_seconds))
+      AND (stands.at >= p.low_sequence - 1 OR COALESCE(r.copies, 0) = 0 OR lowest_position.sealed_at IS NULL
+           OR EXISTS (SELECT FROM rehydrated_epochs AS b
+                      WHERE b.partition_id = p.id AND stands.at + 1 BETWEEN b.first_sequence AND b.last_sequence))
     ORDER BY 2, 1
     LIMIT 1
 $$;

@@ -1,15 +1,17 @@
 -- name: retention_hold
 -- What keeps a log epoch from being dropped, in words; NULL when nothing does. The one place that decides it. Copies
 -- count on the targets that the policy names and nowhere else; in a run only those that the run has read back, and that
--- were recorded before it began. Without a run (NULL) it says what a run has to read.
+-- were recorded before it began. Without a run (NULL) it says what a run has to read. Subscriptions count unless their
+-- own policy lets nothing wait for so long (max_lag_seconds).
 CREATE OR REPLACE FUNCTION retention_hold(epoch log_epochs, policy retention_policies, run clean_runs) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     slowest record;
+    held_by text := hold_over(epoch.partition_id, epoch.first_sequence, epoch.last_sequence);
     verified bigint;
     whole bigint;
 BEGIN
-    SELECT * INTO slowest FROM lowest_position(epoch.partition_id);
+    SELECT * INTO slowest FROM lowest_position(epoch.partition_id, epoch.sealed_at);
     SELECT count(*), count(r.run) INTO verified, whole
     FROM epoch_copies AS c
     LEFT JOIN clean_readings AS r
@@ -19,7 +21,8 @@ BEGIN
       AND c.target = ANY (policy.targets);
     RETURN CASE
         WHEN policy.topic_id IS NULL THEN 'no retention policy'
-        WHEN policy.targets = '{}' THEN 'the retention policy names no archive target'
+        WHEN policy.targets = '{}' AND policy.copies > 0 THEN 'the retention policy names no archive target'
+        WHEN held_by IS NOT NULL THEN format('legal hold "%s" covers log epoch %s', left(held_by, 200), epoch.log_epoch)
         WHEN slowest.position < epoch.last_sequence
             THEN format('subscription "%s" stands at %s, log epoch %s ends at %s', slowest.subscription,
                         slowest.position, epoch.log_epoch, epoch.last_sequence)
@@ -34,7 +37,7 @@ END
 $$;
 
 -- name: begin_clean
--- Opens a run of clean and answers its token: what is read back under it may be dropped under it, once, by the same
+-- Opens a run of clean and returns its token: what is read back under it may be dropped under it, once, by the same
 -- login, within six hours. Forgets runs that began more than a week ago; what they dropped stays recorded.
 CREATE OR REPLACE FUNCTION begin_clean(topic text) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -71,7 +74,7 @@ DECLARE
     found_epochs integer := 0;
 BEGIN
     IF max_epochs IS NULL OR max_epochs NOT BETWEEN 1 AND 1000 THEN
-        PERFORM refuse('PS006', format('a run of clean over %s log epochs', max_epochs), 'Use 1 to 1,000.');
+        PERFORM refuse('PS006', format('max_epochs cannot be %s', max_epochs), 'Use 1 to 1,000.');
     END IF;
     SELECT r.* INTO policy FROM retention_policies AS r WHERE r.topic_id = source_id;
     FOR epoch IN
@@ -116,7 +119,7 @@ BEGIN
     SELECT r.* INTO found_row FROM clean_runs AS r WHERE r.run = token FOR UPDATE;
     IF found_row.topic_id IS DISTINCT FROM source_id OR found_row.begun_by IS DISTINCT FROM session_user
             OR found_row.ended_at IS NOT NULL OR found_row.begun_at < clock_timestamp() - interval '6 hours' THEN
-        PERFORM refuse('PS017', 'no run of clean that this login has begun on the topic is open under this token',
+        PERFORM refuse('PS017', 'this login has no run of clean open on the topic under this token',
                        'penstock clean begins one, reads the copies back and drops; in SQL: begin_clean, '
                        'log_epochs_due, record_reading, clean.');
     END IF;
@@ -161,9 +164,47 @@ BEGIN
 END
 $$;
 
+-- name: record_skips
+-- Records which subscriptions have not read a log epoch that is dropped now: their policies let it not wait for them.
+CREATE OR REPLACE FUNCTION record_skips(epoch log_epochs, policy_version integer, run uuid) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO skips AS k (
+        subscription_id, partition_id, log_epoch, first_sequence, last_sequence, max_lag_seconds, policy_version, run,
+        skipped_at)
+    SELECT s.id, epoch.partition_id, epoch.log_epoch, GREATEST(epoch.first_sequence, p.position + 1),
+           epoch.last_sequence, s.max_lag_seconds, record_skips.policy_version, record_skips.run, clock_timestamp()
+    FROM leases AS l
+    JOIN subscriptions AS s ON s.id = l.subscription_id
+    CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS position OFFSET 0) AS p
+    WHERE l.partition_id = epoch.partition_id AND p.position < epoch.last_sequence AND s.max_lag_seconds > 0
+    ON CONFLICT ON CONSTRAINT skips_pkey DO UPDATE
+    SET first_sequence = EXCLUDED.first_sequence, max_lag_seconds = EXCLUDED.max_lag_seconds,
+        policy_version = EXCLUDED.policy_version, run = EXCLUDED.run, skipped_at = EXCLUDED.skipped_at
+$$;
+
+-- name: list_skips
+-- What retention removed before a subscription had read it, because of its policy max_lag_seconds: of one subscription,
+-- or of all (NULL) that the login may see. unread says whether the subscription still stands before the end of it.
+CREATE OR REPLACE FUNCTION list_skips(subscription text DEFAULT NULL)
+RETURNS TABLE (
+    subscription text, topic text, partition integer, log_epoch integer, first_sequence bigint, last_sequence bigint,
+    max_lag_seconds double precision, skipped_at timestamptz, unread boolean
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT s.name, t.address, p.number, k.log_epoch, k.first_sequence, k.last_sequence, k.max_lag_seconds, k.skipped_at,
+           COALESCE(current_position(k.subscription_id, k.partition_id) < k.last_sequence, false)
+    FROM skips AS k
+    JOIN subscriptions AS s ON s.id = k.subscription_id
+    JOIN partitions AS p ON p.id = k.partition_id
+    JOIN topics AS t ON t.id = p.topic_id
+    WHERE (list_skips.subscription IS NULL OR s.name = list_skips.subscription)
+      AND (NOT EXISTS (SELECT FROM namespace_grants) OR NOT reads_hidden(s.id))
+    ORDER BY s.name, t.address, p.number, k.log_epoch
+$$;
+
 -- name: clean_partition
 -- Drops the oldest log epochs of a partition logically, as long as nothing holds them: the low sequence moves up, each
--- drop is recorded. Answers what holds the first epoch that stays. Storage goes later, by the slice: keep_events,
+-- drop is recorded. Returns what holds the first epoch that stays. Storage goes later, by the slice: keep_events,
 -- droppable_slices and merge_chunks.
 CREATE OR REPLACE FUNCTION clean_partition(source_id bigint, run clean_runs) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -192,7 +233,8 @@ BEGIN
             partition_id, log_epoch, first_sequence, last_sequence, lowest_position, copies, policy_version, run)
         SELECT source_id, epoch.log_epoch, epoch.first_sequence, epoch.last_sequence, l.position, policy.copies,
                policy.version, run.run
-        FROM lowest_position(source_id) AS l;
+        FROM lowest_position(source_id, NULL) AS l;
+        PERFORM record_skips(epoch, policy.version, run.run);
         UPDATE log_epochs AS e SET dropped_at = clock_timestamp()
         WHERE e.partition_id = source_id AND e.log_epoch = epoch.log_epoch;
         UPDATE partitions AS p SET low_sequence = epoch.last_sequence + 1 WHERE p.id = source_id;

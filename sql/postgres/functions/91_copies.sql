@@ -17,15 +17,15 @@ END
 $$;
 
 -- name: installation_id
--- Whose the archive targets are that carry this id in their marker: it belongs to the database and goes with its
--- backups.
+-- The id by which archive targets name the database that they belong to, in their markers. It is part of the database
+-- and of its backups.
 CREATE OR REPLACE FUNCTION installation_id() RETURNS uuid
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT i.id FROM installation AS i
 $$;
 
 -- name: target_in_use
--- Whether copies were ever recorded on a target, whatever became of them: then a target that looks empty is not there.
+-- Whether copies were ever recorded on a target, missing ones included. Then a target that looks empty is unavailable.
 CREATE OR REPLACE FUNCTION target_in_use(target text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT EXISTS (SELECT FROM epoch_copies AS c WHERE c.target = target_in_use.target)

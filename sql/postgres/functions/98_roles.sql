@@ -7,52 +7,57 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT f.name, array_agg(g.role ORDER BY g.role)
     FROM (VALUES
         ('publisher', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
-            list_namespaces namespace_exists list_topics current_history applied_migrations setting'),
+            stage_events claim_write publish_staged discard_staged list_namespaces namespace_exists list_topics
+            current_history applied_migrations setting'),
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit
             release leave
             held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
-            dead_letter dead_letters_of report_positions fetch high_watermarks list_namespaces
-            namespace_exists list_topics describe_topic current_history applied_migrations setting policy_of
-            subscription_policy
+            dead_letter dead_letters_of report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
+            list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
+            policy_of subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
-            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven
-            redrive dead_letter_of
+            suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven finish_redriven
+            fail_redriven redrive dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts'),
+            subscription_statistics dead_letter_counts list_skips'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of copies_between
-            log_epochs_sealed_on missing_copies retention_of grants_of
+            log_epochs_sealed_on missing_copies retention_of list_holds grants_of
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             histories_of policy_of policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts'),
+            subscription_statistics dead_letter_counts list_skips list_backfills backfill_ranges rehydrated_of'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
-            slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices
+            slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices close_slice
             slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
         ('operator', 'publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
+            stage_events claim_write publish_staged discard_staged sweep_staged
             create_namespace rename_namespace move_namespace delete_namespace list_namespaces namespace_exists
             create_topic ensure_topic rename_topic
             move_topic resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of
-            sequence announce fetch high_watermarks unsequenced subscribe configure_subscription unsubscribe join
-            check_in heartbeat heartbeats poll commit release leave held_leases position seek subscription_lag
-            take_overs
+            sequence announce fetch fetch_plan lsn_of sequence_of high_watermarks position_at unsequenced subscribe
+            configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
+            position seek subscription_lag take_overs
             rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             begin_clean log_epochs_due record_reading clean
             installation_id target_in_use copies_on keep_events carry_positions
-            condemn_slices condemned_can_go droppable_slices slice_detaching slice_dropped merge_chunks
+            condemn_slices condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks
             swap_chunks set_retention retention_of
+            place_hold release_hold list_holds list_skips expire_dead_letters
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles
             set_policy clear_policy policy_of policy_history list_policies subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
-            suspects begin_attempt give_up parked_keys commit_parking poll_redriven finish_redriven fail_redriven
-            redrive dead_letter_of drop_dead_letters
+            suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven finish_redriven
+            fail_redriven redrive dead_letter_of drop_dead_letters
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts')
+            subscription_statistics dead_letter_counts request_backfill claim_backfill extend_backfill backfill_work
+            progress_backfill finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges
+            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name
@@ -102,7 +107,8 @@ BEGIN
             PERFORM refuse('PS006', format('there is no role "%s"', wanted.name),
                            format('As a login that may create roles: CREATE ROLE %I NOLOGIN', wanted.name));
         ELSIF wanted.strong THEN
-            PERFORM refuse('PS006', format('the role "%s" can log in, or is more than a role', wanted.name),
+            PERFORM refuse('PS006', format('the role "%s" can log in, or has more rights than a role of Penstock',
+                                           wanted.name),
                            'It is not Penstock''s own: take LOGIN, SUPERUSER, CREATEROLE and BYPASSRLS from it first.');
         END IF;
         PERFORM grant_functions(wanted.kind);

@@ -76,3 +76,12 @@ def test_a_second_pause_gives_a_new_reason(db: ContractDatabase, run: Run) -> No
     kept = run("subscription", "pause", "ledger")
     assert kept.err == "subscription ledger: was paused already\n"
     assert subscriptions.describe_subscription(own, "ledger") == after
+
+
+def test_a_dry_run_of_a_reset_says_how_much_would_be_read(db: ContractDatabase, run: Run) -> None:
+    """Without --yes, and no position moves."""
+    run(*SEEK, "--yes")
+    done = run("subscription", "reset", "ledger", "--to", "2", "--dry-run")
+    assert done.code == 0
+    assert "subscription ledger: 2 events would be read" in done.err + done.out
+    assert _stands_at(db) == 3

@@ -25,7 +25,7 @@ BLOCKER = 2
 
 
 class Handler:
-    """The first event awaits, the second one blocks the loop, the others come behind it."""
+    """The first event awaits, the second one blocks the loop, the others come after it."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -72,7 +72,7 @@ def test_only_the_handler_that_blocks_is_given_up(db: ContractDatabase) -> None:
 def test_without_the_question_who_blocks_others_pay(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Mutant: whoever takes too long has failed, also who waits for the loop."""
+    """Mutant: every handler that takes too long has failed, also one that waits for the loop."""
     monkeypatch.setattr(TaskExecutor, "hanging", Executor.hanging)
     _, handler = _filled(db), Handler()
     consumer = _consumer(db, handler)

@@ -161,7 +161,7 @@ def test_effects_and_position_are_one_transaction_over_injected_failures(
 
 
 def _raised_behind_its_commit(db: ContractDatabase, *, cut: bool) -> dict[int, list[int]]:
-    """A handler fails behind its transaction, and more events come before it is called again."""
+    """A handler fails after its transaction, and more events come before it is called again."""
     own = db.connect()
     filled(own, events=5)
     retry(own)
@@ -189,7 +189,7 @@ def _raised_behind_its_commit(db: ContractDatabase, *, cut: bool) -> dict[int, l
 def test_what_a_handler_committed_before_it_failed_is_not_done_again(
     db: ContractDatabase, cut: bool
 ) -> None:
-    """Guard: the position is asked for after a failure; commit knows behind what was read."""
+    """Guard: the position is asked for after a failure; commit knows where reading began."""
     assert _raised_behind_its_commit(db, cut=cut) == {0: list(range(1, 11))}
 
 
@@ -356,7 +356,7 @@ def _by_three(
     inside: Callable[[], object] = bool,
     behind: Callable[[], object] = bool,
 ) -> tuple[list[int], Consumer]:
-    """Nine events, something happens in or behind the first transaction; what was handled."""
+    """Nine events, something happens in or after the first transaction; what was handled."""
     own, handled = db.connect(), list[int]()
     filled(own, events=9)
 
@@ -384,7 +384,7 @@ def test_a_topic_is_renamed_while_it_is_handled(db: ContractDatabase) -> None:
 
 
 def test_a_lease_that_is_lost_behind_the_commit_ends_no_consumer(db: ContractDatabase) -> None:
-    """Guard: the answer that it is not held any more is one like another; nothing is done twice."""
+    """Guard: an error that it is not held any more is like any other; nothing is done twice."""
     handled, consumer = _by_three(
         db, behind=lambda: stream.seek(db.connect(), SUBSCRIPTION, STREAM, 0, 4)
     )

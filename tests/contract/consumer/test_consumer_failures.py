@@ -119,7 +119,7 @@ def test_a_redriven_letter_that_fails_is_dead_again(db: ContractDatabase) -> Non
 
 
 def test_a_letter_whose_handler_loses_its_connection_is_dead_again(db: ContractDatabase) -> None:
-    """In a thread with a connection of its own; it is no event behind the position."""
+    """In a thread with a connection of its own; it is no event after the position."""
     own = db.connect()
     filled(own, events=1)
     stream.configure_subscription(
@@ -179,7 +179,7 @@ def test_async_transactions_finish_letters_and_events(db: ContractDatabase) -> N
 
 
 def _policy_changes_meanwhile(db: ContractDatabase) -> float:
-    """While an event is handled its policy gets long pauses; answers the pause that follows."""
+    """While an event is handled its policy gets long pauses.  Returns the pause that follows."""
     own = db.connect()
     filled(own, events=1)
     slow_leases(own)

@@ -268,7 +268,7 @@ def test_a_filter_passes_events_and_commits_them(db: ContractDatabase) -> None:
 
 
 def test_a_batch_that_fails_is_cut_down_to_the_event(db: ContractDatabase) -> None:
-    """What comes before it is committed; what comes behind it waits."""
+    """What comes before it is committed; what comes after it waits."""
     own = db.connect()
     filled(own, events=20)
     retry(own, longest=60)
@@ -287,7 +287,7 @@ def test_a_batch_that_fails_is_cut_down_to_the_event(db: ContractDatabase) -> No
 
 
 def test_each_event_has_a_transaction_of_its_own(db: ContractDatabase) -> None:
-    """D6 for a handler by event, over failures in and behind the transaction."""
+    """D6 for a handler by event, over failures in and after the transaction."""
     own = db.connect()
     filled(own, events=8)
     retry(own)
@@ -476,7 +476,7 @@ async def _an_async_middleware(event: Event, call_next: Callable[[Any], Any]) ->
 
 
 def test_a_coroutine_that_nobody_awaits_is_no_success(db: ContractDatabase) -> None:
-    """A plain function that answers one has done nothing yet."""
+    """A plain function that returns one has done nothing yet."""
     own = db.connect()
     filled(own, events=1)
 

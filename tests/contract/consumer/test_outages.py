@@ -49,7 +49,7 @@ def test_without_a_second_look_it_is_read_again(
 
 
 def _sequences_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What polls answer from now on."""
+    """What polls return from now on."""
     read: list[int] = []
     poll = stream.poll
 
@@ -65,7 +65,7 @@ def _sequences_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def _read_around_a_lost_connection(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> list[int]:
-    """The sequences that were read while a handler's connection ended behind its first commit."""
+    """The sequences that were read while a handler's connection ended after its first commit."""
     own, watcher = db.connect(), db.connect()
     filled(own, events=5)
     slow_leases(own)
@@ -109,7 +109,7 @@ def test_without_a_look_at_late_commits_they_are_handled_again(
 def _handled_around_an_outage(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[int], list[list[int]]]:
-    """What was read, and given to a handler in a thread that commits behind an outage."""
+    """What was read, and given to a handler in a thread that commits after an outage."""
     own, watcher = db.connect(), db.connect()
     filled(own, events=5)
     slow_leases(own)

@@ -90,7 +90,7 @@ def test_an_event_that_ends_its_consumer_is_counted(db: ContractDatabase, partit
 def test_without_the_record_it_ends_them_all(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mutant: nobody is careful behind a consumer that died."""
+    """Mutant: nobody is careful after a consumer that died."""
     monkeypatch.setattr(Retrier, "prepared", lambda *_: True)
     assert _ends_its_consumers(db) == (["a", "b", "c", "d", "e"], [])
 
@@ -100,7 +100,7 @@ def test_what_is_not_committed_is_counted_too(
 ) -> None:
     """Mutant: an event of another partition was handled, and goes with the one that kills.
 
-    Each is alone here: what one death counts as a group is not given up behind the next.
+    Each is alone here: what one death counts as a group is not given up after the next.
     """
     monkeypatch.setattr("penstock.consumer.in_flight.SUSPECT_GROUP", 1)
     monkeypatch.setattr(Retrier, "keep_what_is_done", lambda *_: None)
@@ -114,7 +114,7 @@ def test_what_was_counted_is_committed_before_others_go_on(
 ) -> None:
     """Who is ended by an event that nobody suspects is not to leave an innocent one counted.
 
-    Guard: keep_what_is_done behind a suspect.  Mutant: only before the next suspect.
+    Guard: keep_what_is_done after a suspect.  Mutant: only before the next suspect.
     """
     own, died, stood = db.connect(), list[str](), list[int]()
     filled(own, partitions=6, events=0)
@@ -167,7 +167,7 @@ def test_a_group_costs_one_death_more(db: ContractDatabase, killer: int, most: i
 def test_without_the_record_of_a_group_it_ends_them_all(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mutant: whoever comes next hands out the same group."""
+    """Mutant: the next consumer hands out the same group."""
     monkeypatch.setattr(Retrier, "_begin_group", lambda *_: None)
     deaths, letters, _ = _ends_them_in_a_group(db, 53, 1)
     assert (deaths, letters) == (6, [])
@@ -186,7 +186,7 @@ def test_a_group_that_is_counted_takes_an_innocent_event_along(
 def _recovered(
     db: ContractDatabase, poison: Poisoned, events: int = 120, **options: Any
 ) -> list[int]:
-    """Behind a death a consumer handles all that there is; answers at which attempts began."""
+    """After a death a consumer handles all that there is.  Returns at which attempts began."""
     own, begun, first = db.connect(), list[int](), dead_letters.begin_attempt
     filled(own, partitions=1, events=events)
     slow_leases(own)
@@ -235,7 +235,7 @@ def test_side_by_side_each_of_them_is_counted(db: ContractDatabase) -> None:
 def test_what_raises_in_a_group_is_alone_in_it(
     db: ContractDatabase, way: str, sequence: int, begun: list[int], tried: int
 ) -> None:
-    """It is tried as often as allowed, also where its group began; behind it groups go on."""
+    """It is tried as often as allowed, also where its group began; after it groups go on."""
     poison = Poisoned(sequence)
     name = "batch_handler" if way == "by_batch" else "handler"
     found = _recovered(db, poison, **{name: getattr(poison, way)})

@@ -27,7 +27,7 @@ SCHEMA = f"penstock_m{os.getpid()}"
 
 @pytest.fixture
 def schema(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a schema that is not there; removed behind the test."""
+    """The name of a schema that is not there; removed after the test."""
     monkeypatch.setenv("PENSTOCK_SCHEMA", SCHEMA)
     yield SCHEMA
     word = "SCHEMA" if db.engine == "postgres" else "DATABASE"
@@ -37,7 +37,7 @@ def schema(db: ContractDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
 
 @pytest.fixture
 def installed(db: ContractDatabase) -> Iterator[str]:
-    """The name of the schema that other tests use too; its records are put back behind the test."""
+    """The name of the schema that other tests use too; its records are put back after the test."""
     name = config.schema_name()
     db.run(f"CREATE TEMPORARY TABLE kept AS SELECT * FROM {name}.schema_migrations")
     yield name
@@ -81,7 +81,7 @@ def test_an_empty_database_is_not_usable(db: ContractDatabase, schema: str) -> N
 
 
 def test_three_runners_at_once_apply_everything_once(db: ContractDatabase, schema: str) -> None:
-    """Guard: the lock of the migration, and that each looks again behind it."""
+    """Guard: the lock of the migration, and that each looks again once it has the lock."""
     applied: list[str] = []
     failures: list[BaseException] = []
 
@@ -110,7 +110,7 @@ def test_an_edited_migration_is_refused(db: ContractDatabase, installed: str) ->
 def test_what_failed_half_way_is_done_again(
     db: ContractDatabase, installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guard: a migration is recorded behind its last statement, and each can be repeated."""
+    """Guard: a migration is recorded after its last statement, and each can be repeated."""
     good = "-- name: half\nCREATE TABLE IF NOT EXISTS half (id int);\n\n-- name: rest\n"
     with monkeypatch.context() as patch:
         _add_migration(db, patch, f"{good}INSERT INTO nowhere VALUES (1);\n")

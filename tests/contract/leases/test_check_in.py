@@ -252,5 +252,5 @@ def test_the_last_place_of_a_subscription(db: ContractDatabase) -> None:
     filled(own)
     db.run("UPDATE penstock.subscriptions SET max_consumers = 2")
     join(own, 2)
-    with pytest.raises(InvalidArgument, match="all its 2 consumers"):
+    with pytest.raises(InvalidArgument, match="2 consumers already"):
         join(own, 1, first=2)

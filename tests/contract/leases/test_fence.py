@@ -218,7 +218,7 @@ def test_without_the_limit_it_blocks_its_successor(db: ContractDatabase) -> None
 def test_positions_move_forward_up_to_the_high_watermark(
     db: ContractDatabase, position: Any, error: type[PenstockError]
 ) -> None:
-    """Guard: the comparison with position and high watermark, behind the lock."""
+    """Guard: the comparison with position and high watermark, under the lock."""
     own = db.connect()
     filled(own)
     member, lease = member_with_lease(own, "a")
@@ -252,7 +252,7 @@ def _read_twice(db: ContractDatabase) -> None:
 
 
 def test_a_commit_of_events_that_are_done_already_is_rejected(db: ContractDatabase) -> None:
-    """Guard: the position behind which the events were read."""
+    """Guard: the position after which the events were read."""
     with pytest.raises(BackwardCommit):
         _read_twice(db)
     assert stored(db.connect()) == 5

@@ -113,7 +113,7 @@ def test_without_the_session_another_run_is_kept_alive(db: ContractDatabase) -> 
 
 
 def test_a_heartbeat_keeps_the_leases(db: ContractDatabase) -> None:
-    """Guard: the deadline moves; a commit behind it is accepted, one without it is not."""
+    """Guard: the deadline moves; a commit after it is accepted, one without it is not."""
     own = db.connect()
     filled(own)
     member, lease = member_with_lease(own, "a")
@@ -318,7 +318,7 @@ def test_what_was_surveyed_as_cold_and_is_not_any_more_is_kept(db: ContractDatab
 
 
 def test_a_heartbeat_of_somebody_who_left_brings_him_not_back(db: ContractDatabase) -> None:
-    """And what he leaves behind goes with the subscription."""
+    """And what he leaves behind is removed with the subscription."""
     own = db.connect()
     filled(own)
     member, _ = member_with_lease(own, "a")

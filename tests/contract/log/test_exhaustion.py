@@ -68,7 +68,7 @@ def test_without_the_end_events_are_numbered_that_nobody_can_read(db: ContractDa
 
 
 def test_a_lease_epoch_does_not_wrap(db: ContractDatabase) -> None:
-    """Guard: signed arithmetic of the database; whoever comes after the last one is refused."""
+    """Guard: signed arithmetic of the database; who comes after the last one is refused."""
     own = db.connect()
     filled(own)
     db.run(f"UPDATE penstock.leases SET lease_epoch = {LAST - 1}")
@@ -116,7 +116,7 @@ def test_the_ids_of_events_do_not_wrap(db: ContractDatabase) -> None:
 
 
 def _set_ids(db: ContractDatabase, last: int) -> int:
-    """Set the last id that was given out; answers the one before."""
+    """Set the last id that was given out.  Returns the one before."""
     if not isinstance(db, MySQLDatabase):
         ((before,),) = db.run("SELECT last_value FROM penstock.events_id")
         db.run(f"SELECT setval('penstock.events_id', {last})")

@@ -116,7 +116,7 @@ def test_a_savepoint_comes_with_its_transaction(db: ContractDatabase) -> None:
 
 
 def test_the_sequencers_own_transaction_may_publish_after_it(db: ContractDatabase) -> None:
-    """Guard: what a transaction publishes behind its own pass comes with a later one."""
+    """Guard: what a transaction publishes after its own pass comes with a later one."""
     own = db.connect()
     topic(own)
     with open_transaction(db) as mixed:

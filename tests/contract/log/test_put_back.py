@@ -212,7 +212,7 @@ def test_a_consumer_tells_of_a_log_that_went_back(db: ContractDatabase, polls: b
 def test_without_it_nobody_is_told(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, polls: bool
 ) -> None:
-    """Mutants: an answered position is as good as any; a refused poll is its own matter."""
+    """Mutants: a returned position is as good as any; a refused poll is its own matter."""
     monkeypatch.setattr(LeaseKeeper, "_went_back", lambda *_: [])
     monkeypatch.setattr(LeaseKeeper, "_require", lambda *_: None)
     assert _keeper_put_back(db, polls=polls) == []
@@ -286,7 +286,7 @@ def test_without_the_guard_it_commits_what_it_has_not_read(
 
 
 def test_a_check_in_that_answers_an_earlier_position_begins_there(db: ContractDatabase) -> None:
-    """Guard: LeaseKeeper takes the answer, and Assignment.look_at_leases reads again from there.
+    """Guard: LeaseKeeper takes the result, and Assignment.look_at_leases reads again from there.
 
     The log holds all that was seen: only commits were lost, as a crash may take them.
     """

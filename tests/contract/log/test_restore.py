@@ -150,7 +150,7 @@ def test_without_the_stop_it_is_read(db: ContractDatabase) -> None:
 
 
 def test_a_block_that_was_written_down_waits_too(db: ContractDatabase) -> None:
-    """Guard: open_block asks before it answers an open block; else a relay would send on."""
+    """Guard: open_block asks before it returns an open block; else a relay would send on."""
     own = db.connect()
     filled(own)
     member, lease = member_with_lease(own, "a")

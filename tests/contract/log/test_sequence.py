@@ -65,7 +65,7 @@ class Run:
         self.judge()
 
     def is_worked_off(self) -> bool:
-        """A large pass; whether nothing was left for it, nor is behind it."""
+        """A large pass; whether nothing was left for it, nor comes after it."""
         result = log.sequence(self.own, 1000)
         return not result.sequenced and not result.more
 

@@ -150,7 +150,7 @@ def _at(lease: Lease, position: int) -> Lease:
 
 
 def _go_on(connection: Any, member: Membership, seen: Seen) -> int:
-    """Other events than those of the lost time; answers where the reader stands at the end."""
+    """Other events than those of the lost time.  Returns where the reader stands at the end."""
     _put(connection, *(f"other {number}" for number in range(30)))
     drain(connection)
     (lease,) = stream.check_in(connection, member)

@@ -323,41 +323,6 @@ def test_without_it_numbers_of_what_is_gone_come_again(mysql_db: MySQLDatabase) 
         _each_is_raised(mysql_db)
 
 
-def _below_the_floor(db: MySQLDatabase) -> list[str]:
-    """Retention has dropped what had low ids, and the counter of events begins anew."""
-    own = _log(db)
-    drain(own)
-    ((lowest,),) = db.run("SELECT MIN(id) DIV 256 FROM penstock.events")
-    db.run("UPDATE penstock.sequencer SET floor_block = settled_block")
-    db.run(f"INSERT INTO penstock.pending (block, event_count) VALUES ({lowest} - 1, 1)")
-    part_id, given = db.run("SELECT MIN(partition_id), MIN(id) FROM penstock.events")[0]
-    db.run(
-        "INSERT INTO penstock.events (id, partition_id, event_id, type, content_type, payload,"
-        " created_at)"
-        f" SELECT ({lowest} - 1) * 256, {part_id}, REPEAT('x', 16), type, content_type, 'early',"
-        " created_at"
-        f" FROM penstock.events WHERE id = {given}"
-    )
-    drain(own)
-    reconcile(own, "the counter of events was set back")
-    return _found(db)
-
-
-def test_what_was_published_below_the_floor_is_found(mysql_db: MySQLDatabase) -> None:
-    """Guard: raise_counters puts the floor below what waits."""
-    assert _below_the_floor(mysql_db) == [*OLD, *WAITING, "early", "new"]
-
-
-def test_without_it_it_waits_for_ever(mysql_db: MySQLDatabase) -> None:
-    """Mutant: the floor stays where it was."""
-    mysql_db.without_guard(
-        "raise_counters",
-        "IF lowest IS NOT NULL THEN",
-        "IF FALSE THEN",
-    )
-    assert _below_the_floor(mysql_db) == [*OLD, *WAITING, "new"]
-
-
 def test_nothing_is_dropped_before_the_repair(mysql_db: MySQLDatabase) -> None:
     """Guard: find_needs_repair, noticed or not."""
     own = _log(mysql_db)

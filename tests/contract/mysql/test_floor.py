@@ -20,7 +20,7 @@ from tests.contract.mysql_kit import GATE, WAIT, stopped, wait_for_gate
 from tests.kit.log import drain, put, texts, topic
 
 _OTHER = "tests/other"
-#: The floor is raised behind this many blocks: for tests with few of them.
+#: The floor is raised after this many blocks: for tests with few of them.
 _EAGER = ("sequence", "settled - bottom >= 1000", "settled - bottom >= 1")
 
 
@@ -382,7 +382,7 @@ def test_any_schedule_of_publishers_and_passes(mysql_db: MySQLDatabase, seed: in
 
 
 def test_settle_blocks_raises_the_floor_for_clean(mysql_db: MySQLDatabase) -> None:
-    """Guard: it holds the sequencer's row, and leaves it to whoever has it."""
+    """Guard: it holds the sequencer's row, and leaves it to the one who has it."""
     own = _log(mysql_db)
     for number in range(3):
         put(own, str(number))

@@ -111,7 +111,7 @@ def test_a_kill_from_outside_runs_no_handler(mysql_db: MySQLDatabase) -> None:
 
 
 def test_without_the_refusal_a_dedup_key_stays_without_its_event(mysql_db: MySQLDatabase) -> None:
-    """Mutant: what is killed, repeated and committed is answered as a duplicate and lost."""
+    """Mutant: what is killed, repeated and committed is called a duplicate and lost."""
     mysql_db.without_guard(*_NO_REFUSAL)
     assert not _between_claim_and_event(mysql_db)
 
@@ -206,7 +206,7 @@ def test_a_refused_call_takes_back_nothing_of_an_earlier_one(
 
 
 def test_a_savepoint_that_stays_undoes_an_earlier_call(mysql_db: MySQLDatabase) -> None:
-    """Mutant: it stays, and the event that was answered is not in the log."""
+    """Mutant: it stays, and the event that was confirmed is not in the log."""
     mysql_db.without_guard("end_call", "RELEASE SAVEPOINT penstock_open;", "DO 1;")
     mysql_db.without_guard("begin_call", "RELEASE SAVEPOINT penstock_open;", "SET is_torn = FALSE;")
     assert _behind_a_refusal(mysql_db, "clock") == []

@@ -138,7 +138,7 @@ def test_a_batch_locks_no_topic(mysql_db: MySQLDatabase) -> None:
 def test_a_batch_that_reads_topics_in_its_insert_does(mysql_db: MySQLDatabase) -> None:
     """Mutant: INSERT .. SELECT from topics, which locks them at REPEATABLE READ."""
     mysql_db.without_guard(
-        "publish_batch",
+        "insert_batch",
         ")) AS i\n    WHERE JSON_LENGTH",
         ")) AS i CROSS JOIN (SELECT COUNT(*) FROM topics) AS t WHERE JSON_LENGTH",
     )

@@ -220,7 +220,7 @@ def test_a_lease_that_is_held_is_carried_later(mysql_db: MySQLDatabase) -> None:
 
 
 def test_what_was_written_while_a_slice_was_looked_at_stays(mysql_db: MySQLDatabase) -> None:
-    """Guard: a slice is asked for again behind a lock that ends its writers."""
+    """Guard: a slice is asked for again under a lock that ends its writers."""
     own = _two_readers(mysql_db)
     assert database.call(own, "carry_positions", max_rows=10) == [(1,)]
     with open_transaction(mysql_db) as late:
@@ -288,7 +288,7 @@ def _relayed(db: MySQLDatabase, position: int) -> list[tuple[Any, ...]]:
 
 
 def test_blocks_and_their_failures_go_when_none_is_open(mysql_db: MySQLDatabase) -> None:
-    """Guard: the newest block of a lease is open when it begins behind its position."""
+    """Guard: the newest block of a lease is open when it begins after its position."""
     assert _relayed(mysql_db, 3) == [
         ("blocks", SliceState.DROPPED),
         ("relay_failures", SliceState.DROPPED),

@@ -38,7 +38,7 @@ def test_a_claim_sees_one_moment(mysql_db: MySQLDatabase) -> None:
 
 
 def _claim_by_a_locking_scan(db: MySQLDatabase, bound: str) -> list[str]:
-    """The same with a scan that passes by locked rows, stopped behind the first that it has."""
+    """The same with a scan that passes by locked rows, stopped after the first that it has."""
     present = routines()["claim_blocks"]
     snapshot = present[present.index("DELETE FROM claimed;") : present.index("SELECT COUNT(*)")]
     find = (
@@ -56,7 +56,7 @@ def _claim_by_a_locking_scan(db: MySQLDatabase, bound: str) -> list[str]:
 
 
 def test_a_claim_without_its_bound_reorders_transactions(mysql_db: MySQLDatabase) -> None:
-    """Mutant: a locking scan. It passes A1, which is open, and meets B, which began behind it."""
+    """Mutant: a locking scan. It passes A1, which is open, and meets B, which began after it."""
     found = _claim_by_a_locking_scan(mysql_db, "")
     assert found.index("B") < found.index("A1")
 
@@ -117,7 +117,7 @@ def test_a_pass_deletes_by_the_primary_key(mysql_db: MySQLDatabase) -> None:
 
 
 def test_a_late_commit_comes_before_what_begins_after_it(mysql_db: MySQLDatabase) -> None:
-    """Guard: a claim sees all above the floor, also behind deletes that a read view keeps."""
+    """Guard: a claim sees all above the floor, also past deletes that a read view keeps."""
     own = mysql_db.connect()
     topic(own)
     with open_transaction(mysql_db) as viewer, open_transaction(mysql_db) as late:

@@ -90,7 +90,7 @@ def test_a_sequencer_that_is_paused_in_a_pass(
 
 
 def test_the_limit_is_the_calls_own(mysql_db: MySQLDatabase) -> None:
-    """Guard: what was set before is set again behind each call."""
+    """Guard: what was set before is set again after each call."""
     own = mysql_db.connect()
     filled(own)
     name = "wait_timeout" if mysql_db.engine == "mysql" else "idle_transaction_timeout"

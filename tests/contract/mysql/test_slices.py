@@ -16,9 +16,8 @@ from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.contract.databases import MySQLDatabase
 from tests.contract.kit import count, open_transaction, sql
+from tests.contract.mysql_kit import LAST_EVENT_ID, cut_events
 from tests.kit.log import TOPIC, drain, put, read, texts, topic, wait_until
-
-LAST = 256_000_000_000
 
 
 def _slices(db: MySQLDatabase, parent: str = "events") -> list[str]:
@@ -27,21 +26,6 @@ def _slices(db: MySQLDatabase, parent: str = "events") -> list[str]:
         {"parent": parent},
     )
     return [name for (name,) in rows]
-
-
-def _cut(db: MySQLDatabase, *rooms: int) -> None:
-    """Other slices for this test: the blocks up to now and the first room, the next room, ..."""
-    ((bound,),) = db.run(
-        "SELECT 1 + GREATEST(s.settled_block, COALESCE(MAX(e.id), 0) DIV 256)"
-        " FROM penstock.sequencer AS s LEFT JOIN penstock.events AS e ON TRUE"
-        " GROUP BY s.settled_block"
-    )
-    slices = []
-    for number, room in enumerate(rooms or (0,)):
-        bound += room
-        slices.append(f"PARTITION old{number or ''} VALUES LESS THAN ({bound * 256})")
-    slices.append(f"PARTITION rest VALUES LESS THAN ({LAST})")
-    db.run(f"ALTER TABLE penstock.events PARTITION BY RANGE (id) ({', '.join(slices)})")
 
 
 def _move_low(db: MySQLDatabase, sequence: int, name: str = TOPIC) -> None:
@@ -67,7 +51,7 @@ def own(mysql_db: MySQLDatabase) -> Any:
         connection,
         "ALTER TABLE penstock.events PARTITION BY RANGE (id) ("
         "PARTITION b1 VALUES LESS THAN (256000000),"
-        f" PARTITION b1000000 VALUES LESS THAN ({LAST}))",
+        f" PARTITION b1000000 VALUES LESS THAN ({LAST_EVENT_ID}))",
     )
     return connection
 
@@ -106,7 +90,7 @@ def test_a_slice_that_nobody_needs_is_dropped(mysql_db: MySQLDatabase, own: Any)
     """Guards: the low sequence, and what is still pending."""
     put(own, "gone")
     drain(own)
-    _cut(mysql_db)
+    cut_events(mysql_db)
     put(own, "kept")
     assert _droppable(own) == []  # readable
     drain(own)
@@ -121,7 +105,7 @@ def test_a_slice_that_nobody_needs_is_dropped(mysql_db: MySQLDatabase, own: Any)
 
 def _with_a_late_publisher(db: MySQLDatabase, own: Any) -> list[str]:
     """What can be dropped while a publisher is open, of a slice in which all else is gone."""
-    _cut(db, 3)
+    cut_events(db, 3)
     put(own, "gone")
     with open_transaction(db) as late:
         put(late, "late")
@@ -159,7 +143,7 @@ def test_what_is_not_sequenced_or_not_due_keeps_its_slice(
 ) -> None:
     """Guards: the floor, and the look at the delayed events."""
     put(own, "1")
-    _cut(mysql_db)
+    cut_events(mysql_db)
     assert _droppable(own) == []
     drain(own)
     _move_low(mysql_db, 1)
@@ -178,7 +162,7 @@ def test_ddl_that_gets_no_lock_gives_up(mysql_db: MySQLDatabase, own: Any) -> No
     """F13. Guard: lock_wait_timeout; publishers behind it go on."""
     put(own, "gone")
     drain(own)
-    _cut(mysql_db)
+    cut_events(mysql_db)
     waits: list[str] = []
     with open_transaction(mysql_db) as late:
         put(late, "late")
@@ -193,7 +177,7 @@ def test_ddl_that_gets_no_lock_gives_up(mysql_db: MySQLDatabase, own: Any) -> No
         assert waits == ["a transaction that is open uses the table"]
         # Old enough by now: not even tried.
         wait_until(lambda: mysql_storage._has_old_transaction(own), "it is a second old")
-        assert mysql_storage.add(own, "events", LAST, LAST + 256) is False
+        assert mysql_storage.add(own, "events", LAST_EVENT_ID, LAST_EVENT_ID + 256) is False
         late.commit()
     drain(own)
     assert sorted(texts(own)) == ["behind it", "gone", "late"]
@@ -210,7 +194,7 @@ def _mixed(db: MySQLDatabase, own: Any, needed: int) -> None:
         ],
     )
     drain(own)
-    _cut(db)
+    cut_events(db)
     _move_low(db, 900)
     publish_batch(own, [Message("tests/slow", b"next"), Message(TOPIC, b"next")])
     drain(own)
@@ -286,7 +270,7 @@ def test_publishers_pass_while_a_slice_is_dropped(mysql_db: MySQLDatabase, own: 
     for number in range(20):
         put(own, str(number))
     drain(own)
-    _cut(mysql_db)
+    cut_events(mysql_db)
     put(own, "next")
     drain(own)
     _move_low(mysql_db, 20)
@@ -328,7 +312,7 @@ def test_a_publisher_is_open_for_ten_minutes(mysql_db: MySQLDatabase, own: Any) 
 
 
 def _fill_three_slices(db: MySQLDatabase, own: Any, *, seconds: float) -> None:
-    _cut(db, 4, 3, 3)
+    cut_events(db, 4, 3, 3)
     with open_transaction(db) as late:
         put(late, "late")
         for number in range(9):
@@ -357,7 +341,7 @@ def _rows_with_a_stalled_topic(db: MySQLDatabase, own: Any, *, stalled: bool) ->
     for _ in range(3):
         publish_batch(own, [Message(name, b"x") for name in names for _ in range(25)])
         drain(own)
-    _cut(db)
+    cut_events(db)
     publish_batch(own, [Message(name, b"x") for name in names for _ in range(25)])
     drain(own)
     for name in names[1:] if stalled else names:

@@ -128,7 +128,7 @@ def _keep(connection: Any, *, seconds: int = 0, copies: int = 1) -> None:
 
 
 def _clean(connection: Any) -> tuple[int, str]:
-    """The low sequence behind it, and what holds the rest."""
+    """The low sequence after it, and what holds the rest."""
     ((_, _, low, reason),) = clean_unread(connection, STREAM)
     return low, reason
 

@@ -89,7 +89,7 @@ def _run(db: ContractDatabase, seed: int) -> None:
 def test_what_is_sealed_stays_and_the_next_begins_behind_it(
     db: ContractDatabase, seed: int
 ) -> None:
-    """Guards: a seal reaches to the high watermark, and begins behind the last one."""
+    """Guards: a seal reaches to the high watermark, and begins after the last one."""
     _run(db, seed)
 
 

@@ -88,7 +88,7 @@ def _places(own: Any, sequences: range) -> dict[int, str]:
 
 
 def test_a_stream_in_order_leaves_no_row(db: ContractDatabase) -> None:
-    """The good case pays nothing, also behind a hand-over."""
+    """The good case pays nothing, also after a hand-over."""
     own = keyed(db, "a1 b1 a2")
     handle = Handled()
     first = Steps(db, own, "one", handle)
@@ -138,7 +138,7 @@ def test_without_it_the_loop_goes_on(db: ContractDatabase, guard: Guard) -> None
 
 
 def test_attempts_and_their_reason_survive_the_consumer(db: ContractDatabase) -> None:
-    """And only as long as the event stands behind the position, and nobody sought back."""
+    """And only as long as the event stands after the position, and nobody sought back."""
     own = db.connect()
     filled(own)
     member, lease = member_with_lease(own, "a")
@@ -165,7 +165,7 @@ def test_attempts_and_their_reason_survive_the_consumer(db: ContractDatabase) ->
 
 
 def test_a_group_is_on_record_and_counts_for_nobody(db: ContractDatabase) -> None:
-    """Neither before a count nor behind one; what was not counted before still counts."""
+    """Neither before a count nor after one; what was not counted before still counts."""
     own = db.connect()
     filled(own)
     member, lease = member_with_lease(own, "a")

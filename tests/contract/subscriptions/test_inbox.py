@@ -99,7 +99,7 @@ def test_without_the_position_the_effects_double(
 
 
 def _zombie(db: ContractDatabase) -> list[int]:
-    """Its successor is done with a part of what it has read, and with events behind it not."""
+    """Its successor is done with a part of what it has read, and not with the events after it."""
     own, app = db.connect(), _app(db)
     filled(own, events=5)
     member, lease = member_with_lease(own, "a")
@@ -193,12 +193,12 @@ def test_what_may_be_done_again(db: ContractDatabase) -> None:
     inbox.forget(app, SUBSCRIPTION)
     with inbox.transaction(app, batch) as (_, fresh):
         assert fresh == events
-    with pytest.raises(InvalidArgument, match="side by side"):
+    with pytest.raises(InvalidArgument, match="in parallel"):
         inbox.fresh(app, Delivered(lease, events, in_order=False))
 
 
 def _redriven_twice(db: ContractDatabase) -> list[int]:
-    """A letter from behind the position: handled, its consumer dies, handed out again."""
+    """A letter from before the position: handled, its consumer dies, handed out again."""
     own, app = db.connect(), _app(db)
     filled(own, events=3)
     member, lease = member_with_lease(own, "a")

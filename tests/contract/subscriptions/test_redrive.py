@@ -85,7 +85,7 @@ def _states(own: Any) -> dict[int, str]:
 
 
 def _parked(db: ContractDatabase) -> tuple[Any, Steps, Switch]:
-    """Of a and b the first a is bad; the others of its key are parked behind it."""
+    """Of a and b the first a is bad; the others of its key are parked after it."""
     own = keyed(db, "a1 b1 a2 b2 -1 a3 b3")
     retry(own, max_attempts=2, exhausted="park_key")
     bad = Switch("a1", "-1")
@@ -185,7 +185,7 @@ def _dropped_under_its_holder(db: ContractDatabase) -> list[str]:
 
 
 def test_a_key_that_was_dropped_is_not_parked_for_ever(db: ContractDatabase) -> None:
-    """Guard: what is parked behind nothing is redriven at once; its holder did not know."""
+    """Guard: what is parked with nothing before it is redriven at once; its holder did not know."""
     assert _dropped_under_its_holder(db) == ["a4", "a5"]
 
 
@@ -217,7 +217,7 @@ def _redriven_letter(db: ContractDatabase) -> tuple[Any, Membership, Lease]:
 
 
 def _handled_twice(db: ContractDatabase) -> int:
-    """The answer to a COMMIT is lost, and the letter is handled again; answers the effects."""
+    """The answer to a COMMIT is lost, and the letter is handled again.  Returns the effects."""
     own, member, lease = _redriven_letter(db)
     database.execute(own, "CREATE TABLE effects (number INT)")
     (letter,) = dead_letters.poll_redriven(own, member, [lease])
@@ -267,7 +267,7 @@ def test_each_call_twice_is_as_once(db: ContractDatabase) -> None:
 
 
 def _crash_loop(db: ContractDatabase) -> int:
-    """A redriven letter kills whoever handles it; answers how often it was handed out."""
+    """A redriven letter kills whoever handles it.  Returns how often it was handed out."""
     own = keyed(db, "a1")
     retry(own, max_attempts=3)
     bad = Switch("a1")

@@ -273,7 +273,7 @@ def test_a_reset_is_all_or_none(db: ContractDatabase) -> None:
 
 
 def test_without_the_epoch_a_reset_stops_nobody(db: ContractDatabase) -> None:
-    """Mutant: the lease stays; what was read before the reset is committed behind it."""
+    """Mutant: the lease stays; what was read before the reset is committed after it."""
     without(db, SEEK_LEAVES_THE_LEASE)
     own = db.connect()
     filled(own)
@@ -369,7 +369,7 @@ def _check_in_behind_a_pause(db: ContractDatabase) -> list[Lease]:
 
 
 def test_a_check_in_that_waits_for_a_pause_hands_out_nothing(db: ContractDatabase) -> None:
-    """Guard: the look behind the lock of the subscription's row."""
+    """Guard: the look under the lock of the subscription's row."""
     assert _check_in_behind_a_pause(db) == []
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
+from ops.backfill_requests import request_backfill
 from penstock import database, log, subscriptions
 from penstock.errors import StaleLease
 from penstock.subscriptions import stream
@@ -27,6 +28,8 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "grants_of": {"namespace": None},
     "list_subscriptions": {},
     "retention_of": {},
+    "list_holds": {"topic": None, "released": True},
+    "list_skips": {"subscription": None},
     "settings_of": {},
     "subscription_lag": {"subscription": None},
     "subscription_consumers": {"subscription": None},
@@ -35,6 +38,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "unleased_cursors": {"subscription": None},
     "leased_cursors": {"subscription": None},
     "describe_topic": {"topic": OPEN},
+    "list_backfills": {"topic": None, "state": None, "request": None, "max_rows": 100},
     "take_overs": {"subscription": "theirs"},
 }
 
@@ -71,6 +75,7 @@ def they_do_all_sorts(tenants: Tenants) -> None:
     """What others' figures are made of; nothing of it is in our topic or the open one."""
     owner = tenants.owner
     penstock.create_topic(owner, "theirs/more")
+    request_backfill(owner, THEIRS, "copy", "a")
     stream.subscribe(owner, "theirs too", [THEIRS, OPEN])
     member = stream.join(owner, "theirs", "a")
     (lease,) = stream.check_in(owner, member)

@@ -377,7 +377,7 @@ def test_a_grant_in_a_transaction_is_refused(mysql_tenants: Tenants) -> None:
 
 @pytest.fixture
 def schema(mysql_tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a schema that is not there; removed behind the test, with its roles."""
+    """The name of a schema that is not there; removed after the test, with its roles."""
     name = f"penstock_r{os.getpid()}"
     monkeypatch.setenv("PENSTOCK_SCHEMA", name)
     assert config.schema_name() == name

@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.publishing import known_topics
 from penstock.subscriptions import dead_letters, policies, stream
-from penstock.topics import rights
+from penstock.topics import holds, rights
 from tests.contract.databases import ContractDatabase
 from tests.contract.failure_calls import FAILURES
 from tests.contract.stream_kit import Guard, without
@@ -256,10 +256,10 @@ def test_lists_do_not_tell_of_the_others(tenants: Tenants, us: str, they: str) -
         tenants.owner, THEIRS
     )
     _policy("topic")["set_policy"](tenants.owner, THEIRS)
+    holds.place_hold(tenants.owner, THEIRS, "case", "a claim")
     _policy("namespace")["set_policy"](tenants.owner, "theirs")
     _policy("subscription")["set_policy"](tenants.owner, "theirs")
-    joined = stream.join(tenants.owner, "theirs", "one")
-    (lease,) = stream.check_in(tenants.owner, joined)
+    (lease,) = stream.check_in(tenants.owner, stream.join(tenants.owner, "theirs", "one"))
     partition_id = lease.partition_id
     database.call(
         tenants.owner,

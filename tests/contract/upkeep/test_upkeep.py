@@ -178,5 +178,5 @@ def test_a_port_that_is_taken(db: ContractDatabase, start: Start) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         program = start(db.url, "--http-port", str(taken.getsockname()[1]))
-        assert program.exit_code() == 3
+        assert program.exit_code() == 2
     assert "choose another with --http-port" in program.text()

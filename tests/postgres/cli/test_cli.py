@@ -120,7 +120,7 @@ def test_an_event_is_published_and_fetched(run: Run, migrated: str, tmp_path: Pa
     [
         (["publish", "bank/nothing", "x"], 2, "there is no topic 'bank/nothing'. create it"),
         (["publish", "nothing", "x"], 2, "has no namespace"),
-        (["publish", "bank/a"], 2, "no single payload"),
+        (["publish", "bank/a"], 2, "needs one payload"),
         (["publish", "bank/a", "x", "--header", "broken"], 2, "name=value"),
         (["publish", "bank/a", "--file", "no/such/file"], 2, "cannot read"),
         (["topic", "create", "bank/a"], 2, 'no namespace "bank"'),
@@ -151,7 +151,6 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(
 def test_a_missing_database_is_one_line(
     run: Run, monkeypatch: pytest.MonkeyPatch, url: str, code: int, said: str
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_EMBEDDED_DIRECTORY", "/nowhere")  # not that of this checkout
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", url)
     for part in ("DB_TYPE", "DB_HOST", "DB_PORT", "DB_NAME", "DB_USER", "DB_PASSWORD"):
         monkeypatch.delenv(part, raising=False)
@@ -253,32 +252,39 @@ def test_the_page_of_commands_says_what_each_command_says() -> None:
         assert first_paragraph(commands.load(name)) == about
     entries = {each.name: each for each in importlib.metadata.entry_points(group=commands.GROUP)}
     for name, about in commands.OF_THE_PLATFORM.items():
-        assert first_paragraph(commands._load(entries[name])) == about
+        assert first_paragraph(commands.load_registered(entries[name])) == about
 
 
 def first_paragraph(command: Any) -> str:
     return " ".join(str(command.help).split("\n\n")[0].split())
 
 
-def test_the_page_of_commands_loads_none_of_them() -> None:
-    program = (
-        "import sys; from penstock.cli.main import run; run(['--help']); "
-        "print([m for m in sys.modules if m.startswith(('penstock.', 'ops', 'consumers'))],"
-        " file=sys.stderr)"
-    )
+def loaded_by(program: str) -> set[str]:
+    """What a process has imported that calls the command so."""
+    shown = "import sys; print(list(sys.modules), file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
-    )
-    loaded = set(ast.literal_eval(done.stderr.strip()))
-    of_the_page = {"main", "exit_codes", "root", "commands"}
-    assert loaded == {
+        [sys.executable, "-c", f"from penstock.cli import main, page; {program}; {shown}"],
+        check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "Publish one event" in done.stdout
+    return set(ast.literal_eval(done.stderr.strip()))
+
+
+@pytest.mark.parametrize("given", [[], ["--help"]])
+def test_the_page_of_commands_loads_neither_typer_nor_any_of_them(given: list[str]) -> None:
+    """Guard: `page.is_asked_for`.  With Typer and rich, the page takes three times as long."""
+    loaded = loaded_by(f"main.run({given})")
+    assert loaded.isdisjoint({"typer", "rich", "click", "asyncio"})
+    of_the_page = {"main", "exit_codes", "page", "commands"}
+    assert {m for m in loaded if m.startswith(("penstock.", "ops", "consumers"))} == {
         "penstock.errors", "penstock.cli", *(f"penstock.cli.{each}" for each in of_the_page)
     }  # fmt: skip
+    assert "typer" in loaded_by(f"page.is_asked_for = lambda given: False; main.run({given})")
 
 
 def test_the_entry_points_of_this_project_load_or_say_what_is_missing() -> None:
     for entry in importlib.metadata.entry_points(group=commands.GROUP):
-        assert commands._load(entry) is not None
+        assert commands.load_registered(entry) is not None
 
 
 def test_importing_penstock_needs_only_the_standard_library() -> None:

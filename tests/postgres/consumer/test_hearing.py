@@ -89,7 +89,7 @@ def _told(connection: Connection, url: str, ear: Ear) -> Iterator[Told]:
 
 
 def _grow(connection: Connection, partition: int) -> str:
-    """One more event; answers the notice of its pass."""
+    """One more event.  Returns the notice of its pass."""
     publish(connection, "tests/log", b"next", partition=partition)
     return ",".join(map(str, log.sequence(connection).grown))
 

@@ -23,7 +23,7 @@ from penstock.errors import PenstockError
 from penstock.log.histories import reconcile
 from penstock.log.restores import report_position
 from penstock.subscriptions import stream
-from penstock.topics import names
+from penstock.topics import holds, names
 from resources.embedded import EmbeddedPostgres
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, part, put, topic, value, wait_until
@@ -40,6 +40,11 @@ LEFT_TO_THE_CALLER = {
     "publish_batch": "as publish",
     "publish_bulk": "as publish",
     "prepare_bulk": "a temporary table",
+    "stage_events": "lost, publish_staged refuses and the writer stages again",
+    "claim_write": "as publish, and in the transaction of its events",
+    "publish_staged": "as publish",
+    "discard_staged": "what is left is swept",
+    "sweep_staged": "done again by the next sweep",
     "commit": "with what the handler wrote in the same transaction; lost, it is handled again (D5)",
     "finish_redriven": "as commit, of a letter",
     "poll_redriven": "its letters are fenced by the lease; lost, they are handed out again",
@@ -54,6 +59,7 @@ LEFT_TO_THE_CALLER = {
     "turn_dedup": "done again by the next upkeep",
     "ensure_slices": "as turn_dedup",
     "condemn_slices": "noted again; a drop waits for the disk by itself",
+    "close_slice": "the DETACH after it waits for the disk",
     "slice_detaching": "since when, for the doctor; the DETACH behind it waits for the disk",
     "slice_dropped": "the next clean finds the table gone",
     "merge_chunks": "a table that the next clean fills anew",
@@ -143,6 +149,8 @@ CALLS: dict[str, Callable[[Connection], object]] = {
         "SELECT penstock.set_policy('retry', 'topic', 'tests/log', '{\"max_attempts\": 3}')"
     ),
     "set_retention": lambda own: own.execute("SELECT penstock.set_retention('tests/log', 60, 1)"),
+    "place_hold": lambda own: holds.place_hold(own, TOPIC, "case", "a claim"),
+    "release_hold": lambda own: holds.release_hold(own, TOPIC, "case", "over"),
 }
 
 

@@ -175,7 +175,7 @@ def test_a_table_in_use_stops_the_migration_and_lets_others_pass(
         other.execute("SELECT count(*) FROM penstock.topics")
         thread = threading.Thread(target=run)
         thread.start()
-        # Whoever comes next queues up behind the waiting migration, but not for long.
+        # The next one queues up behind the waiting migration, but not for long.
         connection.execute("SET lock_timeout = '2s'")
         while thread.is_alive():
             connection.execute("SELECT count(*) FROM penstock.topics")

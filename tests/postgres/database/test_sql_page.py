@@ -25,7 +25,7 @@ def example() -> str:
 
 
 def statements(text: str) -> Iterator[tuple[str, bool]]:
-    """Each statement, and whether its answer goes into variables."""
+    """Each statement, and whether its result goes into variables."""
     code = re.sub(r"^--.*\n", "", text, flags=re.MULTILINE)
     for statement in re.findall(r"\S.*?(?:;| \\gset)(?=\n|$)", code, re.DOTALL):
         yield statement.removesuffix(";").removesuffix("\\gset"), statement.endswith("\\gset")
@@ -38,7 +38,7 @@ def substitute(statement: str, variables: dict[str, str]) -> str:
 
 
 def run(connection: Connection, text: str) -> list[list[tuple[Any, ...]]]:
-    """Run statement after statement as psql does; every answer with rows."""
+    """Run statement after statement as psql does.  Returns every result with rows."""
     variables: dict[str, str] = {}
     answers = []
     for statement, into_variables in statements(text):

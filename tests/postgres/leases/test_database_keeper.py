@@ -53,7 +53,7 @@ def test_by_the_local_clock_leases_end_before_the_databases_do(
 def test_the_time_a_check_in_takes_counts_against_the_lease(
     connection: Connection, database_url: str
 ) -> None:
-    """Guard: the clock is read before the call; its answer may come late."""
+    """Guard: the clock is read before the call; its reply may come late."""
     filled(connection)
     _slow_heartbeat(connection)
     clock = Clock()
@@ -77,7 +77,7 @@ def test_the_time_a_check_in_takes_counts_against_the_lease(
 def test_a_collected_consumer_joins_again_with_another_epoch(
     connection: Connection, database_url: str
 ) -> None:
-    """Guard: UnknownConsumer is answered by a join, and the old leases are forgotten."""
+    """Guard: UnknownConsumer leads to a join, and the old leases are forgotten."""
     filled(connection)
     short_leases(connection, 3)
     with LeaseKeeper(database_url, SUBSCRIPTION, consumer="a") as keeper:

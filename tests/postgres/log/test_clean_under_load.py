@@ -123,7 +123,7 @@ _FULL = """
 
 
 def report(line: str) -> None:
-    """Figures for whoever runs it with ARGS=-s."""
+    """Figures, for a run with ARGS=-s."""
     sys.stdout.write(f"{line}\n")
 
 

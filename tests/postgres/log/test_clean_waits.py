@@ -229,7 +229,7 @@ _OLDEST = """
 def test_somebody_else_was_faster(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guard: the errors that _next_step takes for an answer.
+    """Guard: the errors that _next_step takes for a result.
 
     DETACH keeps no lock while it waits: another one is refused, FINALIZE goes on beside it.
     """

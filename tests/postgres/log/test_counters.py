@@ -142,7 +142,7 @@ def _after_a_merge(connection: Connection, url: str) -> list[str]:
     for number in range(30):
         put(connection, f"old {number}")
         drain(connection)
-    # The slice is full: a chunk stands behind it.
+    # The slice is full: a chunk stands after it.
     connection.execute("SELECT setval('penstock.chunks_id', 100000)")
     put(connection, "old 30")
     drain(connection)
@@ -162,16 +162,19 @@ _EXPECTED = [*(f"old {number}" for number in range(31)), *(f"new {number}" for n
 def test_sequences_are_given_once_though_the_index_begins_anew(
     connection: Connection, database_url: str
 ) -> None:
-    """Guard: is_other_era compares the counter of chunks with that of the last pass."""
+    """Guards: is_other_era compares the counter of chunks with that of the last pass, and
+    newest_chunk looks up to there.
+    """
     assert _after_a_merge(connection, database_url) == _EXPECTED
     assert log.gaps(connection, TOPIC) == []
 
 
 def test_without_it_sequences_are_given_twice(connection: Connection, database_url: str) -> None:
-    """Mutant: nobody compares."""
+    """Mutant: nobody remembers what the last pass knew."""
     without_guard(
         connection, "is_other_era", "c.last_value < (is_other_era.tick).chunk_id", "false"
     )
+    without_guard(connection, "newest_chunk", "(SELECT t.chunk_id FROM", "(SELECT 0 FROM")
     try:
         found = _after_a_merge(connection, database_url)
     except psycopg.errors.UniqueViolation:
@@ -180,7 +183,7 @@ def test_without_it_sequences_are_given_twice(connection: Connection, database_u
 
 
 def _published_at_once(connection: Connection, by: int, *, from_below: bool) -> list[str]:
-    """Events that come behind a restore and before the first pass, also with ids of gaps."""
+    """Events that come after a restore and before the first pass, also with ids of gaps."""
     topic(connection)
     with pytest.raises(ZeroDivisionError), connection.transaction():
         put(connection, "rolled back")
@@ -246,7 +249,7 @@ def _open_block(connection: Connection, partition_id: int, lease_epoch: int) -> 
 
 
 def test_without_the_refusal_a_commit_is_gone(connection: Connection) -> None:
-    """Mutant: the row is written behind the newest one."""
+    """Mutant: the row is written after the newest one."""
     without_guard(connection, "commit", "OR stored.id > counter.given_id", "")
     member = _used(connection)
     (lease,) = stream.held_leases(connection, member)

@@ -10,13 +10,26 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import psycopg
 import pytest
 
 from penstock import log
 from tests.guards import without_guard
-from tests.kit.log import TOPIC, Connection, drain, open_transaction, put, texts, topic, value
+from tests.kit.log import (
+    TOPIC,
+    Connection,
+    backend_pid,
+    drain,
+    open_transaction,
+    put,
+    texts,
+    topic,
+    value,
+    wait_until,
+)
 from tests.postgres.log.test_counters import _set_back
 from tests.postgres.log.test_eras import _restored
 
@@ -40,7 +53,7 @@ def _gap(connection: Connection, size: int = 5) -> None:
 
 
 def _put_early(connection: Connection, count: int) -> list[str]:
-    """Publishes until the counter is past all that there was; answers what was committed."""
+    """Publishes until the counter is past all that there was.  Returns what was committed."""
     done = []
     for number in range(count):
         with contextlib.suppress(psycopg.errors.UniqueViolation):
@@ -172,7 +185,10 @@ WAYS = {
         lambda connection, _: _overtaken(connection, 1_000_000),
         ("waiting_events", "IF is_other_era(tick)", "IF false"),
     ),
-    "to the last known": (_to_the_last_known, ("is_quiet", _OWN, "AND false")),
+    "to the last known": (
+        _to_the_last_known,
+        ("is_quiet", f"pg_snapshot_xmax(t.target) {_OWN}", "pg_snapshot_xmax(t.target) AND false"),
+    ),
     "between": (
         _between,
         ("append_few", f"append_few.target) {_OWN}", "append_few.target) AND false"),
@@ -183,7 +199,7 @@ WAYS = {
     ),
     "below the boundary": (
         _below_the_boundary,
-        ("straddles", "OR is_own_number(tx, written)", "OR false"),
+        ("straddles", "is_own_number(tx, written)", "tx < present.settled"),
     ),
     "of the sequencer": (
         _of_the_sequencer,
@@ -248,6 +264,21 @@ def test_a_physical_copy_compares_nothing(connection: Connection) -> None:
     assert texts(connection) == OLD
 
 
+_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
+
+#: Locks at which a pass waits: before it opens an era, before it appends, before it ends.
+STOPS = ["histories IN EXCLUSIVE", "chunks IN SHARE ROW EXCLUSIVE", "ticks IN EXCLUSIVE"]
+
+
+@dataclass
+class _Open:
+    """A transaction that has not ended: of a connection, or prepared under a name."""
+
+    connection: psycopg.Connection
+    given: list[str] = field(default_factory=list)
+    name: str = ""
+
+
 class _Model:
     """Random publishers, passes, counters and restores; knows what was committed."""
 
@@ -256,8 +287,9 @@ class _Model:
         self.url = url
         self.random = random.Random(seed)
         self.committed: list[str] = []
-        self.open: list[tuple[psycopg.Connection, list[str]]] = []
+        self.open: list[_Open] = []
         self.number = 0
+        self.passing = psycopg.connect(url, autocommit=True)
         connection.execute("SET lock_timeout = '5ms'")
         connection.execute("SET search_path = penstock, pg_temp")
 
@@ -283,21 +315,57 @@ class _Model:
     def begin(self) -> None:
         if len(self.open) < 3:
             opened = psycopg.connect(self.url, options="-c lock_timeout=5ms")
-            given: list[str] = []
             opened.execute("SELECT pg_current_xact_id()")
-            self.open.append((opened, given))
+            self.open.append(_Open(opened))
 
     def publish_late(self) -> None:
-        if self.open:
-            self._put(*self.random.choice(self.open))
+        if at_work := [each for each in self.open if not each.name]:
+            late = self.random.choice(at_work)
+            self._put(late.connection, late.given)
+
+    def prepare(self) -> None:
+        if at_work := [each for each in self.open if not each.name]:
+            late = self.random.choice(at_work)
+            late.name = f"model {backend_pid(late.connection)}"
+            late.connection.execute(f"PREPARE TRANSACTION '{late.name}'".encode())
 
     def end(self) -> None:
         if self.open:
-            opened, given = self.open.pop(self.random.randrange(len(self.open)))
-            if self.random.random() < 0.7:
-                opened.commit()
-                self.committed += given
-            opened.close()
+            self._end(self.open.pop(self.random.randrange(len(self.open))), 0.7)
+
+    def _end(self, late: _Open, chance: float) -> None:
+        is_committed = self.random.random() < chance
+        if late.name:
+            verb = "COMMIT" if is_committed else "ROLLBACK"
+            self.connection.execute(f"{verb} PREPARED '{late.name}'".encode())
+        elif is_committed:
+            late.connection.commit()
+        late.connection.close()
+        self.committed += late.given if is_committed else []
+
+    def _end_all(self) -> None:
+        while self.open:
+            self._end(self.open.pop(), 0)
+
+    def sequence_while_others_work(self) -> None:
+        """A pass that is stopped, if it comes to that lock, and goes on after what they do."""
+        if self.random.random() < 0.5:
+            for prepare in (self.begin, self.publish_late, self.set_counter):
+                prepare()
+        with psycopg.connect(self.url) as holder, ThreadPoolExecutor(1) as pool:
+            holder.execute(f"LOCK TABLE penstock.{self.random.choice(STOPS)} MODE".encode())
+            given = self.random.choice([1, 2, 10_000])
+            running = pool.submit(log.sequence, self.passing, given)
+            pid = backend_pid(self.passing)
+            wait_until(
+                lambda: running.done() or value(self.connection, _WAITS, pid), "the pass waits"
+            )
+            for _ in range(self.random.choice([1, 2, 4])):
+                self.random.choice(
+                    [self.publish, self.publish_late, self.end, self.end, self.set_counter]
+                )()
+            holder.rollback()
+            running.result(60)
 
     def sequence(self) -> None:
         log.sequence(self.connection, self.random.choice([1, 2, 3, 10_000]))
@@ -328,9 +396,7 @@ class _Model:
             " FROM penstock.ticks AS t ORDER BY t.id DESC LIMIT 1",
         )
         if not is_restored and self.random.random() < 0.3:
-            for opened, _ in self.open:
-                opened.close()
-            self.open.clear()
+            self._end_all()
             _restored(self.connection, self.random.choice([1_000_000, 40, 7, 1, -3]))
 
     def check(self) -> None:
@@ -343,13 +409,14 @@ class _Model:
     def run(self, steps: int) -> None:
         actions = [self.publish] * 5 + [self.publish_late] * 3 + [self.sequence] * 4
         actions += [self.begin, self.end, self.set_counter, self.sequence_and_publish, self.restore]
+        actions += [self.prepare, self.sequence_while_others_work]
         try:
             for _ in range(steps):
                 self.random.choice(actions)()
                 self.check()
         finally:
-            for opened, _ in self.open:
-                opened.close()
+            self._end_all()
+            self.passing.close()
         for _ in range(3):
             drain(self.connection)
         assert sorted(texts(self.connection)) == sorted(self.committed)
@@ -357,7 +424,7 @@ class _Model:
         assert log.gaps(self.connection, TOPIC) == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [*range(4), 1025])
 def test_a_counter_that_jumps_loses_nothing(
     connection: Connection, database_url: str, seed: int
 ) -> None:

@@ -93,7 +93,7 @@ def test_without_the_boundary_old_events_come_again(
     without_guard(connection, "sequence", "LEAST(max_events, 1000)", "0")  # it reads no old ids
     without_guard(connection, "straddles", "AND NOT is_placed(partition_id, id, due_at)", "")
     without_guard(connection, "straddles", "NOT pg_visible_in_snapshot(tx, present.base)", "true")
-    without_guard(connection, "straddles", "tx < present.settled OR", "true OR")
+    without_guard(connection, "straddles", "is_own_number(tx, written)", "true")
     for number in range(60):
         put(connection, f"new {number}")
         drain(connection)
@@ -208,7 +208,7 @@ def test_a_restore_within_a_repair(
 ) -> None:
     """Guards: open_era goes on with the repair that was cut off, and repair_events with its era.
 
-    1 and 2 passes leave the repair half done, 4 end it, 9 find nothing behind it.
+    1 and 2 passes leave the repair half done, 4 end it, 9 find nothing after it.
     """
     before = _again(connection, database_url, by, passes, 3)
     found = _worked_off(connection, 3)
@@ -284,29 +284,32 @@ def test_without_the_lower_bound_the_first_cluster_comes_again(
     assert len(_worked_off(connection, 1)) > len(_all(1))
 
 
-def test_a_delayed_event_is_put_off_once(connection: Connection) -> None:
-    """Guard: is_placed looks among the delayed ones: its number is that of the era's beginning."""
+def test_a_delayed_event_is_put_off_once(connection: Connection, database_url: str) -> None:
+    """Guard: is_placed looks among the delayed ones: a repair has put it there, as it came late."""
     topic(connection)
     put(connection, "now")
-    publish(connection, "tests/log", b"later", not_before=datetime.now(UTC) + timedelta(hours=1))
     drain(connection)
-    own = value(connection, "SELECT max(tx)::text::bigint FROM penstock.events")
-    # The next transaction is that of _restored, the one behind it opens the era.
-    era = 1 + value(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
-    _restored(connection, era - own)
+    with open_transaction(database_url) as late:
+        put(connection, "first")
+        publish(late, "tests/log", b"later", not_before=datetime.now(UTC) + timedelta(hours=1))
+        connection.execute("UPDATE penstock.eras SET system_identifier = 1")
+        log.sequence(connection, 1)
+        late.commit()
     for number in range(3):
         drain(connection)
         put(connection, str(number))
     drain(connection)
     assert value(connection, "SELECT count(*) FROM penstock.delayed") == 1
-    assert texts(connection) == ["now", "0", "1", "2"]
+    assert texts(connection) == ["now", "first", "0", "1", "2"]
 
 
-def test_without_the_look_at_delayed_ones_it_comes_twice(connection: Connection) -> None:
+def test_without_the_look_at_delayed_ones_it_comes_twice(
+    connection: Connection, database_url: str
+) -> None:
     """Mutant: only the index of the log is a place."""
     without_guard(connection, "is_placed", "AND d.id = is_placed.id", "AND false")
     with pytest.raises(psycopg.errors.UniqueViolation):
-        test_a_delayed_event_is_put_off_once(connection)
+        test_a_delayed_event_is_put_off_once(connection, database_url)
 
 
 def test_without_the_straddlers_one_is_lost(connection: Connection, database_url: str) -> None:

@@ -101,7 +101,7 @@ def test_a_snapshot_older_than_a_drop_gets_an_error(
 
 
 def test_without_counting_it_gets_a_silent_gap(connection: Connection, database_url: str) -> None:
-    """Mutant: fetch answers what is left."""
+    """Mutant: fetch returns what is left."""
     without_guard(connection, "fetch", "IF found_rows < LEAST(", "IF found_rows < 0 * LEAST(")
     assert _read_behind_a_drop(connection, database_url) == 0
 

@@ -256,7 +256,7 @@ def test_the_high_watermark_survives_that_everything_was_dropped(
 def test_without_the_newest_chunk_sequences_begin_anew(
     connection: Connection, database_url: str
 ) -> None:
-    """Mutants: chunks below the low sequence go, whoever they are the last of."""
+    """Mutants: chunks below the low sequence go, even the last one of a partition."""
     without_guard(
         connection,
         "chunk_slices",

@@ -62,7 +62,7 @@ def _copy(server: EmbeddedPostgres, directory: Path) -> None:
 
 
 def _read_all(connection: Connection, member: Membership, leases: list[Lease], seen: Seen) -> int:
-    """Poll and commit until nothing is left; answers the last position."""
+    """Poll and commit until nothing is left.  Returns the last position."""
     (lease,) = leases
     position = lease.position
     while found := stream.poll(connection, member, [_at(lease, position)]):

@@ -79,7 +79,7 @@ def _open_publisher(connection: Connection, url: str) -> list[str]:
 
 
 def test_never_under_an_open_publisher(connection: Connection, database_url: str) -> None:
-    """Guard: whoever has an id of the slice is older than the horizon, and all those have ended."""
+    """Guard: who has an id of the slice is older than the horizon, and all those have ended."""
     assert _open_publisher(connection, database_url) == []
 
 

@@ -174,7 +174,7 @@ def _subscribe_late(connection: Connection, url: str, *, waits: bool) -> dict[in
 def test_a_position_that_is_not_committed_yet_keeps_its_slice(
     connection: Connection, database_url: str
 ) -> None:
-    """Guard: condemned_tx against the oldest snapshot: whoever wrote into the slice has ended."""
+    """Guard: condemned_tx against the oldest snapshot: who wrote into the slice has ended."""
     assert _subscribe_late(connection, database_url, waits=True) == {0: 0}
     assert droppable(connection, "positions") == []  # and now it is seen to be needed
 

@@ -230,7 +230,7 @@ def _publishers(connection: Connection, url: str, seed: int) -> Counter[str]:
 def test_sixteen_publishers_on_both_sides_of_turns(
     connection: Connection, database_url: str
 ) -> None:
-    """Guard: both generations; each id that was answered is that of the one event."""
+    """Guard: both generations; each id that was returned is that of the one event."""
     topic(connection, 4)
     counted = _publishers(connection, database_url, 4)
     assert counted == {f"{turned}/{n}": 1 for turned in range(ROUNDS) for n in range(KEYS)}

@@ -82,7 +82,7 @@ def test_due_ones_come_in_the_order_of_their_times(connection: Connection) -> No
 
 
 def test_seen_late_it_is_not_delayed_any_more(connection: Connection) -> None:
-    """Guard: what lies behind the cursor is numbered at once; put off, nobody would look there."""
+    """Guard: what the cursor has passed is numbered at once; later, nobody would look there."""
     topic(connection)
     _with_a_clock(connection)
     _set_clock(connection, 100)

@@ -426,5 +426,5 @@ def test_an_engine_and_an_asynchronous_connection_are_refused(database_url: str)
 
 
 def test_no_message_is_refused(connection: psycopg.Connection[Any]) -> None:
-    with pytest.raises(InvalidArgument, match=r"event 0: a tuple is no Message"):
+    with pytest.raises(InvalidArgument, match=r"event 0: a tuple is not a Message"):
         penstock.publish_batch(connection, [(TOPIC, b"x")])  # type: ignore[list-item]

@@ -116,7 +116,7 @@ def test_bad_options_are_refused_before_anything_is_sent(
 
 
 def test_bulk_refuses_what_it_does_not_know(connection: Connection) -> None:
-    with pytest.raises(InvalidArgument, match="event 0: publish_bulk knows no dedup keys"):
+    with pytest.raises(InvalidArgument, match="event 0: publish_bulk does not support dedup keys"):
         in_bulk(connection, dedup_key="a")
 
 

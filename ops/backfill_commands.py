@@ -1,0 +1,247 @@
+"""``penstock backfill``: ask for a window to be brought again, look at requests, work them off."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ops import backfill_requests as requests
+from ops.commands import backfill as backfill_now, spark_session, target_of
+from penstock import database
+from penstock.cli.exit_codes import EXIT_NO
+from penstock.cli.output import Format, Output, say, show
+from penstock.database import config
+from penstock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ops.backfill_workers import Places
+    from ops.sinks.base import Sink
+    from penstock.archive.targets import Target
+
+_AT_ONCE = "now"
+_PLACE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+class _Group(TyperGroup):
+    """``penstock backfill TOPIC --target NAME`` goes on making every missing copy at once."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What begins with no command is of the command that has no name."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [_AT_ONCE, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="Bring again what is missing: copies, dropped log epochs, a window in a sink.",
+    no_args_is_help=True,
+)
+app.command(
+    _AT_ONCE, help="Make every missing copy of a topic on a target again, at once; the default."
+)(backfill_now)
+
+Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
+Request = Annotated[int, typer.Argument(min=1, help="The number of a request.")]
+
+
+@app.command()
+def request(
+    kind: Annotated[str, typer.Argument(help=", ".join(requests.KINDS))],
+    topic: Topic,
+    *,
+    target: Annotated[
+        str, typer.Option(help="copy: a target's name; relay: a sink, or a relay's name.")
+    ] = "",
+    partition: Annotated[int | None, typer.Option(min=0, help="Else all.")] = None,
+    from_sequence: Annotated[int | None, typer.Option(help="The first of the window.")] = None,
+    to_sequence: Annotated[int | None, typer.Option(help="The last of the window.")] = None,
+    from_time: Annotated[str | None, typer.Option(help="Sealed then or later (ISO 8601).")] = None,
+    to_time: Annotated[str | None, typer.Option(help="Sealed before then (ISO 8601).")] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="copy: first look which recorded files are gone.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    priority: Annotated[int, typer.Option(help="Higher ones come first.")] = 0,
+    max_attempts: Annotated[int, typer.Option(help="Then it has failed.")] = 5,
+    output: Output = Format.table,
+) -> None:
+    """Ask for a window of a topic to be brought again; `penstock backfill run` does it."""
+    window = requests.Window(
+        partition, from_sequence, to_sequence, _time(from_time), _time(to_time)
+    )
+    if kind == requests.RELAY:
+        target = _sink_address(target)
+    if audit:
+        _audit(kind, topic, target)
+    with database.connect() as connection:
+        asked = requests.request_backfill(
+            connection,
+            topic,
+            kind,
+            target,
+            window,
+            dry_run=dry_run,
+            priority=priority,
+            max_attempts=max_attempts,
+        )
+    show([asked], output)
+
+
+def _audit(kind: str, topic: str, target: str) -> None:
+    """Forget the recorded copies on a target whose files are gone or have another size."""
+    from ops.backfill import audit_files
+
+    if kind != requests.COPY:
+        raise ConfigurationError(
+            f"a request of the kind {kind} has no files to look at", hint="leave out --audit"
+        )
+    for copy in audit_files(config.database_url(), topic, target_of(target)):
+        say(f"log epoch {copy.log_epoch} of partition {copy.partition}: {copy.reason}")
+
+
+@app.command("list")
+def list_(
+    topic: Annotated[str | None, typer.Argument(help="Else all topics.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="waiting, running, done, failed or cancelled.")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(min=1, max=10_000, help="The newest ones.")] = 20,
+    output: Output = Format.table,
+) -> None:
+    """Show the newest requests, and how far each is."""
+    with database.connect() as connection:
+        found = requests.list_backfills(connection, topic, state=state, max_rows=max_rows)
+    shown = (
+        "request", "kind", "topic", "target", "state", "done_units", "units", "done_events",
+        "total_events", "attempts", "error",
+    )  # fmt: skip
+    show([{name: getattr(each, name) for name in shown} for each in found], output)
+
+
+@app.command("show")
+def show_(request: Request, output: Output = Format.table) -> None:
+    """Show a request with its ranges, and which attempt has done each."""
+    with database.connect() as connection:
+        found = requests.list_backfills(connection, request=request)
+        if not found:
+            raise ConfigurationError(
+                f"there is no backfill request {request}", hint="penstock backfill list names them"
+            )
+        ranges = requests.ranges(connection, request)
+    if output is Format.table:
+        show(found, output)
+    show(ranges, output)
+
+
+@app.command()
+def cancel(request: Request) -> None:
+    """End a request that waits or runs. Exit code 1: it has ended already."""
+    with database.connect() as connection:
+        was_open = requests.cancel(connection, request)
+    say(f"request {request} is {'cancelled' if was_open else 'not open'}")
+    if not was_open:
+        raise typer.Exit(EXIT_NO)
+
+
+@app.command()
+def run(
+    request: Annotated[int | None, typer.Option(min=1, help="Only this one.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=DIRECTORY, instead of the policy file's place; repeat."),
+    ] = None,
+    output: Output = Format.table,
+) -> None:
+    """Work off the requests that are due. Exit code 1: not all of them are done.
+
+    It may run several times at once; each request is done by one of them.
+    """
+    from ops.backfill_run import run_backfill, run_due
+    from ops.backfill_workers import workers
+
+    url = config.database_url()
+    with ExitStack() as stack:
+        tools = workers(_places(stack, target or []))
+        if request is None:
+            done = run_due(url, tools)
+        else:
+            found = run_backfill(url, tools, request=request)
+            done = [] if found is None else [found]
+    show(done, output)
+    if any(each.state != "done" for each in done) or (request is not None and not done):
+        raise typer.Exit(EXIT_NO)
+
+
+@app.command()
+def release(
+    topic: Topic,
+    older_than_seconds: Annotated[float, typer.Option(min=0, help="Brought back so long ago.")] = 0,
+    max_epochs: Annotated[int, typer.Option(min=1, max=1_000)] = 100,
+) -> None:
+    """Take rehydrated log epochs away again that no subscription has to read."""
+    from ops.rehydrate import release as verb
+
+    with database.connect(statement_timeout_ms=600_000) as connection:
+        released = verb(
+            connection, topic, older_than_seconds=older_than_seconds, max_epochs=max_epochs
+        )
+    say(f"released {released} log epochs")
+
+
+def _places(stack: ExitStack, given: list[str]) -> Places:
+    """Where requests read and write: what is given, and the places of the policy file."""
+    from ops import policy_file
+    from ops.backfill_workers import Places
+    from ops.sinks.address import configured_sink
+
+    named = {place.name: place for place in map(target_of, given)}
+
+    def all_targets() -> list[Target]:
+        rest = [each for each in policy_file.known_targets(None) if each.name not in named]
+        return [*named.values(), *rest]
+
+    def sink(address: str, beside: str) -> Sink:
+        return configured_sink(address, beside=beside)
+
+    return Places(
+        spark=lambda: stack.enter_context(spark_session()),
+        target=lambda name: named[name] if name in named else target_of(name),
+        targets=all_targets,
+        sink=sink,
+    )
+
+
+def _sink_address(text: str) -> str:
+    """The address of a sink; of a relay of the policy file, when it is a relay's name."""
+    from ops import policy_file
+    from ops.sinks.address import absolute_address
+
+    if not _PLACE.match(text):
+        known = policy_file.load()
+        if text not in known.relays:
+            raise ConfigurationError(
+                f"there is no sink and no relay {text!r}",
+                hint=f"the policy file has the relays: {', '.join(known.relays) or 'none'}",
+            )
+        text = known.sink_address(known.relays[text])
+    return absolute_address(text)
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise ConfigurationError(
+            f"{text!r} is not a time with its zone", hint="write 2026-11-23T00:00:00+00:00"
+        )
+    return found

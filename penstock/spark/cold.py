@@ -1,0 +1,130 @@
+"""Reading what the database no longer has, from the copies in the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.archive.reading import LogReader
+from penstock.archive.segments import Segment, fetch_plan
+from penstock.archive.targets import Target
+from penstock.errors import EpochMissing, LogBehind
+from penstock.records import PartitionRange
+from penstock.spark.columns import COLUMNS, Wanted, arrow_schema
+from penstock.spark.options import COLD, HOT, Address, ReadOptions
+from penstock.spark.ranges import Range
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+#: Log epochs are packed into tasks of about so many events: 128 MB of 256 bytes each.
+_EVENTS_PER_TASK = 500_000
+#: As the log epoch of an event that is not sealed yet: in a position of the log, and here.
+_UNSEALED, _NO_LOG_EPOCH = pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32())
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Where a task may read what the database does not have."""
+
+    address: Address
+    targets: tuple[Target, ...]
+    #: Read copies only, also of what the database still has.
+    only: bool
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> Archive:
+        """What the options say."""
+        targets = () if options.source == HOT else options.targets
+        return cls(options.address, targets, options.source == COLD)
+
+
+def cold_ranges(
+    connection: Connection,
+    options: ReadOptions,
+    partition: PartitionRange,
+    first: int,
+    last: int,
+) -> list[Range]:
+    """A cold range of a partition in tasks, along the borders of log epochs.
+
+    With source=cold it ends before the first log epoch that none of the targets has yet.
+    """
+    if not options.targets:
+        raise EpochMissing(
+            f"partition {partition.partition} of {options.topic} is in the database from sequence"
+            f" {partition.low_sequence} on, and the read begins with {first}",
+            hint="say where the archive is (targets), or read the rest only (source=hot)",
+        )
+    found: list[Range] = []
+    position = first
+    while position <= last:
+        plan = fetch_plan(
+            connection, options.topic, partition.partition, position, last - position + 1
+        )
+        for segment in plan:
+            if options.source == COLD and segment.is_hot and not _is_copied(segment, options):
+                return found
+            end = min(segment.last_sequence, last)
+            _append(found, partition, position, end)
+            position = end + 1
+        if not plan:
+            break
+    return found
+
+
+def _is_copied(segment: Segment, options: ReadOptions) -> bool:
+    names = {target.name for target in options.targets}
+    return any(copy.target in names for copy in segment.copies)
+
+
+def _append(found: list[Range], partition: PartitionRange, first: int, last: int) -> None:
+    """Add a log epoch to the last task, or begin another one."""
+    if found and found[-1].count + last - first + 1 <= _EVENTS_PER_TASK:
+        found[-1] = replace(found[-1], last=last)
+    else:
+        found.append(Range(partition.partition, partition.partition_id, first, last, is_cold=True))
+
+
+def read_cold(archive: Archive, wanted: Wanted, source: Range) -> Iterator[pa.RecordBatch]:
+    """The events of a range, wherever they are by now."""
+    reader = LogReader(
+        archive.address.found(),
+        wanted.topic,
+        source.partition,
+        source.first,
+        source.count,
+        targets=archive.targets,
+        from_database=not archive.only,
+    )
+    with reader:
+        for batch in reader:
+            chosen = _chosen(batch, wanted)
+            if chosen.num_rows:
+                yield chosen
+    if reader.next_sequence <= source.last:
+        raise LogBehind(
+            f"partition {source.partition} ends before sequence {reader.next_sequence} now, and"
+            f" had {source.last} when this read was planned",
+            hint="the log was restored to an earlier state; make the data frame again",
+        )
+
+
+def _chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+    """The wanted rows and columns of a batch of the archive."""
+    if wanted.types is not None:
+        batch = batch.filter(pc.is_in(batch.column("type"), pa.array(wanted.types, pa.string())))
+    columns: list[pa.Array[Any]] = []
+    for name in wanted.columns:
+        if name == "topic":
+            columns.append(pa.array([wanted.topic] * batch.num_rows, COLUMNS[name]))
+        elif name == "log_epoch":
+            epochs = batch.column(name)
+            columns.append(pc.if_else(pc.equal(epochs, _UNSEALED), _NO_LOG_EPOCH, epochs))
+        else:
+            columns.append(batch.column(name))
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(wanted.columns))

@@ -1,0 +1,364 @@
+"""The options of the format, read and checked before anything is read or written."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from penstock.archive.targets import Target
+from penstock.database import config, connect
+from penstock.errors import ConfigurationError, InvalidArgument
+from penstock.topics import validation
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+#: The places that have a name.
+EARLIEST, LATEST = "earliest", "latest"
+#: Where events are read: the database, the archive, or both.
+HOT, COLD, AUTO = "hot", "cold", "auto"
+
+_MOST_EVENTS = 100_000_000
+_MOST_CONNECTIONS = 10_000
+_MOST_VERSIONS = 10**18
+_OFFSETS_HINT = (
+    'use "earliest", "latest", or a JSON object of positions by partition, like {"0": 1200}'
+)
+_TIME_HINT = "write a time with its zone, like 2026-01-31T09:30:00+01:00, or milliseconds"
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+READ_NAMES = (
+    "url", "urlVariable", "topic", "partitions", "types", "startingOffsets", "endingOffsets",
+    "startingTimestamp", "endingTimestamp", "eventsPerTask", "maxConnections",
+    "maxEventsPerTrigger", "minEventsPerTrigger", "maxTriggerDelay", "failOnHistoryChange",
+    "subscription", "source", "targets",
+)  # fmt: skip
+WRITE_NAMES = ("url", "urlVariable", "topic", "topicColumn", "writeId", "writeVersion")
+#: What Spark itself passes on to a data source.
+_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the database is: a URL, or the environment variable of the worker that holds it."""
+
+    url: str | None = field(default=None, repr=False)
+    variable: str | None = None
+
+    def connect(self, *, autocommit: bool = True, seconds: int = 30) -> Connection:
+        """A connection; a statement may take so many seconds."""
+        return connect(
+            self.found(),
+            autocommit=autocommit,
+            application_name="penstock spark",
+            statement_timeout_ms=seconds * 1_000,
+        )
+
+    def found(self) -> str:
+        """The URL; ConfigurationError when this process does not have it."""
+        if self.url:
+            return self.url
+        if self.variable is None:
+            return config.database_url()
+        found = os.environ.get(self.variable, "").strip()
+        if not found:
+            raise ConfigurationError(
+                f"the variable {self.variable} that urlVariable names is not set in this process",
+                hint="set it in the environment of the driver and of the executors",
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to write, and what a repeated write is known by."""
+
+    address: Address
+    topic: str | None
+    topic_column: str | None
+    write_id: str | None
+    write_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a read begins or ends: a name, a position for each partition, or a time."""
+
+    name: str = ""
+    positions: Mapping[int, int] | None = None
+    time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much a stream reads at once."""
+
+    max_events: int | None
+    min_events: int | None
+    max_delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read, and how it is shared out among tasks."""
+
+    address: Address
+    topic: str
+    partitions: frozenset[int] | None
+    types: tuple[str, ...] | None
+    starting: Place
+    ending: Place
+    events_per_task: int
+    max_connections: int | None
+    pace: Pace
+    fail_on_history_change: bool
+    subscription: str | None
+    source: str
+    targets: tuple[Target, ...]
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+    """The options of a read."""
+    _refuse_unknown(given, READ_NAMES)
+    if streaming:
+        _refuse_ends(given)
+    return ReadOptions(
+        address=address(given),
+        topic=topic(given),
+        partitions=_partitions(given.get("partitions")),
+        types=_types(given.get("types")),
+        starting=_place(given, "starting", LATEST if streaming else EARLIEST),
+        ending=_place(given, "ending", LATEST),
+        events_per_task=_number(given, "eventsPerTask", 100_000, _MOST_EVENTS),
+        max_connections=_number(given, "maxConnections", None, _MOST_CONNECTIONS),
+        pace=_pace(given),
+        fail_on_history_change=_truth(given, "failOnHistoryChange", True),
+        subscription=_subscription(given),
+        source=_source(given, streaming=streaming),
+        targets=_targets(given.get("targets")),
+    )
+
+
+def write_options(given: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
+    """The options of a write."""
+    _refuse_unknown(given, WRITE_NAMES)
+    column, write_id = given.get("topicColumn"), given.get("writeId")
+    if column is not None and given.get("topic") is not None:
+        raise InvalidArgument("topic and topicColumn are both given", hint="give one of them")
+    if (write_id is None) != (given.get("writeVersion") is None):
+        raise InvalidArgument(
+            "writeId and writeVersion belong together",
+            hint="give both, so that a repeated write is known, or neither",
+        )
+    if streaming and write_id is not None:
+        raise InvalidArgument(
+            "a stream has no writeId", hint="its query and its micro-batch are the version"
+        )
+    return WriteOptions(
+        address=address(given),
+        topic=topic(given) if column is None else None,
+        topic_column=column,
+        write_id=None if write_id is None else validation.name(write_id, "writer"),
+        write_version=_version(given.get("writeVersion")),
+    )
+
+
+def address(given: Mapping[str, str]) -> Address:
+    """The options url and urlVariable; without them, the worker's own environment decides."""
+    url, variable = given.get("url"), given.get("urlVariable")
+    if url is not None and variable is not None:
+        raise InvalidArgument("url and urlVariable are both given", hint="give one of them")
+    if url is not None:
+        config.dialect_of_url(url)
+    if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+        # It is not repeated: somebody may have given the URL itself.
+        raise InvalidArgument(
+            "urlVariable is not the name of an environment variable",
+            hint="give a name, for example PENSTOCK_DATABASE_URL; the URL itself goes to url",
+        )
+    return Address(url, variable)
+
+
+def topic(given: Mapping[str, str]) -> str:
+    """The option topic."""
+    found = given.get("topic")
+    if not found:
+        raise InvalidArgument(
+            "the option topic is missing", hint='write .option("topic", "namespace/topic")'
+        )
+    validation.topic(found)
+    return found
+
+
+def _refuse_unknown(given: Mapping[str, str], names: Sequence[str]) -> None:
+    known = {name.lower(): name for name in names}
+    for option in given:
+        if option.lower() in known or option.lower() in _OF_SPARK:
+            continue
+        near = difflib.get_close_matches(option.lower(), known, 1)
+        hint = f"did you mean {known[near[0]]}?" if near else f"there are: {', '.join(names)}"
+        raise InvalidArgument(f"there is no option {option[:80]!r}", hint=hint)
+
+
+def _refuse_ends(given: Mapping[str, str]) -> None:
+    for name in ("endingOffsets", "endingTimestamp"):
+        if given.get(name) is not None:
+            raise InvalidArgument(
+                f"a stream has no {name}", hint="read a batch, or stop the query yourself"
+            )
+
+
+def _partitions(text: str | None) -> frozenset[int] | None:
+    if text is None:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise InvalidArgument(
+                f"partitions is {text[:80]!r}", hint="list numbers and ranges, like 0,3,8-15"
+            )
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+def _types(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    if text.lstrip().startswith("["):
+        found = _json(text, "types", 'list types with commas, or as JSON: ["a,b", "c"]')
+        if not all(isinstance(each, str) for each in found):
+            raise InvalidArgument("types is a list of other things than texts")
+        return tuple(found)
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _place(given: Mapping[str, str], side: str, default: str) -> Place:
+    offsets, time = given.get(f"{side}Offsets"), given.get(f"{side}Timestamp")
+    if offsets is not None and time is not None:
+        raise InvalidArgument(
+            f"{side}Offsets and {side}Timestamp are both given", hint="give one of them"
+        )
+    if time is not None:
+        return Place(time=_time(time, f"{side}Timestamp"))
+    text = default if offsets is None else offsets.strip()
+    if text in (EARLIEST, LATEST):
+        return Place(name=text)
+    return Place(positions=_positions(text, f"{side}Offsets"))
+
+
+def _positions(text: str, option: str) -> dict[int, int]:
+    found = _json(text, option, _OFFSETS_HINT)
+    if not isinstance(found, dict):
+        raise InvalidArgument(f"{option} is {text[:80]!r}", hint=_OFFSETS_HINT)
+    positions = {}
+    for partition, position in found.items():
+        if not partition.isdecimal() or not validation.is_integer(position) or position < 0:
+            raise InvalidArgument(
+                f"{option} says {position!r} for partition {partition[:20]!r}", hint=_OFFSETS_HINT
+            )
+        positions[int(partition)] = position
+    return positions
+
+
+def _json(text: str, option: str, hint: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise InvalidArgument(f"{option} is {text[:80]!r}", hint=hint) from None
+
+
+def _time(text: str, option: str) -> datetime:
+    try:
+        if text.isdecimal():
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        found = None
+    if found is None or found.tzinfo is None:
+        raise InvalidArgument(f"{option} is {text[:80]!r}", hint=_TIME_HINT)
+    return found.astimezone(UTC)
+
+
+def _pace(given: Mapping[str, str]) -> Pace:
+    pace = Pace(
+        _number(given, "maxEventsPerTrigger", None, _MOST_EVENTS),
+        _number(given, "minEventsPerTrigger", None, _MOST_EVENTS),
+        _seconds(given.get("maxTriggerDelay", "15m")),
+    )
+    if pace.min_events and pace.max_events and pace.min_events > pace.max_events:
+        raise InvalidArgument(
+            f"minEventsPerTrigger {pace.min_events} is above maxEventsPerTrigger {pace.max_events}",
+            hint="give a smaller minimum",
+        )
+    return pace
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"\s*(\d{1,9})\s*(ms|s|m|h)\s*", text)
+    if match is None:
+        raise InvalidArgument(
+            f"maxTriggerDelay is {text[:80]!r}", hint="write a number and ms, s, m or h, like 30s"
+        )
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _number(given: Mapping[str, str], name: str, default: Any, most: int) -> Any:
+    text = given.get(name)
+    if text is None:
+        return default
+    if not text.strip().isdecimal() or not 1 <= int(text) <= most:
+        _refuse(name, text, f"give a whole number from 1 to {most}")
+    return int(text)
+
+
+def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
+    text = given.get(name)
+    if text is None:
+        return default
+    if text.lower() not in {"true", "false"}:
+        _refuse(name, text, "give true or false")
+    return text.lower() == "true"
+
+
+def _subscription(given: Mapping[str, str]) -> str | None:
+    found = given.get("subscription")
+    return None if found is None else validation.name(found, "subscription")
+
+
+def _source(given: Mapping[str, str], *, streaming: bool) -> str:
+    found = given.get("source", AUTO)
+    if found not in (HOT, COLD, AUTO):
+        _refuse("source", found, "give auto, hot or cold")
+    if streaming and found == COLD:
+        _refuse("source", found, "a stream follows the log: give auto or hot")
+    if found == COLD and given.get("targets") is None:
+        _refuse("source", found, 'say where the archive is: targets, like {"nas": "/mnt/archive"}')
+    return found
+
+
+def _targets(text: str | None) -> tuple[Target, ...]:
+    if text is None:
+        return ()
+    hint = 'write a JSON object of names and places, like {"nas": "/mnt/archive"}'
+    found = _json(text, "targets", hint)
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise InvalidArgument("targets is no JSON object of texts", hint=hint)
+    return tuple(Target(name, place) for name, place in found.items())
+
+
+def _version(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not text.strip().isdecimal() or int(text) > _MOST_VERSIONS:
+        _refuse("writeVersion", text, "give a whole number from 0 on")
+    return int(text)
+
+
+def _refuse(name: str, text: str, hint: str) -> NoReturn:
+    raise InvalidArgument(f"{name} is {text[:80]!r}", hint=hint)

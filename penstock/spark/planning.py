@@ -1,0 +1,128 @@
+"""From options to positions and ranges: the part of a read that asks the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock import database
+from penstock.errors import BelowLowSequence, BeyondHighWatermark, InvalidPartition
+from penstock.records import PartitionRange
+from penstock.spark.cold import cold_ranges
+from penstock.spark.options import COLD, EARLIEST, HOT, Place, ReadOptions
+from penstock.spark.ranges import Range
+from penstock.topics.names import partition_ranges
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+
+def chosen_partitions(connection: Connection, options: ReadOptions) -> list[PartitionRange]:
+    """What the database has of the partitions that are to be read."""
+    present = partition_ranges(connection, options.topic)
+    if options.partitions is None:
+        return present
+    missing = options.partitions - {each.partition for each in present}
+    if missing:
+        raise InvalidPartition(
+            f'the topic "{options.topic}" has no partition {min(missing)}',
+            hint=f"it has the partitions 0 to {len(present) - 1}",
+        )
+    return [each for each in present if each.partition in options.partitions]
+
+
+def batch_ranges(connection: Connection, options: ReadOptions) -> list[Range]:
+    """The ranges of a batch read; the end is fixed here."""
+    present = chosen_partitions(connection, options)
+    after = start_positions(connection, options, present)
+    until = positions(connection, options, options.ending, present, unnamed=None)
+    return ranges_between(connection, options, present, after, until)
+
+
+def start_positions(
+    connection: Connection, options: ReadOptions, present: Iterable[PartitionRange]
+) -> dict[int, int]:
+    """Where a read begins: the last sequence of each partition that is not read."""
+    found = positions(connection, options, options.starting, present, unnamed=0)
+    for each in present:
+        if options.source == HOT and found[each.partition] < each.low_sequence - 1:
+            raise BelowLowSequence(
+                f"the read begins after sequence {found[each.partition]} of partition"
+                f" {each.partition}, but the database holds it from {each.low_sequence} on",
+                hint='begin at "earliest", or read the archive too: source=auto and targets',
+            )
+    return found
+
+
+def positions(
+    connection: Connection,
+    options: ReadOptions,
+    place: Place,
+    present: Iterable[PartitionRange],
+    *,
+    unnamed: int | None,
+) -> dict[int, int]:
+    """A position in each partition: the last sequence before the place.
+
+    ``unnamed`` is the position in partitions that the place does not name; with None they are not
+    in the result.
+    """
+    if place.time is not None:
+        return {
+            each.partition: _position_at(connection, options.topic, each.partition, place)
+            for each in present
+        }
+    if place.positions is None:
+        if place.name == EARLIEST:
+            is_hot = options.source == HOT
+            return {each.partition: each.low_sequence - 1 if is_hot else 0 for each in present}
+        return {each.partition: each.high_watermark for each in present}
+    _require_there(place.positions, present)
+    found = {each.partition: place.positions.get(each.partition, unnamed) for each in present}
+    return {partition: position for partition, position in found.items() if position is not None}
+
+
+def ranges_between(
+    connection: Connection,
+    options: ReadOptions,
+    present: Iterable[PartitionRange],
+    after: Mapping[int, int],
+    until: Mapping[int, int],
+) -> list[Range]:
+    """The events of each partition after one position up to and with another.
+
+    What the database no longer has is in cold ranges, along the borders of log epochs.
+    """
+    found: list[Range] = []
+    for each in present:
+        first = after.get(each.partition, 0) + 1
+        last = until.get(each.partition, 0)
+        hot_from = last + 1 if options.source == COLD else max(first, each.low_sequence)
+        if first < min(hot_from, last + 1):
+            found += cold_ranges(connection, options, each, first, min(hot_from - 1, last))
+        if hot_from <= last:
+            found.append(Range(each.partition, each.partition_id, hot_from, last))
+    return found
+
+
+def _require_there(positions: Mapping[int, int], present: Iterable[PartitionRange]) -> None:
+    known = {each.partition: each.high_watermark for each in present}
+    for partition, position in positions.items():
+        if partition not in known:
+            raise InvalidPartition(
+                f"an offset names partition {partition}, which is not read",
+                hint=f"the partitions that are read: {', '.join(map(str, known))}",
+            )
+        if position > known[partition]:
+            raise BeyondHighWatermark(
+                f"an offset is at sequence {position} of partition {partition}, beyond the high"
+                f" watermark {known[partition]}",
+                hint='use "latest", or a sequence that the log has',
+            )
+
+
+def _position_at(connection: Connection, topic: str, partition: int, place: Place) -> int:
+    ((found,),) = database.call(
+        connection, "position_at", topic=topic, partition=partition, since=place.time
+    )
+    return int(found)

@@ -1,0 +1,191 @@
+"""Reading a stream: offsets, how much a micro-batch reads, and what a subscription learns of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock import database
+from penstock.errors import InvalidArgument, LogBehind, TopicNotFound
+from penstock.records import PartitionRange
+from penstock.spark.batch import inputs, read_input
+from penstock.spark.cold import Archive
+from penstock.spark.columns import Wanted
+from penstock.spark.options import ReadOptions
+from penstock.spark.planning import chosen_partitions, ranges_between, start_positions
+from penstock.spark.ranges import shared
+from penstock.subscriptions import stream
+from penstock.topics.partition_ids import id_of, topic_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_VERSION = 1
+
+Offset = dict[str, Any]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a topic micro-batch by micro-batch.
+
+    Spark calls everything but ``read`` on one object in one process of the driver.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: tuple[str, ...],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Keep what to read; nothing is opened here."""
+        self._options = options
+        self._wanted = Wanted(options.topic, columns, options.types)
+        self._clock = clock
+        self._last_read = clock()
+        #: With the trigger availableNow: where the log ended when the query began.
+        self._target: dict[int, int] | None = None
+
+    def initialOffset(self) -> Offset:
+        """Where a new query begins."""
+        with closing(self._options.address.connect()) as connection:
+            present = chosen_partitions(connection, self._options)
+            return _offset(present, start_positions(connection, self._options, present))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options say; Spark passes it to latestOffset unless the trigger reads all."""
+        pace = self._options.pace
+        if pace.max_events is not None:
+            return ReadMaxRows(pace.max_events)
+        if pace.min_events is not None:
+            return ReadMinRows(pace.min_events)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember where the log ends now; nothing after that is read."""
+        present = self._look()
+        self._target = {each.partition: each.high_watermark for each in present}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """How far the next micro-batch reads; ``start`` itself when it is to wait."""
+        present = self._look()
+        after = self._positions(start, present)
+        lags = {each.partition: self._end(each) - after.get(each.partition, 0) for each in present}
+        taken = self._taken(lags, limit)
+        if not taken:
+            return start
+        self._last_read = self._clock()
+        until = {each: after.get(each, 0) + taken.get(each, 0) for each in {*after, *taken}}
+        return _offset(present, until)
+
+    def reportLatestOffset(self) -> Offset:
+        """Where the log ends, for the progress of the query."""
+        present = self._look()
+        return _offset(present, {each.partition: each.high_watermark for each in present})
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """What the tasks of a micro-batch read."""
+        options = self._options
+        with closing(options.address.connect()) as connection:
+            present = chosen_partitions(connection, options)
+            after, until = self._positions(start, present), self._positions(end, present)
+            ranges = ranges_between(connection, options, present, after, until)
+        return inputs(ranges, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The events of a task."""
+        return read_input(Archive.of(self._options), self._wanted, partition)
+
+    def commit(self, end: Offset) -> None:
+        """Mirror what Spark has done with into the subscription, so that retention sees it.
+
+        Spark does not call this for the last micro-batch of availableNow.  The mark is then late,
+        and the next run moves it: it never runs ahead.
+        """
+        if self._options.subscription is None:
+            return
+        with closing(self._options.address.connect()) as connection:
+            database.call(
+                connection,
+                "mark_low_water",
+                subscription=self._options.subscription,
+                partition_ids=[id_of(end["topic_id"], int(each)) for each in end["p"]],
+                lease_epochs=[0] * len(end["p"]),  # nobody holds a lease of it
+                positions=list(end["p"].values()),
+            )
+
+    def _look(self) -> list[PartitionRange]:
+        with closing(self._options.address.connect()) as connection:
+            if self._options.subscription is not None:
+                stream.position(connection, self._options.subscription, self._options.topic)
+            return chosen_partitions(connection, self._options)
+
+    def _end(self, present: PartitionRange) -> int:
+        """Where the query ends in a partition, or the log does."""
+        if self._target is None:
+            return present.high_watermark
+        return min(present.high_watermark, self._target.get(present.partition, 0))
+
+    def _taken(self, lags: Mapping[int, int], limit: ReadLimit) -> dict[int, int]:
+        """How many events of each partition the next micro-batch has."""
+        total = sum(lag for lag in lags.values() if lag > 0)
+        if isinstance(limit, ReadMaxRows):
+            return {} if self._waits(total) else shared(limit.max_rows, lags)
+        if isinstance(limit, ReadMinRows) and self._waits(total):
+            return {}
+        return shared(total, lags)
+
+    def _waits(self, lag: int) -> bool:
+        """Whether there is less than minEventsPerTrigger, and maxTriggerDelay is not over."""
+        pace = self._options.pace
+        if pace.min_events is None or lag >= pace.min_events or self._target is not None:
+            return False
+        return self._clock() - self._last_read < pace.max_delay_seconds
+
+    def _positions(self, offset: Offset, present: list[PartitionRange]) -> dict[int, int]:
+        """The positions of an offset, checked against the log; a new partition is at 0."""
+        _require_ours(offset, present)
+        found = {int(each): position for each, position in offset["p"].items()}
+        now = present[0].history
+        if offset["history"] == now:
+            return found
+        if self._options.fail_on_history_change:
+            raise LogBehind(
+                f"the stream has read history {offset['history']}, the log is at history {now}: a"
+                " restore lost events that the stream may have read",
+                hint="begin a new checkpoint, or go on with failOnHistoryChange=false",
+            )
+        ends = {each.partition: each.high_watermark for each in present}
+        return {each: min(position, ends.get(each, 0)) for each, position in found.items()}
+
+
+def _offset(present: list[PartitionRange], positions: Mapping[int, int]) -> Offset:
+    return {
+        "v": _VERSION,
+        "history": present[0].history,
+        "topic_id": topic_of(present[0].partition_id),
+        "p": {str(each): positions[each] for each in sorted(positions)},
+    }
+
+
+def _require_ours(offset: Offset, present: list[PartitionRange]) -> None:
+    if offset.get("v") != _VERSION:
+        raise InvalidArgument(
+            f"the checkpoint has an offset of version {offset.get('v')!r}",
+            hint="it was written by another program, or a newer Penstock; begin a new checkpoint",
+        )
+    if offset["topic_id"] != topic_of(present[0].partition_id):
+        raise TopicNotFound(
+            "the checkpoint was written for another topic than the one that has this address now",
+            hint="begin a new checkpoint, or give the address that the topic has now",
+        )

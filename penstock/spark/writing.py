@@ -1,0 +1,201 @@
+"""Writing: tasks stage events, and one transaction of the driver publishes them exactly once.
+
+The position of a row in its task is not the same when the task is repeated, so it is no identity.
+What is published are the stages of the attempts that Spark names, under a version that only one
+transaction can claim.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from penstock.errors import InvalidArgument
+from penstock.publishing import staging
+from penstock.publishing.staging import Stage
+from penstock.records import Message
+from penstock.spark.options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+#: The columns that a data frame to write may have, and their types; payload has to be there.
+_TYPES = {
+    "payload": "binary",
+    "key": "string",
+    "type": "string",
+    "content_type": "string",
+    "headers": "string",
+    "event_id": "string",
+    "partition": "int",
+    "not_before": "timestamp",
+}
+#: The properties of a stream's task that say which query it belongs to.
+_QUERY_ID = "sql.streaming.queryId"
+#: How long one statement of the commit may take: it publishes all that one task has staged.
+_COMMIT_SECONDS = 3_600
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(WriterCommitMessage):
+    """What one attempt of a task has staged; ``query_id`` is that of a stream's query."""
+
+    stage: Stage
+    query_id: str | None
+
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+class _Writer:
+    """What both kinds of writers share."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Refuse a data frame that cannot be written, before a job runs."""
+        if overwrite:
+            raise InvalidArgument(
+                "a log cannot be overwritten", hint='write with mode("append"), or as a stream'
+            )
+        _require_columns(schema, options.topic_column)
+        self._options = options
+
+    def _stage(self, batches: Iterator[pa.RecordBatch], query_id: str | None) -> Staged:
+        with closing(self._options.address.connect()) as connection:
+            return Staged(staging.stage(connection, _messages(batches, self._options)), query_id)
+
+    def _publish(self, messages: Messages, writer: str, version: int) -> None:
+        with closing(self._connect()) as connection:
+            staging.publish_staged(connection, writer, version, _stages(messages))
+            connection.commit()
+
+    def _discard(self, messages: Messages) -> None:
+        with closing(self._connect()) as connection:
+            staging.discard(connection, _stages(messages))
+            connection.commit()
+
+    def _connect(self) -> Any:
+        return self._options.address.connect(autocommit=False, seconds=_COMMIT_SECONDS)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes a data frame.  Spark sends this object to the tasks and back to commit."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Without writeId, each write is one of its own."""
+        super().__init__(options, schema, overwrite=overwrite)
+        self._write_id = options.write_id or str(uuid.uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
+        """Stage the rows of a task."""
+        return self._stage(iterator, None)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks have staged, unless this version was published before."""
+        self._publish(messages, self._write_id, self._options.write_version)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks have staged."""
+        self._discard(messages)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a query.
+
+    The object that commits is not the one that wrote, and only it knows the number of the
+    micro-batch.  The query is known to the tasks, so they say it in their messages.
+    """
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
+        """Stage the rows of a task."""
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(_QUERY_ID) if context else None
+        if not query_id:
+            raise InvalidArgument(
+                "the task does not say which query it belongs to",
+                hint="write with writeStream, or pass a batch to write.format in foreachBatch",
+            )
+        return self._stage(iterator, query_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish a micro-batch, unless an earlier run of it was published before."""
+        query_ids = {each.query_id for each in messages if isinstance(each, Staged)}
+        for query_id in query_ids:
+            self._publish(messages, f"spark query {query_id}", batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what the tasks of a micro-batch have staged."""
+        self._discard(messages)
+
+
+def _stages(messages: Messages) -> list[Stage]:
+    """In the order of the tasks; a task that failed has no message."""
+    return [each.stage for each in messages if isinstance(each, Staged)]
+
+
+def _require_columns(schema: StructType, topic_column: str | None) -> None:
+    expected = {**_TYPES, **({topic_column: "string"} if topic_column else {})}
+    given = {field.name: field.dataType.simpleString() for field in schema.fields}
+    for name, kind in given.items():
+        if name not in expected:
+            raise InvalidArgument(
+                f"the data frame has a column {name[:80]!r}, which an event does not take",
+                hint=f"select only: {', '.join(expected)}",
+            )
+        if kind != expected[name]:
+            raise InvalidArgument(
+                f"the data frame has the column {name} as {kind[:80]}",
+                hint=f"cast it to {expected[name]}",
+            )
+    for name in ("payload", *([topic_column] if topic_column else [])):
+        if name not in given:
+            raise InvalidArgument(
+                f"the data frame has no column {name}", hint=f"add it as {expected[name]}"
+            )
+
+
+def _messages(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Iterator[Message]:
+    for batch in batches:
+        for row in batch.to_pylist():
+            topic: Any = row.pop(options.topic_column) if options.topic_column else options.topic
+            yield Message(topic, **_fields(row))
+
+
+def _fields(row: dict[str, Any]) -> dict[str, Any]:
+    """The values that a row has; where it has NULL, publishing has a default of its own."""
+    given = {name: value for name, value in row.items() if value is not None}
+    given.setdefault("payload", None)  # refused, with the place of the event
+    if "headers" in given:
+        given["headers"] = _headers(given["headers"])
+    if "event_id" in given:
+        given["event_id"] = _event_id(given["event_id"])
+    return given
+
+
+def _headers(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise InvalidArgument(
+            "the headers of an event are not JSON", hint="write them by to_json"
+        ) from None
+
+
+def _event_id(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"the event_id {text[:40]!r} is no UUID", hint="leave the column out for new ids"
+        ) from None

@@ -1,0 +1,3 @@
+"""The archive on every engine."""
+
+from __future__ import annotations

@@ -1,0 +1,238 @@
+"""A counter of ids that is set back while others are at work: nothing is lost or given twice (S2).
+
+Scripted interleavings: what commits while the sequencer opens an era, and what the sequencer's own
+transaction publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from penstock import log
+from tests.guards import without_guard
+from tests.kit.log import (
+    TOPIC,
+    Connection,
+    backend_pid,
+    drain,
+    open_transaction,
+    put,
+    texts,
+    topic,
+    value,
+    wait_until_blocked,
+)
+from tests.kit.storage import next_slice
+from tests.postgres.log.test_counters import _set_back
+from tests.postgres.log.test_early_events import OLD, _gap, _jump, _waiting
+
+#: Where a pass stops when the function has it between two of its statements.
+_LOCK = "pg_advisory_xact_lock(11)"
+
+
+@contextmanager
+def _stopped_pass(passing: Connection, url: str, lock: str) -> Iterator[None]:
+    """A pass that waits for a lock; it goes on, and ends, when the block is left."""
+    with (
+        open_transaction(url) as holder,
+        psycopg.connect(url, autocommit=True) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        holder.execute(lock.encode())
+        running = pool.submit(log.sequence, passing)
+        try:
+            wait_until_blocked(other, backend_pid(passing))
+            yield
+        finally:
+            holder.rollback()
+            running.result(60)
+
+
+# What commits while an era is being opened.
+
+
+def _commit(publisher: Connection, _: Connection) -> None:
+    publisher.commit()
+
+
+def _commit_prepared(publisher: Connection, other: Connection) -> None:
+    name = str(backend_pid(publisher))
+    publisher.execute(f"PREPARE TRANSACTION '{name}'".encode())
+    other.execute(f"COMMIT PREPARED '{name}'".encode())
+
+
+Commit = Callable[[Connection, Connection], None]
+
+
+def _committed_at_the_opening(
+    connection: Connection, url: str, commit: Commit, *, again: bool, max_events: int
+) -> None:
+    """Ids from before the counter was set back; committed after the counters were raised."""
+    _gap(connection)
+    with (
+        open_transaction(url) as publisher,
+        psycopg.connect(url, autocommit=True) as passing,
+    ):
+        for text in "abc":
+            put(publisher, text)
+        _set_back(connection, "events_id")
+        with _stopped_pass(passing, url, "LOCK TABLE penstock.histories IN EXCLUSIVE MODE"):
+            if again:
+                _set_back(connection, "events_id")
+            commit(publisher, connection)
+    drain(connection, max_events)
+    assert _waiting(connection) == 0
+    assert texts(connection) == [*OLD, *"abc"]
+    put(connection, "late")
+    drain(connection, max_events)
+    assert texts(connection) == [*OLD, *"abc", "late"]
+
+
+@pytest.mark.parametrize("commit", [_commit, _commit_prepared])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("max_events", [1, 10_000])
+def test_what_commits_while_an_era_is_opened_is_sequenced(
+    connection: Connection, database_url: str, commit: Commit, again: bool, max_events: int
+) -> None:
+    """Guard: take_boundary looks at the events that base can have, and not only at the counter."""
+    _committed_at_the_opening(connection, database_url, commit, again=again, max_events=max_events)
+
+
+def test_without_the_look_at_events_they_are_lost(
+    connection: Connection, database_url: str
+) -> None:
+    """Mutant: the boundary is what the counter says."""
+    without_guard(connection, "take_boundary", "highest_number('events', 'id')", "0")
+    with pytest.raises(AssertionError):
+        _committed_at_the_opening(connection, database_url, _commit, again=False, max_events=10_000)
+
+
+@pytest.mark.parametrize("max_events", [1, 10_000])
+def test_what_stays_open_over_the_opening_is_sequenced(
+    connection: Connection, database_url: str, max_events: int
+) -> None:
+    """Guard: straddles; ids above the boundary, below it, and from a prepared transaction."""
+    _gap(connection)
+    with open_transaction(database_url) as above, open_transaction(database_url) as below:
+        put(above, "above")
+        name = str(backend_pid(above))
+        above.execute(f"PREPARE TRANSACTION '{name}'".encode())
+        _set_back(connection, "events_id")
+        put(below, "below")
+        log.sequence(connection, max_events)
+        assert value(connection, "SELECT max(era) FROM penstock.eras") == 2
+        _jump(connection, 40)
+        put(connection, "new")
+        drain(connection, max_events)
+        below.commit()
+    connection.execute(f"COMMIT PREPARED '{name}'".encode())
+    assert _waiting(connection) == 2
+    drain(connection, max_events)
+    assert texts(connection)[:4] == [*OLD, "new"]
+    assert sorted(texts(connection)[4:]) == ["above", "below"]
+    assert _waiting(connection) == 0
+
+
+# What the sequencer's own transaction publishes.
+
+
+def _own_event_below_the_last_known(connection: Connection, url: str) -> None:
+    """Another transaction has ended between the sequencer's lock and its look at what is there."""
+    _gap(connection)
+    put(connection, "first")
+    after_the_lock = "SELECT * INTO STRICT tick FROM ticks"
+    without_guard(connection, "sequence", after_the_lock, f"PERFORM {_LOCK}; {after_the_lock}")
+    with psycopg.connect(url) as passing:
+        with _stopped_pass(passing, url, f"SELECT {_LOCK}"):
+            connection.execute("SELECT pg_current_xact_id()")
+        listed, horizon = passing.execute(
+            "SELECT ARRAY(SELECT pg_snapshot_xip(target)), horizon FROM penstock.ticks"
+            " ORDER BY id DESC LIMIT 1"
+        ).fetchall()[0]
+        assert listed == [horizon], "the sequencer itself was open, and nobody else"
+        _set_back(connection, "events_id")
+        put(passing, "own")
+        _jump(connection, 9)
+    drain(connection)
+    assert texts(connection) == [*OLD, "first", "own"]
+    assert _waiting(connection) == 0
+
+
+def test_what_the_sequencer_itself_publishes_does_not_wait(
+    connection: Connection, database_url: str
+) -> None:
+    """Guard: is_quiet looks for events of the last tick's own transaction."""
+    _own_event_below_the_last_known(connection, database_url)
+
+
+def test_without_that_look_the_log_is_taken_for_quiet(
+    connection: Connection, database_url: str
+) -> None:
+    """Mutant: only transactions after the last tick's."""
+    without_guard(connection, "is_quiet", "e.tx = t.horizon", "false")
+    with pytest.raises(AssertionError):
+        _own_event_below_the_last_known(connection, database_url)
+
+
+# The counter of the index of the log.
+
+
+def _index_begins_anew(connection: Connection, url: str, stop: str, to: int) -> None:
+    """Its counter is set back while a pass is under way, which had seen nothing amiss."""
+    topic(connection)
+    put(connection, "1")
+    drain(connection)
+    next_slice(connection, "chunks")
+    for text in "23":
+        put(connection, text)
+        drain(connection)
+    without_guard(connection, "sequence", stop, f"PERFORM {_LOCK}; {stop}")
+    put(connection, "4")
+    with psycopg.connect(url, autocommit=True) as passing:
+        with _stopped_pass(passing, url, f"SELECT {_LOCK}"):
+            connection.execute("SELECT setval('penstock.chunks_id', %s)", (to,))
+        for text in "56":
+            put(connection, text)
+            drain(connection)
+    assert texts(connection) == list("123456")
+    assert log.gaps(connection, TOPIC) == []
+    highest = value(connection, "SELECT max(chunk_id) FROM penstock.chunks")
+    assert value(connection, "SELECT last_value FROM penstock.chunks_id") >= highest
+
+
+#: Before the pass appends, and after it.
+_BEFORE, _AFTER = "begun := tick.complete;", "INSERT INTO ticks"
+_STOPS = [(_BEFORE, 1), (_AFTER, 1), (_AFTER, 100_002)]
+
+
+@pytest.mark.parametrize(("stop", "to"), _STOPS)
+def test_an_index_that_begins_anew_during_a_pass_gives_no_sequence_twice(
+    connection: Connection, database_url: str, stop: str, to: int
+) -> None:
+    """Guards: newest_chunk knows what the last pass knew, and each pass tells what it has given."""
+    _index_begins_anew(connection, database_url, stop, to)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "stopped"),
+    [
+        (("newest_chunk", "(SELECT t.chunk_id FROM", "(SELECT 0 FROM"), (_BEFORE, 1)),
+        (("sequence", "tick.chunk_id + cardinality(pass.grown)", "0"), (_AFTER, 1)),
+        (("sequence", " + cardinality(pass.grown)", ""), (_AFTER, 100_002)),
+    ],
+)
+def test_without_it_the_counter_alone_is_asked(
+    connection: Connection,
+    database_url: str,
+    mutant: tuple[str, str, str],
+    stopped: tuple[str, int],
+) -> None:
+    """Mutants: sequences come twice, or the database refuses the pass."""
+    without_guard(connection, *mutant)
+    with pytest.raises((AssertionError, psycopg.errors.UniqueViolation)):
+        _index_begins_anew(connection, database_url, *stopped)

@@ -1,0 +1,168 @@
+"""What a stream's reader says to Spark: offsets, limits, and when a micro-batch waits."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from penstock.errors import (
+    InvalidArgument,
+    LogBehind,
+    StaleLease,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from penstock.spark.batch import RangesInput
+from penstock.spark.options import read_options
+from penstock.spark.stream import Offset, StreamReader
+from penstock.subscriptions import stream
+from penstock.topics import names
+from tests.contract.databases import ContractDatabase
+from tests.kit.log import TOPIC
+from tests.spark.kit import ALL, publish_more, published
+
+ALL_AVAILABLE = ReadAllAvailable()
+
+
+class Clock:
+    """Moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _reader(db: ContractDatabase, clock: Clock | None = None, **options: object) -> StreamReader:
+    given = {"url": db.url, "topic": TOPIC, "startingOffsets": "earliest"}
+    given |= {name: str(value) for name, value in options.items()}
+    return StreamReader(read_options(given, streaming=True), ALL, clock or Clock())
+
+
+def _kept(offset: Offset) -> Any:
+    """As Spark keeps it in the checkpoint."""
+    return json.loads(json.dumps(offset))
+
+
+def _events(reader: StreamReader, start: Offset, end: Offset) -> int:
+    tasks = reader.partitions(start, end)
+    return sum(
+        each.count for task in tasks if isinstance(task, RangesInput) for each in task.ranges
+    )
+
+
+def test_a_stream_begins_where_its_options_say(db: ContractDatabase) -> None:
+    published(db, 20, odd=False)
+    assert _reader(db).initialOffset()["p"] == {"0": 0, "1": 0}
+    latest = _reader(db, startingOffsets="latest").initialOffset()
+    assert latest["p"] == {"0": 10, "1": 10}
+    assert latest["v"] == 1
+    assert latest["history"] == 1
+    with closing(db.connect()) as connection:
+        assert latest["topic_id"] == names.describe_topic(connection, TOPIC).topic_id
+
+
+def test_a_limit_cuts_the_backlog_into_equal_micro_batches(db: ContractDatabase) -> None:
+    """Guard: what a limit leaves of a partition is not lost, and every batch is full."""
+    published(db, 1_000, partitions=3, odd=False)
+    reader = _reader(db, maxEventsPerTrigger=100)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(100)
+    start, sizes = _kept(reader.initialOffset()), []
+    while (end := _kept(reader.latestOffset(start, limit))) != start:
+        sizes.append(_events(reader, start, end))
+        start = end
+    assert sizes == [100] * 10
+
+
+def test_a_trigger_of_what_is_available_ends_where_the_log_ended_then(
+    db: ContractDatabase,
+) -> None:
+    """Guard: the end is remembered when the query begins."""
+    published(db, 30, odd=False)
+    reader = _reader(db, minEventsPerTrigger=1_000)
+    reader.prepareForTriggerAvailableNow()
+    publish_more(db, 30, odd=False, first=30)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert _events(reader, start, end) == 30
+    assert reader.latestOffset(end, ALL_AVAILABLE) == end
+    assert reader.reportLatestOffset()["p"] == {"0": 30, "1": 30}
+
+
+def test_a_small_backlog_waits_for_more_or_for_the_delay(db: ContractDatabase) -> None:
+    clock = Clock()
+    published(db, 20, odd=False)
+    reader = _reader(db, clock, minEventsPerTrigger=50, maxTriggerDelay="10s")
+    start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+    assert limit == ReadMinRows(50)
+    assert reader.latestOffset(start, limit) == start
+    clock.now += 10
+    end = reader.latestOffset(start, limit)
+    assert _events(reader, start, end) == 20
+    publish_more(db, 60, odd=False, first=20)
+    assert _events(reader, end, reader.latestOffset(end, limit)) == 60
+    both = _reader(db, clock, minEventsPerTrigger=50, maxEventsPerTrigger=70)
+    assert _events(both, start, both.latestOffset(start, both.getDefaultReadLimit())) == 70
+
+
+def test_a_new_partition_is_read_from_its_beginning(db: ContractDatabase) -> None:
+    published(db, 20, odd=False)
+    reader = _reader(db)
+    start = reader.latestOffset(reader.initialOffset(), ALL_AVAILABLE)
+    with closing(db.connect()) as connection:
+        names.resize_topic(connection, TOPIC, 4)
+    publish_more(db, 20, partitions=4, odd=False, first=20)
+    end = reader.latestOffset(start, ALL_AVAILABLE)
+    assert end["p"] == {"0": 15, "1": 15, "2": 5, "3": 5}
+    assert _events(reader, start, end) == 20
+
+
+def test_a_checkpoint_of_another_topic_or_format_is_refused(db: ContractDatabase) -> None:
+    published(db, 2, odd=False)
+    reader = _reader(db)
+    start = reader.initialOffset()
+    with pytest.raises(InvalidArgument, match="offset of version 2"):
+        reader.latestOffset({**start, "v": 2}, ALL_AVAILABLE)
+    with pytest.raises(TopicNotFound, match="written for another topic"):
+        reader.latestOffset({**start, "topic_id": start["topic_id"] + 1}, ALL_AVAILABLE)
+
+
+def test_another_history_stops_the_stream_unless_told_otherwise(db: ContractDatabase) -> None:
+    """Guard: the offset carries the history that it is of."""
+    published(db, 20, odd=False)
+    reader = _reader(db)
+    before = {**reader.initialOffset(), "p": {"0": 10, "1": 14}, "history": 0}
+    with pytest.raises(LogBehind, match="has read history 0, the log is at history 1"):
+        reader.latestOffset(before, ALL_AVAILABLE)
+    with pytest.raises(LogBehind):
+        reader.partitions(before, before)
+    goes_on = _reader(db, failOnHistoryChange="false")
+    publish_more(db, 4, odd=False, first=20)
+    end = goes_on.latestOffset(before, ALL_AVAILABLE)
+    assert (end["history"], end["p"]) == (1, {"0": 12, "1": 12})
+    assert _events(goes_on, before, end) == 2
+
+
+def test_a_subscription_mirrors_what_spark_has_done(db: ContractDatabase) -> None:
+    published(db, 20, odd=False)
+    with closing(db.connect()) as connection:
+        with pytest.raises(SubscriptionNotFound):
+            _reader(db, subscription="spark").latestOffset(
+                _reader(db).initialOffset(), ALL_AVAILABLE
+            )
+        stream.subscribe(connection, "spark", [TOPIC])
+        reader = _reader(db, subscription="spark")
+        end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(12))
+        reader.commit(end)
+        assert stream.position(connection, "spark", TOPIC) == {0: 6, 1: 6}
+        reader.commit(reader.initialOffset())
+        assert stream.position(connection, "spark", TOPIC) == {0: 6, 1: 6}
+        stream.seek(connection, "spark", TOPIC, 0, "earliest")
+        with pytest.raises(StaleLease):
+            reader.commit(end)

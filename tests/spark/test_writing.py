@@ -1,0 +1,234 @@
+"""Writes by real Spark: exactly once, whatever is killed and repeated."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from penstock.publishing.publish import publish_batch
+from penstock.records import Message
+from penstock.spark import register
+from penstock.topics import names
+from tests.contract.databases import ContractDatabase, PostgresDatabase
+from tests.contract.kit import count
+from tests.kit.log import TOPIC, drain, read, topic
+from tests.spark import pipeline
+from tests.spark.kit import frame, published
+from tests.spark.stalling import BATCH, MARKER, PLACE, DyingSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SINK = "tests/sink"
+#: Two Sparks on a busy machine; a quiet one needs a tenth of it.
+_START_SECONDS = 240
+
+
+@pytest.fixture(autouse=True)
+def _registered(spark: SparkSession) -> None:
+    register(spark)
+
+
+@pytest.fixture
+def postgres(database_url: str) -> Any:
+    found = PostgresDatabase("postgres", database_url)
+    yield found
+    found.close()
+
+
+def _numbers(spark: SparkSession, events: int, tasks: int = 3) -> DataFrame:
+    return spark.range(events).repartition(tasks).selectExpr(
+        "CAST(CAST(id AS string) AS binary) AS payload",
+        "concat('k', id % 7) AS key",
+        "'number' AS type",
+        "CASE WHEN id % 2 = 0 THEN '{\"even\": true}' END AS headers",
+    )  # fmt: skip
+
+
+def _write(given: DataFrame, db: ContractDatabase, **options: object) -> None:
+    writer = given.write.format(str(options.pop("format", "penstock"))).mode("append")
+    for name, value in {"url": db.url, "topic": SINK, **options}.items():
+        writer = writer.option(name, str(value))
+    writer.save()
+
+
+def _sink(db: ContractDatabase, partitions: int = 2) -> None:
+    with closing(db.connect()) as own:
+        topic(own, partitions, SINK)
+
+
+def _written(db: ContractDatabase, partitions: int = 2) -> list[Any]:
+    with closing(db.connect()) as own:
+        drain(own)
+        return [event for each in range(partitions) for event in read(own, each, SINK)]
+
+
+def test_a_data_frame_is_published_once(spark: SparkSession, db: ContractDatabase) -> None:
+    _sink(db)
+    given = _numbers(spark, 3_000)
+    _write(given, db, writeId="load", writeVersion=1)
+    events = _written(db)
+    assert sorted(int(bytes(event.payload)) for event in events) == list(range(3_000))
+    assert {event.type for event in events} == {"number"}
+    assert all(event.headers == {"even": True} for event in events if int(event.payload) % 2 == 0)
+    by_key = {event.key: event.partition for event in events}
+    assert all(by_key[event.key] == event.partition for event in events)
+    _write(given, db, writeId="load", writeVersion=1)
+    assert len(_written(db)) == 3_000
+    _write(given, db, writeId="load", writeVersion=2)
+    assert len(_written(db)) == 6_000
+    assert count(db, "staged_writes") == 0
+
+
+def test_rows_can_name_their_topics(spark: SparkSession, postgres: PostgresDatabase) -> None:
+    _sink(postgres)
+    with closing(postgres.connect()) as own:
+        topic(own, 2, TOPIC)
+    given = spark.range(10).selectExpr(
+        f"CASE WHEN id < 4 THEN '{SINK}' ELSE '{TOPIC}' END AS place",
+        "CAST('x' AS binary) AS payload",
+    )
+    writer = given.write.format("penstock").mode("append").option("url", postgres.url)
+    writer.option("topicColumn", "place").save()
+    assert len(_written(postgres)) == 4
+    assert frame(spark, postgres).count() == 6
+
+
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(
+    spark: SparkSession, postgres: PostgresDatabase
+) -> None:
+    _sink(postgres)
+    given = _numbers(spark, 10)
+    refused: dict[str, tuple[DataFrame, dict[str, object]]] = {
+        "a column 'id', which an event does not take": (spark.range(3), {}),
+        "the column payload as string": (spark.range(3).selectExpr("'x' AS payload"), {}),
+        "no column payload": (spark.range(3).selectExpr("'x' AS key"), {}),
+        "writeId and writeVersion belong together": (given, {"writeId": "w"}),
+        "did you mean writeVersion": (given, {"writeId": "w", "writeVersio": 1}),
+        "TopicNotFound: .*event 0": (given, {"topic": "tests/none"}),
+        "payload is": (spark.range(3).selectExpr("CAST(NULL AS binary) AS payload"), {}),
+        "headers of an event are not JSON": (given.selectExpr("payload", "'{' AS headers"), {}),
+        "is no UUID": (given.selectExpr("payload", "'7' AS event_id"), {}),
+    }
+    for message, (rows, options) in refused.items():
+        with pytest.raises(Exception, match=message):
+            _write(rows, postgres, **options)
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        writer = given.write.format("penstock").mode("overwrite").option("url", postgres.url)
+        writer.option("topic", SINK).save()
+    assert _written(postgres) == []
+    assert count(postgres, "staged_writes") == 0
+
+
+def test_a_task_that_is_killed_in_mid_write_leaves_no_event(
+    spark: SparkSession, postgres: PostgresDatabase, tmp_path: Path
+) -> None:
+    """Guard: what is published are the stages of the attempts that Spark names."""
+    _sink(postgres)
+    spark.dataSource.register(DyingSource)
+    options: dict[str, object] = {
+        "format": DyingSource.name(), "marker": tmp_path / "died", "writeId": "w",
+        "writeVersion": 1,
+    }  # fmt: skip
+    given = _numbers(spark, 3_000, tasks=2)
+    with pytest.raises(Exception, match=r"crashed|exited|EOF"):
+        _write(given, postgres, **options)
+    assert _written(postgres) == []
+    assert count(postgres, "staged_writes") > 0
+    _write(given, postgres, **options)
+    events = _written(postgres)
+    assert sorted(int(bytes(event.payload)) for event in events) == list(range(3_000))
+
+
+def _kill_a_driver(db: ContractDatabase, folder: Path, place: str, batch: int) -> None:
+    """SIGKILL to driver, JVM and workers of a pipeline that stands still at the place."""
+    marker = folder / f"{place}-{batch}"
+    output = marker.with_suffix(".log")
+    environment = {**os.environ, PLACE: place, BATCH: str(batch), MARKER: str(marker)}
+    arguments = [db.url, TOPIC, SINK, str(folder / "checkpoint")]
+    with output.open("wb") as stream:
+        run = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.pipeline", *arguments],
+            stdout=stream,
+            stderr=stream,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+        try:
+            deadline = time.monotonic() + _START_SECONDS
+            while not marker.exists():
+                assert run.poll() is None, output.read_text()[-4000:]
+                assert time.monotonic() < deadline, output.read_text()[-4000:]
+                time.sleep(0.05)
+        finally:
+            children = psutil.Process(run.pid).children(recursive=True)
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+            for child in children:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            psutil.wait_procs(children, timeout=10)
+
+
+def _is_a_copy(db: ContractDatabase) -> None:
+    """Every event once, in the order of its key."""
+    found: dict[str | None, list[bytes]] = {}
+    for event in _written(db):
+        found.setdefault(event.key, []).append(bytes(event.payload))
+    expected: dict[str | None, list[bytes]] = {}
+    with closing(db.connect()) as own:
+        for partition in range(2):
+            for event in read(own, partition, TOPIC):
+                expected.setdefault(event.key, []).append(bytes(event.payload))
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("kills", "seed"),
+    [(1, 7), pytest.param(40, 13, marks=[pytest.mark.long, pytest.mark.timeout(7_200)])],
+)
+def test_a_driver_that_is_killed_before_or_after_the_commit(
+    spark: SparkSession, postgres: PostgresDatabase, tmp_path: Path, kills: int, seed: int
+) -> None:
+    """A stream from topic to topic: nothing is lost, nothing doubled, the order is kept.
+
+    Guard: claim_write lets a version be published once.
+    """
+    _sink(postgres)
+    rng = random.Random(seed)
+    published(postgres, 0, odd=False)
+    places = ["after"] if kills == 1 else ["before", "after"] * (kills // 2)
+    rng.shuffle(places)
+    batch = 0
+    for number, place in enumerate(places):
+        _publish_keys(postgres, 150, number * 150)
+        batch += rng.randint(0, 2) if number == 0 else rng.randint(1, 2)
+        _kill_a_driver(postgres, tmp_path, place, batch)
+    pipeline.run(spark, postgres.url, TOPIC, SINK, str(tmp_path / "checkpoint"))
+    _is_a_copy(postgres)
+    assert count(postgres, "events") == 2 * 150 * kills
+
+
+def _publish_keys(db: ContractDatabase, events: int, first: int) -> None:
+    messages = [
+        Message(TOPIC, b"%d" % n, key=f"k{n % 5}", partition=n % 5 % 2)
+        for n in range(first, first + events)
+    ]
+    with closing(db.connect()) as own:
+        publish_batch(own, messages)
+        drain(own)
+        assert names.describe_topic(own, TOPIC).partitions
