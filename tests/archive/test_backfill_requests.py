@@ -46,7 +46,7 @@ def _lose(connection: Any, place: Target, log_epoch: int) -> None:
     (entry,) = committed[0, log_epoch]
     paths = [(key, each.path) for key, found in committed.items() for each in found]
     assert [key for key, path in paths if path == entry.path] == [(0, log_epoch)]
-    table.file(entry).unlink()
+    (place.root / table.file(entry)).unlink()
 
 
 def _ask(connection: Any, name: str = "two") -> int:
