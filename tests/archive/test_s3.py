@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+import io
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,9 +17,9 @@ import pytest
 from ops.archive.archiving import archive_epochs, verify_copies
 from ops.archive.commits import create_table
 from ops.archive.copying import recorded_plans
-from ops.archive.plans import TARGETS_OPTION
+from ops.archive.plans import TARGETS_OPTION, dump_targets
 from ops.archive.rollup import rollup
-from ops.archive.verify import read_copy
+from ops.archive.verify import CopySource, read_copy
 from ops.backfill.missing import audit_files, backfill, tidy
 from ops.seal import log_epochs
 from penstock.archive.format import DAYS
@@ -80,14 +81,18 @@ def rows_of(log: Log, target: Target) -> list[Row]:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_archive_verify_lose_and_backfill(spark: SparkSession, log: Log, s3: Target) -> None:
-    """By Spark's tasks, which get the credentials by an option that Spark does not show."""
+    """By Spark's tasks, which get the credentials by an option that no plan shows."""
     log.publish_odd()
     log.publish_many(60)
     log.seal(max_events=20)
-    assert re.search(spark.conf.get("spark.redaction.regex") or "", TARGETS_OPTION)
     copies = archive_epochs(spark, log.url, log.topic, s3)
     assert all(copy.written for copy in copies)
     assert rows_of(log, s3) == manifest_rows(log, s3) == log.rows()
+    frame = spark.read.format(CopySource.name()).option("plans", "[]")
+    with redirect_stdout(io.StringIO()) as shown:
+        frame.option(TARGETS_OPTION, dump_targets([s3])).load().explain("extended")
+    assert "Physical Plan" in shown.getvalue()
+    assert SECRET not in shown.getvalue()
     s3.store.delete(f"{s3.table_name(log.known_as, DAYS)}/{copies[0].location}")
     assert [each.damage for each in verify_copies(spark, log.url, log.topic, s3)].count("") == (
         len(copies) - 1
