@@ -41,6 +41,7 @@ def test_the_whole_demo(tmp_path: Path, java_home: Path) -> None:
     code, said = _run("--directory", str(tmp_path))
     assert "All balances are equal" in said, said[-2000:]
     assert re.search(r"(\d+) of \1 log epochs dropped, the storage of \d+ ids given back", said)
+    assert re.search(r"by FETCH over hot and cold equals the log: [1-9]\d* events", said)
     assert code == 0
 
 

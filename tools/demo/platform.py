@@ -27,7 +27,11 @@ from tools.demo.stage import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import dagster as dg
+
+    from penstock.archive.targets import Target
 
 TARGET = "local"
 EVENTS_PER_EPOCH = 2000
@@ -103,10 +107,11 @@ def _operate(answer: Path) -> None:
             _execute(defs, instance, job)
         _archive(defs, instance)
         balances, events = _balances()
+        log = _history()
         for job in ("clean", "sweep", "health"):
             _execute(defs, instance, job)
     answer.write_text(
-        json.dumps({"balances": balances, "events": events, "notes": _cleaned()}),
+        json.dumps({"balances": balances, "events": events, "notes": [*_cleaned(), _compare(log)]}),
         encoding="utf-8",
     )
 
@@ -143,23 +148,58 @@ def _archive(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
 
 
 def _balances() -> tuple[dict[int, int], int]:
-    """The sum for each account over the archive, by Spark."""
+    """The sum for each account over the archive, by the Spark data source."""
     from pyspark.sql import functions as f
 
-    from ops.archive.archiving import read_archive
-    from ops.policies.file import load
-    from penstock import database
-    from penstock.database import config
-    from penstock.topics import names
+    import penstock.spark
     from resources.spark import SparkResource
 
     spark = SparkResource().session()
+    penstock.spark.register(spark)
+    archive = (
+        spark.read.format("penstock")
+        .options(topic=TOPIC, source="cold", targets=json.dumps({TARGET: _target().uri}))
+        .schema("payload binary")
+        .load()
+    )
     told = f.from_json(f.col("payload").cast("string"), "account long, delta long")
-    with database.connect(config.database_url()) as connection:
-        known_as = names.describe_topic(connection, TOPIC).known_as
-    events = read_archive(spark, load().target(TARGET), known_as).select(told.alias("told"))
+    events = archive.select(told.alias("told"))
     rows = events.groupBy("told.account").agg(f.sum("told.delta"), f.count("*")).collect()
     return {row[0]: row[1] for row in rows if row[1]}, sum(row[2] for row in rows)
+
+
+def _target() -> Target:
+    from ops.policies.file import load
+
+    return load().target(TARGET)
+
+
+def _history(targets: Sequence[Target] = ()) -> list[tuple[int, str]]:
+    """How many events FETCH reads of each partition, and their checksum."""
+    from penstock import archive, database
+    from penstock.archive.checksum import EpochChecksum, batch_fields
+    from penstock.database import config
+    from penstock.topics import names
+
+    url = config.database_url()
+    with database.connect(url) as connection:
+        partitions = names.describe_topic(connection, TOPIC).partitions
+    found = []
+    for partition in range(len(partitions)):
+        seen = EpochChecksum()
+        with archive.read(url, TOPIC, partition, targets=targets) as reader:
+            for batch in reader:
+                seen.add_all(batch_fields(batch))
+        found.append((seen.event_count, seen.hexdigest()))
+    return found
+
+
+def _compare(log: list[tuple[int, str]]) -> str:
+    """That FETCH reads after retention what the log held before."""
+    if _history([_target()]) != log:
+        raise DemoFailed("after retention, FETCH does not read what the log held before")
+    events = sum(each for each, _ in log)
+    return f"the whole history by FETCH over hot and cold equals the log: {events} events"
 
 
 def _cleaned() -> list[str]:
