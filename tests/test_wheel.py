@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -72,7 +73,11 @@ def pins() -> str:
 
 
 def run(*command: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+    # A session of Spark in this process has put the checkout on PYTHONPATH for its workers.
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
+    )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -96,7 +101,6 @@ def test_an_application_migrates_and_publishes_with_the_wheel_alone(
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    # -I: a session of Spark in this process has put the checkout on PYTHONPATH for its workers.
     event_id = run(str(clean_python), "-I", "-c", PUBLISH, empty_database_url, cwd=tmp_path).strip()
     with psycopg.connect(empty_database_url) as connection:
         rows = connection.execute("SELECT event_id::text, key FROM penstock.events").fetchall()

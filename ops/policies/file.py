@@ -148,7 +148,7 @@ def default_path(environ: Mapping[str, str] | None = None) -> Path:
     """PENSTOCK_POLICIES, else ``policies.yaml`` at the root of the checkout."""
     environ = os.environ if environ is None else environ
     given = environ.get(VARIABLE)
-    return Path(given) if given else Path(__file__).resolve().parents[1] / "policies.yaml"
+    return Path(given) if given else Path(__file__).resolve().parents[2] / "policies.yaml"
 
 
 def load(path: Path | str | None = None) -> Policies:

@@ -140,11 +140,11 @@ def test_sweep(run: Run, connection: Connection) -> None:
     run("sequence")
     stream.check_in(connection, stream.join(connection, "billing", "dead"))
     assert run("sweep", "-o", "json").rows == [
-        {"expired_consumers": 0, "locked_leases": 0, "expired_letters": 0}
+        {"expired_consumers": 0, "locked_leases": 0, "expired_letters": 0, "orphaned_chunks": 0}
     ]
     connection.execute("UPDATE penstock.consumers SET deadline = clock_timestamp()")
     assert run("sweep", "-o", "json").rows == [
-        {"expired_consumers": 1, "locked_leases": 0, "expired_letters": 0}
+        {"expired_consumers": 1, "locked_leases": 0, "expired_letters": 0, "orphaned_chunks": 0}
     ]
     assert {each.holder for each in subscriptions.lag(connection, "billing")} == {None}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,17 @@ from penstock.consumer.signals import stopped_by_signals, stopped_by_signals_on_
 from penstock.errors import InvalidArgument
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_python() -> Iterator[None]:
+    """A session of Spark in this process handles SIGINT; these tests begin as a program does."""
+    before = handlers()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in zip(NUMBERS, before, strict=True):
+        signal.signal(number, handler)
 
 
 def handlers() -> list[Any]:

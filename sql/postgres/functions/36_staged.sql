@@ -64,6 +64,7 @@ DECLARE
     part record;
     total bigint := 0;
 BEGIN
+    PERFORM commit_durably();
     FOR part IN
         SELECT p.published
         FROM (

@@ -60,7 +60,7 @@ BEGIN
                            'Start at or before the next sequence, or at "latest".');
         END IF;
         RETURN start::bigint - 1;
-    ELSIF start ~ '^[0-9]+\.[0-9]+$' THEN
+    ELSIF start ~ '^[0-9]+[.][0-9]+$' THEN
         RETURN start_position(partition_id, low_sequence, checked_sequence(partition_id, start)::text);
     END IF;
     RETURN position_before(partition_id, low_sequence, start_time(start));

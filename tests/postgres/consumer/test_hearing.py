@@ -53,7 +53,7 @@ class Told(Consumer):
             url, SUBSCRIPTION, handler=self._handle, clock=lambda: self.now, idle_seconds=0.5
         )
         self._ear = ear
-        poll = self.keeper.poll
+        poll = self.reader._poll_leases
 
         def written_down(
             connection: Any, leases: Sequence[Lease], max_events: int, max_each: int | None = None
@@ -61,7 +61,7 @@ class Told(Consumer):
             self.asked.append(sorted(lease.partition for lease in leases))
             return poll(connection, leases, max_events, max_each)
 
-        self.keeper.poll = written_down  # type: ignore[method-assign]
+        self.reader._poll_leases = written_down
 
     def _handle(self, event: Event) -> None:
         self.came.append(event.payload)

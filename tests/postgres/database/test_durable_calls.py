@@ -42,7 +42,6 @@ LEFT_TO_THE_CALLER = {
     "prepare_bulk": "a temporary table",
     "stage_events": "lost, publish_staged refuses and the writer stages again",
     "claim_write": "as publish, and in the transaction of its events",
-    "publish_staged": "as publish",
     "discard_staged": "what is left is swept",
     "sweep_staged": "done again by the next sweep",
     "commit": "with what the handler wrote in the same transaction; lost, it is handled again (D5)",
@@ -63,6 +62,7 @@ LEFT_TO_THE_CALLER = {
     "slice_detaching": "since when, for the doctor; the DETACH behind it waits for the disk",
     "slice_dropped": "the next clean finds the table gone",
     "merge_chunks": "a table that the next clean fills anew",
+    "release_rehydrated": "released again by the next call",
     "announce": "a notice, which is no part of the log",
 }
 
@@ -70,6 +70,14 @@ LEFT_TO_THE_CALLER = {
 BY_ANOTHER = {
     "sequence": "set_config('synchronous_commit', 'on', true)",
     "clear_policy": "set_policy(",
+    "extend_backfill": "hold_backfill(",
+    "backfill_work": "hold_backfill(",
+    "progress_backfill": "hold_backfill(",
+    "finish_backfill": "hold_backfill(",
+    "fail_backfill": "hold_backfill(",
+    "begin_rehydration": "hold_rehydration(",
+    "put_rehydrated": "hold_rehydration(",
+    "finish_rehydration": "hold_rehydration(",
 }
 
 

@@ -34,6 +34,8 @@ EXPECTED = {
     "PS021": "LogBehind",
     "PS022": "BackPressure",
     "PS023": "TornTransaction",
+    "PS025": "StaleAttempt",
+    "PS026": "WriteLost",
     "PS030": "EmptyName",
     "PS031": "NameTooLong",
     "PS032": "PathTooLong",

@@ -51,6 +51,11 @@ def _used(connection: Connection) -> Membership:
         "INSERT INTO penstock.retention_drops (partition_id, log_epoch, first_sequence,"
         " last_sequence, copies, policy_version) VALUES (0, 1, 1, 1, 1, 1)"
     )
+    connection.execute(
+        "SELECT penstock.request_backfill(%s, 'relay', 'jsonl:/nowhere', partition => 0,"
+        " from_sequence => 1, to_sequence => 1)",
+        (TOPIC,),
+    )
     return member
 
 
