@@ -13,7 +13,11 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
+from ops.retention.storage_postgres import note_snapshots
 from penstock import log
+from penstock.publishing.publish import publish
 from tests.guards import without_guard
 from tests.kit.log import (
     TOPIC,
@@ -21,13 +25,14 @@ from tests.kit.log import (
     backend_pid,
     drain,
     open_transaction,
+    part,
     put,
     texts,
     topic,
     value,
     wait_until_blocked,
 )
-from tests.kit.storage import next_slice
+from tests.kit.storage import move_low, next_slice
 from tests.postgres.log.test_counters import _set_back
 from tests.postgres.log.test_early_events import OLD, _gap, _jump, _waiting
 
@@ -236,3 +241,63 @@ def test_without_it_the_counter_alone_is_asked(
     without_guard(connection, *mutant)
     with pytest.raises((AssertionError, psycopg.errors.UniqueViolation)):
         _index_begins_anew(connection, database_url, *stopped)
+
+
+def _chunk_in_a_merged_slice(connection: Connection, url: str, partition: int) -> None:
+    """A pass that waited while a merge was built writes its chunk into a slice of the merge."""
+    topic(connection, 2)
+    for number in range(4):
+        publish(connection, TOPIC, b"%d" % number, partition=0)
+        drain(connection)
+    next_slice(connection, "chunks")
+    publish(connection, TOPIC, b"last", partition=0)
+    drain(connection)
+    move_low(connection, 3, part(connection))
+    connection.execute("SELECT * FROM penstock.merge_chunks()")
+    note_snapshots(connection)
+    publish(connection, TOPIC, b"new", partition=partition)
+    with (
+        psycopg.connect(url, autocommit=True) as passing,
+        _stopped_pass(passing, url, "LOCK TABLE penstock.chunks IN SHARE MODE"),
+    ):
+        connection.execute("SELECT setval('penstock.chunks_id', 1)")
+    note_snapshots(connection)
+    swapped = value(connection, "SELECT penstock.swap_chunks()")
+    _has_all(connection, partition)
+    assert not swapped
+    drain(connection)
+    assert [done.state for done in drop_slices(url)] == [SliceState.MERGED]
+    _has_all(connection, partition)
+
+
+def _has_all(connection: Connection, partition: int) -> None:
+    first = [event.payload for event in log.fetch(connection, TOPIC, 0, 4)]
+    second = [event.payload for event in log.fetch(connection, TOPIC, 1, 1)]
+    expected = [[b"3", b"last"], []]
+    expected[partition].append(b"new")
+    assert [first, second] == expected
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_chunk_that_comes_into_a_merged_slice_is_kept(
+    connection: Connection, database_url: str, partition: int
+) -> None:
+    """Guard: merge_is_whole; swap_chunks throws away a merge that lacks a chunk."""
+    _chunk_in_a_merged_slice(connection, database_url, partition)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "partition"),
+    [
+        (("swap_chunks", "NOT merge_is_whole(merge)", "false"), 0),
+        (("swap_chunks", "NOT merge_is_whole(merge)", "false"), 1),
+        (("merge_is_whole", "), 0))", "), newest.next_sequence))"), 1),
+    ],
+)
+def test_without_a_look_at_the_slices_the_chunk_is_lost(
+    connection: Connection, database_url: str, mutant: tuple[str, str, str], partition: int
+) -> None:
+    """Mutants: none is asked; or only partitions that the merge has."""
+    without_guard(connection, *mutant)
+    with pytest.raises((AssertionError, psycopg.ProgrammingError)):
+        _chunk_in_a_merged_slice(connection, database_url, partition)
