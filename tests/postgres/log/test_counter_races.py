@@ -32,7 +32,7 @@ from tests.kit.log import (
     value,
     wait_until_blocked,
 )
-from tests.kit.storage import move_low, next_slice
+from tests.kit.storage import many, move_low, next_slice
 from tests.postgres.log.test_counters import _set_back
 from tests.postgres.log.test_early_events import OLD, _gap, _jump, _waiting
 
@@ -227,8 +227,7 @@ def test_an_index_that_begins_anew_during_a_pass_gives_no_sequence_twice(
     ("mutant", "stopped"),
     [
         (("newest_chunk", "(SELECT t.chunk_id FROM", "(SELECT 0 FROM"), (_BEFORE, 1)),
-        (("sequence", "tick.chunk_id + cardinality(pass.grown)", "0"), (_AFTER, 1)),
-        (("sequence", " + cardinality(pass.grown)", ""), (_AFTER, 100_002)),
+        (("sequence", "tick.chunk_id + cardinality(pass.grown)", "0"), (_BEFORE, 1)),
     ],
 )
 def test_without_it_the_counter_alone_is_asked(
@@ -241,6 +240,67 @@ def test_without_it_the_counter_alone_is_asked(
     without_guard(connection, *mutant)
     with pytest.raises((AssertionError, psycopg.errors.UniqueViolation)):
         _index_begins_anew(connection, database_url, *stopped)
+
+
+_SET_BACK_AMONG_THEM = """
+    CREATE FUNCTION penstock.set_back() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM setval('penstock.chunks_id', 1) WHERE NEW.chunk_id = 5;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER set_back BEFORE INSERT ON penstock.chunks
+    FOR EACH ROW EXECUTE FUNCTION penstock.set_back()"""
+
+
+def _many_chunks_in_a_pass(connection: Connection, url: str, how: str) -> None:
+    """The counter is set back while a pass appends five chunks, or has appended them."""
+    topic(connection)
+    put(connection, "first")
+    drain(connection)
+    if how == "after rolled-back passes":
+        connection.execute("SELECT nextval('penstock.chunks_id') FROM generate_series(1, 40)")
+    if how == "between two chunks":
+        connection.execute(_SET_BACK_AMONG_THEM)
+    many(connection, 4500)
+    with (
+        psycopg.connect(url, autocommit=True) as passing,
+        _stopped_pass(passing, url, "LOCK TABLE penstock.ticks IN SHARE MODE"),
+    ):
+        connection.execute("SELECT setval('penstock.chunks_id', 2)")
+    connection.execute("DROP FUNCTION IF EXISTS penstock.set_back CASCADE")
+    highest = value(connection, "SELECT max(chunk_id) FROM penstock.chunks")
+    assert value(connection, "SELECT max(chunk_id) FROM penstock.ticks") >= highest
+    put(connection, "last")
+    drain(connection)
+    assert len(texts(connection)) == 4502
+    assert log.gaps(connection, TOPIC) == []
+
+
+@pytest.mark.parametrize(
+    "how", ["after the chunks", "after rolled-back passes", "between two chunks"]
+)
+def test_a_pass_tells_of_all_its_chunks(
+    connection: Connection, database_url: str, how: str
+) -> None:
+    """Guards: a pass counts its chunks, not its partitions, and knows the last number it got."""
+    _many_chunks_in_a_pass(connection, database_url, how)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "how"),
+    [
+        (("sequence", "currval('chunks_id')", "0"), "after rolled-back passes"),
+        (("append_chunks", "array_agg(g.p", "array_agg(DISTINCT g.p"), "between two chunks"),
+        (("sequence", " + cardinality(pass.grown)", ""), "between two chunks"),
+    ],
+)
+def test_without_one_of_them_sequences_come_twice(
+    connection: Connection, database_url: str, mutant: tuple[str, str, str], how: str
+) -> None:
+    """Mutants: without the last number; one chunk for each partition; no count."""
+    without_guard(connection, *mutant)
+    with pytest.raises((AssertionError, psycopg.errors.UniqueViolation)):
+        _many_chunks_in_a_pass(connection, database_url, how)
 
 
 def _chunk_in_a_merged_slice(connection: Connection, url: str, partition: int) -> None:
