@@ -200,6 +200,13 @@ def _merge(connection: psycopg.Connection[Any]) -> list[SliceDrop]:
     return done
 
 
+#: The two reasons for which swap_chunks returns false.
+_NOT_SWAPPED = (
+    "somebody has a snapshot from before the merge, or the index of the log has changed since;"
+    " the next run tries again"
+)
+
+
 def _swap(connection: psycopg.Connection[Any]) -> str:
     """Put the merged table into its place.  Returns what keeps it from that, or an empty text."""
     from psycopg import errors
@@ -212,7 +219,7 @@ def _swap(connection: psycopg.Connection[Any]) -> str:
         except errors.LockNotAvailable as error:
             problem = str(error.diag.message_primary)
         else:
-            return "" if swapped else "somebody has a snapshot from before the merge"
+            return "" if swapped else _NOT_SWAPPED
     return problem
 
 

@@ -71,10 +71,22 @@ $$;
 -- name: is_own_number
 -- Whether an event that no restore has loaded has this transaction number: then the transaction itself, or a
 -- subtransaction of it, has written the event's row (written is its xmin). A restore wrote its rows before any
--- transaction that this is asked about began.
+-- transaction that this is asked about began. Where the number may belong to an earlier cluster, this is not certain:
+-- ask is_one_cluster() too.
 CREATE OR REPLACE FUNCTION is_own_number(tx xid8, written xid) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT full_number(written) >= tx
+$$;
+
+-- name: is_one_cluster
+-- Whether all eras from this one on ran in the present cluster. If not, a restore has written the rows of older eras
+-- anew, maybe with higher numbers than those of the transactions that published them; is_own_number() may then take
+-- such a row for one that its own transaction has written.
+CREATE OR REPLACE FUNCTION is_one_cluster(since integer) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM eras AS e
+        WHERE e.era >= is_one_cluster.since AND e.system_identifier <> (log_identity()).system_identifier)
 $$;
 
 -- name: straddles
@@ -210,7 +222,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
         SELECT (SELECT e.boundary_id FROM eras AS e WHERE e.era = (repair_events.tick).repair_era - 1) AS begun_id,
                (SELECT e.boundary_id FROM eras AS e WHERE e.era = (repair_events.tick).repair_era) AS ended_id,
                (SELECT e.boundary_id FROM eras AS e WHERE e.era = (repair_events.tick).era) AS last_id,
-               GREATEST((repair_events.tick).last_id, (repair_events.tick).repaired_id) AS after_id
+               GREATEST((repair_events.tick).last_id, (repair_events.tick).repaired_id) AS after_id,
+               is_one_cluster((repair_events.tick).repair_era - 1)
     )
     SELECT e.id, e.partition_id, e.due_at
     FROM events AS e
@@ -218,7 +231,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
            OR e.tx = ANY (ARRAY(SELECT pg_snapshot_xip((repair_events.tick).base))))
       AND NOT (pg_visible_in_snapshot(e.tx, (repair_events.tick).target) AND e.id <= (repair_events.tick).done_id)
       AND (e.id + 0 > (SELECT b.begun_id FROM bounds AS b)
-           OR is_own_number(e.tx, e.xmin) AND NOT is_placed(e.partition_id, e.id, e.due_at))
+           OR is_own_number(e.tx, e.xmin) AND NOT is_placed(e.partition_id, e.id, e.due_at)
+              AND ((SELECT b.is_one_cluster FROM bounds AS b) OR NOT is_over(e.partition_id, e.id)))
       AND e.id + 0 <= (SELECT b.ended_id FROM bounds AS b)
       AND e.id + 0 > (SELECT b.after_id FROM bounds AS b)
     UNION

@@ -114,8 +114,8 @@ $$;
 -- events that are due (in order of due time and id, at least a quarter of a pass). It appends them to the index of
 -- the log in chunks of at most 1,000. Events with a later time go to delayed; those of a deleted topic are only
 -- counted. due and due_id say up to where delayed events have now been taken; an event that appears later with an
--- earlier time is numbered at once. base and target are those of the tick. They are separate arguments because taking
--- them out of the record would cost two copies for every event.
+-- earlier time is numbered at once. grown has a partition once for each of its chunks. base and target are those of
+-- the tick. They are separate arguments because taking them out of the record would cost two copies for every event.
 CREATE OR REPLACE FUNCTION append_chunks(
     tick ticks, base pg_snapshot, target pg_snapshot, max_events integer, now_due bigint,
     OUT sequenced bigint, OUT seen bigint, OUT highest bigint, OUT due bigint, OUT due_id bigint, OUT due_left boolean,
@@ -260,7 +260,7 @@ SET plan_cache_mode = force_generic_plan AS $$
     SELECT COALESCE(a.events, 0), r.seen, COALESCE(r.highest, (append_chunks.tick).last_id), t.due, t.due_id,
            t.due_left, COALESCE(a.grown, '{}')
     FROM room AS r, taken AS t,
-        (SELECT sum(g.event_count) AS events, array_agg(DISTINCT g.partition_id) AS grown FROM appended AS g) AS a
+        (SELECT sum(g.event_count) AS events, array_agg(g.partition_id) AS grown FROM appended AS g) AS a
 $$;
 
 -- name: append_few
@@ -405,11 +405,12 @@ BEGIN
                        repair_era, repaired_id, chunk_id)
     VALUES (tick.id + 1, tick.base, tick.target, pass.highest, pass.seen < max_events, tick.highest_id, tick.horizon,
             tick.era, tick.repair, tick.done_id, pass.due, pass.due_id, tick.repair_era, tick.repaired_id,
-            -- The second is for a counter that was set back while this pass was under way: the next one notices it.
-            (SELECT GREATEST(s.last_value - (NOT s.is_called)::integer, tick.chunk_id + cardinality(pass.grown))
+            -- The others are for a counter that was set back while this pass was under way: the next one notices it.
+            (SELECT GREATEST(s.last_value - (NOT s.is_called)::integer, tick.chunk_id + cardinality(pass.grown),
+                             CASE WHEN pass.grown <> '{}' THEN currval('chunks_id') END)
              FROM chunks_id AS s));
     sequenced := pass.sequenced;
-    grown := pass.grown;
+    grown := ARRAY(SELECT DISTINCT g.partition_id FROM unnest(pass.grown) AS g (partition_id) ORDER BY 1);
 END
 $$;
 

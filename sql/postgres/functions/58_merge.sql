@@ -138,11 +138,38 @@ LANGUAGE sql STABLE AS $$
     GROUP BY p.island, p.place / 1000
 $$;
 
+-- name: merge_is_whole
+-- Whether the table chunks_merged still has all that is needed of some slices of the index. If the counter of the index
+-- was set back after it was filled, a pass may have written a chunk into one of them: always the newest chunk of its
+-- partition.
+CREATE OR REPLACE FUNCTION merge_is_whole(merge merges) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    RETURN NOT EXISTS (
+        SELECT FROM partitions AS p
+        CROSS JOIN LATERAL (
+            SELECT c.first_sequence + c.event_count AS next_sequence
+            FROM chunks AS c
+            WHERE c.partition_id = p.id
+              AND c.chunk_id BETWEEN (merge_is_whole.merge).first_id AND (merge_is_whole.merge).last_id
+            ORDER BY c.first_sequence DESC
+            LIMIT 1) AS newest
+        WHERE newest.next_sequence > LEAST(p.low_sequence, high_watermark(p.id))
+          AND newest.next_sequence > COALESCE((
+              SELECT m.first_sequence + m.event_count
+              FROM chunks_merged AS m
+              WHERE m.partition_id = p.id
+              ORDER BY m.first_sequence DESC
+              LIMIT 1), 0));
+END
+$$;
+
 -- name: swap_chunks
 -- Puts the table chunks_merged in the place of the slices from which it was filled, in one short transaction: readers
 -- see either the old slices or the new table. It waits at most 100 ms for a lock; after that the caller gets the
 -- database's error, and tries again later. Returns false while a session has a snapshot from before the table was
--- filled, because that session would see neither.
+-- filled, because that session would see neither; and when a chunk came into the slices since: then the table is thrown
+-- away, and the next call of merge_chunks fills it anew. Raises PS018.
 CREATE OR REPLACE FUNCTION swap_chunks() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -151,6 +178,7 @@ DECLARE
     new_name text;
 BEGIN
     PERFORM commit_durably();
+    PERFORM require_read_committed('swap_chunks()');
     SELECT * INTO merge FROM merges AS m FOR UPDATE;
     IF NOT FOUND THEN
         RETURN false;
@@ -159,6 +187,14 @@ BEGIN
         UPDATE merges SET built_tx = pg_current_xact_id();
         RETURN false;
     ELSIF merge.built_tx >= oldest_snapshot() THEN
+        RETURN false;
+    END IF;
+    -- In the order in which add_slice locks them. From here on no pass writes a chunk.
+    LOCK TABLE slices IN ROW EXCLUSIVE MODE;
+    LOCK TABLE ONLY chunks IN ACCESS EXCLUSIVE MODE;
+    IF NOT merge_is_whole(merge) THEN
+        DROP TABLE chunks_merged;
+        DELETE FROM merges;
         RETURN false;
     END IF;
     FOR old IN

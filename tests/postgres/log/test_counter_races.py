@@ -13,7 +13,11 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from ops.retention.clean import drop_slices
+from ops.retention.storage import SliceState
+from ops.retention.storage_postgres import note_snapshots
 from penstock import log
+from penstock.publishing.publish import publish
 from tests.guards import without_guard
 from tests.kit.log import (
     TOPIC,
@@ -21,13 +25,14 @@ from tests.kit.log import (
     backend_pid,
     drain,
     open_transaction,
+    part,
     put,
     texts,
     topic,
     value,
     wait_until_blocked,
 )
-from tests.kit.storage import next_slice
+from tests.kit.storage import many, move_low, next_slice
 from tests.postgres.log.test_counters import _set_back
 from tests.postgres.log.test_early_events import OLD, _gap, _jump, _waiting
 
@@ -222,8 +227,7 @@ def test_an_index_that_begins_anew_during_a_pass_gives_no_sequence_twice(
     ("mutant", "stopped"),
     [
         (("newest_chunk", "(SELECT t.chunk_id FROM", "(SELECT 0 FROM"), (_BEFORE, 1)),
-        (("sequence", "tick.chunk_id + cardinality(pass.grown)", "0"), (_AFTER, 1)),
-        (("sequence", " + cardinality(pass.grown)", ""), (_AFTER, 100_002)),
+        (("sequence", "tick.chunk_id + cardinality(pass.grown)", "0"), (_BEFORE, 1)),
     ],
 )
 def test_without_it_the_counter_alone_is_asked(
@@ -236,3 +240,124 @@ def test_without_it_the_counter_alone_is_asked(
     without_guard(connection, *mutant)
     with pytest.raises((AssertionError, psycopg.errors.UniqueViolation)):
         _index_begins_anew(connection, database_url, *stopped)
+
+
+_SET_BACK_AMONG_THEM = """
+    CREATE FUNCTION penstock.set_back() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM setval('penstock.chunks_id', 1) WHERE NEW.chunk_id = 5;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER set_back BEFORE INSERT ON penstock.chunks
+    FOR EACH ROW EXECUTE FUNCTION penstock.set_back()"""
+
+
+def _many_chunks_in_a_pass(connection: Connection, url: str, how: str) -> None:
+    """The counter is set back while a pass appends five chunks, or has appended them."""
+    topic(connection)
+    put(connection, "first")
+    drain(connection)
+    if how == "after rolled-back passes":
+        connection.execute("SELECT nextval('penstock.chunks_id') FROM generate_series(1, 40)")
+    if how == "between two chunks":
+        connection.execute(_SET_BACK_AMONG_THEM)
+    many(connection, 4500)
+    with (
+        psycopg.connect(url, autocommit=True) as passing,
+        _stopped_pass(passing, url, "LOCK TABLE penstock.ticks IN SHARE MODE"),
+    ):
+        connection.execute("SELECT setval('penstock.chunks_id', 2)")
+    connection.execute("DROP FUNCTION IF EXISTS penstock.set_back CASCADE")
+    highest = value(connection, "SELECT max(chunk_id) FROM penstock.chunks")
+    assert value(connection, "SELECT max(chunk_id) FROM penstock.ticks") >= highest
+    put(connection, "last")
+    drain(connection)
+    assert len(texts(connection)) == 4502
+    assert log.gaps(connection, TOPIC) == []
+
+
+@pytest.mark.parametrize(
+    "how", ["after the chunks", "after rolled-back passes", "between two chunks"]
+)
+def test_a_pass_tells_of_all_its_chunks(
+    connection: Connection, database_url: str, how: str
+) -> None:
+    """Guards: a pass counts its chunks, not its partitions, and knows the last number it got."""
+    _many_chunks_in_a_pass(connection, database_url, how)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "how"),
+    [
+        (("sequence", "currval('chunks_id')", "0"), "after rolled-back passes"),
+        (("append_chunks", "array_agg(g.p", "array_agg(DISTINCT g.p"), "between two chunks"),
+        (("sequence", " + cardinality(pass.grown)", ""), "between two chunks"),
+    ],
+)
+def test_without_one_of_them_sequences_come_twice(
+    connection: Connection, database_url: str, mutant: tuple[str, str, str], how: str
+) -> None:
+    """Mutants: without the last number; one chunk for each partition; no count."""
+    without_guard(connection, *mutant)
+    with pytest.raises((AssertionError, psycopg.errors.UniqueViolation)):
+        _many_chunks_in_a_pass(connection, database_url, how)
+
+
+def _chunk_in_a_merged_slice(connection: Connection, url: str, partition: int) -> None:
+    """A pass that waited while a merge was built writes its chunk into a slice of the merge."""
+    topic(connection, 2)
+    for number in range(4):
+        publish(connection, TOPIC, b"%d" % number, partition=0)
+        drain(connection)
+    next_slice(connection, "chunks")
+    publish(connection, TOPIC, b"last", partition=0)
+    drain(connection)
+    move_low(connection, 3, part(connection))
+    connection.execute("SELECT * FROM penstock.merge_chunks()")
+    note_snapshots(connection)
+    publish(connection, TOPIC, b"new", partition=partition)
+    with (
+        psycopg.connect(url, autocommit=True) as passing,
+        _stopped_pass(passing, url, "LOCK TABLE penstock.chunks IN SHARE MODE"),
+    ):
+        connection.execute("SELECT setval('penstock.chunks_id', 1)")
+    note_snapshots(connection)
+    swapped = value(connection, "SELECT penstock.swap_chunks()")
+    _has_all(connection, partition)
+    assert not swapped
+    drain(connection)
+    assert [done.state for done in drop_slices(url)] == [SliceState.MERGED]
+    _has_all(connection, partition)
+
+
+def _has_all(connection: Connection, partition: int) -> None:
+    first = [event.payload for event in log.fetch(connection, TOPIC, 0, 4)]
+    second = [event.payload for event in log.fetch(connection, TOPIC, 1, 1)]
+    expected = [[b"3", b"last"], []]
+    expected[partition].append(b"new")
+    assert [first, second] == expected
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_chunk_that_comes_into_a_merged_slice_is_kept(
+    connection: Connection, database_url: str, partition: int
+) -> None:
+    """Guard: merge_is_whole; swap_chunks throws away a merge that lacks a chunk."""
+    _chunk_in_a_merged_slice(connection, database_url, partition)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "partition"),
+    [
+        (("swap_chunks", "NOT merge_is_whole(merge)", "false"), 0),
+        (("swap_chunks", "NOT merge_is_whole(merge)", "false"), 1),
+        (("merge_is_whole", "), 0))", "), newest.next_sequence))"), 1),
+    ],
+)
+def test_without_a_look_at_the_slices_the_chunk_is_lost(
+    connection: Connection, database_url: str, mutant: tuple[str, str, str], partition: int
+) -> None:
+    """Mutants: none is asked; or only partitions that the merge has."""
+    without_guard(connection, *mutant)
+    with pytest.raises((AssertionError, psycopg.ProgrammingError)):
+        _chunk_in_a_merged_slice(connection, database_url, partition)

@@ -187,6 +187,57 @@ def test_without_that_question_what_was_trimmed_comes_again(connection: Connecti
         _restored_once_more(connection)
 
 
+def _burn(connection: Connection, count: int) -> None:
+    for _ in range(count):
+        value(connection, "SELECT pg_current_xact_id()")
+
+
+def _restored_into_a_third_cluster(connection: Connection, burnt: int) -> None:
+    """Trimmed in the second cluster; the third one's numbers are above, or below, the first's."""
+    topic(connection)
+    for number in range(20):
+        put(connection, f"gone {number}")
+    drain(connection)
+    put(connection, "kept")
+    drain(connection)
+    _restored(connection, 200)
+    put(connection, "second")
+    drain(connection)
+    log.sequence(connection)
+    _trim(connection, 20)
+    _burn(connection, burnt)
+    _restored(connection, 0)
+    put(connection, "third")
+    waiting = _waiting(connection)
+    drain(connection)
+    assert value(connection, "SELECT max(era) FROM penstock.eras") == 3
+    assert _from(connection, 21) == ["kept", "second", "third"]
+    assert waiting == 1
+
+
+@pytest.mark.parametrize("burnt", [0, 400])
+def test_a_dump_of_a_dump_brings_nothing_back(connection: Connection, burnt: int) -> None:
+    """Guard: is_one_cluster; in the third cluster a row may have been written by anything."""
+    _restored_into_a_third_cluster(connection, burnt)
+
+
+@pytest.mark.parametrize(
+    ("function", "guard", "burnt"),
+    [
+        ("repair_events", "(SELECT b.is_one_cluster FROM bounds AS b) OR", 400),
+        ("restored_events", "b.is_one_cluster OR", 400),
+        ("restored_events", "e.id > b.boundary_id OR", 0),
+    ],
+)
+def test_without_the_clusters_a_dump_of_a_dump_brings_it_back(
+    connection: Connection, function: str, guard: str, burnt: int
+) -> None:
+    """Mutants: who has written the row is asked in any cluster; all higher numbers wait."""
+    without_guard(connection, function, guard, "true OR")
+    with pytest.raises(AssertionError):
+        _restored_into_a_third_cluster(connection, burnt)
+
+
 def _trimmed_during_a_repair(connection: Connection, url: str) -> None:
     """A repair has given it its sequence, and the tick after the repair sees its transaction."""
     topic(connection)
