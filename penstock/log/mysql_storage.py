@@ -24,10 +24,14 @@ BLOCK = 256
 #: Fewer numbers without events than this are left in `pending`: each takes only 30 bytes.
 FEW_NUMBERS = 1_000
 
+#: MySQL's shortest: while DDL waits for a table, everybody else waits behind it.
+_LOCK_WAIT_SECONDS = 1
+
 _LOCK_WAIT_TIMEOUT = 1205
 _NO_PROCESS_RIGHT = 1227
 _NO_RIGHT_TO_ALTER = 1142
 _HELD = "a transaction that is open uses the table"
+_NEEDED = "somebody has come to need it"
 
 
 def ensure(connection: Any) -> int:
@@ -61,17 +65,18 @@ def add(connection: Any, parent: str, start_id: int, end_id: int) -> bool:
 def drop(connection: Any, parent: str, name: str) -> str:
     """Drop a slice that `droppable_slices` named.  Returns what prevents it, if anything does.
 
-    A slice of events below the floor gets no more events.  A slice of a ledger can still be written
-    to by an open transaction.  Once this function has the lock, all such transactions have ended,
-    so it checks again that the slice can be dropped.
+    An open transaction may have written to the slice.  Once this function has had the lock, all
+    such transactions have ended, so it checks again that the slice can be dropped.
     """
-    if parent != "events":
-        problem = _wait_for_writers(connection, parent)
-        if problem:
-            return problem
-        named = {(row[0], row[1]) for row in database.call(connection, "droppable_slices")}
-        if (parent, name) not in named:
-            return "somebody has come to need it"
+    problem = (
+        _wait_for_publishers(connection)
+        if parent == "events"
+        else _wait_for_writers(connection, parent)
+    )
+    if problem:
+        return problem
+    if not _is_named(connection, "droppable_slices", parent, name):
+        return _NEEDED
     return _alter(connection, parent, f"DROP PARTITION `{name}`")
 
 
@@ -79,7 +84,13 @@ def keep(connection: Any, name: str, first_id: int, last_id: int) -> str:
     """Replace a slice of events by what is still needed of it.  Returns what prevents it, if any.
 
     Only one process may do this at a time, because the table that is exchanged has a fixed name.
+    Like `drop`, it checks again that the slice gets no more events.
     """
+    problem = _wait_for_publishers(connection)
+    if problem:
+        return problem
+    if not _is_named(connection, "sparse_slices", name):
+        return _NEEDED
     schema = config.schema_name()
     rest = f"`{schema}`.events_rest"
     database.execute(connection, f"DROP TABLE IF EXISTS {rest}")
@@ -161,6 +172,23 @@ def _lock_name(connection: Any) -> str:
     return str(rows[0][0])
 
 
+def _wait_for_publishers(connection: Any) -> str:
+    """Wait until no event can come into a slice below the floor.  Returns what prevents it.
+
+    The counter of `pending` may have been set back by hand.  So it is raised first, and then all
+    publishers that had taken a number have to end.
+    """
+    if _has_old_transaction(connection):
+        return _HELD
+    database.call(connection, "raise_event_ids")
+    return _wait_for_writers(connection, "pending")
+
+
+def _is_named(connection: Any, query: str, *wanted: str) -> bool:
+    """Whether the query still returns a row that begins with these values."""
+    return any(tuple(row[: len(wanted)]) == wanted for row in database.call(connection, query))
+
+
 def _wait_for_writers(connection: Any, parent: str) -> str:
     if _has_old_transaction(connection):
         return _HELD
@@ -209,7 +237,7 @@ def _has_old_transaction(connection: Any) -> bool:
 @contextmanager
 def _short_waits(connection: Any) -> Iterator[None]:
     ((before,),) = database.execute(connection, "SELECT @@SESSION.lock_wait_timeout")
-    database.execute(connection, "SET SESSION lock_wait_timeout = 1")
+    database.execute(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_SECONDS}")
     try:
         yield
     finally:

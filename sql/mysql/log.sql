@@ -95,6 +95,10 @@ CALL penstock.carry_positions(%(max_rows)s)
 -- Raises the floor of the sequencer as far as it goes.
 CALL penstock.settle_blocks()
 
+-- name: raise_event_ids
+-- Raises the counter of event ids above what was sequenced or waits.
+CALL penstock.raise_event_ids()
+
 -- name: mergeable_partitions
 -- The partitions of topics whose part of the index can become smaller.
 -- reads only

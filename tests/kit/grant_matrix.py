@@ -160,6 +160,7 @@ set_setting             . . o . .
 setting                 c . o p r
 settings_of             . . o . r
 settle_blocks           . i o . .
+raise_event_ids         . i o . .
 slice_detaching         . i o . .
 slice_dropped           . i o . .
 slices_ready            . i o . r

@@ -48,9 +48,9 @@ FROM leases AS l;
 
 -- name: droppable_slices
 -- The slices that nobody needs, by what is committed: events that are all logically gone, positions older than
--- the newest of each lease, blocks before the first that is open, leases of a week ago. Before a slice of a
--- ledger is dropped, this is asked again under a lock that waits for every transaction which has written to the
--- ledger: from then on its rows only become less needed.
+-- the newest of each lease, blocks before the first that is open, leases of a week ago. Before a slice is
+-- dropped, this is asked again after a lock that has waited for every transaction which had written to the ledger or,
+-- for events, had taken a number: from then on its rows only become less needed.
 CREATE PROCEDURE droppable_slices()
 READS SQL DATA
 BEGIN

@@ -28,13 +28,12 @@ BEGIN
     FROM sequencer AS s;
 END;
 
--- name: raise_block_counter
--- Raises the counter of blocks above every event id of the log. To raise a counter for good, this inserts a row with
--- an explicit number and deletes it before anyone sees it.
-CREATE PROCEDURE raise_block_counter()
+-- name: raise_blocks_above
+-- Raises the counter of blocks above an event id. To raise a counter for good, this inserts a row with an explicit
+-- number and deletes it before anyone sees it.
+CREATE PROCEDURE raise_blocks_above(highest BIGINT)
 BEGIN
-    DECLARE highest, given BIGINT;
-    CALL find_highest_id(highest);
+    DECLARE given BIGINT;
     INSERT INTO pending (event_count) VALUES (1);
     SET given = LAST_INSERT_ID();
     DELETE FROM pending WHERE block = given;
@@ -44,14 +43,26 @@ BEGIN
     END IF;
 END;
 
+-- name: raise_block_counter
+-- Raises the counter of blocks above what was sequenced or waits, in a log that runs. The caller has locked the
+-- sequencer's row.
+CREATE PROCEDURE raise_block_counter()
+BEGIN
+    DECLARE reached BIGINT;
+    SELECT GREATEST(s.settled_block, COALESCE((SELECT MAX(p.block) FROM pending AS p), 0)) INTO reached
+    FROM sequencer AS s;
+    CALL raise_blocks_above(reached * 256);
+END;
+
 -- name: raise_counters
 -- After a restore: raises the counters, so that no id is given out a second time. A dump of only the rows does not
 -- contain the counters, and pending is usually empty. Events that were published with a counter that was set back
 -- wait below the floor; look_below_floor finds them.
 CREATE PROCEDURE raise_counters()
 BEGIN
-    DECLARE gone_topic, last_topic BIGINT;
-    CALL raise_block_counter();
+    DECLARE gone_topic, last_topic, highest BIGINT;
+    CALL find_highest_id(highest);
+    CALL raise_blocks_above(highest);
     -- The events of a topic with the id of a deleted one would be discarded.
     SELECT MAX(d.topic_id) INTO gone_topic FROM deleted_topics AS d;
     SELECT MAX(t.id) INTO last_topic FROM topics AS t;

@@ -75,6 +75,19 @@ raise: BEGIN
     SET SESSION innodb_lock_wait_timeout = wait_before;
 END;
 
+-- name: raise_event_ids
+-- Raises the counter of pending above what was sequenced or waits, for clean: it may have been set back by hand, and
+-- then new events would come into a slice that is about to be dropped. Raises PS018.
+CREATE PROCEDURE raise_event_ids()
+BEGIN
+    {{on error: CALL undo_call()}}
+    CALL begin_call('raise_event_ids()');
+    CALL require_read_committed('raise_event_ids()');
+    CALL hold_sequencer();
+    CALL raise_block_counter();
+    CALL end_call();
+END;
+
 -- name: settle_blocks
 -- Raises the floor as far as it goes, for clean: a pass does so only occasionally. Returns whether another
 -- session is sequencing. Raises PS018.

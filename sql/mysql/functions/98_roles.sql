@@ -38,7 +38,7 @@ BEGIN
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
             ensure_slices slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped
             merge_chunks swap_chunks current_history applied_migrations note_slice_rates missing_slices sparse_slices
-            settle_blocks mergeable_partitions'
+            settle_blocks raise_event_ids mergeable_partitions'
         UNION ALL SELECT 'operator', '
             publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup stage_events
             claim_write publish_staged discard_staged sweep_staged create_namespace
@@ -59,7 +59,8 @@ BEGIN
             set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status histories_of
             snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members refresh_roles
             lift_limit grown_since nothing_waits low_sequences note_slice_rates missing_slices sparse_slices
-            settle_blocks mergeable_partitions set_policy clear_policy policy_of policy_history list_policies
+            settle_blocks raise_event_ids mergeable_partitions
+            set_policy clear_policy policy_of policy_history list_policies
             subscription_policy claim lease_states active_consumers lead_subscription assign_partitions assignment_of
             mark_low_water suspects begin_attempt bring_letter give_up parked_keys commit_parking poll_redriven
             finish_redriven fail_redriven redrive dead_letter_of drop_dead_letters reset_subscription pause_subscription
