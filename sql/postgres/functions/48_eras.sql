@@ -78,6 +78,23 @@ LANGUAGE sql STABLE AS $$
     SELECT full_number(written) >= tx
 $$;
 
+-- name: is_loaded
+-- Whether a restore has certainly written an event's row: the same number has written the row of a neighbour that
+-- belongs to another transaction, which no publisher does. The neighbours are looked for within 1,000 ids.
+CREATE OR REPLACE FUNCTION is_loaded(id bigint, tx xid8, written xid) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM (
+            (SELECT e.xmin AS written FROM events AS e
+             WHERE e.id < is_loaded.id AND e.id > is_loaded.id - 1000 AND e.tx <> is_loaded.tx
+             ORDER BY e.id DESC LIMIT 1)
+            UNION ALL
+            (SELECT e.xmin FROM events AS e
+             WHERE e.id > is_loaded.id AND e.id < is_loaded.id + 1000 AND e.tx <> is_loaded.tx
+             ORDER BY e.id LIMIT 1)) AS n
+        WHERE n.written = is_loaded.written)
+$$;
+
 -- name: is_one_cluster
 -- Whether all eras from this one on ran in the present cluster. If not, a restore has written the rows of older eras
 -- anew, maybe with higher numbers than those of the transactions that published them; is_own_number() may then take
@@ -264,7 +281,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     JOIN events AS e ON e.tx >= o.early_tx AND e.tx < o.settled AND e.id + 0 <= o.boundary_id
     WHERE o.era BETWEEN (repair_events.tick).repair_era AND (repair_events.tick).era
       AND e.id + 0 > (repair_events.tick).last_id
-      AND (is_own_number(e.tx, e.xmin) OR o.era < (repair_events.tick).era AND NOT is_over(e.partition_id, e.id))
+      AND (is_own_number(e.tx, e.xmin) AND NOT (is_over(e.partition_id, e.id) AND is_loaded(e.id, e.tx, e.xmin))
+           OR o.era < (repair_events.tick).era AND NOT is_over(e.partition_id, e.id))
       AND NOT is_placed(e.partition_id, e.id, e.due_at)
     UNION
     SELECT e.id, e.partition_id, e.due_at

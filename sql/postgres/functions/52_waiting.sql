@@ -28,6 +28,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seq
     SELECT e.id, e.partition_id
     FROM bounds AS b JOIN events AS e ON e.tx >= b.early_tx
     WHERE is_own_number(e.tx, e.xmin) AND NOT is_placed(e.partition_id, e.id, e.due_at)
+      AND NOT (is_over(e.partition_id, e.id) AND is_loaded(e.id, e.tx, e.xmin))
     UNION
     SELECT e.id, e.partition_id
     FROM events AS e

@@ -211,7 +211,7 @@ WAYS = {
     ),
     "behind a trimmed index": (
         _behind_a_trimmed_index,
-        ("repair_events", "(is_own_number(e.tx, e.xmin) OR o.era", "(false OR o.era"),
+        ("repair_events", "(is_own_number(e.tx, e.xmin) AND NOT (", "(false AND NOT ("),
     ),
 }
 

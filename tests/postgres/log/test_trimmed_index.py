@@ -238,6 +238,50 @@ def test_without_the_clusters_a_dump_of_a_dump_brings_it_back(
         _restored_into_a_third_cluster(connection, burnt)
 
 
+def _events_loaded_after_the_ticks(connection: Connection) -> None:
+    """The old numbers of trimmed events are those of the transactions that loaded the tables."""
+    topic(connection)
+    _free_ids(connection, 5)
+    for number in range(20):
+        put(connection, f"gone {number}")
+    drain(connection)
+    put(connection, "kept")
+    drain(connection)
+    _trim(connection, 20)
+    _restored(connection, 1_000_000)
+    ticks = value(connection, "SELECT max(xmin::text::bigint) FROM penstock.ticks")
+    _burn(connection, 40)
+    connection.execute(
+        "UPDATE penstock.events SET tx = (%s + id)::text::xid8 WHERE id <= 25", (ticks,)
+    )
+    _set_back(connection, "events_id")
+    for number in range(3):
+        put(connection, f"early {number}")
+    waiting = _waiting(connection)
+    drain(connection)
+    assert _from(connection, 21) == ["kept", "early 0", "early 1", "early 2"]
+    assert waiting == 3
+
+
+def test_events_that_are_loaded_after_the_ticks_do_not_come_again(connection: Connection) -> None:
+    """Guard: is_loaded; one transaction wrote rows of several.  New events are not lost."""
+    _events_loaded_after_the_ticks(connection)
+
+
+_LOADED = "(is_over(e.partition_id, e.id) AND is_loaded(e.id, e.tx, e.xmin))"
+
+
+@pytest.mark.parametrize("function", ["repair_events", "restored_events"])
+@pytest.mark.parametrize("mutant", ["false", "is_over(e.partition_id, e.id)"])
+def test_without_their_neighbours_they_come_again_or_new_ones_are_lost(
+    connection: Connection, function: str, mutant: str
+) -> None:
+    """Mutants: nobody asks who has written the neighbours; all that may be trimmed is over."""
+    without_guard(connection, function, _LOADED, mutant)
+    with pytest.raises(AssertionError):
+        _events_loaded_after_the_ticks(connection)
+
+
 def _trimmed_during_a_repair(connection: Connection, url: str) -> None:
     """A repair has given it its sequence, and the tick after the repair sees its transaction."""
     topic(connection)
