@@ -7,6 +7,7 @@ failover by logical replication: rows, without counters and without tables of th
 from __future__ import annotations
 
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from ops.retention.clean import drop_slices
 from penstock import log
 from penstock.database.migrate import migrate
 from penstock.errors import LogBehind, PenstockError
@@ -25,6 +27,7 @@ from resources.embedded import EmbeddedPostgres
 from resources.system_user import give_to_server_user
 from tests.guards import without_guard
 from tests.kit.log import TOPIC, Connection, drain, put, texts, topic, value, wait_until
+from tests.kit.storage import move_low, next_slice
 from tests.support import FAST_SETTINGS, missing
 
 READER = "reader"
@@ -282,3 +285,40 @@ def test_without_the_counters_it_cannot_go_on(tmp_path: Path) -> None:
     """Mutant: they stay where the subscriber's installation left them."""
     with pytest.raises((psycopg.Error, PenstockError)):
         _failed_over(tmp_path, guarded=False)
+
+
+def test_a_subscriber_is_set_up_again_after_a_clean(tmp_path: Path) -> None:
+    """Its tables come from the publisher: clean has made some that migrate does not make."""
+    with (
+        _server(tmp_path / "old", wal_level="logical") as first,
+        _server(tmp_path / "new", wal_level="logical") as second,
+    ):
+        if not (first.bin_dir / "pg_dump").exists():
+            missing("pg_dump", "it does not lie beside the server's programs")
+        old, new = first.url("app"), second.url("app")
+        migrate(old)
+        with psycopg.connect(old, autocommit=True) as own:
+            topic(own)
+            for number in range(10):
+                put(own, f"old {number}")
+                drain(own)
+            next_slice(own, "events")
+            put(own, "next")
+            drain(own)
+            move_low(own, 9)
+            drop_slices(old)
+            assert value(own, "SELECT count(*) FROM penstock.events_kept") == 1
+        file = tmp_path / "tables"
+        for program, *arguments in (
+            ["pg_dump", "--format=custom", "--schema-only", f"--file={file}", old],
+            ["pg_restore", "--exit-on-error", f"--dbname={new}", str(file)],
+        ):
+            subprocess.run([str(first.bin_dir / program), *arguments], check=True, timeout=120)
+        _published(old)
+        _subscribed(old, new)
+        with psycopg.connect(new, autocommit=True) as own:
+            drain(own)
+            put(own, "new")
+            drain(own)
+            events = log.fetch(own, TOPIC, 0, 10)
+            assert [event.payload for event in events] == [b"old 9", b"next", b"new"]
