@@ -244,13 +244,14 @@ ELSEWHERE = {
     "pending": "SELECT MAX(id) DIV 256 FROM penstock.events",
 }
 #: Their rows are not taken away from the top, and InnoDB keeps a counter above the rows: a load of
-#: rows raises it. Nothing tells of a namespace that is gone; the last one only counts.
+#: rows raises it. Nothing tells of a namespace that is gone; rejected commits only count.
 BY_THEIR_ROWS = {
     "namespaces",
     "positions",
     "lease_history",
     "retention_drops",
     "rejected_commits",
+    "backfill_requests",
 }
 
 
