@@ -245,8 +245,8 @@ def _require_whole(
 def _commit(table: ArchiveTable, pack: _Pack, file: WrittenFile, rows: Sequence[EpochRows]) -> bool:
     """Put the file in the place of the small ones; False when one of these is there no more.
 
-    The app transactions of its partitions let no commit pass unseen that adds or replaces log
-    epochs of these: of two at once one fails, and then looks again.
+    Each commit carries a Delta app transaction for its partitions.  If two commits touch log epochs
+    of the same partition at once, one fails and tries again on the new state.
     """
     replaced = {each.path for each in pack.files}
     for _ in range(_COMMIT_ATTEMPTS):

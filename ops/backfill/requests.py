@@ -134,9 +134,10 @@ def request_backfill(
     priority: int = 0,
     max_attempts: int = 5,
 ) -> Requested:
-    """Ask for a window to be brought again; a dry run counts what that would be.
+    """Ask for a window to be brought again; a dry run only counts it.
 
-    InvalidArgument or InvalidPartition for a window that there is not, before anything is written.
+    Raises InvalidArgument or InvalidPartition if the window does not exist, before anything is
+    written.
     """
     window = window or Window()
     ((request, units, events),) = call(

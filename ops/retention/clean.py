@@ -55,8 +55,9 @@ def clean(
 ) -> CleanRun:
     """Remove from a topic what its retention policy lets go and what this run finds whole.
 
-    ``targets`` are those that the policy names, or fewer: then less can be proven and goes.  When
-    one copy is damaged nothing goes, and backfill makes it again.
+    ``targets`` are those that the policy names, or fewer; then fewer copies can be verified, so
+    fewer log epochs are removed.  If one copy is damaged, nothing of the topic is removed, and
+    backfill makes that copy again.
     """
     with connect(url, application_name="penstock clean") as connection:
         ((run,),) = call(connection, "begin_clean", topic=topic)

@@ -97,7 +97,7 @@ OWN = {
     ),
     "sweep": (
         "upkeep:sweep",
-        "Free the leases of consumers that died, once.",
+        "Free the leases of consumers that died, and drop what was kept for long enough, once.",
     ),
     "restore": (
         "restore:app",

@@ -48,7 +48,7 @@ def sweep(
     max_rows: Annotated[int, typer.Option(min=1, help="Subscriptions to look at.")] = 1_000,
     output: Output = Format.table,
 ) -> None:
-    """Free the leases of consumers that died, once."""
+    """Free the leases of consumers that died, and drop what was kept for long enough, once."""
     from penstock import database
     from penstock.upkeep.sweeping import sweep as verb
 

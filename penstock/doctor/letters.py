@@ -45,9 +45,10 @@ def examine_letters(connection: Any) -> list[Finding]:
 
 
 def examine_skips(connection: Any) -> list[Finding]:
-    """At most one finding: the subscription of which most was removed, and that stands there still.
+    """At most one finding: the subscription that lost most and has not moved past the gap.
 
-    A login whose role has not the functions of this version was told so by the dead letters.
+    Returns nothing for a login that may not call list_skips; the check of dead letters has already
+    said so.
     """
     try:
         rows = call(connection, "list_skips", subscription=None)

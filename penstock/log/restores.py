@@ -68,8 +68,8 @@ def report_positions(
     if missing:
         raise TopicNotFound(
             f"there is no partition with the id {missing[0]}",
-            hint="its topic is gone; or this login may not operate it: then name a subscription "
-            "of its that the report is made for",
+            hint="its topic was deleted, or this login may not operate it; in that case name a "
+            "subscription that reads the topic",
         )
     return found
 

@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_input(Archive.of(self._options), self._wanted, partition)
 
     def commit(self, end: Offset) -> None:
-        """Mirror what Spark has done with into the subscription, so that retention sees it.
+        """Copy Spark's progress into the subscription, so that retention sees it.
 
         Spark does not call this for the last micro-batch of availableNow.  The mark is then late,
         and the next run moves it: it never runs ahead.

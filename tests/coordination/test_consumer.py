@@ -366,7 +366,7 @@ def test_a_subscription_lives_in_one_place(connection: Connection, database_url:
     assert consumer(database_url, store, Seen()).run_until_idle() == 0
     for _ in range(3):
         stream.seek(connection, SUBSCRIPTION, STREAM, 0, "earliest")
-    with pytest.raises(PositionsElsewhere, match="has gone on in the database"):
+    with pytest.raises(PositionsElsewhere, match="has moved on in the database"):
         consumer(database_url, store, Seen()).run_until_idle()
     again = Seen()
     assert consumer(database_url, f"{store}?prefix=2", again).run_until_idle() == EVENTS
@@ -459,7 +459,7 @@ def test_moved_there_and_back_nothing_is_lost(
     more(connection, 2, EVENTS, start=2 * EVENTS + 1)
     assert consumer(database_url, store, seen).run_until_idle() == 4 * EVENTS
     more(connection, 2, EVENTS, start=3 * EVENTS + 1)
-    assert "has kept" in run(capsys, *move, "--to", store).err
+    assert "already holds old positions" in run(capsys, *move, "--to", store).err
     assert run(capsys, *move, "--from", store, "--to", "database").rows[0]["partitions"] == 2
     assert consumer(database_url, None, seen).run_until_idle() == 2 * EVENTS
     assert seen.sequences == {each: list(range(1, 4 * EVENTS + 1)) for each in range(2)}

@@ -35,7 +35,7 @@ def move_subscription(url: str, subscription: str, source: str, target: str) -> 
             )
         if urlsplit(target).scheme in STORES and there.snapshot().partitions:
             raise PositionsElsewhere(
-                f"the store to move to has kept {subscription!r} before",
+                f"the store to move to already holds old positions of {subscription!r}",
                 hint="what it holds of that time is out of date: give the URL another ?prefix=",
             )
         return move(here, there)

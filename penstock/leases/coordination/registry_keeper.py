@@ -384,9 +384,9 @@ def _require_ahead(snapshot: Snapshot, places: dict[int, Place], subscription: s
             place.position > held.position or place.lease_epoch > held.lease_epoch
         ):
             raise PositionsElsewhere(
-                f"{subscription!r} has gone on in the database: {place.topic} partition "
-                f"{place.partition} stands at {place.position} there, in the store at "
-                f"{held.position}",
+                f"{subscription!r} has moved on in the database: {place.topic} partition "
+                f"{place.partition} is at {place.position} in the database and at "
+                f"{held.position} in the store",
                 hint="after a seek, a restore or work with leases in the database, begin with "
                 "another ?prefix= in the URL of coordination",
             )
