@@ -22,7 +22,11 @@ from penstock.consumer.consumer import Consumer
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What a publisher has no use for.
-LATER = ("asyncio", "typer", "rich", "psycopg", "pymysql", "penstock.consumer", "penstock.leases")
+LATER = (
+    *("asyncio", "typer", "rich", "psycopg", "pymysql", "asyncpg", "sqlalchemy"),
+    *("pyarrow", "deltalake", "pyspark", "penstock.archive", "penstock.spark"),
+    *("penstock.consumer", "penstock.leases"),
+)
 
 
 def _order(graph: dict[str, set[str]]) -> None:
