@@ -72,11 +72,14 @@ def pins() -> str:
     return "\n".join(line for line in wanted if "[" not in line.partition("==")[0])
 
 
+def without_checkout() -> dict[str, str]:
+    """The environment; a session of Spark here has put the checkout on PYTHONPATH for workers."""
+    return {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+
+
 def run(*command: str, cwd: Path | None = None) -> str:
-    # A session of Spark in this process has put the checkout on PYTHONPATH for its workers.
-    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
+        command, capture_output=True, text=True, check=False, cwd=cwd, env=without_checkout()
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -194,8 +197,9 @@ def test_the_help_lists_what_can_be_run(clean_python: Path, tmp_path: Path) -> N
     for name in ("upkeep", "sequence", "sweep", "restore"):
         run(command, name, "--help", cwd=tmp_path)
     refused = subprocess.run(
-        [command, "daemon"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+        [command, "daemon"], capture_output=True, text=True, check=False, cwd=tmp_path,
+        env=without_checkout(),
+    )  # fmt: skip
     assert refused.returncode == 2
     assert "run it in a checkout of Penstock, where `make setup` installs the platform" in (
         refused.stderr

@@ -144,6 +144,7 @@ END;
 
 -- name: settle_brought
 -- What store_letters does, for events below the low sequence: the caller's transaction has brought them (bring_letter).
+-- Where there is none, no row is locked: a redrive does not wait for who parks.
 CREATE PROCEDURE settle_brought(
     owner_id BIGINT, part_id BIGINT, sequences JSON, why TEXT, tried INT, is_parked BOOLEAN, behind BOOLEAN, present INT
 )
@@ -151,24 +152,29 @@ BEGIN
     DECLARE now DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     DECLARE low BIGINT;
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = part_id;
-    UPDATE dead_letters AS d
-    JOIN (
-        SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s
-        WHERE s.sequence < low
-        LIMIT 1000000
-    ) AS g ON g.sequence = d.sequence
-    LEFT JOIN (
-        SELECT DISTINCT w.`key`
-        FROM dead_letters AS w
-        WHERE w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = part_id AND w.redriven_at IS NULL
-        LIMIT 1000000
-    ) AS waiting ON waiting.`key` = d.`key`
-    -- In this order: each assignment sees those before it.
-    SET d.attempts_before = d.attempts, d.attempts = GREATEST(d.attempts, tried), d.reason = LEFT(why, 2000),
-        d.died_at = now, d.parked = d.parked OR (is_parked AND d.`key` IS NOT NULL),
-        d.redriven_at = IF(behind AND waiting.`key` IS NULL, now, NULL)
-    WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present
-      AND NOT is_rehydrated(part_id, d.sequence);
+    IF EXISTS (
+        SELECT * FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s WHERE s.sequence < low
+    ) THEN
+        UPDATE dead_letters AS d
+        JOIN (
+            SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s
+            WHERE s.sequence < low
+            LIMIT 1000000
+        ) AS g ON g.sequence = d.sequence
+        LEFT JOIN (
+            SELECT DISTINCT w.`key`
+            FROM dead_letters AS w
+            WHERE w.subscription_id = owner_id AND w.parked = TRUE AND w.partition_id = part_id
+              AND w.redriven_at IS NULL
+            LIMIT 1000000
+        ) AS waiting ON waiting.`key` = d.`key`
+        -- In this order: each assignment sees those before it.
+        SET d.attempts_before = d.attempts, d.attempts = GREATEST(d.attempts, tried), d.reason = LEFT(why, 2000),
+            d.died_at = now, d.parked = d.parked OR (is_parked AND d.`key` IS NOT NULL),
+            d.redriven_at = IF(behind AND waiting.`key` IS NULL, now, NULL)
+        WHERE d.subscription_id = owner_id AND d.partition_id = part_id AND d.history = present
+          AND NOT is_rehydrated(part_id, d.sequence);
+    END IF;
 END;
 
 -- name: bring_letter
