@@ -381,7 +381,7 @@ def test_a_seek_in_the_database_stops_who_works(
     slow_leases(connection)
     consuming = consumer(database_url, memory(), Seen())
     with (
-        pytest.raises(PositionsElsewhere, match="has gone on"),
+        pytest.raises(PositionsElsewhere, match="has moved on"),
         running(consuming),
     ):
         wait_until(lambda: stored(connection) == EVENTS, "read and copied")
