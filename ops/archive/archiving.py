@@ -83,7 +83,7 @@ def require_archived(url: str, topic: str, target: Target) -> None:
 def read_archive(spark: SparkSession, target: Target, known_as: str) -> DataFrame:
     """The archived events of a topic: the files that the Delta log names, and no others.
 
-    ``known_as`` is what `describe_topic` answers; no database is needed.
+    ``known_as`` is what `describe_topic` returns; no database is needed.
     """
     if not target.is_local:
         raise ConfigurationError(

@@ -281,7 +281,7 @@ def _next_step(
 
 
 def _close(connection: psycopg.Connection[Any], name: str) -> str:
-    """Let nobody write into a slice any more; answers what keeps it from being dropped.
+    """Let nobody write into a slice any more.  Returns what keeps it from being dropped.
 
     After a counter was set back, a publisher may have an id of a slice that nobody needed.
     """

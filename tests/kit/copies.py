@@ -34,7 +34,7 @@ def copy_all(own: Any, topic: str, *targets: Target) -> list[LogEpoch]:
 
 
 def write_copy(own: Any, epoch: LogEpoch, target: Target) -> Path:
-    """One log epoch, written and recorded.  Answers its file."""
+    """One log epoch, written and recorded.  Returns its file."""
     ((installation,),) = database.call(own, "installation_id")
     mark(target, str(installation))
     batches = read_hot(
