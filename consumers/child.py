@@ -14,7 +14,7 @@ from consumers.settings import Settings
 from penstock.consumer.process import drain_on_signals, log_to_stderr
 from penstock.consumer.supervisor import Supervisor
 from penstock.errors import PenstockError, UsageError
-from penstock.upkeep import service
+from penstock.upkeep import operations, service
 from penstock.upkeep.state import Calls, figures_of
 
 
@@ -42,6 +42,7 @@ def main() -> int:
 
 def _run(settings: Settings, number: int, line: Line) -> bool:
     service.set_pace(settings.reconnects_per_second / (settings.processes + 1))
+    operations.record()
     calls = Calls()
     workers = daemon.build_workers(settings, calls, number)
     supervisor = Supervisor(workers, stuck_after_seconds=settings.stuck_seconds)

@@ -33,7 +33,8 @@ def doctor(
         show_json([as_dict(each) for each in found])
     else:
         for each in found:
-            line = f"{each.severity}: {each.check}: {each.what}. run: {each.command}"
+            page = f" ({each.page})" if each.page else ""
+            line = f"{each.severity}: {each.check}: {each.what}{page}. run: {each.command}"
             sys.stdout.write(f"{_printable(line)}\n")
     if found:
         raise typer.Exit(EXIT_NO)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from functools import cache
+from time import perf_counter
 from typing import Any, TypeVar
 
-from penstock.database import calls, catalog, config
+from penstock.database import calls, catalog, config, timings
 from penstock.database.steps import Rows, Steps
 from penstock.errors import InvalidArgument
 
@@ -117,8 +118,13 @@ async def run_on(connection: Any, steps: Steps[T]) -> T:
 
 async def _call(door: Door, name: str, binds: dict[str, Any]) -> Rows:
     statement = catalog.statement(_DIALECT, name, config.schema_name())
-    with calls.typed_errors():
-        return await door.execute(statement.text, binds)
+    observe, begun = timings.observer, perf_counter()
+    try:
+        with calls.typed_errors():
+            return await door.execute(statement.text, binds)
+    finally:
+        if observe is not None and name in timings.TIMED:
+            observe(name, perf_counter() - begun)
 
 
 @cache

@@ -12,9 +12,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from penstock.database import config, denied, dialects, pace as reconnect, unwrap
+from penstock.database import config, denied, dialects, pace as reconnect, timings, unwrap
 from penstock.database.catalog import Statement
 from penstock.database.dialect import Dialect, Row
 from penstock.database.postgres import connection as postgres
@@ -114,6 +115,17 @@ def _statement(dialect: Dialect, name: str, binds: dict[str, Any]) -> Statement:
 
 
 def _call(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
+    observe = timings.observer
+    if observe is None or name not in timings.TIMED:
+        return _rows(connection, name, binds, raw=raw)
+    begun = perf_counter()
+    try:
+        return _rows(connection, name, binds, raw=raw)
+    finally:
+        observe(name, perf_counter() - begun)
+
+
+def _rows(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
     connection = unwrap.unwrapped(connection)
     dialect = dialects.of_connection(connection)
     statement = _statement(dialect, name, binds)

@@ -23,6 +23,8 @@ class Finding:
     severity: Severity
     what: str
     command: str
+    #: The page that says more, or ''.
+    page: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,31 @@ class Limits:
     storage_days: float = 2.0
 
 
+#: The alert that goes with a check.  Each has a section in docs/alerts.md.
+ALERTS = {
+    "sequencer": "PenstockNobodySequences",
+    "unsequenced": "PenstockSequencerBehind",
+    "snapshot": "PenstockHorizonHeld",
+    "prepared_transaction": "PenstockHorizonHeld",
+    "replication_slot": "PenstockHorizonHeld",
+    "storage": "PenstockStorageShort",
+    "dead_letters": "PenstockDeadLetters",
+    "skips": "PenstockSubscriptionLate",
+}
+
+
+def _page(check: str) -> str:
+    return f"docs/alerts.md#{ALERTS[check].lower()}" if check in ALERTS else ""
+
+
 def error(check: str, what: str, command: str) -> Finding:
     """A finding that needs an operator now."""
-    return Finding(check, Severity.ERROR, what, command)
+    return Finding(check, Severity.ERROR, what, command, _page(check))
 
 
 def warning(check: str, what: str, command: str) -> Finding:
     """A finding that can wait until tomorrow."""
-    return Finding(check, Severity.WARNING, what, command)
+    return Finding(check, Severity.WARNING, what, command, _page(check))
 
 
 def more(others: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import inspect
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,8 +15,8 @@ from typing import Any
 #: Prometheus's text format.  It is rendered here, so that the wheel needs no library for it.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "penstock_"
-#: Upper bounds of the buckets for a handler's time, in seconds.
-BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0)
+#: Upper bounds of the buckets for times, in seconds.  The limits of the alerts are among them.
+BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 2.5, 10.0, 60.0, 300.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,9 @@ METRICS: dict[str, About] = {
     "relayed_batches": About("counter", "worker", "Blocks that a sink has taken"),
     "relayed_failures": About("counter", "worker", "Attempts that a sink refused, or lost"),
     "handler_seconds": About("histogram", "worker", "How long a handler took for a call"),
+    "operation_seconds": About(
+        "histogram", "operation", "How long the database took for a call of this program"
+    ),
     "held_leases": About("gauge", "worker", "Partitions that the worker holds"),
     "heartbeat_age_seconds": About(
         "gauge", "worker", "Since the last heartbeat that reached the database", max
@@ -65,6 +69,17 @@ METRICS: dict[str, About] = {
     "sequencer_lag_seconds": About("gauge", "", "For how long the first of them has waited"),
     "sequencer_last_pass_seconds": About(
         "gauge", "", "Since the sequencer last found work; only for logins that see all topics"
+    ),
+    "horizon_age_seconds": About(
+        "gauge",
+        "",
+        "For how long the oldest open transaction, or a slot, has kept old rows",
+        max,
+    ),
+    "storage_days": About(
+        "gauge",
+        "",
+        "For how many days storage is ready at the highest rate; +Inf before there is one",
     ),
     "dead_letters": About(
         "gauge", "subscription", "Events that were given up and wait for somebody, up to 10,000"
@@ -178,7 +193,11 @@ def _family(name: str, about: About, samples: dict[str, Any]) -> Iterator[str]:
             yield f"{full}_count{{{label}}} {float(sum(value[:-1]))!r}"
             yield f"{full}_sum{{{label}}} {float(value[-1])!r}"
         else:
-            yield f"{full}{f'{{{label}}}' if label else ''} {float(value)!r}"
+            yield f"{full}{f'{{{label}}}' if label else ''} {_number(value)}"
+
+
+def _number(value: float) -> str:
+    return "+Inf" if value == math.inf else repr(float(value))
 
 
 def _escaped(label: str) -> str:

@@ -17,6 +17,7 @@ from penstock.consumer import process
 from penstock.consumer.supervisor import STARTED_AFTER_SECONDS, Supervisor
 from penstock.consumer.worker import Worker
 from penstock.database import migrate, pace as reconnect
+from penstock.upkeep import operations
 from penstock.upkeep.pages import HealthServer
 from penstock.upkeep.settings import ServiceSettings, UpkeepSettings
 from penstock.upkeep.state import Calls, OneProcess, State
@@ -59,6 +60,7 @@ def serve(
     does.  ``more_seconds`` is how long draining may take beyond its limit.  ``told`` is logged
     with the start.
     """
+    operations.record()
     server = HealthServer(settings.http_host, settings.http_port, state)
     if pace is not None:
         set_pace(pace)

@@ -1,14 +1,20 @@
-"""Figures of what waits: events for the sequencer, and dead letters for an operator."""
+"""Figures of what waits, for the sequencer or an operator, and of what an operator must watch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from penstock.errors import NotMigrated, PermissionDenied
+from penstock.database import call
+from penstock.errors import NotMigrated, PermissionDenied, errno_of
 from penstock.log import LogStatus
 from penstock.subscriptions import dead_letters
 from penstock.upkeep.metrics import Figures, labels_of
+
+#: What MySQL and MariaDB say to a login without the right PROCESS.
+_NO_PROCESS_RIGHT = 1227
 
 
 def figures(connection: Any, status: LogStatus, served: Sequence[str] | None) -> Figures:
@@ -16,12 +22,35 @@ def figures(connection: Any, status: LogStatus, served: Sequence[str] | None) ->
     found: Figures = {}
     if status.last_pass_age_seconds is not None:
         found["sequencer_last_pass_seconds", ""] = float(status.last_pass_age_seconds)
+    if served is None:
+        found |= _of_the_server(connection)
     counts = _counts(connection, served)
     labels = labels_of(each.subscription for each in counts)
     left = dict.fromkeys(labels.values(), 0)
     for each in counts:
         left[labels[each.subscription]] += each.left
     return found | {("dead_letters", label): float(number) for label, number in left.items()}
+
+
+def _of_the_server(connection: Any) -> Figures:
+    """What holds old rows, and for how long storage is ready.  Empty without the right to look."""
+    found: Figures = {}
+    with suppress(NotMigrated, PermissionDenied):
+        ready = [days for _, _, _, days, _ in call(connection, "slices_ready")]
+        known = (float(days) for days in ready if days is not None)
+        found["storage_days", ""] = min(known, default=math.inf)
+        ages = [age for _, _, _, _, _, age, _ in _snapshots(connection)]
+        found["horizon_age_seconds", ""] = float(max((age or 0 for age in ages), default=0))
+    return found
+
+
+def _snapshots(connection: Any) -> list[tuple[Any, ...]]:
+    try:
+        return call(connection, "doctor_snapshots")
+    except Exception as error:
+        if errno_of(error) == _NO_PROCESS_RIGHT:
+            raise PermissionDenied("the login may not look at open transactions") from error
+        raise
 
 
 def _counts(connection: Any, served: Sequence[str] | None) -> list[dead_letters.DeadLetterCounts]:

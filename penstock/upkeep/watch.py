@@ -12,7 +12,7 @@ from typing import Any
 from penstock import database, log, subscriptions
 from penstock.database import pace as reconnect
 from penstock.log.sequencer_state import second_look
-from penstock.upkeep import waiting
+from penstock.upkeep import operations, waiting
 from penstock.upkeep.metrics import Figures, labels_of
 
 logger = logging.getLogger(__name__)
@@ -187,11 +187,11 @@ class Watch:
 
 
 def of_this_process() -> Figures:
-    """What the pace has counted in this process."""
+    """What the pace has counted in this process, and how long its calls took."""
     pace = reconnect.present()
     if pace is None:
-        return {}
-    return {
+        return operations.figures()
+    return operations.figures() | {
         ("database_reconnects", ""): float(pace.opened),
         ("database_connect_failures", ""): float(pace.failures),
     }

@@ -14,7 +14,16 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from resources.embedded import EmbeddedPostgres
 from tools.servers import DURABLE, FAST, MySQLServer, StoreServer
-from tools.servers.catalogue import DISTRIBUTIONS, GROUPS, NAMES, POSTGRES, STORES, fetch, fetched
+from tools.servers.catalogue import (
+    DISTRIBUTIONS,
+    GROUPS,
+    NAMES,
+    POSTGRES,
+    PROGRAMS,
+    STORES,
+    fetch,
+    fetched,
+)
 from tools.servers.postgres_matrix import MatrixPostgres
 
 _NOT_RUNNING = 3
@@ -33,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.verb != "fetch" and (options.folder is None or options.server in GROUPS):
         parser.error(f"{options.verb} needs one server and its --folder")
+    if options.verb != "fetch" and options.server in PROGRAMS.keys() - STORES.keys():
+        parser.error(f"{options.server} is no server: it can only be fetched")
     try:
         if options.verb == "fetch":
             return _fetch(GROUPS.get(options.server, [options.server]))

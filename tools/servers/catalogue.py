@@ -10,16 +10,18 @@ from tools.servers import postgres_matrix
 from tools.servers.mariadb import MARIADB, MARIADB_10_11
 from tools.servers.mysql import MYSQL
 from tools.servers.server import MySQLServer
-from tools.servers.stores import ETCD, REDIS, StoreServer
+from tools.servers.stores import ETCD, PROMTOOL, REDIS, Program, StoreServer
 
 DISTRIBUTIONS = {each.name: each for each in (MYSQL, MARIADB, MARIADB_10_11)}
 STORES = {each.name: each for each in (ETCD, REDIS)}
+#: What comes out of a Debian package and is fetched in one way.
+PROGRAMS: dict[str, Program] = {**STORES, PROMTOOL.name: PROMTOOL}
 POSTGRES = {f"postgres-{major}": major for major in postgres_matrix.VERSIONS}
-NAMES: Sequence[str] = [*DISTRIBUTIONS, *STORES, *POSTGRES]
+NAMES: Sequence[str] = [*DISTRIBUTIONS, *PROGRAMS, *POSTGRES]
 
 #: `all`: what every run of the tests needs. `matrix`: what `make test-matrix` needs besides.
 GROUPS: dict[str, Sequence[str]] = {
-    "all": [MYSQL.name, MARIADB.name, *STORES],
+    "all": [MYSQL.name, MARIADB.name, *PROGRAMS],
     "matrix": [*POSTGRES, MARIADB_10_11.name],
 }
 
@@ -28,8 +30,8 @@ def fetch(name: str) -> str:
     """Make a server ready to start without the network.  Returns its version."""
     if name in POSTGRES:
         return postgres_matrix.version(POSTGRES[name])
-    if name in STORES:
-        return STORES[name].version()
+    if name in PROGRAMS:
+        return PROGRAMS[name].version()
     DISTRIBUTIONS[name].template()
     return DISTRIBUTIONS[name].version()
 
@@ -38,8 +40,8 @@ def fetched(name: str) -> bool:
     """Whether its programs are here already."""
     if name in POSTGRES:
         return postgres_matrix.fetched(POSTGRES[name])
-    if name in STORES:
-        return STORES[name].fetched()
+    if name in PROGRAMS:
+        return PROGRAMS[name].fetched()
     return DISTRIBUTIONS[name].fetched()
 
 

@@ -1,4 +1,4 @@
-"""etcd and Redis out of Debian packages, below ``.penstock/servers``."""
+"""etcd, Redis and promtool out of Debian packages, below ``.penstock/servers``."""
 
 from __future__ import annotations
 
@@ -17,19 +17,14 @@ from tools.servers.process import give, spawn
 _SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
-    """A store for leases: where its program comes from and how it is run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program of a Debian package."""
 
     name: str
     title: str
     package: str
     program: str
-    options: Callable[[Path, int], Sequence[str]]
-    #: A text that only its command holds.
-    mark: str
-    #: What it logs when it is up.
-    ready: str
     suite: str = "trixie"
 
     def root(self, home: Path = HOME) -> Path:
@@ -68,6 +63,17 @@ class Store:
             raise ServerUnavailable(f"the {self.title} program does not run: {error}") from error
         found = re.search(r"(\d+\.\d+\.\d+)", said)
         return found[1] if found else said.strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store(Program):
+    """A store for leases, and how its server is run."""
+
+    options: Callable[[Path, int], Sequence[str]]
+    #: A text that only its command holds.
+    mark: str
+    #: What it logs when it is up.
+    ready: str
 
 
 class StoreServer(SpawnedServer):
@@ -162,4 +168,9 @@ REDIS = Store(
     options=_redis_options,
     mark="--dir\0{data}\0",
     ready="Ready to accept connections",
+)
+
+#: It checks and tests the rules of the alerts.
+PROMTOOL = Program(
+    name="promtool", title="promtool", package="prometheus", program="usr/bin/promtool"
 )
