@@ -44,7 +44,9 @@ def test_the_command_says_a_line_for_each_finding(url: str, admin: Connection) -
         ]
         assert shlex.split(lines[0].rpartition(". run: ")[2])[0] == "psql"
         listed = json.loads(penstock_doctor(url, "--output", "json", "--snapshot-age", "0").stdout)
-        assert [set(each) for each in listed] == [{"check", "severity", "what", "command", "page"}] * 2
+        assert [set(each) for each in listed] == [
+            {"check", "severity", "what", "command", "page"}
+        ] * 2
         admin.execute("ALTER DATABASE shop RESET synchronous_commit")
 
 
