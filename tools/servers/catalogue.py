@@ -10,12 +10,22 @@ from tools.servers import postgres_matrix
 from tools.servers.mariadb import MARIADB, MARIADB_10_11
 from tools.servers.mysql import MYSQL
 from tools.servers.server import MySQLServer
-from tools.servers.stores import ETCD, PROMTOOL, REDIS, Program, StoreServer
+from tools.servers.stores import (
+    ETCD,
+    PROMTOOL,
+    REDIS,
+    SYSTEMD_ANALYZE,
+    Program,
+    StoreServer,
+)
 
 DISTRIBUTIONS = {each.name: each for each in (MYSQL, MARIADB, MARIADB_10_11)}
 STORES = {each.name: each for each in (ETCD, REDIS)}
 #: What comes out of a Debian package and is fetched in one way.
-PROGRAMS: dict[str, Program] = {**STORES, PROMTOOL.name: PROMTOOL}
+PROGRAMS: dict[str, Program] = {
+    **STORES,
+    **{each.name: each for each in (PROMTOOL, SYSTEMD_ANALYZE)},
+}
 POSTGRES = {f"postgres-{major}": major for major in postgres_matrix.VERSIONS}
 NAMES: Sequence[str] = [*DISTRIBUTIONS, *PROGRAMS, *POSTGRES]
 

@@ -1,7 +1,8 @@
-"""etcd, Redis and promtool out of Debian packages, below ``.penstock/servers``."""
+"""etcd, Redis and tools that check files, out of Debian packages, in ``.penstock/servers``."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ class Program:
     package: str
     program: str
     suite: str = "trixie"
+    #: Folders of libraries of its own, below the root.
+    libraries: tuple[str, ...] = ()
 
     def root(self, home: Path = HOME) -> Path:
         """The unpacked packages, fetched now if they are missing."""
@@ -45,7 +48,7 @@ class Program:
     def command(self, home: Path = HOME) -> list[str]:
         """The command that runs the program, without any setting."""
         try:
-            return through_own_loader(self.root(home), self.program)
+            return through_own_loader(self.root(home), self.program, *self.libraries)
         except DebianUnavailable as error:
             raise ServerUnavailable(
                 f"the {self.title} in {home / self.name} is not complete ({error})",
@@ -62,7 +65,7 @@ class Program:
         except (OSError, subprocess.SubprocessError) as error:
             raise ServerUnavailable(f"the {self.title} program does not run: {error}") from error
         found = re.search(r"(\d+\.\d+\.\d+)", said)
-        return found[1] if found else said.strip()
+        return found[1] if found else said.strip().partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,4 +176,13 @@ REDIS = Store(
 #: It checks and tests the rules of the alerts.
 PROMTOOL = Program(
     name="promtool", title="promtool", package="prometheus", program="usr/bin/promtool"
+)
+
+#: It checks the units of deploy/systemd.
+SYSTEMD_ANALYZE = Program(
+    name="systemd-analyze",
+    title="systemd-analyze",
+    package="systemd",
+    program="usr/bin/systemd-analyze",
+    libraries=(f"usr/lib/{os.uname().machine}-linux-gnu/systemd",),
 )
