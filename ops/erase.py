@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 from ops.archive import erasing, manifest
@@ -134,7 +135,8 @@ def erase(
             connection, "begin_erasure", topic=what.topic, event_id=what.event_id, key=what.key,
             reason=reason, replace_key=what.replace_key,
         )  # fmt: skip
-        return _erase(connection, url, what, targets, found, replace(result, erasure=str(erasure)))
+        result = replace(result, erasure=str(erasure))
+        return _erase(connection, url, what, targets, found=found, result=result)
 
 
 def _erase(
@@ -142,6 +144,7 @@ def _erase(
     url: str,
     what: What,
     targets: Sequence[Target],
+    *,
     found: _Found,
     result: Erasure,
 ) -> Erasure:
@@ -323,3 +326,35 @@ def _letters(connection: Any, erasure: str, key: str | None) -> int:
         letters += int(done)
         if not done:
             return letters
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRecord:
+    """An erasure as it is recorded; ``event_id`` None: it was of a key, which is not kept.
+
+    ``seals`` are the checksums of log epochs that were issued again.
+    """
+
+    erasure: str
+    topic: str
+    event_id: str | None
+    by_key: bool
+    replace_key: bool
+    reason: str
+    requested_by: str
+    requested_at: datetime
+    finished_at: datetime | None
+    events: int
+    letters: int
+    seals: int
+
+
+def list_erasures(connection: Any, topic: str | None = None) -> list[ErasureRecord]:
+    """The record of erasures of a topic, or of all, newest first."""
+    found = []
+    for row in call(connection, "list_erasures", topic=topic):
+        erasure, address, event_id, by_key, replace_key, *rest = row
+        found.append(
+            ErasureRecord(str(erasure), address, event_id, bool(by_key), bool(replace_key), *rest)
+        )
+    return found

@@ -35,7 +35,7 @@ Tombstones = Mapping[int, Tombstone]
 
 def with_tombstones(batch: pa.RecordBatch, tombstones: Tombstones) -> pa.RecordBatch:
     """Rows with the columns of the archive, the erased ones replaced."""
-    sequences = batch.column("sequence").to_pylist()
+    sequences: list[Any] = batch.column("sequence").to_pylist()
     hits = {n: tombstones[each] for n, each in enumerate(sequences) if each in tombstones}
     if not hits:
         return batch
