@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ops.archive import manifest
 from ops.archive.commits import (
@@ -34,7 +35,7 @@ from ops.seal import log_epochs
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.contents import EpochRows
 from penstock.archive.copies import Copy, EpochKey, key_of
-from penstock.archive.format import DAYS, FOLDERS, with_epoch
+from penstock.archive.format import CHECKSUM_KEY, DAYS, FOLDERS, with_epoch
 from penstock.archive.markers import require_target
 from penstock.archive.reader import read_copy, read_rows
 from penstock.archive.table import ArchiveFile, ArchiveTable
@@ -107,9 +108,13 @@ class _Unit:
         return sorted({path for place, path, _ in self.parts if place == layout})
 
 
-def begin(connection: Any, url: str, topic: str) -> Erasing:
-    """What the database has recorded of all erasures of a topic."""
+def begin(
+    connection: Any, url: str, topic: str, only: Collection[EpochKey] | None = None
+) -> Erasing:
+    """What the database has recorded of all erasures of a topic, or of some log epochs of it."""
     trusted = old_checksums(connection, topic)
+    if only is not None:
+        trusted = {key: trusted[key] for key in trusted.keys() & set(only)}
     epochs = {key_of(each): each for each in log_epochs(connection, topic)} if trusted else {}
     found = {key: tombstones_of(connection, epochs[key]) for key in trusted}
     return Erasing(connection, url, topic, epochs, dict(found), trusted)
@@ -317,7 +322,8 @@ def _record(run: Erasing, table: ArchiveTable, unit: _Unit) -> None:
             manifest.record(run.connection, run.topic, copy)
     fresh = {key_of(each): each for each in log_epochs(run.connection, run.topic)}
     run.epochs.update({key: fresh[key] for key in pending})
-    for key in pending:
+    for key, each in pending.items():
+        run.trusted.setdefault(key, set()).add(each.old_checksum)
         del run.pending[key]
 
 
@@ -350,17 +356,24 @@ def _remove_old(run: Erasing, table: ArchiveTable) -> None:
     """
     for layout in (FOLDERS, DAYS):
         for path in unnamed_files(table, layout):
-            if _holds_erased(run.tombstones, table, layout, path):
+            if any(
+                checksum in run.trusted.get(key, ()) and checksum != run.expected(key)
+                for key, checksum in _written_as(table, layout, path)
+            ):
                 table.target.store.delete(f"{table.name(layout)}/{path}")
 
 
-def _holds_erased(
-    tombstones: Mapping[EpochKey, Tombstones], table: ArchiveTable, layout: int, path: str
-) -> bool:
-    if layout == FOLDERS:
-        found = _FOLDER.match(path)
-        return found is not None and (int(found[1]), int(found[2])) in tombstones
+def _written_as(table: ArchiveTable, layout: int, path: str) -> list[tuple[EpochKey, str]]:
+    """The log epochs that a file says it holds; none, when it is half of a file: tidy removes it.
+
+    It is the file's own word: whoever wrote it has computed the checksums of what it holds.
+    """
     try:
-        return any(rows.key in tombstones for rows in table.contents(path))
-    except CopyDamaged:
-        return False  # it is half of a file: tidy removes it
+        if layout == DAYS:
+            return [(rows.key, rows.checksum) for rows in table.contents(path)]
+        metadata = pq.read_metadata(table.target.store.source(f"{table.name(layout)}/{path}"))
+    except (CopyDamaged, OSError, pa.ArrowException):
+        return []
+    found = _FOLDER.match(path)
+    checksum = (metadata.metadata or {}).get(CHECKSUM_KEY.encode(), b"").decode()
+    return [((int(found[1]), int(found[2])), checksum)] if found else []

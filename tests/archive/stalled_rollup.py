@@ -14,8 +14,8 @@ from penstock.archive.targets import Target
 
 #: The step before which it stops.
 PLACES = {
-    "before the check": "_require_whole",
-    "before the commit": "_commit",
+    "before the check": "require_whole",
+    "before the commit": "replace_files",
     "after the commit": "_move",
 }
 
