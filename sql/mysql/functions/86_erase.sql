@@ -349,7 +349,10 @@ BEGIN
         FROM dead_letters AS d JOIN erasures AS e ON e.erasure = erasure
         WHERE d.partition_id BETWEEN source_id << 16 AND (source_id << 16) + 65535
           AND (d.event_id = e.event_id OR CAST(d.`key` AS BINARY) = CAST(`key` AS BINARY))
-          AND d.reason <> erased_reason(erasure)
+          AND NOT EXISTS (
+              SELECT * FROM erasures AS z
+              WHERE z.topic_id = source_id AND d.reason = erased_reason(z.erasure) AND d.payload = ''
+                AND d.headers = erasure_mark(z.erasure))
         ORDER BY d.id
         LIMIT 10000;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_over = TRUE;

@@ -326,7 +326,10 @@ BEGIN
         FROM dead_letters AS d
         WHERE d.partition_id BETWEEN held.topic_id << 16 AND (held.topic_id << 16) + 65535
           AND (d.event_id = held.event_id OR d.key = erase_letters.key)
-          AND d.reason <> erased_reason(held.erasure)
+          AND NOT EXISTS (
+              SELECT FROM erasures AS z
+              WHERE z.topic_id = held.topic_id AND d.reason = erased_reason(z.erasure) AND d.payload = ''
+                AND d.headers = erasure_mark(z.erasure))
         ORDER BY d.subscription_id, d.id
         LIMIT max_rows
     LOOP
