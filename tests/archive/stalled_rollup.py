@@ -20,7 +20,7 @@ PLACES = {
 }
 
 
-def stall(*_: Any) -> NoReturn:
+def stall(*_: Any, **__: Any) -> NoReturn:
     """Say that the place is reached, and stay there."""
     sys.stdout.write("reached\n")
     sys.stdout.flush()
