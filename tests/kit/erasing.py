@@ -19,7 +19,7 @@ from penstock.records import Message
 from tests.archive.logs import Log
 from tests.kit.log import drain, topic
 
-TOPIC = "bank/accounts"
+TOPIC = "bank/people"
 SECRET = b"secret"
 WHO = "anna@example.org"
 BY_KEY = What(TOPIC, key=WHO)
@@ -53,12 +53,13 @@ def publish_secrets(own: Any) -> None:
 
 def left_in(*targets: Target) -> int:
     """The rows with the secret in all files of targets, named by a commit or not."""
-    return sum(
-        SECRET in payload
+    payloads: list[Any] = [
+        payload
         for target in targets
         for path in Path(target.uri).rglob("*.parquet")
         for payload in pq.read_table(path, columns=["payload"])["payload"].to_pylist()
-    )
+    ]
+    return sum(SECRET in payload for payload in payloads)
 
 
 def archived(log: Log, target: Target) -> list[Any]:
