@@ -290,9 +290,9 @@ END;
 
 -- name: erase_events
 -- Replaces events (a JSON array of sequences) of one log epoch, or of what is not sealed yet, by tombstones, and gives
--- the log epoch a new checksum in the same transaction. For a dropped one the caller gives the checksum of the copy that
--- it has read, and the one of the copy that it has written. Events that were erased before stay as they are. Returns how
--- many were erased. Raises PS005, PS006, PS016, PS017, PS018, PS027.
+-- the log epoch a new checksum in the same transaction. For a dropped one the caller gives the checksum of the copy
+-- that it has read, and the one of the copy that it has written. Events that were erased before stay as they are.
+-- Returns how many were erased. Raises PS005, PS006, PS016, PS017, PS018, PS027.
 CREATE PROCEDURE erase_events(
     erasure CHAR(36), `partition` INT, sequences JSON, old_checksum TEXT, checksum TEXT
 )
@@ -329,9 +329,9 @@ BEGIN
 END;
 
 -- name: erase_letters
--- Replaces dead letters of the event, or of the key, of an erasure by tombstones, with the reason of their death: it may
--- quote the event. At most max_rows (1 to 10,000); returns how many. Call it until that is 0, after the events. Raises
--- PS006, PS018, PS027.
+-- Replaces dead letters of the event, or of the key, of an erasure by tombstones, with the reason of their death: it
+-- may quote the event. At most max_rows (1 to 10,000); returns how many. Call it until that is 0, after the events.
+-- Raises PS006, PS018, PS027.
 CREATE PROCEDURE erase_letters(erasure CHAR(36), `key` LONGTEXT, max_rows INT)
 BEGIN
     DECLARE source_id, letter BIGINT;
@@ -400,9 +400,9 @@ BEGIN
 END;
 
 -- name: list_erasures
--- The record of erasures, newest first, of one topic or of all (NULL) that the login may read: who, when, why, what, how
--- many events and dead letters, and how many checksums were issued again. by_key: it was of a key, which is not kept.
--- Raises PS002.
+-- The record of erasures, newest first, of one topic or of all (NULL) that the login may read: who, when, why, what,
+-- how many events and dead letters, and how many checksums were issued again. by_key: it was of a key, which is not
+-- kept. Raises PS002.
 CREATE PROCEDURE list_erasures(of_topic LONGTEXT)
 READS SQL DATA
 BEGIN

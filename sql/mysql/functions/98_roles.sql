@@ -68,8 +68,8 @@ BEGIN
             unleased_cursors leased_cursors subscription_statistics dead_letter_counts request_backfill claim_backfill
             extend_backfill backfill_work progress_backfill finish_backfill fail_backfill cancel_backfill
             list_backfills backfill_ranges
-            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated find_erasable begin_erasure
-            erase_events erase_letters finish_erasure list_erasures reissued_of erased_of'
+            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
+            find_erasable begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

@@ -305,9 +305,9 @@ END
 $$;
 
 -- name: erase_letters
--- Replaces dead letters of the event, or of the key, of an erasure by tombstones, with the reason of their death: it may
--- quote the event. At most max_rows (1 to 10,000); returns how many. Call it until that is 0, after the events. Raises
--- PS006, PS018, PS027.
+-- Replaces dead letters of the event, or of the key, of an erasure by tombstones, with the reason of their death: it
+-- may quote the event. At most max_rows (1 to 10,000); returns how many. Call it until that is 0, after the events.
+-- Raises PS006, PS018, PS027.
 CREATE OR REPLACE FUNCTION erase_letters(erasure uuid, key text DEFAULT NULL, max_rows integer DEFAULT 1000)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -364,9 +364,9 @@ END
 $$;
 
 -- name: list_erasures
--- The record of erasures, newest first, of one topic or of all (NULL) that the login may read: who, when, why, what, how
--- many events and dead letters, and how many checksums were issued again. by_key: it was of a key, which is not kept.
--- Raises PS002.
+-- The record of erasures, newest first, of one topic or of all (NULL) that the login may read: who, when, why, what,
+-- how many events and dead letters, and how many checksums were issued again. by_key: it was of a key, which is not
+-- kept. Raises PS002.
 CREATE OR REPLACE FUNCTION list_erasures(of_topic text DEFAULT NULL)
 RETURNS TABLE (
     erasure uuid, topic text, event_id uuid, by_key boolean, replace_key boolean, reason text, requested_by text,

@@ -1,6 +1,6 @@
 -- name: create_erasures
--- Who had which events erased, when and why. It has no payload and no key: digest is SHA-256 of the erasure's id and the
--- key, by which the same command finds its own work again. A row stays: it is the record.
+-- Who had which events erased, when and why. It has no payload and no key: digest is SHA-256 of the erasure's id and
+-- the key, by which the same command finds its own work again. A row stays: it is the record.
 CREATE TABLE erasures (
     erasure uuid PRIMARY KEY,
     topic_id bigint NOT NULL,
