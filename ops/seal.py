@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
-from penstock.archive.copies import EpochKey
+from penstock.archive.copies import EpochKey, key_of
 from penstock.database import call
+from penstock.errors import EpochError
 from penstock.records import EpochCopyState, LogEpoch
 
 #: A log epoch of this size is one file of some ten megabytes, written and verified in seconds.
@@ -47,6 +49,22 @@ def seal(
 def log_epochs(connection: Any, topic: str) -> list[LogEpoch]:
     """Every sealed log epoch of a topic, with the targets that hold a verified copy."""
     return [_log_epoch(topic, row) for row in call(connection, "log_epochs_of", topic=topic)]
+
+
+def choose_epochs(
+    connection: Any, topic: str, epochs: Collection[EpochKey] | None
+) -> list[LogEpoch]:
+    """The sealed log epochs of these keys, or all for None; EpochError when one is not there."""
+    known = {key_of(epoch): epoch for epoch in log_epochs(connection, topic)}
+    if epochs is None:
+        return list(known.values())
+    unknown = sorted(set(epochs) - known.keys())
+    if unknown:
+        raise EpochError(
+            f"{topic} has no sealed log epoch (partition, number) {unknown}",
+            hint="seal it first, or ask for one that `log_epochs_of` lists",
+        )
+    return [known[key] for key in sorted(set(epochs))]
 
 
 def missing_copies(connection: Any, topic: str, target: str) -> list[LogEpoch]:
