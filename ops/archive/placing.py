@@ -22,7 +22,7 @@ from ops.seal import choose_epochs, log_epochs
 from penstock.archive.copies import EpochKey, key_of
 from penstock.archive.markers import require_target
 from penstock.database import call, connect, is_unavailable
-from penstock.errors import DatabaseUnavailable, EpochError, LogBehind
+from penstock.errors import DatabaseUnavailable, EpochError, LogBehind, PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -272,7 +272,12 @@ class _Run:
         """This run asks the target no more; what is at fault for all targets ends it."""
         if isinstance(error, (LogBehind, DatabaseUnavailable)) or is_unavailable(error):
             raise error
-        log.warning("the archive target %s is left out", name, exc_info=error)
+        log.warning(
+            "the archive target %s is left out: %s",
+            name,
+            error,
+            exc_info=None if isinstance(error, PenstockError) else error,
+        )
         self.away[name] = error
         self.first_error = self.first_error or error
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops.policies import file as policy_file
+from ops.archive.placement import Placement
 from ops.policies.file import Limits, RelayPolicy, RetentionPolicy, SealPolicy, TopicPolicy
 from penstock.errors import ConfigurationError
 
@@ -70,6 +71,7 @@ def test_everything_that_a_file_may_say() -> None:
             SealPolicy(500, 900),
             ("near", "far"),
             RetentionPolicy(604_800, 2),
+            Placement.on_each("near", "far"),
         ),
         "shop/Zürich": TopicPolicy("shop/Zürich"),
         "shop/retried": TopicPolicy("shop/retried"),
