@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
+from ops.spark import cancel_jobs, tag_jobs
 from penstock.errors import TargetUnavailable
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def within(
 
     def run() -> None:
         try:
-            spark.addTag(tag)
+            tag_jobs(spark, tag)
             outcome.set_result(work(given_up))
         except BaseException as error:
             outcome.set_exception(error)
@@ -50,7 +51,7 @@ def within(
         if outcome.done():
             return outcome.result()
     given_up.set()
-    spark.interruptTag(tag)
+    cancel_jobs(spark, tag)
     raise CopyTimeout(
         f"{what} was not done within {seconds:g} s",
         hint="look at the target's network and disks; or raise copy_timeout in the policy file",

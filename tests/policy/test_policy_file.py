@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.policies import file as policy_file
 from ops.archive.placement import Placement
+from ops.policies import file as policy_file
 from ops.policies.file import Limits, RelayPolicy, RetentionPolicy, SealPolicy, TopicPolicy
 from penstock.errors import ConfigurationError
 
