@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.archive.copies import EpochKey, key_of
 from penstock.database import call
 from penstock.errors import EpochError
 from penstock.records import EpochCopyState, LogEpoch
+
+if TYPE_CHECKING:
+    from ops.archive.placement import Placement
 
 #: A log epoch of this size is one file of some ten megabytes, written and verified in seconds.
 MAX_EVENTS = 100_000
@@ -71,6 +74,11 @@ def missing_copies(connection: Any, topic: str, target: str) -> list[LogEpoch]:
     """The sealed log epochs that lack a verified copy on the target."""
     rows = call(connection, "missing_copies", topic=topic, target=target)
     return [_log_epoch(topic, row) for row in rows]
+
+
+def lacking(connection: Any, topic: str, placement: Placement) -> list[LogEpoch]:
+    """The log epochs with fewer verified copies than their policy wants: the one look for all."""
+    return [each for each in log_epochs(connection, topic) if placement.lacking(each)]
 
 
 def due_log_epochs(connection: Any, topic: str, max_epochs: int) -> list[LogEpoch]:

@@ -1,7 +1,7 @@
 """How Spark starts on one machine: a configuration, and a session made from it.
 
-Nothing in ``ops`` touches an RDD or the JVM, and the Spark context only to cancel jobs where there is
-one.  So every verb also runs over Spark Connect and on a cluster; there the workers need this
+Nothing in ``ops`` touches an RDD or the JVM, and the Spark context only to cancel jobs, where there
+is one.  So every verb also runs over Spark Connect and on a cluster; there the workers need this
 project on their ``PYTHONPATH``.
 """
 

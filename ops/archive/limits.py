@@ -24,8 +24,8 @@ class CopyTimeout(TargetUnavailable):
 def within(
     seconds: float,
     what: str,
-    spark: SparkSession,
     work: Callable[[threading.Event], Result],
+    spark: SparkSession | None = None,
 ) -> Result:
     """What the work returns; CopyTimeout when it is not done in time.
 
@@ -39,7 +39,8 @@ def within(
 
     def run() -> None:
         try:
-            tag_jobs(spark, tag)
+            if spark is not None:
+                tag_jobs(spark, tag)
             outcome.set_result(work(given_up))
         except BaseException as error:
             outcome.set_exception(error)
@@ -51,7 +52,8 @@ def within(
         if outcome.done():
             return outcome.result()
     given_up.set()
-    cancel_jobs(spark, tag)
+    if spark is not None:
+        cancel_jobs(spark, tag)
     raise CopyTimeout(
         f"{what} was not done within {seconds:g} s",
         hint="look at the target's network and disks; or raise copy_timeout in the policy file",

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ops.archive.archiving import require_archived, still_whole
 from ops.archive.copying import EPOCHS_PER_JOB, CopiesFailed, CopyJob, EpochCopy, bring_copies
 from ops.archive.limits import within
-from ops.seal import choose_epochs, log_epochs
+from ops.seal import choose_epochs, lacking
 from penstock.archive.copies import EpochKey, key_of
 from penstock.archive.markers import require_target
 from penstock.database import call, connect, is_unavailable
@@ -78,11 +78,6 @@ class QuorumMissed(EpochError):
             hint="mend the target; penstock backfill and Dagster's sensor make what is missing",
         )
         self.placed = placed
-
-
-def lacking(connection: Any, topic: str, placement: Placement) -> list[LogEpoch]:
-    """The log epochs with fewer verified copies than their policy wants: the one look for all."""
-    return [each for each in log_epochs(connection, topic) if placement.lacking(each)]
 
 
 def place_copies(
@@ -253,8 +248,8 @@ class _Run:
         return within(
             self.placement.copy_seconds,
             f"{what} the archive target {name}",
-            self.spark,
             partial(work, target),
+            self.spark,
         )
 
     def _sources(self, target: Target) -> tuple[Target, ...]:

@@ -174,6 +174,16 @@ class Policies:
             place = f"{place.rstrip('/')}/{self.database}"
         return Target(name, place, tuple(sorted(options.items())))
 
+    def usable_targets(self) -> list[Target]:
+        """All targets, without those whose place cannot be resolved now."""
+        found = []
+        for each in self.targets:
+            try:
+                found.append(self.target(each))
+            except ConfigurationError as error:
+                log.warning("the archive target %s is left out: %s", each, error)
+        return found
+
     def sink_address(self, relay: RelayPolicy, environ: Mapping[str, str] | None = None) -> str:
         """The address of a relay's sink, with a local folder made absolute."""
         address = checks.expand(relay.sink, f"relays.{relay.name}.sink", environ)
@@ -205,15 +215,7 @@ def known_targets(name: str | None) -> list[Target]:
     if name is None and VARIABLE not in os.environ and not default_path().exists():
         return []
     policies = load()
-    if name is not None:
-        return [policies.target(name)]
-    found = []
-    for each in policies.targets:
-        try:
-            found.append(policies.target(each))
-        except ConfigurationError as error:
-            log.warning("the archive target %s is left out: %s", each, error)
-    return found
+    return policies.usable_targets() if name is None else [policies.target(name)]
 
 
 def parse(text: str, path: Path) -> Policies:

@@ -16,10 +16,10 @@ import pytest
 from ops.archive import placing
 from ops.archive.limits import CopyTimeout
 from ops.archive.placement import Placement
-from ops.archive.placing import Placed, QuorumMissed, lacking, place_copies
+from ops.archive.placing import Placed, QuorumMissed, place_copies
 from ops.retention.clean import CleanResult, clean
 from ops.retention.guard import spark_reader
-from ops.seal import copies_of, log_epochs
+from ops.seal import copies_of, lacking, log_epochs
 from penstock.archive.copies import key_of
 from penstock.archive.reading import read
 from penstock.archive.targets import Target
@@ -252,7 +252,7 @@ def test_a_spark_job_that_is_stuck_is_cancelled(house: House) -> None:
         house.spark.read.format("stuck").load().collect()
 
     with pytest.raises(CopyTimeout, match=re.escape("a copy on x was not done within 4 s")):
-        within(4, "a copy on x", house.spark, read_it)
+        within(4, "a copy on x", read_it, house.spark)
     tracker = house.spark.sparkContext.statusTracker()
     end = time.monotonic() + 20
     while tracker.getActiveJobsIds() and time.monotonic() < end:

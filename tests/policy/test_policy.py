@@ -193,7 +193,7 @@ def test_each_finding_says_what_mends_it(
     assert found["subscription files"][0].command.endswith("-j relay")
     assert "--consumer readers=" in found["subscription readers"][0].command
     assert [each.what for each in found[orders]] == [
-        "2 sealed log epochs have no verified copy on local"
+        "2 sealed log epochs have fewer than 1 verified copies on local"
     ]
     assert found[orders][0].command.endswith("-j backfill")
 

@@ -111,8 +111,8 @@ END;
 
 -- name: note_target_speed
 -- Records how many seconds a copy took on an archive target; NULL: it failed. The first measurement counts as it is,
--- each later one for a fifth of the moving average. A failure doubles the average, from one second to an hour. It only
--- decides in which order targets are written. Raises PS006, PS018.
+-- each later one for a fifth of the moving average. A failure doubles the average, to a minute at least and an hour at most. It
+-- only decides in which order targets are written. Raises PS006, PS018.
 CREATE PROCEDURE note_target_speed(target LONGTEXT, seconds DOUBLE)
 BEGIN
     DECLARE named VARCHAR(4000);
@@ -124,9 +124,9 @@ BEGIN
     END IF;
     -- It assigns in this order, and each assignment sees those before it.
     INSERT INTO target_speeds (target, seconds, failures, measured_at)
-    VALUES (target, LEAST(COALESCE(seconds, 1), 3600), seconds IS NULL, UTC_TIMESTAMP(6))
+    VALUES (target, LEAST(COALESCE(seconds, 60), 3600), seconds IS NULL, UTC_TIMESTAMP(6))
     ON DUPLICATE KEY UPDATE
-        seconds = IF(VALUES(failures) = 1, LEAST(GREATEST(2 * target_speeds.seconds, 1), 3600),
+        seconds = IF(VALUES(failures) = 1, LEAST(GREATEST(2 * target_speeds.seconds, 60), 3600),
                      0.8 * target_speeds.seconds + 0.2 * VALUES(seconds)),
         failures = IF(VALUES(failures) = 1, target_speeds.failures + 1, 0),
         measured_at = VALUES(measured_at);

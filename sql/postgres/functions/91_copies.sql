@@ -126,8 +126,8 @@ $$;
 
 -- name: note_target_speed
 -- Records how many seconds a copy took on an archive target; NULL: it failed. The first measurement counts as it is,
--- each later one for a fifth of the moving average. A failure doubles the average, from one second to an hour. It only
--- decides in which order targets are written. Raises PS006.
+-- each later one for a fifth of the moving average. A failure doubles the average, to a minute at least and an hour at most. It
+-- only decides in which order targets are written. Raises PS006.
 CREATE OR REPLACE FUNCTION note_target_speed(target text, seconds double precision) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -136,11 +136,11 @@ BEGIN
         PERFORM refuse('PS006', format('a copy cannot take %s seconds', seconds), 'Use seconds, or NULL for a failure.');
     END IF;
     INSERT INTO target_speeds AS s (target, seconds, failures, measured_at)
-    VALUES (note_target_speed.target, LEAST(COALESCE(note_target_speed.seconds, 1), 3600),
+    VALUES (note_target_speed.target, LEAST(COALESCE(note_target_speed.seconds, 60), 3600),
             (note_target_speed.seconds IS NULL)::integer, clock_timestamp())
     ON CONFLICT ON CONSTRAINT target_speeds_pkey DO UPDATE
     SET seconds = CASE
-            WHEN note_target_speed.seconds IS NULL THEN LEAST(GREATEST(2 * s.seconds, 1), 3600)
+            WHEN note_target_speed.seconds IS NULL THEN LEAST(GREATEST(2 * s.seconds, 60), 3600)
             ELSE 0.8 * s.seconds + 0.2 * EXCLUDED.seconds
         END,
         failures = CASE WHEN note_target_speed.seconds IS NULL THEN s.failures + 1 ELSE 0 END,
