@@ -268,8 +268,12 @@ def _url(value: Any, where: str) -> str:
         raise ConfigurationError(f"{where} is missing", hint="write ${NAME}")
     if checks.REFERENCE.fullmatch(value):
         return value
-    config.dialect_of_url(value)
-    if "password" in value.lower() or ("://" in value and address.read(value).password):
+    try:
+        config.dialect_of_url(value)
+        is_secret = "passw" in value.lower() or ("://" in value and address.read(value).password)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
+    if is_secret:
         raise ConfigurationError(
             f"{where} has a password that is written into the file",
             hint="write ${NAME}, and set the environment variable NAME",

@@ -25,7 +25,7 @@ from penstock.archive.reading import read
 from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import ConfigurationError
-from tests.archive.logs import Log
+from tests.archive.logs import Log, bring
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,8 @@ def house(log: Log, tmp_path: Path, spark: SparkSession) -> House:
     """Three targets, each used once already, so that an empty place is known to be unmounted."""
     house = House(log, tmp_path, spark)
     house.sealed(4, 2)
-    house.place(Placement.on_each(*NAMES))
+    for each in house.targets.values():
+        bring(log, each, log_epochs(log.connection, log.topic))
     return house
 
 
