@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -61,6 +62,19 @@ def test_a_target_that_comes_or_goes_moves_its_own_share_only(copies: int) -> No
     assert moved / (copies * len(EPOCHS)) == pytest.approx(1 / 4, rel=0.05)
     heavier = homes(Placement({"a": 1, "b": 1, "c": 2}, copies, 1))
     assert all(set(heavier[key]) - set(three[key]) <= {"c"} for key in EPOCHS)
+
+
+def test_by_the_number_of_targets_nearly_all_would_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the score of each target alone: hash modulo the number of targets."""
+
+    def order(self: Placement, known_as: str, partition: int, log_epoch: int) -> tuple[str, ...]:
+        names = sorted(self.targets)
+        start = zlib.crc32(f"{known_as}/{partition}/{log_epoch}".encode()) % len(names)
+        return tuple(names[start:] + names[:start])
+
+    monkeypatch.setattr(Placement, "order", order)
+    with pytest.raises(AssertionError):
+        test_a_target_that_comes_or_goes_moves_its_own_share_only(1)
 
 
 def test_what_lacks_a_copy_gets_it_on_its_homes_first_and_stand_ins_count() -> None:

@@ -9,6 +9,7 @@ import pytest
 from penstock.database import call
 from penstock.errors import InvalidArgument
 from tests.contract.databases import ContractDatabase
+from tests.contract.stream_kit import Guard, without
 from tests.kit.log import topic
 
 
@@ -63,3 +64,19 @@ def test_retention_that_asks_for_more_copies_than_targets_is_refused(db: Contrac
         keep(3, None)
     ((found,),) = [row[2:3] for row in call(own, "retention_of")]
     assert found == 2
+
+
+NO_COUNT: Guard = {
+    "postgres": ("set_retention", "IF cardinality(targets) BETWEEN 1 AND copies - 1", "IF false"),
+    "mysql": ("set_retention", "IF JSON_LENGTH(named) BETWEEN 1 AND copies - 1", "IF FALSE"),
+}
+
+
+def test_without_the_count_nothing_could_ever_be_removed(db: ContractDatabase) -> None:
+    own = db.connect()
+    topic(own, 1, "bank/accounts")
+    without(db, NO_COUNT)
+    call(own, "set_retention", topic="bank/accounts", minimum_age_seconds=0, copies=3,
+         origin="hand", targets=["a", "b"])  # fmt: skip
+    ((found,),) = [row[2:3] for row in call(own, "retention_of")]
+    assert found == 3
