@@ -111,8 +111,8 @@ END;
 
 -- name: note_target_speed
 -- Records how many seconds a copy took on an archive target; NULL: it failed. The first measurement counts as it is,
--- each later one for a fifth of the moving average. A failure doubles the average, to a minute at least and an hour at most. It
--- only decides in which order targets are written. Raises PS006, PS018.
+-- each later one for a fifth of the moving average. A failure doubles the average, to a minute at least and an hour at
+-- most. It only decides in which order targets are written. Raises PS006, PS018.
 CREATE PROCEDURE note_target_speed(target LONGTEXT, seconds DOUBLE)
 BEGIN
     DECLARE named VARCHAR(4000);

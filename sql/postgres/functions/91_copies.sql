@@ -126,14 +126,15 @@ $$;
 
 -- name: note_target_speed
 -- Records how many seconds a copy took on an archive target; NULL: it failed. The first measurement counts as it is,
--- each later one for a fifth of the moving average. A failure doubles the average, to a minute at least and an hour at most. It
--- only decides in which order targets are written. Raises PS006.
+-- each later one for a fifth of the moving average. A failure doubles the average, to a minute at least and an hour at
+-- most. It only decides in which order targets are written. Raises PS006.
 CREATE OR REPLACE FUNCTION note_target_speed(target text, seconds double precision) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM require_target_name(target);
     IF NOT COALESCE(seconds BETWEEN 0 AND 31536000, true) THEN
-        PERFORM refuse('PS006', format('a copy cannot take %s seconds', seconds), 'Use seconds, or NULL for a failure.');
+        PERFORM refuse('PS006', format('a copy cannot take %s seconds', seconds),
+                       'Use seconds, or NULL for a failure.');
     END IF;
     INSERT INTO target_speeds AS s (target, seconds, failures, measured_at)
     VALUES (note_target_speed.target, LEAST(COALESCE(note_target_speed.seconds, 60), 3600),
