@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,9 @@ from dagster_project.naming import (
     topic_key,
 )
 from dagster_project.topics import copy_metadata
+from ops.archive.placement import Placement
 from ops.policies.file import Policies
-from ops.seal import missing_copies, seal
+from ops.seal import seal
 from penstock.archive.copies import key_of
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.records import LogEpoch
@@ -43,7 +44,7 @@ SEAL_CONFIG = {
 }
 BACKFILL_CONFIG = {
     "topic": dg.Field(str, default_value="", description="empty: all of the policy file"),
-    "target": dg.Field(str, default_value="", description="empty: all of the policy file"),
+    "target": dg.Field(str, default_value="", description="empty: as the policy places copies"),
 }
 
 
@@ -187,14 +188,17 @@ def _backfill_job(policies: Policies) -> dg.JobDefinition:
         targets: ArchiveTargetResource,
     ) -> None:
         failed: list[str] = []
-        for topic, name in _chosen(policies, **context.op_config):
+        chosen = _chosen(policies, **context.op_config)
+        for topic in dict.fromkeys(topic for topic, _ in chosen):
             try:
-                sources, _ = targets.usable(_others(policies, topic, name))
-                places = [targets.target(name), *sources]
-                _backfill(context, topic, places, database=database, spark=spark)
+                placement = policies.of_topic(topic).placement
+                if context.op_config["target"]:
+                    placement = Placement.on_each(context.op_config["target"])
+                assert placement is not None
+                _backfill(context, topic, placement, targets.target, database=database, spark=spark)
             except PenstockError as error:
-                context.log.exception(f"{topic} on {name}")  # noqa: G004
-                failed.append(f"{topic} on {name}: {error}")
+                context.log.exception(topic)
+                failed.append(f"{topic}: {error}")
         if failed:
             raise dg.Failure("\n".join(failed))
 
@@ -208,41 +212,34 @@ def _backfill_job(policies: Policies) -> dg.JobDefinition:
 def _backfill(
     context: dg.OpExecutionContext,
     topic: str,
-    places: Sequence[Target],
+    placement: Placement,
+    find: Callable[[str], Target],
     *,
     database: DatabaseResource,
     spark: SparkResource,
 ) -> None:
-    """Make the missing copies of a topic on the first place, with the others as sources."""
-    from ops.archive.archiving import CopiesFailed
-    from ops.backfill.missing import audit_files, backfill
+    """Make the copies that a topic lacks."""
+    from ops.archive.placing import QuorumMissed
+    from ops.backfill.missing import catch_up
 
-    target, *sources = places
     with database.connect() as connection:
         if not exists(connection, topic):
             return
-    url = database.url()
-    lost = audit_files(url, topic, target)
-    with database.connect() as connection:
-        missing = missing_copies(connection, topic, target.name)
-    context.log.info("%s on %s: %s missing, %s just found lost", topic, target.name,
-                     len(missing), len(lost))  # fmt: skip
-    if not missing:
-        return
     try:
-        _report_made(context, topic, backfill(spark.session(), url, topic, target, sources=sources))
-    except CopiesFailed as error:
-        _report_made(context, topic, error.made)
+        placed = catch_up(spark.session, database.url(), topic, placement, find)
+    except QuorumMissed as error:
+        _report_made(context, topic, error.placed.made)
         raise
-
-
-def _others(policies: Policies, topic: str, target: str) -> list[str]:
-    return [name for name in policies.of_topic(topic).archive if name != target]
+    context.log.info("%s: %s copies made, %s log epochs still lack one", topic,
+                     len(placed.made), len(placed.behind))  # fmt: skip
+    for why in placed.away.values():
+        context.log.warning(why)
+    _report_made(context, topic, placed.made)
 
 
 def _report_made(context: dg.OpExecutionContext, topic: str, made: Sequence[EpochCopy]) -> None:
     keys = [epoch_name(key_of(copy.epoch)) for copy in made]
-    context.instance.add_dynamic_partitions(epochs_name(topic), keys)
+    context.instance.add_dynamic_partitions(epochs_name(topic), list(dict.fromkeys(keys)))
     for copy, key in zip(made, keys, strict=True):
         metadata = {**epoch_metadata(copy.epoch), **copy_metadata(copy)}
         context.log_event(

@@ -26,8 +26,8 @@ from dagster_project.triggers import (
     result,
     sense_while_up,
 )
-from ops.policies.file import Policies
-from ops.seal import copies_of, log_epochs, missing_copies
+from ops.policies.file import Policies, TopicPolicy
+from ops.seal import copies_of, lacking, log_epochs
 from penstock import log, subscriptions
 from penstock.archive.copies import key_of
 from penstock.errors import TopicNotFound
@@ -211,11 +211,7 @@ def _ranges(order: Sequence[str], due: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _missing_copies(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition:
-    pairs = [
-        (policy.topic, target)
-        for policy in catalogue.policies.topics.values()
-        for target in policy.archive
-    ]
+    archived = [each for each in catalogue.policies.topics.values() if each.placement]
 
     @dg.sensor(
         name="missing_copies",
@@ -223,8 +219,9 @@ def _missing_copies(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition
         minimum_interval_seconds=60,
         default_status=RUNNING,
         description="Looks whether the files of every recorded copy are there, and asks for the "
-        "backfill of those that are gone, and of what a new target lacks and the database has "
-        "dropped. A copy that is lost again is backfilled again.",
+        "backfill of those that are gone, of what a run of the archive left behind, and of what a "
+        "new target lacks and the database has dropped. A copy that is lost again is backfilled "
+        "again.",
     )
     @sense_while_up
     def sensor(
@@ -236,43 +233,50 @@ def _missing_copies(catalogue: Catalogue, duties: Duties) -> dg.SensorDefinition
 
         cursor: dict[str, Any] = json.loads(context.cursor or "{}")
         requests: list[dg.RunRequest] = []
-        for topic, name in pairs:
-            with others_go_on(context, f"{topic} on {name}"), suppress(TopicNotFound):
-                audit_files(database.url(), topic, targets.target(name))
+        for policy in archived:
+            topic = policy.topic
+            for name in policy.archive:
+                with others_go_on(context, f"{topic} on {name}"), suppress(TopicNotFound):
+                    audit_files(database.url(), topic, targets.target(name))
+            with others_go_on(context, topic), suppress(TopicNotFound):
                 with database.connect() as connection:
-                    lost = _lost(connection, topic, name)
-                requests += _backfill_requests(context, topic, name, lost, cursor)
+                    lost = _lost(connection, policy)
+                requests += _backfill_requests(context, topic, lost, cursor)
         return result(requests, json.dumps(cursor), "no copy is missing, or its backfill is on")
 
     return sensor
 
 
-def _lost(connection: Any, topic: str, target: str) -> list[tuple[str, str]]:
-    """The copies that a backfill can make: partition key, and since when.
+def _lost(connection: Any, policy: TopicPolicy) -> list[tuple[str, str]]:
+    """The log epochs that lack copies which a backfill can make: partition key, and since when.
 
-    Those that were there and are gone, and of a target that is new to the policy those that the
-    database has dropped: the archive brings only what it still has.
+    Those that no run of the archive has brought yet are left to it, unless a copy was there and is
+    gone, or the database has dropped them.
     """
+    assert policy.placement is not None
+    few = {key_of(each): each for each in lacking(connection, policy.topic, policy.placement)}
     lost = {
-        epoch_name((copy.partition, copy.log_epoch)): copy.changed_at.isoformat()
-        for copy in copies_of(connection, topic)
-        if copy.target == target and copy.state == "missing"
+        epoch_name(key): copy.changed_at.isoformat()
+        for copy in copies_of(connection, policy.topic)
+        if (key := (copy.partition, copy.log_epoch)) in few
+        and copy.state == "missing"
+        and copy.target in policy.archive
     }
-    for epoch in missing_copies(connection, topic, target):
-        if epoch.dropped_at is not None and epoch.targets:
-            lost.setdefault(epoch_name(key_of(epoch)), epoch.dropped_at.isoformat())
+    for epoch in few.values():
+        since = epoch.dropped_at or epoch.sealed_at
+        if epoch.targets and since is not None:
+            lost.setdefault(epoch_name(key_of(epoch)), since.isoformat())
     return sorted(lost.items())
 
 
 def _backfill_requests(
     context: dg.SensorEvaluationContext,
     topic: str,
-    target: str,
     lost: Sequence[tuple[str, str]],
     cursor: dict[str, Any],
 ) -> Iterator[dg.RunRequest]:
-    """One run for all missing copies of a topic on a target."""
-    place = f"{slug(topic)}:{target}"
+    """One run for all missing copies of a topic."""
+    place = slug(topic)
     if not lost:
         cursor.pop(place, None)
         return
@@ -285,7 +289,7 @@ def _backfill_requests(
     if attempt is None:
         return
     cursor[place] = attempt.dump()
-    config = {"topic": topic, "target": target}
+    config = {"topic": topic, "target": ""}
     yield dg.RunRequest(
         run_key=f"backfill:{place}:{fingerprint}:{attempt.count}",
         job_name="backfill",

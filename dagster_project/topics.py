@@ -25,7 +25,7 @@ from ops.retention.clean import CleanRun, clean, drop_slices
 from ops.retention.guard import ReadBack, spark_reader
 from ops.retention.storage import SliceDrop
 from penstock.archive.copies import key_of
-from penstock.errors import ConfigurationError, PenstockError, RetentionRefused
+from penstock.errors import RetentionRefused
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
@@ -80,6 +80,7 @@ def _archive(policy: TopicPolicy) -> dg.AssetsDefinition:
         kinds={"spark", "deltalake"},
         description=f"**{topic}** in Delta on {', '.join(policy.archive)}: Spark writes each "
         "log epoch, reads it back, and records a copy only if count and checksum are the seal's. "
+        "It fails when a log epoch has fewer copies than its quorum. "
         "Of a partition that was archived before, what is damaged or gone is made again.",
         **topic_options(topic, policy),
     )
@@ -91,34 +92,28 @@ def _archive(policy: TopicPolicy) -> dg.AssetsDefinition:
         targets: ArchiveTargetResource,
     ) -> dg.MaterializeResult[None]:
         # Imported here: without pyspark and deltalake every other run starts a second sooner.
-        from ops.archive.archiving import archive_epochs
+        from ops.archive.placing import place_copies
 
-        wanted = [epoch_of(name) for name in context.partition_keys]
-        found: dict[str, dict[str, Any]] = {}
-        places, unnamed = targets.usable(policy.archive)
-        failed: list[PenstockError] = [ConfigurationError(why) for why in unnamed.values()]
-        for target in places:
-            try:
-                copies = archive_epochs(
-                    spark.session(),
-                    database.url(),
-                    topic,
-                    target,
-                    wanted,
-                    repair=True,
-                    sources=[each for each in places if each != target],
-                )
-            except PenstockError as error:  # the other targets go on
-                context.log.exception(target.name)
-                failed.append(error)
-                continue
-            for copy in copies:
-                described = found.setdefault(
-                    epoch_name(key_of(copy.epoch)), {**epoch_metadata(copy.epoch)}
-                )
-                described.update(copy_metadata(copy))
-        if failed:
-            raise failed[0]
+        assert policy.placement is not None
+        placed = place_copies(
+            spark.session,
+            database.url(),
+            topic,
+            policy.placement,
+            targets.target,
+            epochs=[epoch_of(name) for name in context.partition_keys],
+            repair=True,
+        )
+        for why in placed.away.values():
+            context.log.warning(why)
+        found = {
+            epoch_name(key_of(each.epoch)): {
+                **epoch_metadata(each.epoch), "copies on": ", ".join(each.held)
+            }
+            for each in placed.epochs
+        }  # fmt: skip
+        for copy in placed.made:
+            found[epoch_name(key_of(copy.epoch))].update(copy_metadata(copy))
         for name, described in found.items():
             context.add_asset_metadata(described, partition_key=name)
         single = found[context.partition_keys[0]]["checksum"] if len(found) == 1 else None

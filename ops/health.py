@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ops.archive.overview import archived_topics
 from ops.policies.file import Policies
 from ops.policies.policy import HAND, NONE, Drift, drift
-from ops.seal import missing_copies
 from penstock import log, subscriptions
 from penstock.database import call
 from penstock.doctor.findings import Finding, Severity, error, warning
 from penstock.doctor.schema import examine_schema
-from penstock.errors import TopicNotFound
 from penstock.log import LogStatus
 from penstock.log.histories import restore_status
 from penstock.subscriptions import Lag
@@ -138,18 +137,21 @@ def _dead_letters(connection: Any) -> Iterator[Finding]:
 
 
 def _copies(connection: Any, policies: Policies) -> Iterator[Finding]:
-    for policy in policies.topics.values():
-        for target in policy.archive:
-            try:
-                missing = missing_copies(connection, policy.topic, target)
-            except TopicNotFound:
-                continue
-            if missing:
-                yield warning(
-                    policy.topic,
-                    f"{len(missing)} sealed log epochs have no verified copy on {target}",
-                    run_job("backfill"),
-                )
+    for each in archived_topics(connection, policies):
+        if each.below_quorum:
+            yield error(
+                each.topic,
+                f"{each.below_quorum} sealed log epochs have fewer than {each.ack_quorum} verified "
+                f"copies on {each.targets}",
+                run_job("backfill"),
+            )
+        elif each.below_copies:
+            yield warning(
+                each.topic,
+                f"{each.below_copies} sealed log epochs have fewer than {each.copies} verified "
+                f"copies on {each.targets}",
+                run_job("backfill"),
+            )
 
 
 def _policies(connection: Any, policies: Policies) -> Iterator[Finding]:

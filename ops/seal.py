@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
-from penstock.archive.copies import EpochKey
+from penstock.archive.copies import EpochKey, key_of
 from penstock.database import call
+from penstock.errors import EpochError
 from penstock.records import EpochCopyState, LogEpoch
+
+if TYPE_CHECKING:
+    from ops.archive.placement import Placement
 
 #: A log epoch of this size is one file of some ten megabytes, written and verified in seconds.
 MAX_EVENTS = 100_000
@@ -49,10 +54,31 @@ def log_epochs(connection: Any, topic: str) -> list[LogEpoch]:
     return [_log_epoch(topic, row) for row in call(connection, "log_epochs_of", topic=topic)]
 
 
+def choose_epochs(
+    connection: Any, topic: str, epochs: Collection[EpochKey] | None
+) -> list[LogEpoch]:
+    """The sealed log epochs of these keys, or all for None; EpochError when one is not there."""
+    known = {key_of(epoch): epoch for epoch in log_epochs(connection, topic)}
+    if epochs is None:
+        return list(known.values())
+    unknown = sorted(set(epochs) - known.keys())
+    if unknown:
+        raise EpochError(
+            f"{topic} has no sealed log epoch (partition, number) {unknown}",
+            hint="seal it first, or ask for one that `log_epochs_of` lists",
+        )
+    return [known[key] for key in sorted(set(epochs))]
+
+
 def missing_copies(connection: Any, topic: str, target: str) -> list[LogEpoch]:
     """The sealed log epochs that lack a verified copy on the target."""
     rows = call(connection, "missing_copies", topic=topic, target=target)
     return [_log_epoch(topic, row) for row in rows]
+
+
+def lacking(connection: Any, topic: str, placement: Placement) -> list[LogEpoch]:
+    """The log epochs with fewer verified copies than their policy wants: the one look for all."""
+    return [each for each in log_epochs(connection, topic) if placement.lacking(each)]
 
 
 def due_log_epochs(connection: Any, topic: str, max_epochs: int) -> list[LogEpoch]:

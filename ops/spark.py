@@ -1,7 +1,8 @@
 """How Spark starts on one machine: a configuration, and a session made from it.
 
-Nothing in ``ops`` touches the Spark context, an RDD or the JVM, so every verb also runs over Spark
-Connect and on a cluster; there the workers need this project on their ``PYTHONPATH``.
+Nothing in ``ops`` touches an RDD or the JVM, and the Spark context only to cancel jobs, where there
+is one.  So every verb also runs over Spark Connect and on a cluster; there the workers need this
+project on their ``PYTHONPATH``.
 """
 
 from __future__ import annotations
@@ -76,6 +77,32 @@ def register(spark: SparkSession, *sources: type[DataSource]) -> None:
             if source.name() not in known:
                 spark.dataSource.register(source)
                 known.add(source.name())
+
+
+def tag_jobs(spark: SparkSession, tag: str) -> None:
+    """Mark the jobs that this thread starts from now on, for `cancel_jobs`."""
+    if is_remote():
+        spark.addTag(tag)
+    else:
+        spark.sparkContext.addJobTag(tag)
+
+
+def cancel_jobs(spark: SparkSession, tag: str) -> None:
+    """End the jobs that some thread has marked.
+
+    A session's own tags are the thread's on a local session: no other one can cancel by them.
+    """
+    if is_remote():
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def is_remote() -> bool:
+    """Whether this process uses Spark Connect."""
+    from pyspark.sql.utils import is_remote as said
+
+    return bool(said())
 
 
 def _prepare_environment() -> None:

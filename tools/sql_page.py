@@ -51,7 +51,7 @@ FAMILIES = {
     "missing_copies forget_copy move_copy event_digest "
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
     "condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks "
-    "swap_chunks installation_id target_in_use copies_on",
+    "swap_chunks installation_id target_in_use copies_on note_target_speed target_speeds",
     "backfill": "request_backfill claim_backfill extend_backfill backfill_work progress_backfill "
     "finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges "
     "begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated",

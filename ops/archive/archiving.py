@@ -17,14 +17,14 @@ from ops.archive.copying import (
     read_epochs as read_epochs,
 )
 from ops.archive.readings import CopyReading
-from ops.seal import forget_copy, log_epochs
+from ops.seal import choose_epochs, forget_copy
 from penstock.archive.copies import EpochKey, key_of
 from penstock.archive.format import DAYS, FOLDERS, SPARK_SCHEMA, TABLE_SCHEMA
 from penstock.archive.markers import require_target
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from penstock.database import connect
-from penstock.errors import ConfigurationError, EpochError
+from penstock.errors import ConfigurationError
 from penstock.log.restores import Seen, require_log
 from penstock.records import LogEpoch
 from penstock.topics.names import describe_topic
@@ -58,7 +58,7 @@ def archive_epochs(
     chosen = _choose(url, topic, epochs)
     recorded = [epoch for epoch in chosen if target.name in epoch.targets]
     if repair:
-        recorded = _still_whole(spark, url, target, recorded)
+        recorded = still_whole(spark, url, target, recorded)
     kept = {key_of(epoch) for epoch in recorded}
     todo = [epoch for epoch in chosen if key_of(epoch) not in kept]
     job = CopyJob(spark, url, target, installation, repair, tuple(sources))
@@ -128,19 +128,10 @@ def verify_copy(
 
 def _choose(url: str, topic: str, epochs: Collection[EpochKey] | None) -> list[LogEpoch]:
     with connect(url) as connection:
-        known = {key_of(epoch): epoch for epoch in log_epochs(connection, topic)}
-    if epochs is None:
-        return list(known.values())
-    unknown = sorted(set(epochs) - known.keys())
-    if unknown:
-        raise EpochError(
-            f"{topic} has no sealed log epoch (partition, number) {unknown}",
-            hint="seal it first, or ask for one that `log_epochs_of` lists",
-        )
-    return [known[key] for key in sorted(set(epochs))]
+        return choose_epochs(connection, topic, epochs)
 
 
-def _still_whole(
+def still_whole(
     spark: SparkSession, url: str, target: Target, epochs: Sequence[LogEpoch]
 ) -> list[LogEpoch]:
     """Those of the recorded copies that are what was sealed; the others are forgotten."""

@@ -11,8 +11,9 @@ import contextlib
 import dataclasses
 import datetime as dt
 import re
+import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,10 @@ class CopiesFailed(EpochError):
 
 @dataclass(frozen=True, slots=True)
 class CopyJob:
-    """What copies are made with: ``sources`` are read where the database has dropped events."""
+    """What copies are made with: ``sources`` are read where the database has dropped events.
+
+    Once ``given_up`` is set nothing more is begun: nobody waits for it any longer.
+    """
 
     spark: SparkSession
     url: str
@@ -99,6 +103,7 @@ class CopyJob:
     installation: str
     repair: bool = False
     sources: tuple[Target, ...] = ()
+    given_up: threading.Event = field(default_factory=threading.Event)
 
 
 #: Why log epochs could not be made.
@@ -368,6 +373,8 @@ def _write(job: CopyJob, of: LogEpoch, units: Sequence[list[EpochPlan]], failed:
     """
     if not units:
         return
+    if job.given_up.is_set():
+        raise TargetUnavailable(f"the copies on {job.target.name} took too long")
     register(job.spark, EpochSource, ArchiveSink)
     try:
         _write_once(job, of, [plan for unit in units for plan in unit])

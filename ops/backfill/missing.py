@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ops.archive.archiving import require_archived, verify_copies
 from ops.archive.commits import LEFTOVER_HOURS, remove_leftovers
 from ops.archive.copying import CopyJob, EpochCopy, bring_copies
+from ops.archive.limits import within
+from ops.archive.placing import Placed, place_copies
 from ops.seal import copies_of, forget_copy, missing_copies
 from penstock.archive.format import DAYS
 from penstock.archive.markers import check_marker, require_target
 from penstock.archive.table import ArchiveTable
 from penstock.database import connect
+from penstock.errors import ConfigurationError, TargetUnavailable
 from penstock.records import EpochCopyState
 from penstock.topics.names import describe_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ops.archive.placement import Placement
     from penstock.archive.targets import Target
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,34 @@ def backfill(
         missing = missing_copies(connection, topic, target.name)
     job = CopyJob(spark, url, target, installation, repair=True, sources=tuple(sources))
     return bring_copies(job, missing)
+
+
+def catch_up(
+    spark: Callable[[], SparkSession],
+    url: str,
+    topic: str,
+    placement: Placement,
+    find: Callable[[str], Target],
+) -> Placed:
+    """Make every copy that a topic lacks by its policy, whichever of its targets are there.
+
+    It looks first whether the files of the recorded copies are there. What the database has dropped
+    comes from other targets. Spark is started only when a copy is lacking. QuorumMissed as in
+    :func:`ops.archive.placing.place_copies`.
+    """
+    for name in placement.targets:
+        try:
+            within(placement.copy_seconds, f"a look at the archive target {name}",
+                   partial(_audit, url, topic, find, name))  # fmt: skip
+        except (TargetUnavailable, ConfigurationError) as error:
+            log.warning("the archive target %s is not looked at: %s", name, error)
+    return place_copies(spark, url, topic, placement, find, repair=True)
+
+
+def _audit(
+    url: str, topic: str, find: Callable[[str], Target], name: str, _: threading.Event
+) -> None:
+    audit_files(url, topic, find(name))
 
 
 def audit_files(url: str, topic: str, target: Target) -> list[ForgottenCopy]:

@@ -11,11 +11,11 @@ import typer
 from typer.core import TyperGroup
 
 from ops.backfill import requests as requests
-from ops.commands.platform import backfill as backfill_now, spark_session, target_of
-from penstock import database
+from ops.commands.installation import Database, Installation
+from ops.commands.platform import backfill as backfill_now, spark_session
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
-from penstock.database import config
+from penstock.database import connect
 from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command(
-    _AT_ONCE, help="Make every missing copy of a topic on a target again, at once; the default."
+    _AT_ONCE,
+    help="Make every copy again that a topic lacks by its policy, or on one target; the default.",
 )(backfill_now)
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
@@ -69,17 +70,19 @@ def request(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     priority: Annotated[int, typer.Option(help="Higher ones come first.")] = 0,
     max_attempts: Annotated[int, typer.Option(help="Then it has failed.")] = 5,
+    database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Ask for a window of a topic to be brought again; `penstock backfill run` does it."""
     window = requests.Window(
         partition, from_sequence, to_sequence, _time(from_time), _time(to_time)
     )
+    here = Installation(database)
     if kind == requests.RELAY:
-        target = _sink_address(target)
+        target = _sink_address(here, target)
     if audit:
-        _audit(kind, topic, target)
-    with database.connect() as connection:
+        _audit(here, kind, topic, target)
+    with connect(here.url) as connection:
         asked = requests.request_backfill(
             connection,
             topic,
@@ -93,7 +96,7 @@ def request(
     show([asked], output)
 
 
-def _audit(kind: str, topic: str, target: str) -> None:
+def _audit(here: Installation, kind: str, topic: str, target: str) -> None:
     """Forget the recorded copies on a target whose files are gone or have another size."""
     from ops.backfill.missing import audit_files
 
@@ -101,7 +104,7 @@ def _audit(kind: str, topic: str, target: str) -> None:
         raise ConfigurationError(
             f"a request of the kind {kind} has no files to look at", hint="leave out --audit"
         )
-    for copy in audit_files(config.database_url(), topic, target_of(target)):
+    for copy in audit_files(here.url, topic, here.target(target)):
         say(f"log epoch {copy.log_epoch} of partition {copy.partition}: {copy.reason}")
 
 
@@ -112,10 +115,11 @@ def list_(
         str | None, typer.Option(help="waiting, running, done, failed or cancelled.")
     ] = None,
     max_rows: Annotated[int, typer.Option(min=1, max=10_000, help="The newest ones.")] = 20,
+    database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Show the newest requests, and how far each is."""
-    with database.connect() as connection:
+    with connect(Installation(database).url) as connection:
         found = requests.list_backfills(connection, topic, state=state, max_rows=max_rows)
     shown = (
         "request", "kind", "topic", "target", "state", "done_units", "units", "done_events",
@@ -125,9 +129,9 @@ def list_(
 
 
 @app.command("show")
-def show_(request: Request, output: Output = Format.table) -> None:
+def show_(request: Request, database: Database = None, output: Output = Format.table) -> None:
     """Show a request with its ranges, and which attempt has done each."""
-    with database.connect() as connection:
+    with connect(Installation(database).url) as connection:
         found = requests.list_backfills(connection, request=request)
         if not found:
             raise ConfigurationError(
@@ -140,9 +144,9 @@ def show_(request: Request, output: Output = Format.table) -> None:
 
 
 @app.command()
-def cancel(request: Request) -> None:
+def cancel(request: Request, database: Database = None) -> None:
     """End a request that waits or runs. Exit code 1: it has ended already."""
-    with database.connect() as connection:
+    with connect(Installation(database).url) as connection:
         was_open = requests.cancel(connection, request)
     say(f"request {request} is {'cancelled' if was_open else 'not open'}")
     if not was_open:
@@ -156,6 +160,7 @@ def run(
         list[str] | None,
         typer.Option(help="NAME=DIRECTORY, instead of the policy file's place; repeat."),
     ] = None,
+    database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Work off the requests that are due. Exit code 1: not all of them are done.
@@ -165,9 +170,10 @@ def run(
     from ops.backfill.running import run_backfill, run_due
     from ops.backfill.workers import workers
 
-    url = config.database_url()
+    here = Installation(database)
+    url = here.url
     with ExitStack() as stack:
-        tools = workers(_places(stack, target or []))
+        tools = workers(_places(stack, here, target or []))
         if request is None:
             done = run_due(url, tools)
         else:
@@ -183,27 +189,28 @@ def release(
     topic: Topic,
     older_than_seconds: Annotated[float, typer.Option(min=0, help="Brought back so long ago.")] = 0,
     max_epochs: Annotated[int, typer.Option(min=1, max=1_000)] = 100,
+    database: Database = None,
 ) -> None:
     """Take rehydrated log epochs away again that no subscription has to read."""
     from ops.backfill.rehydrate import release as verb
 
-    with database.connect(statement_timeout_ms=600_000) as connection:
+    url = Installation(database).url
+    with connect(url, statement_timeout_ms=600_000) as connection:
         released = verb(
             connection, topic, older_than_seconds=older_than_seconds, max_epochs=max_epochs
         )
     say(f"released {released} log epochs")
 
 
-def _places(stack: ExitStack, given: list[str]) -> Places:
+def _places(stack: ExitStack, here: Installation, given: list[str]) -> Places:
     """Where requests read and write: what is given, and the places of the policy file."""
     from ops.backfill.workers import Places
-    from ops.policies import file as policy_file
     from ops.sinks.address import configured_sink
 
-    named = {place.name: place for place in map(target_of, given)}
+    named = {place.name: place for place in map(here.target, given)}
 
     def all_targets() -> list[Target]:
-        rest = [each for each in policy_file.known_targets(None) if each.name not in named]
+        rest = [each for each in here.known_targets() if each.name not in named]
         return [*named.values(), *rest]
 
     def sink(address: str, beside: str) -> Sink:
@@ -211,19 +218,18 @@ def _places(stack: ExitStack, given: list[str]) -> Places:
 
     return Places(
         spark=lambda: stack.enter_context(spark_session()),
-        target=lambda name: named[name] if name in named else target_of(name),
+        target=lambda name: named[name] if name in named else here.target(name),
         targets=all_targets,
         sink=sink,
     )
 
 
-def _sink_address(text: str) -> str:
+def _sink_address(here: Installation, text: str) -> str:
     """The address of a sink; of a relay of the policy file, when it is a relay's name."""
-    from ops.policies import file as policy_file
     from ops.sinks.address import absolute_address
 
     if not _PLACE.match(text):
-        known = policy_file.load()
+        known = here.policies
         if text not in known.relays:
             raise ConfigurationError(
                 f"there is no sink and no relay {text!r}",

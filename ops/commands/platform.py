@@ -13,26 +13,35 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock import database
+from ops.commands.installation import Database, Installation
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
-from penstock.database import config
+from penstock.database import connect
 from penstock.errors import ConfigurationError, PenstockError, TargetUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ops.archive.archiving import EpochCopy
+    from ops.archive.placement import Placement
+    from ops.archive.placing import Placed
     from ops.relay.relay import Relay
-    from penstock.archive.targets import Target
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
 TargetName = Annotated[
     str, typer.Option("--target", help="NAME=DIRECTORY, or a NAME of the policy file.")
+]
+OnlyTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="NAME=DIRECTORY, or a NAME of the policy file: this one only, whatever the policy is.",
+    ),
 ]
 
 
@@ -44,13 +53,14 @@ def relay(
     *,
     forever: Annotated[bool, typer.Option("--forever", help="Go on until SIGTERM.")] = False,
     max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
+    database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."""
     from ops.relay.relay import Relay, relay_micro_batch
     from ops.sinks.address import configured_sink
 
-    url = config.database_url()
+    url = Installation(database).url
     with closing(configured_sink(sink)) as opened:
         if forever:
             _run_until_signal(Relay(url, subscription, opened))
@@ -70,52 +80,88 @@ def seal(
         float | None,
         typer.Option(min=0, help="Seal smaller ones at this age; 0 seals what is there."),
     ] = None,
+    database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Cut the end of a topic's partitions into log epochs."""
     from ops.seal import seal as verb
 
-    with database.connect(application_name="penstock seal", statement_timeout_ms=0) as connection:
+    url = Installation(database).url
+    with connect(url, application_name="penstock seal", statement_timeout_ms=0) as connection:
         sealed = verb(connection, topic, max_events=max_events, max_age_seconds=max_age_seconds)
     show(sealed, output)
 
 
-def archive(topic: Topic, target: TargetName, output: Output = Format.table) -> None:
-    """Bring the sealed log epochs of a topic to a target with Spark, and verify them there."""
+def archive(
+    topic: Topic,
+    target: OnlyTarget = None,
+    database: Database = None,
+    output: Output = Format.table,
+) -> None:
+    """Bring the sealed log epochs of a topic to its targets with Spark, and verify them there."""
     from ops.archive.archiving import archive_epochs
+    from ops.archive.placing import place_copies
 
-    place = target_of(target)
-    with spark_session() as spark:
-        _show_made(lambda: archive_epochs(spark, config.database_url(), topic, place), output)
+    here = Installation(database)
+    with ExitStack() as stack:
+        spark = _once(stack)
+        if target is None:
+            placed = (spark, here.url, topic, placement_of(here, topic), here.target)
+            _show_placed(lambda: place_copies(*placed), output)
+            return
+        place = here.target(target)
+        _show_made(lambda: archive_epochs(spark(), here.url, topic, place), output)
 
 
 def backfill(
     topic: Topic,
-    target: TargetName,
+    target: OnlyTarget = None,
     source: Annotated[
-        list[str] | None, typer.Option(help="Where to read what the database has dropped; repeat.")
+        list[str] | None,
+        typer.Option(help="With --target: where to read what the database has dropped; repeat."),
     ] = None,
+    database: Database = None,
     output: Output = Format.table,
 ) -> None:
-    """Make every missing copy of a topic on a target again."""
-    from ops.backfill.missing import backfill as verb
+    """Make every copy again that a topic lacks by its policy, or on one target."""
+    from ops.backfill.missing import backfill as verb, catch_up
 
-    place = target_of(target)
-    sources = [target_of(each) for each in source or []]
-    url = config.database_url()
-    with spark_session() as spark:
-        _show_made(lambda: verb(spark, url, topic, place, sources=sources), output)
+    here = Installation(database)
+    if target is None and source:
+        raise ConfigurationError("--source is given without --target", hint="name the --target")
+    with ExitStack() as stack:
+        spark = _once(stack)
+        if target is None:
+            lacking = (spark, here.url, topic, placement_of(here, topic), here.target)
+            _show_placed(lambda: catch_up(*lacking), output)
+            return
+        place = here.target(target)
+        sources = [here.target(each) for each in source or []]
+        _show_made(lambda: verb(spark(), here.url, topic, place, sources=sources), output)
+
+
+def placement_of(here: Installation, topic: str) -> Placement:
+    """Where the policy file wants the copies of a topic."""
+    found = here.policies.of_topic(topic).placement
+    if found is None:
+        raise ConfigurationError(
+            f"the policy file names no archive targets for {topic}",
+            hint=f"write topics.{topic}.archive, or name a --target",
+        )
+    return found
 
 
 def rollup(
     topic: Topic,
     target: TargetName,
+    database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Turn the many small files of closed days on a target into few large ones."""
     from ops.archive.rollup import rollup as verb
 
-    show(verb(config.database_url(), topic, target_of(target)), output)
+    here = Installation(database)
+    show(verb(here.url, topic, here.target(target)), output)
 
 
 def clean(
@@ -125,6 +171,7 @@ def clean(
         list[str] | None,
         typer.Option(help="NAME=DIRECTORY, instead of the policy file's place; repeat."),
     ] = None,
+    database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Read back what retention lets go, remove what is whole, and say what holds the rest.
@@ -140,16 +187,17 @@ def clean(
         raise ConfigurationError(
             "clean removes events from the database for good", hint="add --yes if you mean it"
         )
-    url = config.database_url()
-    given = {place.name: place for place in map(target_of, target or [])}
-    with database.connect(url) as connection:
+    here = Installation(database)
+    url = here.url
+    given = {place.name: place for place in map(here.target, target or [])}
+    with connect(url) as connection:
         in_force = retention_in_force(connection)
     with ExitStack() as stack:
         read = spark_reader(lambda: stack.enter_context(spark_session()), url)
         runs = []
         for topic in topics:
             names = in_force[topic].targets if topic in in_force else ()
-            places = [given[name] if name in given else target_of(name) for name in names]
+            places = [given[name] if name in given else here.target(name) for name in names]
             runs.append(verb(url, topic, places, read))
     dropped = drop_slices(url)
     show([result for run in runs for result in run.partitions], output)
@@ -167,9 +215,29 @@ def clean(
 target = typer.Typer(help="The places that archives are kept in.", no_args_is_help=True)
 
 
-@target.callback()
-def _targets() -> None:
-    """With one command only, typer would leave out its name."""
+@target.command("list")
+def target_list(database: Database = None, output: Output = Format.table) -> None:
+    """Show every target: whether it is there, its copies, what lacks one there, and its speed."""
+    from ops.archive.overview import target_states
+
+    here = Installation(database)
+    show(target_states(here.url, here.policies), output)
+
+
+@target.command("topics")
+def target_topics(database: Database = None, output: Output = Format.table) -> None:
+    """Show the archived topics, and how many log epochs have too few copies.
+
+    Exit code 1: a log epoch has fewer than its quorum.
+    """
+    from ops.archive.overview import archived_topics
+
+    here = Installation(database)
+    with connect(here.url) as connection:
+        found = archived_topics(connection, here.policies)
+    show(found, output)
+    if any(each.below_quorum for each in found):
+        raise typer.Exit(EXIT_NO)
 
 
 @target.command("adopt")
@@ -178,31 +246,20 @@ def target_adopt(
     yes: Annotated[
         bool, typer.Option("--yes", help="Also when it does not hold the copies recorded on it.")
     ] = False,
+    database: Database = None,
 ) -> None:
     """Mark a place as a target: one from before markers, or a new place for a lost target."""
     from penstock.archive.markers import adopt_target
 
-    wanted = target_of(place)
+    here = Installation(database)
+    wanted = here.target(place)
     try:
-        is_new = adopt_target(config.database_url(), wanted, even_without_copies=yes)
+        is_new = adopt_target(here.url, wanted, even_without_copies=yes)
     except TargetUnavailable as error:
         raise TargetUnavailable(
             error.message, hint="mount it; or say --yes if this place takes over from a lost one"
         ) from None
     say(f"{wanted.name} is {'now' if is_new else 'already'} marked as a target of ours")
-
-
-def target_of(text: str) -> Target:
-    """``NAME=DIRECTORY``, or a name that the policy file knows."""
-    from ops.policies import file as policy_file
-    from penstock.archive.targets import Target
-
-    name, given, uri = text.partition("=")
-    if not given:
-        return policy_file.load().target(name)
-    if not uri:
-        raise ConfigurationError(f"the target {text!r} is not NAME=DIRECTORY")
-    return Target(name, uri)
 
 
 @contextmanager
@@ -230,6 +287,27 @@ def spark_session() -> Iterator[SparkSession]:
     finally:
         if running is None:
             session.stop()
+
+
+def _once(stack: ExitStack) -> Callable[[], SparkSession]:
+    """A session that is started by the first call, and stopped with the stack."""
+    return cache(lambda: stack.enter_context(spark_session()))
+
+
+def _show_placed(place: Callable[[], Placed], output: Format) -> None:
+    """Show the copies that were made, and say what is left to a later run."""
+    from ops.archive.placing import QuorumMissed
+
+    try:
+        placed = place()
+    except QuorumMissed as error:
+        _show_copies(list(error.placed.made), output)
+        raise
+    _show_copies(list(placed.made), output)
+    for why in placed.away.values():
+        say(why)
+    if placed.behind:
+        say(f"{len(placed.behind)} log epochs have their quorum, and lack a copy: run backfill")
 
 
 def _show_made(make: Callable[[], list[EpochCopy]], output: Format) -> None:

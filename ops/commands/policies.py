@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from penstock import database
+from ops.commands.installation import Database, Installation
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.cli.transactions import own_transaction
+from penstock.database import connect
 from penstock.errors import InvalidArgument
 from penstock.subscriptions import policies
 
@@ -29,12 +30,13 @@ Subscription = Annotated[str | None, typer.Option(help="For this one alone.")]
 
 
 @app.command()
-def diff(file: File = None, output: Output = Format.table) -> None:
+def diff(file: File = None, database: Database = None, output: Output = Format.table) -> None:
     """Show where the database differs from the file. Exit code 1: it does."""
-    from ops.policies import file as policy_file, policy
+    from ops.policies import policy
 
-    wanted = policy_file.load(file)
-    with database.connect() as connection:
+    here = Installation(database, file)
+    wanted = here.policies
+    with connect(here.url) as connection:
         found = policy.drift(connection, wanted)
     show(found, output)
     if found:
@@ -42,12 +44,13 @@ def diff(file: File = None, output: Output = Format.table) -> None:
 
 
 @app.command()
-def apply(file: File = None, output: Output = Format.table) -> None:
+def apply(file: File = None, database: Database = None, output: Output = Format.table) -> None:
     """Bring the database in line with the file. Exit code 1: something is left."""
-    from ops.policies import file as policy_file, policy
+    from ops.policies import policy
 
-    wanted = policy_file.load(file)
-    with database.connect() as connection:
+    here = Installation(database, file)
+    wanted = here.policies
+    with connect(here.url) as connection:
         show(policy.apply(connection, wanted), output)
         left = policy.drift(connection, wanted)
     for each in left:
@@ -68,14 +71,14 @@ def show_(
 ) -> None:
     """Show every setting as it is in force, and where it comes from."""
     scope, name = _scope(namespace, topic, subscription)
-    with database.connect() as connection:
+    with connect() as connection:
         show(policies.policy_of(connection, scope=scope, name=name), output)
 
 
 @app.command("list")
 def list_(output: Output = Format.table) -> None:
     """Show every policy that sets something."""
-    with database.connect() as connection:
+    with connect() as connection:
         show(policies.list_policies(connection), output)
 
 
@@ -119,7 +122,7 @@ def history(
 ) -> None:
     """Show every version that a policy has had."""
     scope, name = _scope(namespace, topic, subscription)
-    with database.connect() as connection:
+    with connect() as connection:
         show(policies.policy_history(connection, kind, scope=scope, name=name), output)
 
 

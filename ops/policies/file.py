@@ -10,26 +10,28 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ops.policies import yaml_file
+from ops.archive.placement import COPY_SECONDS, MAX_WEIGHT, Placement
+from ops.policies import checks, yaml_file
 from ops.seal import MAX_EVENTS
 from penstock.archive.targets import Target
-from penstock.errors import ConfigurationError, InvalidArgument, InvalidName
+from penstock.database import address, config
+from penstock.errors import ConfigurationError, InvalidArgument
 from penstock.subscriptions import policies
-from penstock.topics import validation
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "PENSTOCK_POLICIES"
 
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_DURATION = re.compile(r"(\d{1,12})\s*([smhd])")
-_REFERENCE = re.compile(r"\$\{(\w+)\}")
 _OF_TOPICS = ("owner", "seal", "archive", "retention")
+#: What the file says of each database for itself.
+_OF_DATABASES = ("topics", "relays", "limits", "global", "namespaces", "subscriptions")
+#: A folder of this name in a target is no topic's: those have a dash.
+_DATABASE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 #: What an entry of each section is, for sections whose entries may set policies.
 _SECTIONS = {"namespaces": "namespace", "topics": "topic", "subscriptions": "subscription"}
 #: `archive: none`: retention removes events without a copy. It has to be said; no entry keeps them.
@@ -63,13 +65,17 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """What happens to the events of one topic.  Without ``retention`` nothing is ever removed."""
+    """What happens to the events of one topic.  Without ``retention`` nothing is ever removed.
+
+    ``archive`` names the targets; ``placement`` says on how many of them copies lie.
+    """
 
     topic: str
     owner: str | None = None
     seal: SealPolicy | None = None
     archive: tuple[str, ...] = ()
     retention: RetentionPolicy | None = None
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ class TargetSettings:
 
     uri: str
     options: dict[str, str] = field(default_factory=dict, repr=False)
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The whole file."""
+    """What the file says for one database.
+
+    Without a name it is the database that the environment names; ``others`` are those of the
+    section ``databases``, by name.
+    """
 
     folder: Path
     topics: dict[str, TopicPolicy] = field(default_factory=dict)
@@ -110,6 +121,32 @@ class Policies:
     limits: Limits = field(default_factory=Limits)
     #: What the policies set, by scope, name and kind.
     settings: dict[tuple[str, str, str], dict[str, float | str]] = field(default_factory=dict)
+    database: str = ""
+    #: Its address; a variable is not resolved yet.
+    url: str = field(default="", repr=False)
+    others: dict[str, Policies] = field(default_factory=dict)
+
+    @property
+    def databases(self) -> tuple[str, ...]:
+        """The names in the section ``databases``."""
+        return tuple(self.others)
+
+    def of_database(self, name: str) -> Policies:
+        """What the file says for one of its databases."""
+        if name not in self.others:
+            raise ConfigurationError(
+                f"there is no database {name!r}",
+                hint=f"the policy file has: {', '.join(self.others) or 'none'}",
+            )
+        return self.others[name]
+
+    def database_url(self, environ: Mapping[str, str] | None = None) -> str:
+        """The address of its database, with the password: for connections, never for logs."""
+        if not self.database:
+            return config.database_url(environ)
+        found = checks.expand(self.url, f"databases.{self.database}.url", environ)
+        config.dialect_of_url(found)
+        return found
 
     def of_topic(self, topic: str) -> TopicPolicy:
         """The policy of a topic.  A topic that the file does not name is only kept."""
@@ -127,17 +164,29 @@ class Policies:
                 hint=f"the policy file has: {', '.join(self.targets) or 'none'}",
             )
         given = self.targets[name]
-        uri = _expand(given.uri, f"targets.{name}", environ)
+        uri = checks.expand(given.uri, f"targets.{name}", environ)
         options = {
-            option: _expand(value, f"targets.{name}.options.{option}", environ)
+            option: checks.expand(value, f"targets.{name}.options.{option}", environ)
             for option, value in given.options.items()
         }
         place = uri if "://" in uri else str(self.folder / uri)
+        if self.database:  # a target belongs to one installation
+            place = f"{place.rstrip('/')}/{self.database}"
         return Target(name, place, tuple(sorted(options.items())))
+
+    def usable_targets(self) -> list[Target]:
+        """All targets, without those whose place cannot be resolved now."""
+        found = []
+        for each in self.targets:
+            try:
+                found.append(self.target(each))
+            except ConfigurationError as error:
+                log.warning("the archive target %s is left out: %s", each, error)
+        return found
 
     def sink_address(self, relay: RelayPolicy, environ: Mapping[str, str] | None = None) -> str:
         """The address of a relay's sink, with a local folder made absolute."""
-        address = _expand(relay.sink, f"relays.{relay.name}.sink", environ)
+        address = checks.expand(relay.sink, f"relays.{relay.name}.sink", environ)
         scheme, _, path = address.partition(":")
         if scheme == "jsonl" and not path.startswith("/"):
             return f"jsonl:{self.folder / path}"
@@ -166,15 +215,7 @@ def known_targets(name: str | None) -> list[Target]:
     if name is None and VARIABLE not in os.environ and not default_path().exists():
         return []
     policies = load()
-    if name is not None:
-        return [policies.target(name)]
-    found = []
-    for each in policies.targets:
-        try:
-            found.append(policies.target(each))
-        except ConfigurationError as error:
-            log.warning("the archive target %s is left out: %s", each, error)
-    return found
+    return policies.usable_targets() if name is None else [policies.target(name)]
 
 
 def parse(text: str, path: Path) -> Policies:
@@ -187,15 +228,57 @@ def parse(text: str, path: Path) -> Policies:
 
 
 def _policies(content: Any, folder: Path) -> Policies:
-    known = ("targets", "topics", "relays", "limits", "global", "namespaces", "subscriptions")
-    top = _section(content, "the file", known)
-    targets = {name: _target(name, value) for name, value in _entries(top, "targets").items()}
-    topics = {name: _topic(name, value) for name, value in _entries(top, "topics").items()}
-    relays = {name: _relay(name, value) for name, value in _entries(top, "relays").items()}
-    _check_targets(topics.values(), targets)
+    known = ("targets", *_OF_DATABASES, "databases")
+    top = checks.section(content, "the file", known)
+    targets = {name: _target(name, value) for name, value in checks.entries(top, "targets").items()}
+    found = _of_database(top, Policies(folder, targets=targets))
+    others: dict[str, Policies] = {}
+    for name, value in checks.entries(top, "databases").items():
+        where = f"databases.{name}"
+        if not _DATABASE.fullmatch(name):
+            raise ConfigurationError(
+                f"{where} has a name that is not allowed",
+                hint="use up to 63 lower-case letters, digits and underscores, a letter first",
+            )
+        given = checks.section(value, where, ("url", *_OF_DATABASES))
+        url = _url(given.get("url"), f"{where}.url")
+        if url in {each.url for each in others.values()}:
+            raise ConfigurationError(f"{where}.url is that of another database too")
+        base = Policies(folder, targets=targets, limits=found.limits, database=name, url=url)
+        try:
+            others[name] = _of_database(given, base)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
+    return replace(found, others=others)
+
+
+def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:
+    """What the file says for one database; ``base`` has what all databases share."""
+    entries = checks.entries(top, "topics").items()
+    topics = {name: _topic(name, value, base.targets) for name, value in entries}
+    relays = {name: _relay(name, value) for name, value in checks.entries(top, "relays").items()}
     _check_subscriptions(relays.values())
-    limits = _limits(top.get("limits") or {})
-    return Policies(folder, topics, relays, targets, limits, _settings(top))
+    limits = _limits(top.get("limits") or {}, base.limits)
+    return replace(base, topics=topics, relays=relays, limits=limits, settings=_settings(top))
+
+
+def _url(value: Any, where: str) -> str:
+    """An address without a password, or the variable that holds one; it is never repeated."""
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(f"{where} is missing", hint="write ${NAME}")
+    if checks.REFERENCE.fullmatch(value):
+        return value
+    try:
+        config.dialect_of_url(value)
+        is_secret = "passw" in value.lower() or ("://" in value and address.read(value).password)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
+    if is_secret:
+        raise ConfigurationError(
+            f"{where} has a password that is written into the file",
+            hint="write ${NAME}, and set the environment variable NAME",
+        )
+    return value
 
 
 def _settings(top: Mapping[str, Any]) -> dict[tuple[str, str, str], dict[str, float | str]]:
@@ -203,13 +286,13 @@ def _settings(top: Mapping[str, Any]) -> dict[tuple[str, str, str], dict[str, fl
     found = {}
     entries = [("global", "", "global", top.get("global"))]
     for section, scope in _SECTIONS.items():
-        for name, value in _entries(top, section).items():
+        for name, value in checks.entries(top, section).items():
             where = f"{section}.{name}"
-            _name(name, scope, where)
+            checks.require_name(name, scope, where)
             entries.append((scope, name, where, value))
     for scope, name, where, value in entries:
         known = (*policies.SETTINGS, *(_OF_TOPICS if scope == "topic" else ()))
-        given = _section(value or {}, where, known)
+        given = checks.section(value or {}, where, known)
         for kind in policies.SETTINGS:
             if given.get(kind):
                 found[scope, name, kind] = _checked(kind, given[kind], f"{where}.{kind}")
@@ -226,62 +309,88 @@ def _checked(kind: str, settings: Any, where: str) -> dict[str, float | str]:
 def _target(name: str, value: Any) -> TargetSettings:
     where = f"targets.{name}"
     given = (
-        _section(value, where, ("uri", "options")) if isinstance(value, dict) else {"uri": value}
+        checks.section(value, where, ("uri", "options", "weight"))
+        if isinstance(value, dict)
+        else {"uri": value}
     )
-    uri = _text(given.get("uri"), where)
-    options = _section(given.get("options") or {}, f"{where}.options", _STORE_OPTIONS)
+    uri = checks.text(given.get("uri"), where)
+    options = checks.section(given.get("options") or {}, f"{where}.options", _STORE_OPTIONS)
     for option in options:
-        _text(options[option], f"{where}.options.{option}")
-        if option in _SECRETS and not _REFERENCE.fullmatch(options[option]):
+        checks.text(options[option], f"{where}.options.{option}")
+        if option in _SECRETS and not checks.REFERENCE.fullmatch(options[option]):
             # The value is not repeated: it may be the secret itself.
             raise ConfigurationError(
                 f"{where}.options.{option} is written into the file",
                 hint="write ${NAME}, and set the environment variable NAME",
             )
-    if not _REFERENCE.fullmatch(uri):
+    if not checks.REFERENCE.fullmatch(uri):
         Target(name, uri, tuple(options.items()))  # refuses a bad name or place
-    return TargetSettings(uri, dict(options))
+    weight = checks.count(given.get("weight", 1), f"{where}.weight", 1, MAX_WEIGHT)
+    return TargetSettings(uri, dict(options), weight)
 
 
-def _topic(name: str, value: Any) -> TopicPolicy:
+def _topic(name: str, value: Any, targets: Mapping[str, TargetSettings]) -> TopicPolicy:
     where = f"topics.{name}"
-    _name(name, "topic", where)
-    given = _section(value or {}, where, (*_OF_TOPICS, *policies.SETTINGS))
+    checks.require_name(name, "topic", where)
+    given = checks.section(value or {}, where, (*_OF_TOPICS, *policies.SETTINGS))
     owner = given.get("owner")
-    if owner is not None and not _OWNER.fullmatch(_text(owner, f"{where}.owner")):
+    if owner is not None and not _OWNER.fullmatch(checks.text(owner, f"{where}.owner")):
         raise ConfigurationError(
             f"{where}.owner is {owner!r}", hint="write team:name or an e-mail address"
         )
     archive = given.get("archive") or []
     is_none = archive == _NO_ARCHIVE
-    if not is_none and not isinstance(archive, list):
-        raise ConfigurationError(
-            f"{where}.archive is not a list", hint="write archive: [target], or archive: none"
-        )
+    placement = None if is_none or not archive else _placement(archive, f"{where}.archive", targets)
+    retention = _retention(given.get("retention"), f"{where}.retention", is_archived=not is_none)
+    _check_copies(retention, placement, where)
     return TopicPolicy(
         name,
         owner,
         _seal(given.get("seal"), f"{where}.seal"),
-        () if is_none else tuple(_text(each, f"{where}.archive") for each in archive),
-        _retention(given.get("retention"), f"{where}.retention", is_archived=not is_none),
+        tuple(placement.targets) if placement else (),
+        retention,
+        placement,
     )
+
+
+def _placement(value: Any, where: str, targets: Mapping[str, TargetSettings]) -> Placement:
+    """A list of targets, with a copy on each; or how many copies lie on them."""
+    if isinstance(value, list):
+        value = {"targets": value}
+    elif not isinstance(value, dict):
+        raise ConfigurationError(
+            f"{where} is not a list", hint="write archive: [target], or archive: none"
+        )
+    given = checks.section(value, where, ("targets", "copies", "ack_quorum", "copy_timeout"))
+    listed = given.get("targets")
+    if not isinstance(listed, list):
+        raise ConfigurationError(f"{where}.targets is not a list", hint="write targets: [a, b, c]")
+    names = [checks.text(each, where) for each in listed]
+    _check_targets(names, targets, where)
+    copies = checks.count(given.get("copies", len(names)), f"{where}.copies", 1, 100)
+    quorum = checks.count(given.get("ack_quorum", copies), f"{where}.ack_quorum", 1, 100)
+    timeout = checks.seconds(given.get("copy_timeout", COPY_SECONDS), f"{where}.copy_timeout")
+    try:
+        return Placement({name: targets[name].weight for name in names}, copies, quorum, timeout)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def _seal(value: Any, where: str) -> SealPolicy | None:
     if value is None:
         return None
-    given = _section(value, where, ("max_events", "max_age"))
+    given = checks.section(value, where, ("max_events", "max_age"))
     max_age = given.get("max_age")
     return SealPolicy(
-        _count(given.get("max_events", MAX_EVENTS), f"{where}.max_events", 1, 1_000_000),
-        None if max_age is None else _seconds(max_age, f"{where}.max_age"),
+        checks.count(given.get("max_events", MAX_EVENTS), f"{where}.max_events", 1, 1_000_000),
+        None if max_age is None else checks.seconds(max_age, f"{where}.max_age"),
     )
 
 
 def _retention(value: Any, where: str, *, is_archived: bool) -> RetentionPolicy | None:
     if value is None:
         return None
-    given = _section(value, where, ("minimum_age", "copies"))
+    given = checks.section(value, where, ("minimum_age", "copies"))
     if "minimum_age" not in given:
         raise ConfigurationError(f"{where} has no minimum_age", hint="write minimum_age: 7d")
     if "copies" in given and not is_archived:
@@ -289,46 +398,55 @@ def _retention(value: Any, where: str, *, is_archived: bool) -> RetentionPolicy 
             f"{where} asks for copies of a topic with archive: none",
             hint="leave copies out, or name targets: archive: [target]",
         )
-    copies = _count(given.get("copies", 1), f"{where}.copies", 1, 100) if is_archived else 0
-    return RetentionPolicy(_seconds(given["minimum_age"], f"{where}.minimum_age"), copies)
+    copies = checks.count(given.get("copies", 1), f"{where}.copies", 1, 100) if is_archived else 0
+    return RetentionPolicy(checks.seconds(given["minimum_age"], f"{where}.minimum_age"), copies)
 
 
 def _relay(name: str, value: Any) -> RelayPolicy:
     where = f"relays.{name}"
-    given = _section(value, where, ("topic", "subscription", "sink"))
+    given = checks.section(value, where, ("topic", "subscription", "sink"))
     for required in ("topic", "sink"):
         if required not in given:
             raise ConfigurationError(f"{where} has no {required}", hint="give topic and sink")
-    topic = _text(given["topic"], f"{where}.topic")
-    _name(topic, "topic", f"{where}.topic")
-    subscription = _text(given.get("subscription", name), f"{where}.subscription")
-    return RelayPolicy(name, topic, subscription, _text(given["sink"], f"{where}.sink"))
+    topic = checks.text(given["topic"], f"{where}.topic")
+    checks.require_name(topic, "topic", f"{where}.topic")
+    subscription = checks.text(given.get("subscription", name), f"{where}.subscription")
+    return RelayPolicy(name, topic, subscription, checks.text(given["sink"], f"{where}.sink"))
 
 
-def _limits(value: Any) -> Limits:
+def _limits(value: Any, base: Limits) -> Limits:
     names = ("unsequenced", "relay_lag", "consumer_lag")
-    given = _section(value, "limits", names)
-    return Limits(**{name: _seconds(given[name], f"limits.{name}") for name in given})
+    given = checks.section(value, "limits", names)
+    return replace(base, **{name: checks.seconds(given[name], f"limits.{name}") for name in given})
 
 
-def _check_targets(topics: Iterable[TopicPolicy], targets: Mapping[str, object]) -> None:
-    for policy in topics:
-        where = f"topics.{policy.topic}"
-        for name in policy.archive:
-            if name not in targets:
-                raise ConfigurationError(
-                    f"{where}.archive names the target {name!r}, which is not among the targets",
-                    hint=f"the file has: {', '.join(targets) or 'none'}",
-                )
-        if len(set(policy.archive)) < len(policy.archive):
-            raise ConfigurationError(f"{where}.archive names a target twice")
-        copies = policy.retention.copies if policy.retention else 0
-        if copies > len(policy.archive):
+def _check_targets(names: Sequence[str], targets: Mapping[str, object], where: str) -> None:
+    for name in names:
+        if name not in targets:
             raise ConfigurationError(
-                f"{where}.retention wants {copies} copies, but {where}.archive has "
-                f"{len(policy.archive)} targets: nothing could ever be removed",
-                hint="name more targets, or fewer copies",
+                f"{where} names the target {name!r}, which is not among the targets",
+                hint=f"the file has: {', '.join(targets) or 'none'}",
             )
+    if len(set(names)) < len(names):
+        raise ConfigurationError(f"{where} names a target twice")
+
+
+def _check_copies(
+    retention: RetentionPolicy | None, placement: Placement | None, where: str
+) -> None:
+    wanted = retention.copies if retention else 0
+    if placement is None and wanted:
+        raise ConfigurationError(
+            f"{where}.retention wants {wanted} copies, but {where}.archive has 0 targets: nothing "
+            "could ever be removed",
+            hint="name targets, or fewer copies",
+        )
+    if placement is not None and wanted > placement.copies:
+        raise ConfigurationError(
+            f"{where}.retention wants {wanted} copies, but {where}.archive makes "
+            f"{placement.copies}: nothing could ever be removed",
+            hint="make more copies, or ask for fewer",
+        )
 
 
 def _check_subscriptions(relays: Iterable[RelayPolicy]) -> None:
@@ -341,72 +459,3 @@ def _check_subscriptions(relays: Iterable[RelayPolicy]) -> None:
                 f"{relay.subscription!r} both: each event would reach one of them only",
                 hint="give each relay a subscription of its own",
             )
-
-
-def _entries(top: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A section whose keys are names."""
-    value = top.get(name) or {}
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"{name} is not a table", hint="write one `name: ...` a line")
-    return {_text(key, name): entry for key, entry in value.items()}
-
-
-def _section(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
-    """A section whose keys are settings."""
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"{where} is not a table", hint=f"it may hold: {', '.join(known)}")
-    unknown = sorted(str(key) for key in value if key not in known)
-    if unknown:
-        raise ConfigurationError(
-            f"{where} has the unknown setting {unknown[0]!r}", hint=f"known: {', '.join(known)}"
-        )
-    return value
-
-
-def _name(name: str, scope: str, where: str) -> None:
-    try:
-        if scope == "subscription":
-            validation.name(name, scope)
-        else:
-            (validation.topic if scope == "topic" else validation.namespace)(name)
-    except InvalidName as error:
-        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigurationError(f"{where} is {value!r}", hint="write text; quote what is not")
-    return value
-
-
-def _count(value: Any, where: str, lowest: int, highest: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        raise ConfigurationError(
-            f"{where} is {value!r}", hint=f"write a whole number from {lowest} to {highest}"
-        )
-    return value
-
-
-def _seconds(value: Any, where: str) -> int:
-    """A duration: whole seconds, or ``90s``, ``15m``, ``2h``, ``7d``."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise ConfigurationError(f"{where} is {value!r}", hint="write 90s, 15m, 2h or 7d")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def _expand(value: str, where: str, environ: Mapping[str, str] | None) -> str:
-    """The value itself, or the value of the environment variable that it names."""
-    environ = os.environ if environ is None else environ
-    reference = _REFERENCE.fullmatch(value)
-    if reference is None:
-        return value
-    found = environ.get(reference[1], "").strip()
-    if not found:
-        raise ConfigurationError(
-            f"{where} is taken from {reference[1]}, which is not set",
-            hint=f"set the environment variable {reference[1]}, or change the policy file",
-        )
-    return found

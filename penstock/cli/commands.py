@@ -107,7 +107,7 @@ OWN = {
 
 #: What the commands of a checkout do.
 OF_THE_PLATFORM = {
-    "archive": "Bring the sealed log epochs of a topic to a target with Spark,"
+    "archive": "Bring the sealed log epochs of a topic to its targets with Spark,"
     " and verify them there.",
     "backfill": "Bring again what is missing: copies, dropped log epochs, a window in a sink.",
     "clean": "Read back what retention lets go, remove what is whole, and say what holds the rest.",

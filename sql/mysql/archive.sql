@@ -84,3 +84,12 @@ CALL penstock.target_in_use(%(target)s)
 -- What a target has to hold to be the one that the recorded copies were written to.
 -- reads only
 CALL penstock.copies_on(%(target)s)
+
+-- name: note_target_speed
+-- Records how long a copy took on a target, or that it failed.
+CALL penstock.note_target_speed(%(target)s, %(seconds)s)
+
+-- name: target_speeds
+-- How fast each target is.
+-- reads only
+CALL penstock.target_speeds()

@@ -119,3 +119,11 @@ SELECT penstock.swap_chunks()
 -- name: slices_ready
 -- How far the prepared storage of each table reaches.
 SELECT parent, used, ready, days, slices FROM penstock.slices_ready()
+
+-- name: note_target_speed
+-- Records how long a copy took on a target, or that it failed.
+SELECT penstock.note_target_speed(%(target)s, %(seconds)s::double precision)
+
+-- name: target_speeds
+-- How fast each target is.
+SELECT * FROM penstock.target_speeds()

@@ -110,6 +110,7 @@ move_namespace          . . o . .
 move_topic              . . o . .
 namespace_exists        c . o p r
 note_slice_rates        . i o . .
+note_target_speed       . . o . .
 nothing_waits           . . o . .
 open_block              c . o . .
 parked_keys             c . o . .
@@ -187,6 +188,7 @@ sweep                   . . o . .
 sweep_staged            . . o . .
 take_overs              c . o . r
 target_in_use           . . o . .
+target_speeds           . . o . r
 topic_lookup            . . o p .
 turn_dedup              . . o . .
 unleased_cursors        c . o . r

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from ops.commands import platform
 from ops.seal import log_epochs
 from ops.sinks.jsonl import JsonlSink
 from penstock import subscriptions
@@ -264,3 +265,88 @@ def test_the_daemon_finds_handlers_where_it_is_started(
     finally:
         daemon.kill()
         daemon.wait(30)
+
+
+def placed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, rest: str = "") -> None:
+    """A policy file with a topic on two targets, and two sealed log epochs."""
+    file = tmp_path / "policies.yaml"
+    archive = "{targets: [a, b], copies: 2, ack_quorum: 1}"
+    file.write_text(f"targets: {{a: a, b: b}}\ntopics: {{{TOPIC}: {{archive: {archive}}}}}\n{rest}")
+    monkeypatch.setenv("PENSTOCK_POLICIES", str(file))
+    run("sequence")
+    assert len(run("seal", TOPIC, "--max-age-seconds", "0", "-o", "json").rows) == 2
+
+
+def recorded(connection: Connection, target: Target) -> None:
+    """Say that a target holds every log epoch."""
+    for epoch in log_epochs(connection, TOPIC):
+        call(
+            connection, "record_copy", topic=TOPIC, partition=epoch.partition,
+            log_epoch=epoch.log_epoch, target=target.name, location="none", layout=1, first_row=0,
+            event_count=epoch.event_count, checksum=epoch.checksum,
+        )  # fmt: skip
+
+
+def test_targets_and_topics_of_the_archive(
+    run: Run, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which targets are there, what lacks a copy there, and what has no quorum."""
+    fill(connection)
+    placed(tmp_path, run, monkeypatch)
+    topics = run("target", "topics", "-o", "json")
+    assert topics.code == exit_codes.EXIT_NO
+    (row,) = json.loads(topics.out)
+    assert (row["log_epochs"], row["below_quorum"], row["below_copies"]) == (2, 2, 2)
+    recorded(connection, Target("a", str(tmp_path / "a")))
+    for seconds in (1.5, None):
+        call(connection, "note_target_speed", target="b", seconds=seconds)
+    topics = run("target", "topics", "-o", "json")
+    assert topics.code == 0
+    assert [(row["below_quorum"], row["below_copies"]) for row in topics.rows] == [(0, 2)]
+    first, second = run("target", "list", "-o", "json").rows
+    assert (first["copies"], first["lacking"], first["seconds"]) == (2, 0, None)
+    assert "is not available" in first["state"]
+    assert (second["copies"], second["lacking"], second["failures"]) == (0, 2, 1)
+    assert (second["state"], second["seconds"]) == ("not used yet", 60)
+
+
+def test_a_command_for_a_database_of_the_policy_file(
+    run: Run,
+    connection: Connection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    database_url: str,
+) -> None:
+    """--database: its address, its policies and its folder in each target."""
+    fill(connection)
+    archive = "{archive: {targets: [a, b], copies: 1}, retention: {minimum_age: 1h}}"
+    placed(
+        tmp_path, run, monkeypatch,
+        f"databases: {{eu: {{url: '${{EU}}', topics: {{{TOPIC}: {archive}}}}}}}",
+    )  # fmt: skip
+    monkeypatch.setenv("EU", database_url)
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    eu = ("--database", "eu")
+    (row,) = json.loads(run("target", "topics", *eu, "-o", "json").out)
+    assert (row["copies"], row["below_quorum"]) == (1, 2)
+    assert run("policy", "apply", *eu).code == 0
+    assert run("policy", "diff", *eu).code == 0
+    assert "now marked" in run("target", "adopt", "a", "--yes", *eu).err
+    assert marker_path(Target("a", str(tmp_path / "a" / "eu"))).exists()
+    refused = run("seal", TOPIC, "--database", "asia")
+    assert (refused.code, "there is no database 'asia'" in refused.err) == (2, True)
+
+
+def test_copies_by_policy_need_a_policy(
+    run: Run, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where nothing is lacking, no Spark is started."""
+    fill(connection)
+    placed(tmp_path, run, monkeypatch)
+    for name in ("a", "b"):
+        recorded(connection, Target(name, str(tmp_path / name)))
+    monkeypatch.setattr(platform, "spark_session", None)
+    for verb in ("archive", "backfill"):
+        assert run(verb, TOPIC).code == 0
+        assert "names no archive targets for bank/other" in run(verb, "bank/other").err
+    assert "--source is given without" in run("backfill", TOPIC, "--source", "a").err

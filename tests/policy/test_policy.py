@@ -88,16 +88,16 @@ def test_what_was_set_by_hand_is_shown_and_only_the_file_s_topics_are_mended(
             "set_retention",
             topic=topic,
             minimum_age_seconds=0,
-            copies=3,
+            copies=2,
             origin="hand",
             targets=["b", "a"],
         )
     by_hand = Drift(
-        "shop/other", "retention", "none", "0 s, 3 copies on a, b", mendable=False, origin="hand"
+        "shop/other", "retention", "none", "0 s, 2 copies on a, b", mendable=False, origin="hand"
     )
     assert policy.drift(connection, policies) == [
         Drift(
-            orders, "retention", "3600 s, 1 copies on local", "0 s, 3 copies on a, b", origin="hand"
+            orders, "retention", "3600 s, 1 copies on local", "0 s, 2 copies on a, b", origin="hand"
         ),
         by_hand,
     ]
@@ -193,7 +193,7 @@ def test_each_finding_says_what_mends_it(
     assert found["subscription files"][0].command.endswith("-j relay")
     assert "--consumer readers=" in found["subscription readers"][0].command
     assert [each.what for each in found[orders]] == [
-        "2 sealed log epochs have no verified copy on local"
+        "2 sealed log epochs have fewer than 1 verified copies on local"
     ]
     assert found[orders][0].command.endswith("-j backfill")
 

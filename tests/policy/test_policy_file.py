@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from ops.archive.placement import Placement
 from ops.policies import file as policy_file
 from ops.policies.file import Limits, RelayPolicy, RetentionPolicy, SealPolicy, TopicPolicy
 from penstock.errors import ConfigurationError
+
+#: The start of a file whose topic has targets to name.
+ABC = "targets: {a: x, b: y, c: z}\ntopics: {a/b: {archive"
 
 FULL = """
 targets: {near: archive, far: file:///mnt/far, given: "${FAR_AWAY}"}
@@ -70,6 +74,7 @@ def test_everything_that_a_file_may_say() -> None:
             SealPolicy(500, 900),
             ("near", "far"),
             RetentionPolicy(604_800, 2),
+            Placement.on_each("near", "far"),
         ),
         "shop/Zürich": TopicPolicy("shop/Zürich"),
         "shop/retried": TopicPolicy("shop/retried"),
@@ -146,6 +151,40 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
             "targets: {x: {uri: 's3://b', options: {aws_secret_access_key: hunter2}}}",
             "targets.x.options.aws_secret_access_key is written into the file. write ${NAME}",
         ),
+        ("targets: {x: {uri: y, weight: 0}}", "targets.x.weight is 0. write a whole number from 1"),
+        (f"{ABC}: {{targets: [a, b], copies: 3}}}}}}", "archive: 3 copies cannot lie on 2 targets"),
+        (f"{ABC}: {{targets: [a, b], copies: 0}}}}}}", "archive.copies is 0. write a whole number"),
+        (
+            f"{ABC}: {{targets: [a, b, c], copies: 2, ack_quorum: 3}}}}}}",
+            "topics.a/b.archive: an ack_quorum of 3 cannot be reached with 2 copies",
+        ),
+        (f"{ABC}: {{targets: [a], ack_quorum: 0}}}}}}", "archive.ack_quorum is 0"),
+        (f"{ABC}: {{targets: [a], copy_timeout: 0}}}}}}", "archive: a copy_timeout of 0 s"),
+        (f"{ABC}: {{targets: [a], quorum: 1}}}}}}", "archive has the unknown setting 'quorum'"),
+        (f"{ABC}: {{copies: 1}}}}}}", "topics.a/b.archive.targets is not a list"),
+        (f"{ABC}: {{targets: [a, d]}}}}}}", "names the target 'd', which is not among"),
+        (
+            f"{ABC}: {{targets: [a, b], copies: 1}}, retention: {{minimum_age: 1, copies: 2}}}}}}",
+            "topics.a/b.retention wants 2 copies, but topics.a/b.archive makes 1: nothing could",
+        ),
+        ("databases: [a]", "databases is not a table"),
+        ("databases: {a-b: {url: '${A}'}}", "databases.a-b has a name that is not allowed"),
+        ("databases: {a: {}}", "databases.a.url is missing. write ${NAME}"),
+        ("databases: {a: {url: '${A}', targets: {}}}", "databases.a has the unknown setting"),
+        ("databases: {a: {url: nonsense}}", "databases.a.url: the address of the database is not"),
+        (
+            "databases: {a: {url: 'postgresql://me:s3cret@host/db'}}",
+            "databases.a.url has a password that is written into the file. write ${NAME}",
+        ),
+        ("databases: {a: {url: 'host=x password=s3cret'}}", "databases.a.url has a password"),
+        (
+            "databases: {a: {url: '${A}'}, b: {url: '${A}'}}",
+            "databases.b.url is that of another database too",
+        ),
+        (
+            "databases: {a: {url: '${A}', topics: {x/y: {archive: [z]}}}}",
+            "databases.a: topics.x/y.archive names the target 'z', which is not among",
+        ),
         ("global: {retention: {}}", "global has the unknown setting 'retention'"),
         ("global: {retry: {tries: 3}}", "global.retry: the policy retry has no setting 'tries'"),
         ("namespaces: {a//b: {}}", "namespaces.a//b: "),
@@ -170,6 +209,68 @@ def test_a_fault_is_refused_and_its_place_named(text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(said)) as caught:
         parse(text)
     assert str(caught.value).startswith("policies.yaml")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_copies_are_placed_by_weight_and_quorum() -> None:
+    found = parse(
+        "targets: {a: x, b: {uri: y, weight: 3}, c: {uri: z}}\n"
+        "topics:\n"
+        "  a/b: {archive: {targets: [a, b, c], copies: 2, ack_quorum: 1, copy_timeout: 90s}}\n"
+        "  a/c: {archive: {targets: [b, c]}}\n"
+        "  a/d: {archive: [a, b]}\n"
+        "  a/e: {archive: none}\n"
+    )
+    assert found.of_topic("a/b").placement == Placement({"a": 1, "b": 3, "c": 1}, 2, 1, 90)
+    assert found.of_topic("a/c").placement == Placement({"b": 3, "c": 1}, 2, 2)
+    assert found.of_topic("a/d").placement == Placement({"a": 1, "b": 3}, 2, 2)
+    assert found.of_topic("a/b").archive == ("a", "b", "c")
+    assert found.of_topic("a/e").placement is None
+
+
+DATABASES = """
+targets: {near: archive, cold: "s3://bucket/x", given: "${FAR_AWAY}"}
+topics: {shop/orders: {archive: [near]}}
+limits: {relay_lag: 2m}
+databases:
+  eu:
+    url: ${EU_URL}
+    topics: {shop/orders: {archive: {targets: [near, cold], copies: 1}}}
+    relays: {files: {topic: shop/orders, sink: "jsonl:out"}}
+    global: {retry: {jitter: 0}}
+    limits: {consumer_lag: 9}
+  us: {url: "mysql://reader@host/penstock"}
+"""
+
+
+def test_several_databases_share_targets_each_in_a_folder_of_its_own() -> None:
+    """Guard: the folder; a target's marker is one installation's."""
+    found = parse(DATABASES)
+    assert found.databases == ("eu", "us")
+    eu, us = map(found.of_database, found.databases)
+    environ = {"EU_URL": "postgresql://me:s3cret@host/db", "FAR_AWAY": "/mnt/given/"}
+    assert eu.database_url(environ) == environ["EU_URL"]
+    assert us.database_url({}) == "mysql://reader@host/penstock"
+    assert found.database_url({"PENSTOCK_DATABASE_URL": "mysql://h/d"}) == "mysql://h/d"
+    with pytest.raises(ConfigurationError, match=r"databases\.eu\.url is taken from EU_URL"):
+        eu.database_url({})
+    places = [
+        [each.target(name, environ).uri for each in (found, eu, us)] for name in found.targets
+    ]
+    assert places == [
+        ["/srv/penstock/archive", "/srv/penstock/archive/eu", "/srv/penstock/archive/us"],
+        ["s3://bucket/x", "s3://bucket/x/eu", "s3://bucket/x/us"],
+        ["/mnt/given", "/mnt/given/eu", "/mnt/given/us"],
+    ]
+    assert found.of_topic("shop/orders").archive == ("near",)
+    assert eu.of_topic("shop/orders").archive == ("near", "cold")
+    assert (us.topics, us.relays, us.settings) == ({}, {}, {})
+    assert eu.relays["files"].topic == "shop/orders"
+    assert eu.settings == {("global", "", "retry"): {"jitter": 0}}
+    assert (found.limits, eu.limits) == (Limits(relay_lag=120), Limits(15, 120, 9))
+    assert eu.databases == ()
+    with pytest.raises(ConfigurationError, match=r"there is no database 'asia'.*has: eu, us"):
+        found.of_database("asia")
 
 
 def test_a_missing_file_is_a_typed_error(tmp_path: Path) -> None:

@@ -224,6 +224,9 @@ BEGIN
     ELSE
         CALL sort_targets(targets, named);
     END IF;
+    IF JSON_LENGTH(named) BETWEEN 1 AND copies - 1 THEN
+        CALL refuse('PS006', CONCAT(copies, ' copies cannot lie on ', JSON_LENGTH(named), ' targets'));
+    END IF;
     IF NOT EXISTS (
         SELECT *
         FROM retention_policies AS r

@@ -191,6 +191,10 @@ BEGIN
     targets := ARRAY(SELECT DISTINCT t.name COLLATE "C" FROM unnest(COALESCE(
         CASE WHEN copies = 0 THEN '{}' ELSE set_retention.targets END, (
         SELECT r.targets FROM retention_policies AS r WHERE r.topic_id = owner_id))) AS t (name) ORDER BY 1);
+    IF cardinality(targets) BETWEEN 1 AND copies - 1 THEN
+        PERFORM refuse('PS006', format('%s copies cannot lie on %s targets', copies, cardinality(targets)),
+                       'Name more targets, or ask for fewer copies: nothing could ever be removed.');
+    END IF;
     INSERT INTO retention_policies AS r (topic_id, minimum_age_seconds, copies, version, origin, targets)
     VALUES (owner_id, set_retention.minimum_age_seconds, set_retention.copies, 1, set_retention.origin,
             set_retention.targets)

@@ -1,0 +1,88 @@
+"""Values of the policy file, checked: every fault is an error that names the place in the file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import ConfigurationError, InvalidName
+from penstock.topics import validation
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_DURATION = re.compile(r"(\d{1,12})\s*([smhd])")
+#: A value that is taken from the environment.
+REFERENCE = re.compile(r"\$\{(\w+)\}")
+
+
+def entries(top: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A section whose keys are names."""
+    value = top.get(name) or {}
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{name} is not a table", hint="write one `name: ...` a line")
+    return {text(key, name): entry for key, entry in value.items()}
+
+
+def section(value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
+    """A section whose keys are settings."""
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{where} is not a table", hint=f"it may hold: {', '.join(known)}")
+    unknown = sorted(str(key) for key in value if key not in known)
+    if unknown:
+        raise ConfigurationError(
+            f"{where} has the unknown setting {unknown[0]!r}", hint=f"known: {', '.join(known)}"
+        )
+    return value
+
+
+def require_name(name: str, scope: str, where: str) -> None:
+    """ConfigurationError unless a topic, namespace or subscription can have this name."""
+    try:
+        if scope == "subscription":
+            validation.name(name, scope)
+        else:
+            (validation.topic if scope == "topic" else validation.namespace)(name)
+    except InvalidName as error:
+        raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def text(value: Any, where: str) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(f"{where} is {value!r}", hint="write text; quote what is not")
+    return value
+
+
+def count(value: Any, where: str, lowest: int, highest: int) -> int:
+    """A whole number within its bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise ConfigurationError(
+            f"{where} is {value!r}", hint=f"write a whole number from {lowest} to {highest}"
+        )
+    return value
+
+
+def seconds(value: Any, where: str) -> int:
+    """A duration: whole seconds, or ``90s``, ``15m``, ``2h``, ``7d``."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ConfigurationError(f"{where} is {value!r}", hint="write 90s, 15m, 2h or 7d")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def expand(value: str, where: str, environ: Mapping[str, str] | None) -> str:
+    """The value itself, or the value of the environment variable that it names."""
+    environ = os.environ if environ is None else environ
+    reference = REFERENCE.fullmatch(value)
+    if reference is None:
+        return value
+    found = environ.get(reference[1], "").strip()
+    if not found:
+        raise ConfigurationError(
+            f"{where} is taken from {reference[1]}, which is not set",
+            hint=f"set the environment variable {reference[1]}, or change the policy file",
+        )
+    return found
