@@ -26,21 +26,19 @@ def run(
     engine: str = AUTO,
     spark: Callable[[], SparkSession] | None = None,
     events: int = 0,
-    work: Work | None = None,
 ) -> list[Outcome]:
     """Work units off; the outcome of each, in their order.
 
     ``engine`` is "sql" (this process), "spark", or "auto": Spark when there is much to do, as
     `ops.duties.engine` decides by the number of units and of ``events``.  ``spark`` gives the
-    session; it is called only when Spark is used, and without it a local one is started.  ``work``
-    is what is done with a unit, for who has something else to do than `do_unit`.
+    session; it is called only when Spark is used, and without it a local one is started.
 
     The error of a unit is in its outcome.  What is raised is at fault for all: a duty that does not
     exist, Spark that does not start.
     """
     for each in units:
         duty(each.duty)
-    work = work or partial(do_unit, setup=setup)
+    work = partial(do_unit, setup=setup)
     if choose(engine, len(units), events) != SPARK:
         return _here(units, work)
     if not units:

@@ -159,12 +159,15 @@ def archive(
     Each topic is a job of Spark, whose tasks read and write log epochs.  So it has no engine.
     """
     from ops.archive.archiving import CopiesFailed, archive_epochs
+    from ops.duties.code import ship
 
     outcomes: list[Outcome] = []
+    session = spark()
+    ship(session)
     for place, name in topics:
         unit = Unit("archive", place.database, place.topic, subject=name)
         try:
-            made = archive_epochs(spark(), setup.url(unit), place.topic, setup.target(name))
+            made = archive_epochs(session, setup.url(unit), place.topic, setup.target(name))
         except CopiesFailed as error:
             outcomes += _copied(unit, error.made)
             outcomes += [

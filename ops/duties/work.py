@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ops.duties.setup import Setup
 from ops.duties.units import DONE, FAILED, LEFT, Outcome, Unit, as_json
 from penstock import database
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import ConfigurationError, PenstockError, RetentionRefused
 
 if TYPE_CHECKING:
     from ops.backfill.running import Workers
@@ -129,7 +129,11 @@ def _clean(unit: Unit, setup: Setup) -> Did:
     """Drop what its run has read back whole.  The database allows it once for each run."""
     from ops.retention.clean import drop
 
-    done = drop(setup.url(unit), unit.topic, unit.run)
+    try:
+        done = drop(setup.url(unit), unit.topic, unit.run)
+    except RetentionRefused as error:
+        # Another attempt of this unit may have dropped, and died before it could say so.
+        return Did(0, state=LEFT, error=f"{error.message}; the run may have ended already")
     return Did(sum(each.low_sequence - each.old_low_sequence for each in done), done)
 
 
