@@ -19,11 +19,13 @@ from ops.duties.units import DONE, FAILED, MAIN, Outcome, Unit, as_json
 from penstock import database
 from penstock.archive.reading import read
 from penstock.errors import (
+    BelowLowSequence,
     BeyondHighWatermark,
     CopyDamaged,
     EpochMissing,
     InvalidArgument,
     InvalidPartition,
+    LogBehind,
 )
 from penstock.topics.names import partition_ranges
 
@@ -120,7 +122,7 @@ def _read_here(setup: Setup, unit: Unit, seen: Seen) -> Outcome:
             if len(found) + len(doubles) > _MOST_STRETCHES:
                 problem = "the rest was not read"
                 break
-    except (CopyDamaged, EpochMissing) as error:
+    except (BelowLowSequence, CopyDamaged, EpochMissing, LogBehind) as error:
         problem = f"{type(error).__name__}: {error}"
     return _outcome(unit, found, doubles, problem, time.monotonic() - started)
 

@@ -89,7 +89,13 @@ def _lots(begun: Outcome) -> Iterable[Unit]:
 def relay(
     setup: Setup, relays: Iterable[tuple[str, str]], *, engine: str = AUTO, spark: Spark = None
 ) -> list[Outcome]:
-    """Send subscriptions, as (database, subscription), to their sinks.
+    """Send subscriptions, as (database, subscription), to their sinks."""
+    units, events = relay_units(setup, relays)
+    return run(units, setup, engine=engine, spark=spark, events=events)
+
+
+def relay_units(setup: Setup, relays: Iterable[tuple[str, str]]) -> tuple[list[Unit], int]:
+    """The units of relays, and how many events wait.
 
     A large backlog gets several consumers, which share the partitions as any consumers do.  Those
     that come last may find that the others have done all.
@@ -101,7 +107,7 @@ def relay(
         events += sum(lags)
         parts = consumers_for(sum(lags), len(lags))
         units += [Unit("relay", name, subject=subscription, first=n + 1) for n in range(parts)]
-    return run(units, setup, engine=engine, spark=spark, events=events)
+    return units, events
 
 
 def consumers_for(events: int, partitions: int) -> int:
@@ -123,6 +129,12 @@ def backfill(
 
     Requests of the kind copy are left: making copies is a job of Spark by itself.
     """
+    units, events = backfill_units(setup, database_name)
+    return run(units, setup, engine=engine, spark=spark, events=events)
+
+
+def backfill_units(setup: Setup, database_name: str = MAIN) -> tuple[list[Unit], int]:
+    """The units of waiting requests, the most urgent first, and how many events they bring."""
     from ops.backfill import requests as requests
 
     place = Unit("backfill", database_name)
@@ -133,8 +145,7 @@ def backfill(
     units = [
         Unit("backfill", database_name, each.topic, subject=str(each.request)) for each in chosen
     ]
-    left = sum(each.total_events - each.done_events for each in chosen)
-    return run(units, setup, engine=engine, spark=spark, events=left)
+    return units, sum(each.total_events - each.done_events for each in chosen)
 
 
 def rollup(

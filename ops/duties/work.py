@@ -121,8 +121,9 @@ def _read_back(unit: Unit, setup: Setup) -> Did:
         f"{each.target}: {each.partition}/{each.log_epoch} is damaged: {each.damage}"
         for each in read.damaged
     ]
-    wrong += list(read.unavailable.values())
-    return Did(read.events, read, FAILED if wrong else DONE, "; ".join(wrong))
+    away = list(read.unavailable.values())
+    state = FAILED if wrong else LEFT if away else DONE
+    return Did(read.events, read, state, "; ".join([*wrong, *away]))
 
 
 def _clean(unit: Unit, setup: Setup) -> Did:

@@ -109,9 +109,12 @@ OWN = {
 OF_THE_PLATFORM = {
     "archive": "Bring the sealed log epochs of a topic to a target with Spark,"
     " and verify them there.",
+    "audit": "Read a topic, hot and cold, and prove its order: no gap, no double."
+    " Exit code 1: a fault.",
     "backfill": "Bring again what is missing: copies, dropped log epochs, a window in a sink.",
     "clean": "Read back what retention lets go, remove what is whole, and say what holds the rest.",
     "daemon": "Run consumers, the sequencer, relays and the sweep until SIGTERM.",
+    "duty": "Sequence or sweep many databases at once, here or on Spark.",
     "policy": "Heartbeats, leases, statistics and retries of subscriptions, and what is kept.",
     "relay": "Send a subscription to a sink: what is there, or --forever."
     " Exit code 1: not all was sent.",

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 #: Which scenario, and where its executor dies: the duty, the statement, when, and which call of it.
 DEATHS = {
-    "sequenced, and not reported": ("sequence", "sequence", "sequence"),
+    "sequenced, and not reported": ("sequence", "sequence", "sequence_and_announce"),
     "before it could free a lease": ("sweep", "sweep", "sweep", BEFORE),
     "in the middle of reading back": ("clean", "read back", "record_reading", BEFORE, 5),
     "dropped, and not reported": ("clean", "clean", "clean"),
