@@ -1,7 +1,8 @@
 """Duties on two executors, of which one is killed at a place; run as a program.
 
-``python -m tests.duties.cluster JOBS OUTCOMES``: pickled lists of `Job` and of outcomes.  What is
-in this file goes to the executors by value.  They have no checkout, and get the code by Spark.
+``python -m tests.duties.cluster`` reads names of files, a line each, with a pickled `Job`.  It
+writes the outcomes beside each, and says so.  What is in this file goes to the executors by value.
+They have no checkout, and get the code by Spark.
 """
 
 from __future__ import annotations
@@ -105,20 +106,23 @@ def session() -> SparkSession:
     return builder.getOrCreate()
 
 
-def main(jobs: str, results: str) -> None:
+def main() -> None:
     """Do the work of each job, one after the other, in one session."""
     from tests.duties.kit import do
 
     spark = session()
     spark.sparkContext.setLogLevel("ERROR")
-    found = []
-    for job in pickle.loads(Path(jobs).read_bytes()):
+    for line in sys.stdin:
+        given = Path(line.strip())
+        job = pickle.loads(given.read_bytes())
         place = str(job.marker), job.duty, job.statement, job.when, job.number
-        running.do_unit = partial(_dying, job=place)  # type: ignore[assignment]
-        found.append(do(job.name, job.setup, engine="spark", spark=lambda: spark))
-    Path(results).write_bytes(pickle.dumps(found))
+        vars(running)["do_unit"] = partial(_dying, job=place)
+        found = do(job.name, job.setup, engine="spark", spark=lambda: spark)
+        given.with_suffix(".done").write_bytes(pickle.dumps(found))
+        sys.stdout.write("done\n")
+        sys.stdout.flush()
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from ops.duties.units import Outcome
 from tests.contract.databases import ContractDatabase
-from tests.duties import cluster
 from tests.duties.cluster import BEFORE, Job
 from tests.duties.kit import SCENARIOS
 from tests.kit.interpreter import bare_interpreter
@@ -23,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 #: Which scenario, and where its executor dies: the duty, the statement, when, and which call of it.
-DEATHS = {
+DEATHS: dict[str, tuple[Any, ...]] = {
     "sequenced, and not reported": ("sequence", "sequence", "sequence_and_announce"),
     "before it could free a lease": ("sweep", "sweep", "sweep", BEFORE),
     "in the middle of reading back": ("clean", "read back", "record_reading", BEFORE, 5),
@@ -34,12 +37,12 @@ DEATHS = {
 }
 
 
-def on_a_cluster(folder: Path, jobs: Sequence[Job]) -> list[list[Outcome]]:
-    """The outcomes of jobs, done by executors that have no checkout."""
-    given, results = folder / "jobs", folder / "outcomes"
-    # By the name of the module, not as the program that loads them.
-    assert Job is cluster.Job
-    given.write_bytes(pickle.dumps(list(jobs)))
+@pytest.fixture(scope="module")
+def cluster(
+    java_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[subprocess.Popen[str]]:
+    """Two executors, whose Python has no checkout, and the driver that gives them work."""
+    folder = tmp_path_factory.mktemp("cluster")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {
         "PYSPARK_PYTHON": str(bare_interpreter(folder / "python")),
@@ -47,39 +50,65 @@ def on_a_cluster(folder: Path, jobs: Sequence[Job]) -> list[list[Outcome]]:
         "SPARK_WORKER_DIR": str(folder / "workers"),
         "SPARK_LOCAL_DIRS": str(folder / "scratch"),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.duties.cluster", str(given), str(results)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4_000:]
-    found: list[list[Outcome]] = pickle.loads(results.read_bytes())
+    with (folder / "log").open("wb") as stream:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.duties.cluster"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield driver
+        finally:
+            children = psutil.Process(driver.pid).children(recursive=True)
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.communicate()
+            for child in children:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+
+
+def outcomes_of(cluster: subprocess.Popen[str], job: Job, file: Path) -> list[Outcome]:
+    """What the driver reports of a job."""
+    assert cluster.stdin is not None
+    assert cluster.stdout is not None
+    file.write_bytes(pickle.dumps(job))
+    cluster.stdin.write(f"{file}\n")
+    cluster.stdin.flush()
+    assert cluster.stdout.readline() == "done\n"
+    found: list[Outcome] = pickle.loads(file.with_suffix(".done").read_bytes())
     return found
 
 
-def _is_done_by_another(db: ContractDatabase, death: str, folder: Path) -> list[Outcome]:
+def _done_by_another(
+    cluster: subprocess.Popen[str], db: ContractDatabase, death: str, folder: Path
+) -> list[Outcome]:
     name, *place = DEATHS[death]
     scenario = SCENARIOS[name](db, folder)
     marker = folder / "marker"
-    (outcomes,) = on_a_cluster(folder, [Job(name, scenario.setup, marker, *place)])
+    outcomes = outcomes_of(cluster, Job(name, scenario.setup, marker, *place), folder / "job")
     assert marker.read_text() not in {each.worker for each in outcomes}
     scenario.check(outcomes)
     return outcomes
 
 
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
-def test_another_executor_sequences(db: ContractDatabase, tmp_path: Path) -> None:
+def test_another_executor_sequences(
+    cluster: subprocess.Popen[str], db: ContractDatabase, tmp_path: Path
+) -> None:
     """The dead one had numbered all events: the other one finds none, and numbers none again."""
-    (outcome,) = _is_done_by_another(db, "sequenced, and not reported", tmp_path)
+    (outcome,) = _done_by_another(cluster, db, "sequenced, and not reported", tmp_path)
     assert outcome.events == 0
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("death", DEATHS)
-def test_another_executor_does_the_unit(db: ContractDatabase, death: str, tmp_path: Path) -> None:
+def test_another_executor_does_the_unit(
+    cluster: subprocess.Popen[str], db: ContractDatabase, death: str, tmp_path: Path
+) -> None:
     """Guard: what fences the unit in SQL; the work is done once, whatever the first one did."""
-    _is_done_by_another(db, death, tmp_path)
+    _done_by_another(cluster, db, death, tmp_path)

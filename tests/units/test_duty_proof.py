@@ -10,13 +10,13 @@ import pytest
 from ops.duties.proof import Double, Seen, Stretch, faults, joined, stretches, told
 
 SCHEMA = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("sequence", pa.int64()),
-        ("event_id", pa.string()),
-        ("created_at", pa.timestamp("us", "UTC")),
-        ("sequenced_at", pa.timestamp("us", "UTC")),
-    ]
+    {
+        "partition": pa.int32(),
+        "sequence": pa.int64(),
+        "event_id": pa.string(),
+        "created_at": pa.timestamp("us", "UTC"),
+        "sequenced_at": pa.timestamp("us", "UTC"),
+    }
 )
 
 #: sequence, created at, numbered at.
