@@ -11,18 +11,24 @@ import os
 import pickle
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ops.duties import running
+from ops.archive import copying
+from ops.archive.writer import ArchiveSink, ArchiveWriter, WrittenEpochs
+from ops.duties import audit, running
 from ops.duties.setup import Setup
 from ops.duties.units import Outcome, Unit
 from ops.duties.work import do_unit
+from tests.archive.stalled import vars_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 #: Before or after a statement of SQL.
 BEFORE, AFTER = "before", "after"
@@ -87,6 +93,50 @@ def _dying(unit: Unit, setup: Setup, *, job: tuple[Any, ...]) -> Outcome:
         calls._call = real
 
 
+class _DyingWriter(ArchiveWriter):
+    """Writes a file, and may die before it says so."""
+
+    marker = ""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenEpochs:  # type: ignore[override]
+        """As the archive's."""
+        written = super().write(iterator)
+        _die(self.marker)
+        return written
+
+
+class _DyingSink(ArchiveSink):
+    """The archive's sink with that writer."""
+
+    marker = ""
+
+    def writer(self, schema: StructType, overwrite: bool) -> _DyingWriter:
+        """The same writer, but for its end."""
+        dying = _DyingWriter(**vars_of(super().writer(schema, overwrite)))
+        dying.marker = self.marker
+        return dying
+
+
+def _prepare(job: Job) -> None:
+    """Put what dies in the place of what works."""
+    marker = str(job.marker)
+    if job.name == "archive":
+        _DyingSink.marker = marker
+        vars(copying)["ArchiveSink"] = _DyingSink
+        return
+    real = audit._proved
+
+    def proved(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in real(batches):
+            _die(marker)
+            yield each
+
+    if job.name == "audit":
+        vars(audit)["_proved"] = proved
+    place = marker, job.duty, job.statement, job.when, job.number
+    vars(running)["do_unit"] = partial(_dying, job=place)
+
+
 def session() -> SparkSession:
     """Two executors of one core each, in processes of their own."""
     from pyspark.sql import SparkSession
@@ -97,6 +147,8 @@ def session() -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
+        # They start with the environment of the driver.
+        "spark.executorEnv.PYTHONPATH": "nowhere",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
     }
@@ -115,8 +167,7 @@ def main() -> None:
     for line in sys.stdin:
         given = Path(line.strip())
         job = pickle.loads(given.read_bytes())
-        place = str(job.marker), job.duty, job.statement, job.when, job.number
-        vars(running)["do_unit"] = partial(_dying, job=place)
+        _prepare(job)
         found = do(job.name, job.setup, engine="spark", spark=lambda: spark)
         given.with_suffix(".done").write_bytes(pickle.dumps(found))
         sys.stdout.write("done\n")

@@ -12,9 +12,11 @@ from typing import Any
 
 from ops.backfill.requests import REHYDRATE, RELAY, request_backfill
 from ops.duties import verbs
+from ops.duties.audit import audit
 from ops.duties.setup import Setup
 from ops.duties.units import DONE, MAIN, Outcome
 from ops.duties.verbs import Place
+from ops.retention.guard import plain_reader
 from ops.seal import copies_of, log_epochs
 from penstock import database, log, subscriptions
 from penstock.archive.targets import Target
@@ -165,6 +167,38 @@ def to_roll_up(db: ContractDatabase, folder: Path) -> Scenario:
     return Scenario(_setup(db, place), check)
 
 
+def to_archive(db: ContractDatabase, folder: Path) -> Scenario:
+    """Sealed log epochs without a copy."""
+    place = backfill.target(folder)
+    with closing(db.connect()) as own:
+        backfill.filled(own, folder, dropped=False, copy=lambda *_: None)
+
+    def check(outcomes: list[Outcome]) -> None:
+        assert [each.state for each in outcomes] == [DONE] * backfill.EPOCHS, outcomes
+        with closing(db.connect()) as own:
+            due = log_epochs(own, STREAM)
+        assert [each.targets for each in due] == [(place.name,)] * backfill.EPOCHS
+        readings = plain_reader(db.url)(place, due)
+        assert [each.damage for each in readings] == [""] * backfill.EPOCHS
+
+    return Scenario(_setup(db, place), check)
+
+
+def to_audit(db: ContractDatabase, folder: Path, hot: int = 30) -> Scenario:
+    """Two partitions, of which the larger part is only in the archive."""
+    with closing(db.connect()) as own:
+        backfill.filled(own, folder, partitions=2, dropped=True)
+        streams.more(own, 2, hot)
+
+    def check(outcomes: list[Outcome]) -> None:
+        assert [(each.state, each.events) for each in outcomes] == [(DONE, EVENTS + hot)] * 2
+
+    return Scenario(_setup(db, backfill.target(folder)), check)
+
+
+#: Those that are jobs of Spark by themselves, or may be.
+JOBS = {"archive": to_archive, "audit": to_audit}
+
 SCENARIOS = {
     "sequence": to_sequence,
     "sweep": to_sweep,
@@ -183,5 +217,9 @@ def do(name: str, setup: Setup, **given: Any) -> list[Outcome]:
         return verbs.relay(setup, [(MAIN, SUBSCRIPTION)], **given)
     if name == "rollup":
         return verbs.rollup(setup, [(Place(STREAM), "one")], **given)
+    if name == "audit":
+        return audit(setup, STREAM, **given)
+    if name == "archive":
+        return verbs.archive(setup, [(Place(STREAM), "one")], given["spark"])
     verb = {"sequence": verbs.sequence, "sweep": verbs.sweep, "backfill": verbs.backfill}[name]
     return verb(setup, **given)

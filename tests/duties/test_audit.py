@@ -18,28 +18,19 @@ from penstock.errors import BeyondHighWatermark, InvalidArgument, InvalidPartiti
 from tests.contract.databases import ContractDatabase
 from tests.contract.log.test_sequence import MUTANTS
 from tests.contract.stream_kit import dialect, without
-from tests.kit import backfill, stream as streams
+from tests.duties.kit import EVENTS, to_audit
 from tests.kit.log import put, topic
 from tests.kit.stream import STREAM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SEALED = backfill.EPOCHS * backfill.EVENTS
-HOT = 30
+SEALED, HOT = EVENTS, 30
 
 
 def no_session() -> NoReturn:
     """Nobody may ask for one."""
     raise AssertionError("a JVM would have been started")
-
-
-def whole(db: ContractDatabase, folder: Path) -> Setup:
-    """Two partitions, of which the larger part is only in the archive."""
-    with closing(db.connect()) as own:
-        backfill.filled(own, folder, partitions=2, dropped=True)
-        streams.more(own, 2, HOT)
-    return Setup.of_url(db.url, backfill.target(folder))
 
 
 def hot(db: ContractDatabase) -> Setup:
@@ -89,7 +80,7 @@ def _states(outcomes: list[Outcome]) -> list[tuple[str, int]]:
 
 
 def test_a_whole_log_is_found_whole(db: ContractDatabase, tmp_path: Path) -> None:
-    setup = whole(db, tmp_path)
+    setup = to_audit(db, tmp_path, HOT).setup
     found = audit(setup, STREAM, spark=no_session)
     assert _states(found) == [(DONE, SEALED + HOT)] * 2, found
     (part,) = audit(setup, STREAM, partition=1, first=SEALED - 3, last=SEALED + 3)
@@ -97,7 +88,7 @@ def test_a_whole_log_is_found_whole(db: ContractDatabase, tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_read_is_a_fault(db: ContractDatabase, tmp_path: Path) -> None:
-    whole(db, tmp_path)
+    to_audit(db, tmp_path, HOT)
     found = audit(Setup.of_url(db.url), STREAM)
     assert _states(found) == [(FAILED, 0)] * 2
     assert all("EpochMissing" in each.error for each in found)
@@ -130,7 +121,7 @@ def test_a_range_that_is_none_is_refused(db: ContractDatabase) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_spark_finds_the_same(db: ContractDatabase, spark: SparkSession, tmp_path: Path) -> None:
-    setup = whole(db, tmp_path)
+    setup = to_audit(db, tmp_path, HOT).setup
     found = audit(setup, STREAM, engine="spark", spark=lambda: spark)
     assert _states(found) == [(DONE, SEALED + HOT)] * 2, found
 

@@ -15,10 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from ops.duties.code import write_archive
 from ops.duties.units import Outcome
 from tests.contract.databases import ContractDatabase
 from tests.duties.cluster import BEFORE, Job
-from tests.duties.kit import SCENARIOS
+from tests.duties.kit import JOBS, SCENARIOS
 from tests.kit.interpreter import bare_interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,8 @@ DEATHS: dict[str, tuple[Any, ...]] = {
     "dropped, and not reported": ("clean", "clean", "clean"),
     "a block was sent, and not committed": ("relay", "relay", "commit", BEFORE, 2),
     "a log epoch was brought back": ("backfill", "backfill", "progress_backfill", BEFORE, 3),
+    "a file of the archive was written": ("archive", "archive", ""),
+    "in the middle of an audit": ("audit", "audit", ""),
     "a rollup was not in the manifest yet": ("rollup", "rollup", "move_copy", BEFORE, 4),
 }
 
@@ -43,8 +46,11 @@ def cluster(
 ) -> Iterator[subprocess.Popen[str]]:
     """Two executors, whose Python has no checkout, and the driver that gives them work."""
     folder = tmp_path_factory.mktemp("cluster")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {
+    code = folder / "code.zip"
+    write_archive(code)
+    environment = os.environ | {
+        # For the driver's own Python processes, in which data sources are planned.
+        "PYTHONPATH": str(code),
         "PYSPARK_PYTHON": str(bare_interpreter(folder / "python")),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(folder / "workers"),
@@ -88,7 +94,7 @@ def _done_by_another(
     cluster: subprocess.Popen[str], db: ContractDatabase, death: str, folder: Path
 ) -> list[Outcome]:
     name, *place = DEATHS[death]
-    scenario = SCENARIOS[name](db, folder)
+    scenario = (SCENARIOS | JOBS)[name](db, folder)
     marker = folder / "marker"
     outcomes = outcomes_of(cluster, Job(name, scenario.setup, marker, *place), folder / "job")
     assert marker.read_text() not in {each.worker for each in outcomes}

@@ -40,7 +40,7 @@ def test_an_error_is_reported_and_not_tried_again(
         numbers = session.range(0, 1, 1, 1)
         task = spreading._task(*given)
         shown = numbers.mapInArrow(task, spreading._SCHEMA)
-        plans.append(shown._jdf.queryExecution().toString())  # type: ignore[operator]
+        plans.append(shown._jdf.queryExecution().toString())
         return job(session, *given)
 
     monkeypatch.setattr(spreading, "_job", looked)

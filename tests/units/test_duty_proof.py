@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from ops.duties.proof import Double, Seen, Stretch, faults, joined, stretches, told
 
-SCHEMA = pa.schema(
-    {
-        "partition": pa.int32(),
-        "sequence": pa.int64(),
-        "event_id": pa.string(),
-        "created_at": pa.timestamp("us", "UTC"),
-        "sequenced_at": pa.timestamp("us", "UTC"),
-    }
-)
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("partition", pa.int32()),
+    pa.field("sequence", pa.int64()),
+    pa.field("event_id", pa.string()),
+    pa.field("created_at", pa.timestamp("us", "UTC")),
+    pa.field("sequenced_at", pa.timestamp("us", "UTC")),
+]
+SCHEMA = pa.schema(_FIELDS)
 
 #: sequence, created at, numbered at.
 Row = tuple[int, int, int]
