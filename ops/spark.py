@@ -8,6 +8,7 @@ project on their ``PYTHONPATH``.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import weakref
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parent.parent
 #: Seconds to a usable session matter more here than the last percent of a long job.
+_SAYS_WHY = re.compile(
+    r"penstock\.errors\.\w+:|[A-Za-z_.]*(Error|Exception|Refused|Unavailable|NotFound)\b.*:"
+)
 _QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -103,6 +107,13 @@ def is_remote() -> bool:
     from pyspark.sql.utils import is_remote as said
 
     return bool(said())
+
+
+def reason(error: Exception) -> str:
+    """The line of an error out of a Spark task that says what happened there."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if _SAYS_WHY.match(line)]
+    return (said or lines or [type(error).__name__])[-1 if said else 0][:500]
 
 
 def _prepare_environment() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
-import re
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from ops.archive.readings import CopyReading
 from ops.archive.verify import read_copies
 from ops.archive.writer import ArchiveSink
 from ops.seal import log_epochs
-from ops.spark import register
+from ops.spark import reason, register
 from penstock.archive.copies import Copy, EpochKey, epoch_folder, key_of
 from penstock.archive.format import DAYS, FOLDERS
 from penstock.archive.markers import check_marker, require_target
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
 EPOCHS_PER_JOB = 32
 #: An error names so many log epochs with their reasons.
 _MOST_NAMED = 10
-_SAYS_WHY = re.compile(
-    r"penstock\.errors\.\w+:|[A-Za-z_.]*(Error|Exception|Refused|Unavailable|NotFound)\b.*:"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +382,7 @@ def _write(job: CopyJob, of: LogEpoch, units: Sequence[list[EpochPlan]], failed:
         with connect(job.url):
             pass
         if len(units) == 1:
-            failed |= dict.fromkeys((plan.key for plan in units[0]), _reason(error))
+            failed |= dict.fromkeys((plan.key for plan in units[0]), reason(error))
             return
         half = len(units) // 2
         _write(job, of, units[:half], failed)
@@ -414,13 +410,6 @@ def _write_once(job: CopyJob, of: LogEpoch, plans: list[EpochPlan]) -> None:
                 hint="free or add space and run it again; nothing half-written is in the archive",
             ) from error
         raise
-
-
-def _reason(error: Exception) -> str:
-    """The line of an error out of a Spark task that says what happened there."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if _SAYS_WHY.match(line)]
-    return (said or lines or [type(error).__name__])[-1 if said else 0][:500]
 
 
 def _record(

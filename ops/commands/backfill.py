@@ -12,7 +12,11 @@ from typer.core import TyperGroup
 
 from ops.backfill import requests as requests
 from ops.commands.installation import Database, Installation
-from ops.commands.platform import backfill as backfill_now, spark_session
+from ops.commands.platform import Engine, backfill as backfill_now, spark_session
+from ops.duties import verbs
+from ops.duties.engine import AUTO, SPARK, SQL, choose
+from ops.duties.running import run as work_off
+from ops.duties.setup import Setup
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.database import connect
@@ -160,12 +164,14 @@ def run(
         list[str] | None,
         typer.Option(help="NAME=DIRECTORY, instead of the policy file's place; repeat."),
     ] = None,
+    engine: Engine = AUTO,
     database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Work off the requests that are due. Exit code 1: not all of them are done.
 
-    It may run several times at once; each request is done by one of them.
+    It may run several times at once; each request is done by one of them. On Spark, executors
+    work off the requests of the kinds rehydrate and relay first, each one of its own.
     """
     from ops.backfill.running import run_backfill, run_due
     from ops.backfill.workers import workers
@@ -173,8 +179,10 @@ def run(
     here = Installation(database)
     url = here.url
     with ExitStack() as stack:
-        tools = workers(_places(stack, here, target or []))
+        places = _places(stack, here, target or [])
+        tools = workers(places)
         if request is None:
+            _spread(url, places, engine)
             done = run_due(url, tools)
         else:
             found = run_backfill(url, tools, request=request)
@@ -182,6 +190,17 @@ def run(
     show(done, output)
     if any(each.state != "done" for each in done) or (request is not None and not done):
         raise typer.Exit(EXIT_NO)
+
+
+def _spread(url: str, places: Places, engine: str) -> None:
+    """Have executors work requests off, where that is wanted; says what became of them."""
+    if engine == SQL:
+        return
+    setup = Setup.of_url(url, *places.targets())
+    units, events = verbs.backfill_units(setup)
+    if choose(engine, len(units), events) == SPARK and units:
+        for each in work_off(units, setup, engine=SPARK, spark=places.spark):
+            say(f"request {each.unit.subject}: {each.state} {each.error}".rstrip())
 
 
 @app.command()

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from penstock import database
+from ops.commands.installation import Database, Installation
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
-from penstock.database import config
+from penstock.database import connect
 from penstock.errors import ConfigurationError
 
 
@@ -31,26 +31,26 @@ def erase(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="It removes payloads for good.")] = False,
+    database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Replace payload and headers of events by tombstones, in the database and in the archive.
 
     It can be stopped and run again. Exit code 1: nothing was found.
     """
-    from ops.commands.platform import target_of
     from ops.erase import What, erase as verb
-    from ops.policies import file as policy_file
 
     if not (yes or dry_run):
         raise ConfigurationError(
             "erase removes payloads for good", hint="look with --dry-run, then add --yes"
         )
     left_out = without or []
-    given = {place.name: place for place in map(target_of, target or [])}
-    known = {place.name: place for place in policy_file.known_targets(None)} | given
+    here = Installation(database)
+    given = {place.name: place for place in map(here.target, target or [])}
+    known = {place.name: place for place in here.known_targets()} | given
     places = [place for name, place in known.items() if name not in left_out]
     done = verb(
-        config.database_url(),
+        here.url,
         What(topic, event_id=event_id, key=key, replace_key=replace_key),
         reason,
         places,
@@ -68,10 +68,11 @@ def erase(
 
 def erasures(
     topic: Annotated[str | None, typer.Argument(help="Else of all topics.")] = None,
+    database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """List erasures: who, when, why, and how many events; never what was in them."""
     from ops.erase import list_erasures
 
-    with database.connect() as connection:
+    with connect(Installation(database).url) as connection:
         show(list_erasures(connection, topic), output)

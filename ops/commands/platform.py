@@ -19,10 +19,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops.commands.installation import Database, Installation
+from ops.duties import verbs
+from ops.duties.engine import AUTO, ENGINES, SPARK, SQL, choose
+from ops.duties.running import run
+from ops.duties.setup import Setup
+from ops.duties.units import DONE, FAILED, LOST, MAIN, Outcome
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.database import connect
 from penstock.errors import ConfigurationError, PenstockError, TargetUnavailable
+from penstock.spark.options import Address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +39,9 @@ if TYPE_CHECKING:
     from ops.relay.relay import Relay
 
 Topic = Annotated[str, typer.Argument(help="namespace/path/topic")]
+Engine = Annotated[
+    str, typer.Option(help=f"{', '.join(ENGINES)}: Spark where there is much to do.")
+]
 TargetName = Annotated[
     str, typer.Option("--target", help="NAME=DIRECTORY, or a NAME of the policy file.")
 ]
@@ -53,6 +62,7 @@ def relay(
     *,
     forever: Annotated[bool, typer.Option("--forever", help="Go on until SIGTERM.")] = False,
     max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
+    engine: Engine = AUTO,
     database: Database = None,
     output: Output = Format.table,
 ) -> None:
@@ -61,14 +71,43 @@ def relay(
     from ops.sinks.address import configured_sink
 
     url = Installation(database).url
-    with closing(configured_sink(sink)) as opened:
-        if forever:
+    if forever:
+        if choose(engine, 1) == SPARK:
+            raise ConfigurationError(
+                "Spark relays what is there, and then it ends", hint="leave out --forever"
+            )
+        with closing(configured_sink(sink)) as opened:
             _run_until_signal(Relay(url, subscription, opened))
-            return
+        return
+    outcomes = _relayed_on_spark(url, subscription, sink, max_seconds, engine)
+    if outcomes is not None:
+        show_outcomes(outcomes, output)
+        return
+    with closing(configured_sink(sink)) as opened:
         result = relay_micro_batch(url, subscription, opened, max_seconds)
     show([result], output)
     if not result.drained:
         raise typer.Exit(EXIT_NO)
+
+
+def _relayed_on_spark(
+    url: str, subscription: str, sink: str, max_seconds: float, engine: str
+) -> list[Outcome] | None:
+    """What Spark has relayed; None when it is not worth its start, or not wanted."""
+    from ops.sinks.address import absolute_address
+
+    if engine == SQL:
+        return None
+    setup = Setup(
+        {MAIN: Address(url)},
+        sinks={(MAIN, subscription): absolute_address(sink)},
+        max_seconds=max_seconds,
+    )
+    units, events = verbs.relay_units(setup, [(MAIN, subscription)])
+    if choose(engine, len(units), events) == SQL:
+        return None
+    with ExitStack() as stack:
+        return run(units, setup, engine=SPARK, spark=lambda: stack.enter_context(spark_session()))
 
 
 def seal(
@@ -171,17 +210,16 @@ def clean(
         list[str] | None,
         typer.Option(help="NAME=DIRECTORY, instead of the policy file's place; repeat."),
     ] = None,
+    engine: Engine = AUTO,
     database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Read back what retention lets go, remove what is whole, and say what holds the rest.
 
     Exit code 1: a copy is damaged, and nothing of its topic went; `penstock backfill` makes it
-    again.
+    again. Or something failed.
     """
     from ops.policies.policy import retention_in_force
-    from ops.retention.clean import clean as verb, drop_slices
-    from ops.retention.guard import spark_reader
 
     if not yes:
         raise ConfigurationError(
@@ -192,23 +230,41 @@ def clean(
     given = {place.name: place for place in map(here.target, target or [])}
     with connect(url) as connection:
         in_force = retention_in_force(connection)
+    names = dict.fromkeys(
+        name for topic in topics if topic in in_force for name in in_force[topic].targets
+    )
+    places = [given[name] if name in given else here.target(name) for name in names]
     with ExitStack() as stack:
-        read = spark_reader(lambda: stack.enter_context(spark_session()), url)
-        runs = []
-        for topic in topics:
-            names = in_force[topic].targets if topic in in_force else ()
-            places = [given[name] if name in given else here.target(name) for name in names]
-            runs.append(verb(url, topic, places, read))
-    dropped = drop_slices(url)
-    show([result for run in runs for result in run.partitions], output)
-    for each in dropped:
-        say(f"{each.slice}: {each.state}{f' ({each.detail})' if each.detail else ''}")
-    for run in runs:
-        for reason in run.read.unavailable.values():
-            say(reason)
-        for copy in run.read.damaged:
-            say(f"{copy.target}: {copy.partition}/{copy.log_epoch} is damaged: {copy.damage}")
-    if any(run.read.damaged for run in runs):
+        outcomes = verbs.clean(
+            Setup.of_url(url, *places),
+            [verbs.Place(topic) for topic in topics],
+            engine=engine,
+            spark=lambda: stack.enter_context(spark_session()),
+        )
+    _show_cleaned(outcomes, output)
+
+
+def _show_cleaned(outcomes: list[Outcome], output: Format) -> None:
+    by_duty: dict[str, list[Outcome]] = {}
+    for each in outcomes:
+        by_duty.setdefault(each.unit.duty, []).append(each)
+    show([row for each in by_duty.get("clean", []) for row in each.found or []], output)
+    for each in by_duty.get("storage", []):
+        for dropped in each.found or []:
+            detail = f" ({dropped['detail']})" if dropped["detail"] else ""
+            say(f"{dropped['slice']}: {dropped['state']}{detail}")
+    for text in dict.fromkeys(each.error for each in outcomes if each.error):
+        say(text)
+    if any(each.state in {FAILED, LOST} for each in outcomes):
+        raise typer.Exit(EXIT_NO)
+
+
+def show_outcomes(outcomes: list[Outcome], output: Format) -> None:
+    """A report of duties. Exit code 1: not all is done."""
+    shown = ("duty", "database", "topic", "partition", "subject", "state", "events", "seconds")
+    rows = [each.row() for each in outcomes]
+    show([{name: row[name] for name in (*shown, "error")} for row in rows], output)
+    if any(each.state != DONE for each in outcomes):
         raise typer.Exit(EXIT_NO)
 
 

@@ -88,10 +88,11 @@ class Relay(LeaseLoop):
             self._proven[topic] = partitions
             self._known_as[found.topic_id] = found.known_as
 
-    def run_for(self, max_seconds: float) -> RelayResult:
+    def run_for(self, max_seconds: float, *, until_drained: bool = False) -> RelayResult:
         """Relay what is there, for at most about ``max_seconds``.
 
-        A failing sink is tried again meanwhile.
+        A failing sink is tried again meanwhile.  With ``until_drained`` it also waits for the
+        partitions that others hold: one that died holds them until its lease ends.
         """
         deadline = time.monotonic() + max_seconds
         pause = threading.Event()
@@ -100,13 +101,10 @@ class Relay(LeaseLoop):
             while time.monotonic() < deadline:
                 if self.turn(connection):
                     continue
-                if not self.has_postponed:
+                if not self.has_postponed and not (until_drained and self._lags(connection)):
                     break
                 pause.wait(_MICRO_BATCH_POLL_SECONDS)
-            drained = not any(
-                each.lag_events
-                for each in subscriptions.lag(connection, self.keeper.member.subscription)
-            )
+            drained = not self._lags(connection)
         stats = self.stats
         return RelayResult(
             stats.events,
@@ -125,6 +123,11 @@ class Relay(LeaseLoop):
             if self.keeper.holds(lease):
                 done += self._relay(connection, lease)
         return done
+
+    def _lags(self, connection: Connection) -> bool:
+        """Whether a partition has events that are not sent, whoever holds it."""
+        found = subscriptions.lag(connection, self.keeper.member.subscription)
+        return any(each.lag_events for each in found)
 
     def _relay(self, connection: Connection, lease: Lease) -> int:
         try:

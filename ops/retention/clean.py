@@ -21,6 +21,7 @@ from penstock.database import call, config, connect
 
 if TYPE_CHECKING:
     from penstock.archive.targets import Target
+    from penstock.records import LogEpoch
 
 #: How many log epochs one run reads back and drops at most, over all partitions of a topic.
 MOST_EPOCHS = 1_000
@@ -59,13 +60,26 @@ def clean(
     fewer log epochs are removed.  If one copy is damaged, nothing of the topic is removed, and
     backfill makes that copy again.
     """
+    run, due = begin(url, topic, max_epochs)
+    done = read_back(url, run, due, targets, read)
+    return CleanRun(done, drop(url, topic, run))
+
+
+def begin(url: str, topic: str, max_epochs: int = MOST_EPOCHS) -> tuple[str, list[LogEpoch]]:
+    """Begin a run.  Returns its token, and what has to be read back under it."""
     with connect(url, application_name="penstock clean") as connection:
         ((run,),) = call(connection, "begin_clean", topic=topic)
-        due = due_log_epochs(connection, topic, max_epochs)
-    done = read_back(url, run, due, targets, read)
+        return str(run), due_log_epochs(connection, topic, max_epochs)
+
+
+def drop(url: str, topic: str, run: str) -> tuple[CleanResult, ...]:
+    """Remove what was read back whole under this token; nothing of the topic if a copy is damaged.
+
+    A second call with the same token removes nothing more.
+    """
     with connect(url, application_name="penstock clean") as connection:
         rows = call(connection, "clean", topic=topic, run=run)
-    return CleanRun(done, tuple(CleanResult(topic, *row) for row in rows))
+    return tuple(CleanResult(topic, *row) for row in rows)
 
 
 def drop_slices(

@@ -71,6 +71,27 @@ def spark_reader(spark: Callable[[], SparkSession], url: str) -> Reader:
     return read
 
 
+def plain_reader(url: str) -> Reader:
+    """Reads in this process, one copy after the other, without a session of Spark."""
+
+    def read(target: Target, epochs: Sequence[LogEpoch]) -> Sequence[CopyReading]:
+        from ops.archive.copying import recorded_plans
+        from ops.archive.verify import read_copy
+        from penstock.archive.markers import require_target
+
+        require_target(url, target)
+        plans = recorded_plans(url, target, epochs)
+        readings = [read_copy(plans[key_of(epoch)], target) for epoch in epochs]
+        if any(each.unavailable for each in readings):
+            require_target(url, target)
+            raise TargetUnavailable(
+                f"the archive target {target.name} was away while it was read", hint="run it again"
+            )
+        return readings
+
+    return read
+
+
 def read_back(
     url: str,
     run: str,

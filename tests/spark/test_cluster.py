@@ -15,7 +15,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import venv
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +24,7 @@ import pyspark
 import pytest
 
 from tests.contract.databases import PostgresDatabase
+from tests.kit.interpreter import bare_interpreter
 from tests.kit.log import TOPIC, topic
 from tests.spark.kit import logged, published
 
@@ -92,13 +92,8 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def interpreter(tmp_path: Path) -> Path:
-    """A Python with all packages of this one but Penstock, whose link to the checkout is a .pth."""
-    folder = tmp_path / "python"
-    venv.create(folder, symlinks=True)
-    packages = SPARK_HOME.parent
-    (place,) = folder.glob("lib/python3*/site-packages")
-    (place / "packages.pth").write_text(f"{packages}\n")
-    return folder / "bin" / "python"
+    """A Python with all packages of this one but Penstock."""
+    return bare_interpreter(tmp_path / "python")
 
 
 @pytest.fixture

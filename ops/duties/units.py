@@ -1,0 +1,93 @@
+"""What a duty works on and what it reports: a unit, and its outcome."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: The name of the database where there is only one.
+MAIN = "main"
+
+#: All of a unit's work is done; something is left for the next run; the work failed, the error says
+#: why; the processes that tried it died.
+DONE, LEFT, FAILED, LOST = STATES = ("done", "left", "failed", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One piece of a duty's work.  It holds no secret, so reports can show it.
+
+    ``database`` is a name that `Setup` knows.  ``first`` and ``last`` are a range of the partition:
+    log epochs where copies are read back, sequences in an audit.  ``subject`` is the subscription
+    of a relay, the target of an archive or a rollup, the number of a backfill request.  ``run`` is
+    the run of clean that the unit belongs to.
+    """
+
+    duty: str
+    database: str = MAIN
+    topic: str = ""
+    partition: int | None = None
+    first: int | None = None
+    last: int | None = None
+    subject: str = ""
+    run: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a unit.
+
+    ``events`` is how many events the duty has moved, numbered, removed or read.  ``result`` is what
+    its function returned, as JSON.  ``worker`` is the process that did it.
+    """
+
+    unit: Unit
+    state: str
+    events: int
+    seconds: float
+    error: str = ""
+    result: str = "null"
+    worker: str = ""
+
+    @property
+    def found(self) -> Any:
+        """``result`` as values."""
+        return json.loads(self.result)
+
+    def row(self) -> dict[str, Any]:
+        """The columns of a report, in their order."""
+        shown = dataclasses.asdict(self.unit)
+        del shown["run"]
+        rest = {name: getattr(self, name) for name in _REPORTED}
+        return shown | rest
+
+
+_REPORTED = ("state", "events", "seconds", "error", "result", "worker")
+#: The columns of a report as Spark writes them.
+REPORT_SCHEMA = (
+    "duty string, `database` string, topic string, `partition` int, `first` bigint, "
+    "`last` bigint, subject string, state string, events bigint, seconds double, error string, "
+    "result string, worker string"
+)
+
+
+def frame(spark: SparkSession, outcomes: Iterable[Outcome]) -> DataFrame:
+    """A report as a data frame, a row for each unit."""
+    return spark.createDataFrame([tuple(each.row().values()) for each in outcomes], REPORT_SCHEMA)
+
+
+def as_json(result: object) -> str:
+    """What a function returned, for a report: dataclasses become objects."""
+    return json.dumps(result, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return str(value)

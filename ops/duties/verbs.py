@@ -1,0 +1,210 @@
+"""The duties as calls: each makes its units, has them worked off, and returns their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ops.duties.engine import AUTO
+from ops.duties.running import run
+from ops.duties.setup import Setup
+from ops.duties.units import DONE, FAILED, MAIN, Outcome, Unit, as_json
+from penstock import database, subscriptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ops.archive.copying import EpochCopy
+    from penstock.records import LogEpoch
+
+#: Log epochs that one unit reads back at most, and events of a subscription for one consumer.
+EPOCHS_PER_UNIT = 16
+EVENTS_PER_RELAY = 250_000
+
+#: Gives the session when there is work for it.
+Spark = Callable[[], "SparkSession"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A topic of a database."""
+
+    topic: str
+    database: str = MAIN
+
+
+def sequence(setup: Setup, *, engine: str = AUTO, spark: Spark = None) -> list[Outcome]:
+    """Give committed events their sequences, in every database of the setup."""
+    units = [Unit("sequence", name) for name in setup.databases]
+    return run(units, setup, engine=engine, spark=spark)
+
+
+def sweep(setup: Setup, *, engine: str = AUTO, spark: Spark = None) -> list[Outcome]:
+    """Free what dead programs hold, in every database of the setup."""
+    units = [Unit("sweep", name) for name in setup.databases]
+    return run(units, setup, engine=engine, spark=spark)
+
+
+def clean(
+    setup: Setup, topics: Iterable[Place], *, engine: str = AUTO, spark: Spark = None
+) -> list[Outcome]:
+    """Read back what retention lets go, drop what is whole, then drop tables nobody needs.
+
+    Read-back and drop of a topic share one run token, which the database demands.  The outcomes of
+    the units "begin clean" are returned only where they failed.
+    """
+    begun = run(
+        [Unit("begin clean", each.database, each.topic) for each in topics],
+        setup,
+        engine=engine,
+        spark=spark,
+    )
+    open_runs = [each for each in begun if each.state == DONE]
+    lots = [unit for each in open_runs for unit in _lots(each)]
+    due = sum(events for each in open_runs for _, _, events in each.found["due"])
+    read = run(lots, setup, engine=engine, spark=spark, events=due)
+    drops = [
+        Unit("clean", each.unit.database, each.unit.topic, run=each.found["run"])
+        for each in open_runs
+    ]
+    dropped = run(drops, setup, engine=engine, spark=spark)
+    places = dict.fromkeys(each.unit.database for each in open_runs)
+    slices = run([Unit("storage", name) for name in places], setup, engine=engine, spark=spark)
+    return [*(each for each in begun if each.state != DONE), *read, *dropped, *slices]
+
+
+def _lots(begun: Outcome) -> Iterable[Unit]:
+    """Units of a few log epochs of one partition each."""
+    found = begun.found
+    for partition, due in groupby(sorted(found["due"]), key=lambda each: each[0]):
+        epochs = [epoch for _, epoch, _ in due]
+        for start in range(0, len(epochs), EPOCHS_PER_UNIT):
+            lot = epochs[start : start + EPOCHS_PER_UNIT]
+            place = begun.unit.database, begun.unit.topic, int(partition), lot[0], lot[-1]
+            yield Unit("read back", *place, run=found["run"])
+
+
+def relay(
+    setup: Setup, relays: Iterable[tuple[str, str]], *, engine: str = AUTO, spark: Spark = None
+) -> list[Outcome]:
+    """Send subscriptions, as (database, subscription), to their sinks."""
+    units, events = relay_units(setup, relays)
+    return run(units, setup, engine=engine, spark=spark, events=events)
+
+
+def relay_units(setup: Setup, relays: Iterable[tuple[str, str]]) -> tuple[list[Unit], int]:
+    """The units of relays, and how many events wait.
+
+    A large backlog gets several consumers, which share the partitions as any consumers do.  Those
+    that come last may find that the others have done all.
+    """
+    units: list[Unit] = []
+    events = 0
+    for name, subscription in relays:
+        lags = _lags(setup, Unit("relay", name, subject=subscription))
+        events += sum(lags)
+        parts = consumers_for(sum(lags), len(lags))
+        units += [Unit("relay", name, subject=subscription, first=n + 1) for n in range(parts)]
+    return units, events
+
+
+def consumers_for(events: int, partitions: int) -> int:
+    """How many consumers a backlog gets: at least one, and no more than have a partition."""
+    return max(1, min(partitions, -(-events // EVENTS_PER_RELAY)))
+
+
+def _lags(setup: Setup, unit: Unit) -> list[int]:
+    """The lags of the partitions that have any."""
+    with database.connect(setup.url(unit), application_name="penstock relay") as connection:
+        found = subscriptions.lag(connection, unit.subject)
+    return [each.lag_events for each in found if each.lag_events]
+
+
+def backfill(
+    setup: Setup, *, database_name: str = MAIN, engine: str = AUTO, spark: Spark = None
+) -> list[Outcome]:
+    """Work off the waiting backfill requests of a database that executors can.
+
+    Requests of the kind copy are left: making copies is a job of Spark by itself.
+    """
+    units, events = backfill_units(setup, database_name)
+    return run(units, setup, engine=engine, spark=spark, events=events)
+
+
+def backfill_units(setup: Setup, database_name: str = MAIN) -> tuple[list[Unit], int]:
+    """The units of waiting requests, the most urgent first, and how many events they bring."""
+    from ops.backfill import requests as requests
+
+    place = Unit("backfill", database_name)
+    with database.connect(setup.url(place), application_name="penstock backfill") as connection:
+        waiting = requests.list_backfills(connection, state="waiting", max_rows=1_000)
+    chosen = [each for each in waiting if each.kind != requests.COPY]
+    chosen.sort(key=lambda each: (-each.priority, each.request))
+    units = [
+        Unit("backfill", database_name, each.topic, subject=str(each.request)) for each in chosen
+    ]
+    return units, sum(each.total_events - each.done_events for each in chosen)
+
+
+def rollup(
+    setup: Setup,
+    topics: Iterable[tuple[Place, str]],
+    *,
+    engine: str = AUTO,
+    spark: Spark = None,
+) -> list[Outcome]:
+    """Turn small files of topics on targets into large ones."""
+    units = [
+        Unit("rollup", place.database, place.topic, subject=target) for place, target in topics
+    ]
+    return run(units, setup, engine=engine, spark=spark)
+
+
+def archive(
+    setup: Setup, topics: Iterable[tuple[Place, str]], spark: Callable[[], SparkSession]
+) -> list[Outcome]:
+    """Bring the sealed log epochs of topics to targets; an outcome for each log epoch.
+
+    Each topic is a job of Spark, whose tasks read and write log epochs.  So it has no engine.
+    """
+    from ops.archive.archiving import CopiesFailed, archive_epochs
+    from ops.duties.code import ship
+
+    outcomes: list[Outcome] = []
+    session = spark()
+    ship(session)
+    for place, name in topics:
+        unit = Unit("archive", place.database, place.topic, subject=name)
+        try:
+            made = archive_epochs(session, setup.url(unit), place.topic, setup.target(name))
+        except CopiesFailed as error:
+            outcomes += _copied(unit, error.made)
+            outcomes += [
+                Outcome(_epoch_unit(unit, each.epoch), FAILED, 0, 0.0, each.reason)
+                for each in error.failed
+            ]
+        except Exception as error:
+            outcomes.append(Outcome(unit, FAILED, 0, 0.0, f"{type(error).__name__}: {error}"))
+        else:
+            outcomes += _copied(unit, made)
+    return outcomes
+
+
+def _copied(unit: Unit, copies: Sequence[EpochCopy]) -> list[Outcome]:
+    return [
+        Outcome(
+            _epoch_unit(unit, each.epoch),
+            DONE,
+            each.epoch.event_count if each.written else 0,
+            0.0,
+            result=as_json({"location": each.location, "written": each.written}),
+        )
+        for each in copies
+    ]
+
+
+def _epoch_unit(unit: Unit, epoch: LogEpoch) -> Unit:
+    number = epoch.log_epoch
+    return replace(unit, partition=epoch.partition, first=number, last=number)

@@ -1,0 +1,121 @@
+"""An executor is killed in the middle of a unit, and another one does it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ops.duties.code import write_archive
+from ops.duties.units import Outcome
+from tests.contract.databases import ContractDatabase
+from tests.duties.cluster import BEFORE, Job
+from tests.duties.kit import JOBS, SCENARIOS
+from tests.kit.interpreter import bare_interpreter
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+#: Which scenario, and where its executor dies: the duty, the statement, when, and which call of it.
+DEATHS: dict[str, tuple[Any, ...]] = {
+    "sequenced, and not reported": ("sequence", "sequence", "sequence_and_announce"),
+    "before it could free a lease": ("sweep", "sweep", "sweep", BEFORE),
+    "in the middle of reading back": ("clean", "read back", "record_reading", BEFORE, 5),
+    "dropped, and not reported": ("clean", "clean", "clean"),
+    "a block was sent, and not committed": ("relay", "relay", "commit", BEFORE, 2),
+    "a log epoch was brought back": ("backfill", "backfill", "progress_backfill", BEFORE, 3),
+    "a file of the archive was written": ("archive", "archive", ""),
+    "in the middle of an audit": ("audit", "audit", ""),
+    "a rollup was not in the manifest yet": ("rollup", "rollup", "move_copy", BEFORE, 4),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    java_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[subprocess.Popen[str]]:
+    """Two executors, whose Python has no checkout, and the driver that gives them work."""
+    folder = tmp_path_factory.mktemp("cluster")
+    code = folder / "code.zip"
+    write_archive(code)
+    environment = os.environ | {
+        # For the driver's own Python processes, in which data sources are planned.
+        "PYTHONPATH": str(code),
+        "PYSPARK_PYTHON": str(bare_interpreter(folder / "python")),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_WORKER_DIR": str(folder / "workers"),
+        "SPARK_LOCAL_DIRS": str(folder / "scratch"),
+    }
+    with (folder / "log").open("wb") as stream:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.duties.cluster"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield driver
+        finally:
+            children = psutil.Process(driver.pid).children(recursive=True)
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.communicate()
+            for child in children:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+
+
+def outcomes_of(cluster: subprocess.Popen[str], job: Job, file: Path) -> list[Outcome]:
+    """What the driver reports of a job."""
+    assert cluster.stdin is not None
+    assert cluster.stdout is not None
+    file.write_bytes(pickle.dumps(job))
+    cluster.stdin.write(f"{file}\n")
+    cluster.stdin.flush()
+    assert cluster.stdout.readline() == "done\n"
+    found: list[Outcome] = pickle.loads(file.with_suffix(".done").read_bytes())
+    return found
+
+
+def _done_by_another(
+    cluster: subprocess.Popen[str], db: ContractDatabase, death: str, folder: Path
+) -> list[Outcome]:
+    name, *place = DEATHS[death]
+    scenario = (SCENARIOS | JOBS)[name](db, folder)
+    marker = folder / "marker"
+    outcomes = outcomes_of(cluster, Job(name, scenario.setup, marker, *place), folder / "job")
+    dead, duty = marker.read_text(), place[0]
+    assert dead not in {each.worker for each in outcomes if each.unit.duty == duty}
+    scenario.check(outcomes)
+    return outcomes
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_another_executor_sequences(
+    cluster: subprocess.Popen[str], db: ContractDatabase, tmp_path: Path
+) -> None:
+    """The dead one had numbered all events: the other one finds none, and numbers none again."""
+    (outcome,) = _done_by_another(cluster, db, "sequenced, and not reported", tmp_path)
+    assert outcome.events == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("death", DEATHS)
+def test_another_executor_does_the_unit(
+    cluster: subprocess.Popen[str], db: ContractDatabase, death: str, tmp_path: Path
+) -> None:
+    """Guard: what fences the unit in SQL; the work is done once, whatever the first one did."""
+    _done_by_another(cluster, db, death, tmp_path)

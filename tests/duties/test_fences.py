@@ -1,0 +1,99 @@
+"""What keeps a unit from doing harm when it is repeated, left out, or done by two at once."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from ops.duties.engine import SQL
+from ops.duties.running import run
+from ops.duties.setup import Setup
+from ops.duties.units import DONE, FAILED, LEFT, Unit
+from penstock import database
+from tests.contract.databases import ContractDatabase
+from tests.contract.ops.test_guarded_drops import NO_READING
+from tests.contract.stream_kit import without
+from tests.duties.kit import EVENTS, to_clean
+from tests.kit import backfill
+from tests.kit.stream import STREAM
+
+BEGIN = Unit("begin clean", topic=STREAM)
+
+
+def _lows(db: ContractDatabase) -> list[int]:
+    with closing(db.connect()) as own:
+        return [low for _, low in database.call(own, "low_sequences", topic=STREAM)]
+
+
+def _begun(setup: Setup) -> str:
+    (begun,) = run([BEGIN], setup, engine=SQL)
+    return str(begun.found["run"])
+
+
+def _read(token: str, partition: int, last: int) -> Unit:
+    return Unit("read back", topic=STREAM, partition=partition, first=1, last=last, run=token)
+
+
+def test_what_was_not_read_is_not_dropped(db: ContractDatabase, tmp_path: Path) -> None:
+    """As when the units of a partition, and half of the other's, are lost."""
+    setup = to_clean(db, tmp_path).setup
+    token = _begun(setup)
+    (read,) = run([_read(token, 0, 5)], setup)
+    assert (read.state, read.events) == (DONE, 5 * backfill.EVENTS)
+    run([Unit("clean", topic=STREAM, run=token)], setup)
+    assert _lows(db) == [5 * backfill.EVENTS + 1, 1]
+
+
+def test_without_the_token_it_would_be(db: ContractDatabase, tmp_path: Path) -> None:
+    """Guard: retention_hold counts only what was read under the token of this run."""
+    setup = to_clean(db, tmp_path).setup
+    without(db, NO_READING)
+    run([Unit("clean", topic=STREAM, run=_begun(setup))], setup)
+    assert _lows(db) == [EVENTS + 1] * 2
+
+
+def test_a_repeated_drop_is_refused(db: ContractDatabase, tmp_path: Path) -> None:
+    """What was read under one token cannot be used twice, nor under another one."""
+    setup = to_clean(db, tmp_path).setup
+    token = _begun(setup)
+    run([_read(token, 0, 1)], setup)
+    drop = Unit("clean", topic=STREAM, run=token)
+    states = [each.state for each in run([drop], setup) + run([drop], setup)]
+    assert states == [DONE, LEFT]
+    (late,) = run([_read(token, 0, 5)], setup)
+    assert late.state == FAILED
+    run([replace(drop, run=_begun(setup))], setup)
+    assert _lows(db) == [backfill.EVENTS + 1, 1]
+
+
+def test_a_damaged_copy_stops_its_topic(db: ContractDatabase, tmp_path: Path) -> None:
+    """Also what other units of the run have found whole."""
+    setup = to_clean(db, tmp_path).setup
+    token = _begun(setup)
+    (file, *_) = sorted((tmp_path / "one").rglob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-9])
+    outcomes = run([_read(token, part, 10) for part in (0, 1)], setup)
+    assert sorted(each.state for each in outcomes) == [DONE, FAILED]
+    assert "is damaged" in "".join(each.error for each in outcomes)
+    run([Unit("clean", topic=STREAM, run=token)], setup)
+    assert _lows(db) == [1, 1]
+
+
+def test_two_runs_at_once_drop_once(db: ContractDatabase, tmp_path: Path) -> None:
+    """As two attempts of all units: four threads work on both runs."""
+    setup = to_clean(db, tmp_path).setup
+    tokens = [_begun(setup), _begun(setup)]
+    run([_read(token, part, 10) for token in tokens for part in (0, 1)], setup)
+    outcomes = run([Unit("clean", topic=STREAM, run=token) for token in tokens], setup)
+    assert sum(each.events for each in outcomes) == 2 * EVENTS
+    assert _lows(db) == [EVENTS + 1] * 2
+
+
+def test_an_error_stops_no_other_unit(db: ContractDatabase, tmp_path: Path) -> None:
+    setup = to_clean(db, tmp_path).setup
+    units = [Unit("sweep", "nowhere"), Unit("begin clean", topic="no/such"), Unit("sweep")]
+    outcomes = run(units, setup)
+    assert [each.state for each in outcomes] == [FAILED, FAILED, DONE]
+    assert "no database 'nowhere'" in outcomes[0].error
+    assert "TopicNotFound" in outcomes[1].error

@@ -1,0 +1,87 @@
+"""Units as tasks of Spark: errors, deaths, secrets, the report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ops.duties import spreading
+from ops.duties.code import write_archive
+from ops.duties.running import run
+from ops.duties.setup import Setup
+from ops.duties.spreading import spread
+from ops.duties.units import DONE, FAILED, LOST, Outcome, Unit, frame
+from penstock.errors import ConfigurationError
+from penstock.spark.options import Address
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SECRET = "postgresql://someone:hunter2@127.0.0.1:1/nowhere"
+
+
+def test_an_error_is_reported_and_not_tried_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no report, plan or error tells the address."""
+    setup = Setup({"a": Address(SECRET), "b": Address(variable="NO_SUCH_VARIABLE")})
+    units = [Unit("sweep", "a"), Unit("sweep", "b"), Unit("sweep", "c")]
+    plans: list[str] = []
+    job = spreading._job
+
+    def looked(session: SparkSession, *given: Any) -> object:
+        numbers = session.range(0, 1, 1, 1)
+        task = spreading._task(*given)
+        shown = numbers.mapInArrow(task, spreading._SCHEMA)
+        plans.append(shown._jdf.queryExecution().toString())
+        return job(session, *given)
+
+    monkeypatch.setattr(spreading, "_job", looked)
+    outcomes = run(units, setup, engine="spark", spark=lambda: spark)
+    assert [each.state for each in outcomes] == [FAILED] * 3
+    assert len(plans) == 1
+    assert "NO_SUCH_VARIABLE" in outcomes[1].error
+    report = frame(spark, outcomes)
+    assert report.where("state = 'failed'").count() == 3
+    told = f"{outcomes}{setup}{report.toArrow().to_pylist()}{plans}"
+    assert "hunter2" not in told
+    assert "someone" not in told
+    assert {each.worker for each in outcomes}.isdisjoint({"", f":{os.getpid()}"})
+
+
+def test_a_unit_that_kills_its_process_is_lost_alone(spark: SparkSession) -> None:
+    """Guard: the halving; without it the job takes the others along."""
+
+    def work(unit: Unit) -> Outcome:
+        if unit.subject == "3":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Outcome(unit, DONE, 1, 0.0)
+
+    units = [Unit("sweep", subject=str(number)) for number in range(5)]
+    outcomes = spread(spark, units, work)
+    assert [each.unit for each in outcomes] == units
+    assert [each.state for each in outcomes] == [DONE, DONE, DONE, LOST, DONE]
+
+
+def test_a_duty_that_does_not_exist_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="no duty 'dance'"):
+        run([Unit("dance")], Setup({}), engine="spark")
+
+
+def test_the_code_travels_with_its_sql(tmp_path: Path) -> None:
+    """As the wheel lays it out, and the same code is the same archive."""
+    first, second = tmp_path / "a.zip", tmp_path / "b.zip"
+    for place in (first, second):
+        write_archive(place)
+    assert first.read_bytes() == second.read_bytes()
+    names = set(zipfile.ZipFile(first).namelist())
+    assert {"penstock/__init__.py", "ops/duties/work.py"} <= names
+    assert any(name.startswith("penstock/sql/postgres/functions/") for name in names)
+    assert not any(name.endswith(".pyc") for name in names)
