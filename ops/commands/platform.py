@@ -205,6 +205,7 @@ def rollup(
 
 def clean(
     topics: Annotated[list[str], typer.Argument(help="namespace/path/topic ...")],
+    *,
     yes: Annotated[bool, typer.Option("--yes", help="It removes events for good.")] = False,
     target: Annotated[
         list[str] | None,
