@@ -238,6 +238,12 @@ class WriteLost(PenstockError):
     sqlstate = "PS026"
 
 
+class BookmarkNotFound(UsageError):
+    """The topic has no bookmark of this name."""
+
+    sqlstate = "PS029"
+
+
 class TooManyParked(PenstockError):
     """The subscription has parked as many events as it may; the position did not move."""
 
@@ -357,6 +363,7 @@ HINTS = {
     "PS023": "ROLLBACK, or go back to a savepoint set before that call, and do it again.",
     "PS025": "It was cancelled, has ended or was claimed again: stop working on it.",
     "PS026": "Stage and publish it again; an old version needs another writer name.",
+    "PS029": "penstock bookmark list shows those that there are.",
     "PS030": "Give a name of 1 to 500 characters.",
     "PS031": "Use at most 500 characters.",
     "PS032": "Use at most 4,000 characters for path and topic.",

@@ -15,6 +15,7 @@ backfill_work           . . o . .
 begin_attempt           c . o . .
 begin_clean             . . o . .
 begin_rehydration       . . o . .
+bookmark_positions      c . o . .
 bring_letter            c . o . .
 broken_slices           . . o . .
 cancel_backfill         . . o . .
@@ -46,6 +47,7 @@ delete_topic            . . o . .
 describe_subscription   c . o . r
 describe_topic          c . o . r
 discard_staged          . . o p .
+drop_bookmark           c . o . .
 drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
@@ -80,12 +82,14 @@ leased_cursors          c . o . r
 leave                   c . o . .
 lift_limit              c . o . .
 list_backfills          . . o . r
+list_bookmarks          c . o . r
 list_holds              . . o . r
 list_namespaces         c . o p r
 list_policies           . . o . r
 list_skips              c . o . r
 list_subscriptions      c . o . r
 list_topics             c . o p r
+locate_time             c . o . .
 log_epochs_due          . . o . .
 log_epochs_of           . . o . r
 log_epochs_sealed_on    . . o . r
@@ -107,6 +111,7 @@ nothing_waits           . . o . .
 open_block              c . o . .
 parked_keys             c . o . .
 pause_subscription      c . o . .
+place_bookmark          c . o . .
 place_hold              . . o . .
 policy_history          . . o . r
 policy_of               c . o . r

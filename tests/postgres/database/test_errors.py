@@ -36,6 +36,7 @@ EXPECTED = {
     "PS023": "TornTransaction",
     "PS025": "StaleAttempt",
     "PS026": "WriteLost",
+    "PS029": "BookmarkNotFound",
     "PS030": "EmptyName",
     "PS031": "NameTooLong",
     "PS032": "PathTooLong",
