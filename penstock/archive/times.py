@@ -17,13 +17,14 @@ from penstock.topics.names import partition_ranges
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.archive.reading import LogReader
     from penstock.archive.targets import Target
 
 
 def start_at(
     connection: Any, topics: Iterable[str], since: datetime, *, targets: Sequence[Target]
 ) -> str:
-    """The start of some topics at a time: the first event of each partition sequenced then or later.
+    """The start of topics at a time: in each partition the first event sequenced then or later.
 
     The result is given where a start is asked for: to ``subscribe``, ``seek``, ``reset`` or
     ``place_bookmark``.
@@ -55,22 +56,14 @@ def position_at(
             f"{partition} of {topic}, which only the archive has",
             hint="name the archive targets: targets=..., or --target NAME",
         )
-    return _looked_up(connection, topic, partition, first, since, targets)
+    from penstock import archive
+
+    reader = archive.read_on(connection, topic, partition, first, None, targets=targets)
+    return _looked_up(reader, since)
 
 
-def _looked_up(
-    connection: Any,
-    topic: str,
-    partition: int,
-    first: int,
-    since: datetime,
-    targets: Sequence[Target],
-) -> int:
-    """Read from the first event of a log epoch on, until one is found."""
-    from penstock.archive.reading import LogReader
-
-    reader = LogReader(None, topic, partition, first, None, targets=targets)
-    reader.connection = connection
+def _looked_up(reader: LogReader, since: datetime) -> int:
+    """Read until such an event is found."""
     with reader:
         for batch in reader:
             place = _first_since(batch, since)

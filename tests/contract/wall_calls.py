@@ -9,6 +9,7 @@ from typing import Any
 
 from ops.backfill import requests as requests
 from penstock import database, subscriptions
+from penstock.log import bookmarks
 from penstock.records import LogEpoch
 from penstock.subscriptions import stream
 from penstock.topics import holds
@@ -79,6 +80,11 @@ EPOCHS: dict[str, Call] = {
     "place_hold": lambda own, name: holds.place_hold(own, name, "case", "a claim"),
     "release_hold": lambda own, name: holds.release_hold(own, name, "case", "over"),
     "list_holds": holds.list_holds,
+    "locate_time": _looks_at("locate_time", partition=0, since=datetime(2026, 1, 1, tzinfo=UTC)),
+    "place_bookmark": lambda own, name: bookmarks.place_bookmark(own, name, "mark"),
+    "drop_bookmark": lambda own, name: bookmarks.drop_bookmark(own, name, "mark"),
+    "list_bookmarks": bookmarks.list_bookmarks,
+    "bookmark_positions": lambda own, name: bookmarks.bookmark_positions(own, name, "mark"),
 }
 
 #: Each leaves out what is hidden.
@@ -90,5 +96,6 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.statistics,
     subscriptions.skips,
     holds.list_holds,
+    bookmarks.list_bookmarks,
     requests.list_backfills,
 )

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import log, publish
-from penstock.archive.targets import Target
+from penstock import log
 from penstock.errors import (
     AlreadyExists,
-    BelowLowSequence,
     BeyondHighWatermark,
     BookmarkNotFound,
     EmptySegment,
@@ -24,11 +21,12 @@ from penstock.errors import (
 )
 from penstock.log.bookmarks import bookmark_positions, drop_bookmark, list_bookmarks, place_bookmark
 from penstock.log.histories import reconcile
+from penstock.log.starts import Start
 from penstock.subscriptions import stream
 from penstock.topics import names
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
-from tests.kit.log import drain, part, topic
+from tests.kit.log import topic
 from tests.kit.stream import STREAM, SUBSCRIPTION, filled, more
 
 SECOND = "tests/second"
@@ -91,7 +89,7 @@ def test_it_is_placed_from_any_start(db: ContractDatabase) -> None:
     assert place_bookmark(own, STREAM, "copy", "bookmark:theirs") == stands
     assert place_bookmark(own, STREAM, "all", "earliest") == {0: 0, 1: 0}
     assert place_bookmark(own, STREAM, "lsn", "0.2") == {0: 1, 1: 1}
-    each = {0: "bookmark:theirs", 1: 3}
+    each: dict[int, Start] = {0: "bookmark:theirs", 1: 3}
     assert place_bookmark(own, STREAM, "each", each) == {0: stands[0], 1: 2}
 
 

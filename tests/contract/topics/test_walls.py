@@ -257,6 +257,7 @@ def test_lists_do_not_tell_of_the_others(tenants: Tenants, us: str, they: str) -
     )
     _policy("topic")["set_policy"](tenants.owner, THEIRS)
     holds.place_hold(tenants.owner, THEIRS, "case", "a claim")
+    log.place_bookmark(tenants.owner, THEIRS, "theirs")
     _policy("namespace")["set_policy"](tenants.owner, "theirs")
     _policy("subscription")["set_policy"](tenants.owner, "theirs")
     (lease,) = stream.check_in(tenants.owner, stream.join(tenants.owner, "theirs", "one"))
