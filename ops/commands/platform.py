@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock import database
+from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.database import config
@@ -44,18 +45,19 @@ def relay(
     *,
     forever: Annotated[bool, typer.Option("--forever", help="Go on until SIGTERM.")] = False,
     max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
+    target: ArchiveTargets = None,
     output: Output = Format.table,
 ) -> None:
     """Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."""
     from ops.relay.relay import Relay, relay_micro_batch
     from ops.sinks.address import configured_sink
 
-    url = config.database_url()
+    url, targets = config.database_url(), archive_targets(target)
     with closing(configured_sink(sink)) as opened:
         if forever:
-            _run_until_signal(Relay(url, subscription, opened))
+            _run_until_signal(Relay(url, subscription, opened, archive=targets))
             return
-        result = relay_micro_batch(url, subscription, opened, max_seconds)
+        result = relay_micro_batch(url, subscription, opened, max_seconds, archive=targets)
     show([result], output)
     if not result.drained:
         raise typer.Exit(EXIT_NO)

@@ -42,6 +42,7 @@ dead_letter             c . o . .
 dead_letter_counts      c . o . r
 dead_letter_of          c . o . .
 dead_letters_of         c . o . .
+dead_letters_between    c . o . .
 delete_namespace        . . o . .
 delete_topic            . . o . .
 describe_subscription   c . o . r
@@ -109,6 +110,7 @@ namespace_exists        c . o p r
 note_slice_rates        . i o . .
 nothing_waits           . . o . .
 open_block              c . o . .
+open_cold_block         c . o . .
 parked_keys             c . o . .
 pause_subscription      c . o . .
 place_bookmark          c . o . .

@@ -25,7 +25,8 @@ END;
 -- name: open_history
 -- Begins the next history. A sequence that was read in the history before may be another event now. So every holder
 -- loses its lease and has to ask for position and history again. Positions beyond the log are moved back to its end,
--- bookmarks beyond it are marked as lost, stopped partitions continue, and no id is given out twice. The caller has locked the sequencer's row.
+-- bookmarks beyond it are marked as lost, stopped partitions continue, and no id is given out twice. The caller has
+-- locked the sequencer's row.
 CREATE PROCEDURE open_history(reason TEXT, OUT opened INT)
 BEGIN
     DECLARE owner_id, part_id BIGINT;

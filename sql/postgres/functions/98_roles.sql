@@ -11,8 +11,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             current_history applied_migrations setting'),
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit
             release leave
-            held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
-            dead_letter dead_letters_of report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
+            held_leases position seek subscription_lag take_overs rejected_commits
+            open_block open_cold_block read_block dead_letters_between relay_failure dead_letter dead_letters_of
+            report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
             locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             policy_of subscription_policy
@@ -40,7 +41,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             sequence announce fetch fetch_plan lsn_of sequence_of high_watermarks position_at unsequenced subscribe
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
             position seek subscription_lag take_overs
-            rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
+            rejected_commits open_block open_cold_block read_block dead_letters_between relay_failure dead_letter
+            dead_letters_of sweep seal log_epochs_of
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             begin_clean log_epochs_due record_reading clean
             installation_id target_in_use copies_on keep_events carry_positions

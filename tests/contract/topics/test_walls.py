@@ -159,6 +159,7 @@ BY_SUBSCRIPTION: dict[str, Call] = {
     "configure_subscription": lambda own, name: stream.configure_subscription(own, name),
     "unsubscribe": lambda own, name: stream.unsubscribe(own, name),
     "open_block": _held("open_block", max_events=1, max_bytes=1, **_BLOCK),
+    "open_cold_block": _held("open_cold_block", up_to=1, **_BLOCK),
     "relay_failure": _held(
         "relay_failure", block_id=1, error="", base_seconds=1, max_seconds=1, **_BLOCK
     ),
