@@ -353,7 +353,7 @@ HINTS = {
     "PS013": "Subscribe first.",
     "PS014": "Join again.",
     "PS015": "Give each process a consumer id of its own.",
-    "PS016": "Name the archive targets (--target, archive=...), or start at the low sequence.",
+    "PS016": "Read it from the archive (archive=targets), or start at the low sequence.",
     "PS017": "penstock clean reads the copies back first, backfill makes what is missing again.",
     "PS018": "Call it in a transaction of isolation level READ COMMITTED.",
     "PS019": "Look at what was sealed: log_epochs_of, and lsn_of for a position.",

@@ -43,7 +43,8 @@ FAMILIES = {
     "subscription_statistics take_overs rejected_commits",
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
     "assignment_of mark_low_water",
-    "relay": "open_block open_cold_block read_block dead_letters_between relay_failure dead_letter sweep",
+    "relay": "open_block open_cold_block read_block dead_letters_between relay_failure "
+    "dead_letter sweep",
     "dead_letters": "suspects begin_attempt bring_letter give_up parked_keys commit_parking "
     "poll_redriven finish_redriven fail_redriven redrive dead_letters_of dead_letter_of "
     "dead_letter_counts drop_dead_letters",

@@ -19,7 +19,7 @@ import typer
 
 from penstock import database
 from penstock.cli.archive_targets import ArchiveTargets, archive_targets
-from penstock.cli.fetching import fetched_since
+from penstock.cli.fetching import Since
 from penstock.cli.output import (
     Format,
     LineOutput,
@@ -111,40 +111,21 @@ def fetch(
     ] = None,
     from_bookmark: Annotated[
         str | None,
-        typer.Option(
-            "--from-bookmark", help="The name of a bookmark: also what only the archive has."
-        ),
+        typer.Option("--from-bookmark", help="Its name: also what only the archive has."),
     ] = None,
     from_time: Annotated[
         str | None,
-        typer.Option(
-            "--from-time",
-            help="What was sequenced then or later (ISO 8601): also what only the archive has.",
-        ),
+        typer.Option("--from-time", help="Sequenced then or later (ISO 8601), wherever it is."),
     ] = None,
     max_events: Annotated[int, typer.Option("--max", min=1, help="Of all partitions.")] = 20,
     target: ArchiveTargets = None,
     output: Output = Format.table,
 ) -> None:
     """Read events by sequence, up to the high watermark; of several partitions the oldest first."""
-    given = [from_sequence, from_lsn, from_bookmark, from_time]
-    if sum(each is not None for each in given) > 1:
-        raise InvalidArgument(
-            "more than one beginning is given",
-            hint="give one of --from, --from-lsn, --from-bookmark and --from-time",
-        )
     if from_bookmark is not None or from_time is not None:
-        show(
-            fetched_since(
-                topic,
-                partition,
-                max_events,
-                bookmark=from_bookmark,
-                time=from_time,
-                target=target,
-            ),
-            output,
-        )
+        beginnings = (from_sequence, from_lsn, from_bookmark, from_time)
+        since = Since.of(topic, partition, beginnings)
+        show(since.events(max_events, archive_targets(target)), output)
         return
     if from_lsn is not None or target:
         _fetch_from_lsn(

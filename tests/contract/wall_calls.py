@@ -36,6 +36,15 @@ STEERING: dict[str, Call] = {
     "resume": subscriptions.resume,
     "describe_subscription": subscriptions.describe_subscription,
     "report_error": lambda own, name: stream.report_error(own, member(name), "x"),
+    "open_cold_block": lambda own, name: database.call(
+        own,
+        "open_cold_block",
+        subscription=name,
+        consumer="spy",
+        partition_id=1,
+        lease_epoch=1,
+        up_to=1,
+    ),
 }
 
 
