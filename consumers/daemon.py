@@ -11,6 +11,7 @@ from consumers.processes import ChildProcess
 from consumers.settings import Settings, load_handler
 from consumers.state import ManyProcesses
 from consumers.workers import RelayWorker
+from ops.policies.file import known_targets
 from ops.relay.relay import Relay
 from ops.sinks.address import configured_sink
 from penstock import database, subscriptions
@@ -112,6 +113,7 @@ def _relays(settings: Settings, number: int) -> list[Worker]:
                 consumer_id=_consumer_id(settings, number),
                 weight=settings.weight,
                 idle_seconds=settings.idle_seconds,
+                archive=known_targets(None),
             ),
             functools.partial(configured_sink, address),
         )
@@ -130,6 +132,7 @@ def _consumers(settings: Settings, calls: Calls, number: int) -> list[Worker]:
         concurrency=settings.concurrency,
         handler_seconds=settings.handler_seconds,
         idle_seconds=settings.idle_seconds,
+        archive=known_targets(None) or None,
     )
     workers: list[Worker] = []
     for kind, given in (

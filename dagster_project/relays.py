@@ -10,7 +10,7 @@ import dagster as dg
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import evaluated, exists, table, topic_options
 from dagster_project.naming import POLICIES, relay_key, topic_key
-from ops.policies.file import Policies, RelayPolicy
+from ops.policies.file import Policies, RelayPolicy, known_targets
 from ops.relay.relay import RelayResult, relay_micro_batch
 from penstock import subscriptions
 from penstock.errors import SinkError
@@ -67,7 +67,9 @@ def _relay(relay: RelayPolicy, policies: Policies) -> dg.AssetsDefinition:
                 return
             stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
         with sinks.opened(relay) as sink:
-            done = relay_micro_batch(url, relay.subscription, sink, limit)
+            done = relay_micro_batch(
+                url, relay.subscription, sink, limit, archive=known_targets(None)
+            )
         if done.failures and not done.drained:
             raise SinkError(
                 f"the relay {relay.name} stopped after {done.failures} failures: {done.last_error}",

@@ -244,6 +244,12 @@ class ErasureRefused(PenstockError):
     sqlstate = "PS027"
 
 
+class BookmarkNotFound(UsageError):
+    """The topic has no bookmark of this name."""
+
+    sqlstate = "PS029"
+
+
 class TooManyParked(PenstockError):
     """The subscription has parked as many events as it may; the position did not move."""
 
@@ -353,7 +359,7 @@ HINTS = {
     "PS013": "Subscribe first.",
     "PS014": "Join again.",
     "PS015": "Give each process a consumer id of its own.",
-    "PS016": "Read it from the archive, or start at the low sequence.",
+    "PS016": "Read it from the archive (archive=targets), or start at the low sequence.",
     "PS017": "penstock clean reads the copies back first, backfill makes what is missing again.",
     "PS018": "Call it in a transaction of isolation level READ COMMITTED.",
     "PS019": "Look at what was sealed: log_epochs_of, and lsn_of for a position.",
@@ -364,6 +370,7 @@ HINTS = {
     "PS025": "It was cancelled, has ended or was claimed again: stop working on it.",
     "PS026": "Stage and publish it again; an old version needs another writer name.",
     "PS027": "Release the hold, or let the relay or clean end its work; then run it again.",
+    "PS029": "penstock bookmark list shows those that there are.",
     "PS030": "Give a name of 1 to 500 characters.",
     "PS031": "Use at most 500 characters.",
     "PS032": "Use at most 4,000 characters for path and topic.",

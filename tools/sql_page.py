@@ -34,8 +34,8 @@ FAMILIES = {
     "publish": "publish publish_text publish_json publish_batch prepare_bulk publish_bulk "
     "stage_events claim_write publish_staged discard_staged sweep_staged "
     "partition_of turn_dedup set_backpressure measure_pressure",
-    "log": "sequence announce fetch fetch_plan lsn_of sequence_of position_at high_watermarks "
-    "unsequenced",
+    "log": "sequence announce fetch fetch_plan lsn_of sequence_of position_at locate_time "
+    "place_bookmark drop_bookmark list_bookmarks bookmark_positions high_watermarks unsequenced",
     "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats "
     "poll commit release leave held_leases position seek reset_subscription pause_subscription "
     "resume_subscription report_error list_subscriptions describe_subscription "
@@ -43,7 +43,8 @@ FAMILIES = {
     "subscription_statistics take_overs rejected_commits",
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
     "assignment_of mark_low_water",
-    "relay": "open_block read_block relay_failure dead_letter sweep",
+    "relay": "open_block open_cold_block read_block dead_letters_between relay_failure "
+    "dead_letter sweep",
     "dead_letters": "suspects begin_attempt bring_letter give_up parked_keys commit_parking "
     "poll_redriven finish_redriven fail_redriven redrive dead_letters_of dead_letter_of "
     "dead_letter_counts drop_dead_letters",

@@ -8,11 +8,13 @@ one (StaleAttempt), so a runner that was paused or cut off changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from penstock.database import call
+from penstock.log.bookmarks import bookmark_positions
+from penstock.topics.names import partition_ranges
 
 #: What can be asked for.
 COPY, REHYDRATE, RELAY = KINDS = ("copy", "rehydrate", "relay")
@@ -156,6 +158,28 @@ def request_backfill(
         max_attempts=max_attempts,
     )
     return Requested(request, int(units), int(events))
+
+
+def windows_between(
+    connection: Any, topic: str, window: Window, after: str | None, until: str | None
+) -> list[Window]:
+    """The windows between two bookmarks, one for each partition that has events there.
+
+    Without the first one a window has the beginning of ``window``, without the second one its end.
+    """
+    begins = {} if after is None else bookmark_positions(connection, topic, after)
+    ends = {} if until is None else bookmark_positions(connection, topic, until)
+    found = []
+    for each in partition_ranges(connection, topic):
+        if window.partition not in (None, each.partition):
+            continue
+        first = window.from_sequence if after is None else begins[each.partition] + 1
+        last = window.to_sequence if until is None else ends[each.partition]
+        if (first or 1) <= (each.high_watermark if last is None else last):
+            found.append(
+                replace(window, partition=each.partition, from_sequence=first, to_sequence=last)
+            )
+    return found
 
 
 def claim_backfill(

@@ -68,6 +68,12 @@ def request(
     to_sequence: Annotated[int | None, typer.Option(help="The last of the window.")] = None,
     from_time: Annotated[str | None, typer.Option(help="Sealed then or later (ISO 8601).")] = None,
     to_time: Annotated[str | None, typer.Option(help="Sealed before then (ISO 8601).")] = None,
+    from_bookmark: Annotated[
+        str | None, typer.Option(help="From this bookmark on; a request for each partition.")
+    ] = None,
+    to_bookmark: Annotated[
+        str | None, typer.Option(help="Up to this bookmark; a request for each partition.")
+    ] = None,
     audit: Annotated[
         bool, typer.Option("--audit", help="copy: first look which recorded files are gone.")
     ] = False,
@@ -81,23 +87,41 @@ def request(
     window = requests.Window(
         partition, from_sequence, to_sequence, _time(from_time), _time(to_time)
     )
+    _refuse_two_ends(from_sequence, from_bookmark)
+    _refuse_two_ends(to_sequence, to_bookmark)
     here = Installation(database)
     if kind == requests.RELAY:
         target = _sink_address(here, target)
     if audit:
         _audit(here, kind, topic, target)
     with connect(here.url) as connection:
-        asked = requests.request_backfill(
-            connection,
-            topic,
-            kind,
-            target,
-            window,
-            dry_run=dry_run,
-            priority=priority,
-            max_attempts=max_attempts,
+        windows = [window]
+        if from_bookmark is not None or to_bookmark is not None:
+            windows = requests.windows_between(
+                connection, topic, window, from_bookmark, to_bookmark
+            )
+        asked = [
+            requests.request_backfill(
+                connection,
+                topic,
+                kind,
+                target,
+                each,
+                dry_run=dry_run,
+                priority=priority,
+                max_attempts=max_attempts,
+            )
+            for each in windows
+        ]
+    show(asked, output)
+
+
+def _refuse_two_ends(sequence: int | None, bookmark: str | None) -> None:
+    if sequence is not None and bookmark is not None:
+        raise ConfigurationError(
+            f"the bookmark {bookmark!r} and the sequence {sequence} are given for one end",
+            hint="give one of them",
         )
-    show([asked], output)
 
 
 def _audit(here: Installation, kind: str, topic: str, target: str) -> None:

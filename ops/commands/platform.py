@@ -24,6 +24,7 @@ from ops.duties.engine import AUTO, ENGINES, SPARK, SQL, choose
 from ops.duties.running import run
 from ops.duties.setup import Setup
 from ops.duties.units import DONE, FAILED, LOST, MAIN, Outcome
+from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.database import connect
@@ -62,47 +63,46 @@ def relay(
     *,
     forever: Annotated[bool, typer.Option("--forever", help="Go on until SIGTERM.")] = False,
     max_seconds: Annotated[float, typer.Option(min=0, help="The end, without --forever.")] = 60.0,
+    target: ArchiveTargets = None,
     engine: Engine = AUTO,
     database: Database = None,
     output: Output = Format.table,
 ) -> None:
     """Send a subscription to a sink: what is there, or --forever. Exit code 1: not all was sent."""
     from ops.relay.relay import Relay, relay_micro_batch
-    from ops.sinks.address import configured_sink
+    from ops.sinks.address import absolute_address, configured_sink
 
     url = Installation(database).url
+    targets = archive_targets(target)
     if forever:
         if choose(engine, 1) == SPARK:
             raise ConfigurationError(
                 "Spark relays what is there, and then it ends", hint="leave out --forever"
             )
         with closing(configured_sink(sink)) as opened:
-            _run_until_signal(Relay(url, subscription, opened))
+            _run_until_signal(Relay(url, subscription, opened, archive=targets))
         return
-    outcomes = _relayed_on_spark(url, subscription, sink, max_seconds, engine)
+    here = Setup(
+        {MAIN: Address(url)},
+        tuple(targets),
+        {(MAIN, subscription): absolute_address(sink)},
+        max_seconds,
+    )
+    outcomes = _relayed_on_spark(here, subscription, engine)
     if outcomes is not None:
         show_outcomes(outcomes, output)
         return
     with closing(configured_sink(sink)) as opened:
-        result = relay_micro_batch(url, subscription, opened, max_seconds)
+        result = relay_micro_batch(url, subscription, opened, max_seconds, archive=targets)
     show([result], output)
     if not result.drained:
         raise typer.Exit(EXIT_NO)
 
 
-def _relayed_on_spark(
-    url: str, subscription: str, sink: str, max_seconds: float, engine: str
-) -> list[Outcome] | None:
+def _relayed_on_spark(setup: Setup, subscription: str, engine: str) -> list[Outcome] | None:
     """What Spark has relayed; None when it is not worth its start, or not wanted."""
-    from ops.sinks.address import absolute_address
-
     if engine == SQL:
         return None
-    setup = Setup(
-        {MAIN: Address(url)},
-        sinks={(MAIN, subscription): absolute_address(sink)},
-        max_seconds=max_seconds,
-    )
     units, events = verbs.relay_units(setup, [(MAIN, subscription)])
     if choose(engine, len(units), events) == SQL:
         return None

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 from ops.sinks.base import Block, EventRefused, Sink
 from penstock import database
 from penstock.database import sessions
-from penstock.errors import LogBehind, PenstockError
+from penstock.errors import BelowLowSequence, LogBehind, PenstockError
 from penstock.publishing.rows import MAX_ATTEMPTS
 from penstock.records import Event, Lease
 from penstock.subscriptions import stream
+from penstock.subscriptions.dead_letters import bring_letters
 from penstock.subscriptions.stream import Membership
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ops.relay.cold import ColdEvents
+    from penstock.archive.targets import Target
     from penstock.database import Connection
 
 log = logging.getLogger(__name__)
@@ -70,14 +75,16 @@ def relay_once(
     backoff: Backoff = DEFAULT_BACKOFF,
     *,
     begun: dict[int, Begun] | None = None,
+    targets: Sequence[Target] = (),
 ) -> BlockResult | None:
     """Send the open block of a leased partition, or its next block.  None when there is none.
 
     StaleLease when the lease was lost: its new holder goes on with the same block.
     LogBehind when the log was put back since the last block of ``begun``, which the caller keeps
-    for each partition, or while this one was sent.
+    for each partition, or while this one was sent. Below the low sequence the events come from the
+    archive ``targets``; BelowLowSequence when there are none.
     """
-    work = _Work(connection, member, lease)
+    work = _Work(connection, member, lease, tuple(targets))
     opened = work.open(sink)
     if opened is None:
         return None
@@ -96,7 +103,7 @@ def relay_once(
                 raise  # without the database, no failure can be counted
             # Refusing an event that is not in the block would repeat for ever, so it is a failure.
             if block and isinstance(error, EventRefused) and _holds(block, error.sequence):
-                work.dead_letter(error)
+                work.dead_letter(opened, block, error)
                 dead += 1
                 # A sink that stores event by event may hold the events before the refused one.
                 opened = replace(opened, reopened=True)
@@ -155,6 +162,7 @@ class _Opened:
     attempt: int
     topic: str
     known_as: str
+    is_cold: bool = False
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -169,8 +177,18 @@ class _Work:
     connection: Connection
     member: Membership
     lease: Lease
+    targets: tuple[Target, ...] = ()
 
     def open(self, sink: Sink) -> _Opened | None:
+        try:
+            return self._open_hot(sink)
+        except BelowLowSequence:
+            if not self.targets:
+                raise
+            end = self._cold().end_of_block(sink.max_block_events, sink.max_block_bytes)
+            return self._open_cold(end)
+
+    def _open_hot(self, sink: Sink) -> _Opened | None:
         rows = database.call(
             self.connection,
             "open_block",
@@ -180,17 +198,33 @@ class _Work:
         )
         return _Opened(*rows[0]) if rows else None
 
+    def _open_cold(self, last_sequence: int) -> _Opened:
+        rows = database.call(
+            self.connection, "open_cold_block", **self._fence(), up_to=last_sequence
+        )
+        return replace(_Opened(*rows[0]), is_cold=True)
+
+    def _cold(self) -> ColdEvents:
+        # Imported here: only a relay that reads the archive needs Arrow.
+        from ops.relay.cold import ColdEvents
+
+        return ColdEvents(self.connection, self.lease, self.targets)
+
     def read(self, opened: _Opened) -> Block:
         lease = self.lease
-        rows = database.call_events(
-            self.connection,
-            "read_block",
-            subscription=self.member.subscription,
-            partition_id=lease.partition_id,
-            first_sequence=opened.first_sequence,
-            last_sequence=opened.last_sequence,
-        )
-        events = Event.from_rows(opened.topic, lease.partition, lease.history, rows)
+        place = opened.first_sequence, opened.last_sequence
+        if opened.is_cold:
+            events = self._cold().between(self.member.subscription, *place)
+        else:
+            rows = database.call_events(
+                self.connection,
+                "read_block",
+                subscription=self.member.subscription,
+                partition_id=lease.partition_id,
+                first_sequence=place[0],
+                last_sequence=place[1],
+            )
+            events = Event.from_rows(opened.topic, lease.partition, lease.history, rows)
         return Block(
             relay=self.member.subscription,
             topic=opened.topic,
@@ -212,21 +246,26 @@ class _Work:
         """
         connection, before = self.connection, opened.first_sequence - 1
         with sessions.of_connection(connection).transaction(connection):
-            present = self.open(sink)
+            last = opened.last_sequence
+            present = self._open_cold(last) if opened.is_cold else self._open_hot(sink)
             if present is None or not present.reopened or present.place != opened.place:
                 raise _put_back(self.lease, opened.last_sequence, opened.first_sequence)
             positions = [(self.lease, opened.last_sequence)]
             stream.commit(connection, self.member, positions, after=[before])
 
-    def dead_letter(self, refused: EventRefused) -> None:
+    def dead_letter(self, opened: _Opened, block: Block, refused: EventRefused) -> None:
         log.error("%s partition %s: %s", self.lease.topic, self.lease.partition, refused)
-        database.call(
-            self.connection,
-            "dead_letter",
-            **self._fence(),
-            sequence=refused.sequence,
-            reason=refused.reason,
-        )
+        with sessions.of_connection(self.connection).transaction(self.connection):
+            if opened.is_cold:
+                brought = [each for each in block.events if each.sequence == refused.sequence]
+                bring_letters(self.connection, self.member, self.lease, brought)
+            database.call(
+                self.connection,
+                "dead_letter",
+                **self._fence(),
+                sequence=refused.sequence,
+                reason=refused.reason,
+            )
 
     def failed(self, opened: _Opened, error: Exception, backoff: Backoff) -> float:
         if not isinstance(error, PenstockError):

@@ -32,6 +32,9 @@ from penstock.topics import names
 from penstock.topics.partition_ids import topic_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.archive.targets import Target
     from penstock.database import Connection
 
 log = logging.getLogger(__name__)
@@ -67,12 +70,15 @@ class Relay(LeaseLoop):
         weight: float = 1.0,
         idle_seconds: float = 0.5,
         backoff: Backoff = DEFAULT_BACKOFF,
+        archive: Sequence[Target] = (),
     ) -> None:
+        """Make a relay. Below the low sequence it reads the ``archive`` targets."""
         keeper = keeper_for(url, subscription, consumer_id=consumer_id, weight=weight)
         super().__init__(keeper, idle_seconds=idle_seconds)
         self.sink = sink
         self.dead_letters = 0
         self._backoff = backoff
+        self._archive = tuple(archive)
         self._proven: dict[str, int] = {}
         self._known_as: dict[int, str] = {}
         self._compared: dict[int, int] = {}
@@ -135,7 +141,13 @@ class Relay(LeaseLoop):
             self._compare(connection, lease, known_as)
             member = self.keeper.member
             result = relay_once(
-                connection, member, lease, self.sink, self._backoff, begun=self._begun
+                connection,
+                member,
+                lease,
+                self.sink,
+                self._backoff,
+                begun=self._begun,
+                targets=self._archive,
             )
         except StaleLease as error:
             self.stale(lease, error)
@@ -212,10 +224,17 @@ class Relay(LeaseLoop):
 
 
 def relay_micro_batch(
-    url: str | None, subscription: str, sink: Sink, max_seconds: float = 60
+    url: str | None,
+    subscription: str,
+    sink: Sink,
+    max_seconds: float = 60,
+    *,
+    archive: Sequence[Target] = (),
 ) -> RelayResult:
     """Relay what is there and end: the form for a scheduled run.
 
+    Below the low sequence it reads the ``archive`` targets.
+
     SinkMisconfigured when the sink is not set up right. Other failures are in the result.
     """
-    return Relay(url, subscription, sink).run_for(max_seconds)
+    return Relay(url, subscription, sink, archive=archive).run_for(max_seconds)

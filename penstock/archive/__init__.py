@@ -17,18 +17,22 @@ if TYPE_CHECKING:
         read as read,
         read_on as read_on,
     )
+    from penstock.archive.times import position_at as position_at, start_at as start_at
 
-_NAMES = frozenset({"LogReader", "events_of", "read", "read_on"})
+_NAMES = {
+    **dict.fromkeys(("LogReader", "events_of", "read", "read_on"), "reading"),
+    **dict.fromkeys(("position_at", "start_at"), "times"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The names of ``penstock.archive.reading``: who writes an address needs no Arrow for it."""
+    """What reads copies is loaded when it is used: who writes an address needs no Arrow for it."""
     if name not in _NAMES:
         raise AttributeError(f"module 'penstock.archive' has no attribute {name!r}")
     try:
-        reading = import_module("penstock.archive.reading")
+        found = import_module(f"penstock.archive.{_NAMES[name]}")
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
         raise MissingExtra.of("pyarrow", "pyarrow") from None
-    return getattr(reading, name)
+    return getattr(found, name)

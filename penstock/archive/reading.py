@@ -71,7 +71,7 @@ def read_on(
     topic: str,
     partition: int,
     sequence: int,
-    max_events: int,
+    max_events: int | None,
     *,
     targets: Iterable[Target],
 ) -> LogReader:

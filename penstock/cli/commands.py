@@ -45,6 +45,10 @@ OWN = {
         "holds:app",
         "Keep events from retention until a legal hold is released.",
     ),
+    "bookmark": (
+        "bookmarks:app",
+        "Name positions of a topic, to begin there later: --to bookmark:NAME.",
+    ),
     "inbox": (
         "inbox:app",
         "The table by which an application's own database knows what was handled.",

@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock import database, subscriptions
+from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.events import as_line, until_interrupted
 from penstock.cli.output import Lines, say, show_line
+from penstock.consumer.cold import ColdReads
 from penstock.errors import StaleLease
 from penstock.leases.keepers import keeper_for
 from penstock.leases.loop import LeaseLoop
 from penstock.subscriptions import stream
 
 if TYPE_CHECKING:
+    from penstock.archive.targets import Target
+    from penstock.consumer.cold import Poll
     from penstock.database import Connection
 
 _AT_ONCE = 500
@@ -40,9 +44,13 @@ class _Printer(LeaseLoop):
         as_json: bool,
         commits: bool,
         max_events: int | None,
+        targets: Sequence[Target] = (),
     ) -> None:
         keeper = keeper_for(None, subscription, consumer_id=consumer_id, topics=topics)
         super().__init__(keeper, idle_seconds=_IDLE_SECONDS)
+        self._poll: Poll = keeper.poll
+        if targets:
+            self._poll = ColdReads(subscription, keeper.poll, targets).poll
         self._as_json = as_json
         self._commits = commits
         self._max_events = max_events
@@ -60,7 +68,7 @@ class _Printer(LeaseLoop):
         ready = self.ready_leases()
         if ready:
             member = self.keeper.member
-            for lease, events in stream.poll(connection, member, ready, self._room()):
+            for lease, events in self._poll(connection, ready, self._room(), None):
                 for event in events:
                     if self._as_json:
                         show_line(event)
@@ -107,6 +115,7 @@ def consume(
     consumer_id: Annotated[
         str | None, typer.Option("--id", help="The consumer's id; else host and process.")
     ] = None,
+    target: ArchiveTargets = None,
 ) -> None:
     """Join a subscription and write the events of the partitions that it is handed."""
     printer = _Printer(
@@ -116,6 +125,7 @@ def consume(
         as_json=lines is Lines.json,
         commits=commit,
         max_events=max_events,
+        targets=archive_targets(target),
     )
     told = _say_if_paused(subscription)
     with until_interrupted(), _asked_by_signals(printer.stop):

@@ -19,6 +19,7 @@ import typer
 
 from penstock import database
 from penstock.cli.archive_targets import ArchiveTargets, archive_targets
+from penstock.cli.fetching import Since
 from penstock.cli.output import (
     Format,
     LineOutput,
@@ -108,11 +109,24 @@ def fetch(
             "Needs --partition.",
         ),
     ] = None,
+    from_bookmark: Annotated[
+        str | None,
+        typer.Option("--from-bookmark", help="Its name: also what only the archive has."),
+    ] = None,
+    from_time: Annotated[
+        str | None,
+        typer.Option("--from-time", help="Sequenced then or later (ISO 8601), wherever it is."),
+    ] = None,
     max_events: Annotated[int, typer.Option("--max", min=1, help="Of all partitions.")] = 20,
     target: ArchiveTargets = None,
     output: Output = Format.table,
 ) -> None:
     """Read events by sequence, up to the high watermark; of several partitions the oldest first."""
+    if from_bookmark is not None or from_time is not None:
+        beginnings = (from_sequence, from_lsn, from_bookmark, from_time)
+        since = Since.of(topic, partition, beginnings)
+        show(since.events(max_events, archive_targets(target)), output)
+        return
     if from_lsn is not None or target:
         _fetch_from_lsn(
             topic,

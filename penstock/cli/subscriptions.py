@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from penstock import database, subscriptions
+from penstock.cli.archive_targets import ArchiveTargets
 from penstock.cli.output import Format, Output, as_dict, say, show, show_json
+from penstock.cli.starts import START, start_in
 from penstock.cli.transactions import own_transaction
 from penstock.database import config
 from penstock.errors import InvalidArgument
@@ -20,8 +22,7 @@ app = typer.Typer(
 
 #: The store that is no other one.
 DATABASE = "database"
-_START = "earliest, latest, the first sequence to read, a position, or a time with its zone"
-To = Annotated[str, typer.Option("--to", help=_START)]
+To = Annotated[str, typer.Option("--to", help=START)]
 Yes = Annotated[bool, typer.Option("--yes", help="Its positions are lost for good.")]
 
 
@@ -29,11 +30,13 @@ Yes = Annotated[bool, typer.Option("--yes", help="Its positions are lost for goo
 def create(
     subscription: str,
     topic: Annotated[list[str], typer.Option("--topic", "-t", help="A topic to read; repeat.")],
-    start: Annotated[str, typer.Option(help=_START)] = "earliest",
+    start: Annotated[str, typer.Option(help=START)] = "earliest",
+    target: ArchiveTargets = None,
 ) -> None:
     """Create a subscription, or add topics to it."""
     with own_transaction() as connection:
-        added = stream.subscribe(connection, subscription, topic, start)
+        begin = start_in(connection, topic, start, target)
+        added = stream.subscribe(connection, subscription, topic, begin)
     say(f"subscription {subscription}: {added} topic{'' if added == 1 else 's'} added")
 
 
@@ -64,16 +67,19 @@ def seek(
     subscription: str,
     topic: Annotated[str, typer.Argument(help="namespace/path/topic")],
     to: To,
+    *,
     partition: Annotated[int | None, typer.Option(help="Only this one, else all.")] = None,
     yes: Yes = False,
+    target: ArchiveTargets = None,
 ) -> None:
     """Go on reading a topic from another place; its holders lose their leases."""
     _require_yes(yes, "seek")
     with own_transaction() as connection:
+        start = start_in(connection, [topic], to, target)
         if partition is None:
-            moved = stream.reset(connection, subscription, to, topic=topic)
+            moved = stream.reset(connection, subscription, start, topic=topic)
         else:
-            done = stream.seek(connection, subscription, topic, partition, to)
+            done = stream.seek(connection, subscription, topic, partition, start)
             moved = {(topic, partition): done}
     for (_, number), done in moved.items():
         say(f"subscription {subscription}, partition {number}: reads on after {done}")
@@ -87,18 +93,21 @@ def reset(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say how many events would be read.")
     ] = False,
+    target: ArchiveTargets = None,
 ) -> None:
     """Go on reading from another place in all partitions of all topics, or in none."""
     if dry_run:
         with database.connect() as connection:
-            counted = stream.replay_count(connection, subscription, to)
+            start = _start_of(connection, subscription, to, target)
+            counted = stream.replay_count(connection, subscription, start)
         for (topic, number), events in counted.items():
             say(f"subscription {subscription}, {topic} partition {number}: {events} events")
         say(f"subscription {subscription}: {sum(counted.values())} events would be read")
         return
     _require_yes(yes, "reset")
     with own_transaction() as connection:
-        moved = stream.reset(connection, subscription, to)
+        start = _start_of(connection, subscription, to, target)
+        moved = stream.reset(connection, subscription, start)
     for (topic, number), done in moved.items():
         say(f"subscription {subscription}, {topic} partition {number}: reads on after {done}")
 
@@ -167,6 +176,12 @@ def delete(
     with own_transaction() as connection:
         stream.unsubscribe(connection, subscription)
     say(f"deleted subscription {subscription}")
+
+
+def _start_of(connection: Any, subscription: str, to: str, target: list[str] | None) -> str:
+    """A start for all topics of a subscription."""
+    found = subscriptions.describe_subscription(connection, subscription)
+    return start_in(connection, found.topics, to, target)
 
 
 def _require_yes(yes: bool, verb: str) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.archive_targets import ArchiveTargets, archive_targets
 from penstock.cli.flags import takes
 from penstock.consumer import process
 from penstock.consumer.app import App
@@ -25,7 +26,9 @@ logger = logging.getLogger("penstock.worker")
 
 @takes(options_of(ServiceSettings))
 def worker(
-    application: Annotated[str, typer.Argument(help="module:app, a penstock.App")], **given: Any
+    application: Annotated[str, typer.Argument(help="module:app, a penstock.App")],
+    target: ArchiveTargets = None,
+    **given: Any,
 ) -> None:
     """Run the consumers of an application until SIGTERM.
 
@@ -40,6 +43,8 @@ def worker(
     settings = worker_settings(given, os.environ)
     process.log_to_stderr(settings.log_level, settings.log_format)
     app, calls = load(application), Calls()
+    if app.archive is None:
+        app.archive = archive_targets(target) or None
     workers = app.workers(calls.timed)
     supervisor = Supervisor(workers, stuck_after_seconds=settings.stuck_seconds)
     watch = Watch(app.url or config.database_url(), list(app.consumers), everything=False)

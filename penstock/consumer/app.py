@@ -11,9 +11,9 @@ $ penstock worker module:app
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import database, subscriptions
 from penstock.consumer.consumer import Consumer
@@ -22,6 +22,9 @@ from penstock.consumer.worker import ConsumerWorker, Worker
 from penstock.database import config, migrate
 from penstock.errors import InvalidArgument, SubscriptionNotFound
 from penstock.subscriptions import stream
+
+if TYPE_CHECKING:
+    from penstock.archive.targets import Target
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -43,10 +46,14 @@ class Declared:
 
 
 class App:
-    """Consumers by subscription; ``url`` is the database, by default the environment's."""
+    """Consumers by subscription; ``url`` is the database, by default the environment's.
 
-    def __init__(self, url: str | None = None) -> None:
+    Below the low sequence they read the ``archive`` targets, unless they name others themselves.
+    """
+
+    def __init__(self, url: str | None = None, *, archive: Sequence[Target] | None = None) -> None:
         self.url = url
+        self.archive = archive
         self.consumers: dict[str, Declared] = {}
 
     def consumer(
@@ -120,6 +127,8 @@ class App:
                         hint="name its topics: @app.consumer(..., topics=[...])",
                     )
 
-    @staticmethod
-    def _make(url: str, declared: Declared) -> Consumer:
-        return Consumer.of(url, declared.subscription, declared.options)
+    def _make(self, url: str, declared: Declared) -> Consumer:
+        options = declared.options
+        if options.archive is None:
+            options = replace(options, archive=self.archive)
+        return Consumer.of(url, declared.subscription, options)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from penstock.log.bookmarks import (
+    Bookmark as Bookmark,
+    bookmark_positions as bookmark_positions,
+    drop_bookmark as drop_bookmark,
+    list_bookmarks as list_bookmarks,
+    place_bookmark as place_bookmark,
+)
 from penstock.log.positions import (
     Lsn as Lsn,
     lsn_of as lsn_of,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: The places that have a name.
 EARLIEST, LATEST = "earliest", "latest"
+_BOOKMARK = "bookmark:"
 #: Where events are read: the database, the archive, or both.
 HOT, COLD, AUTO = "hot", "cold", "auto"
 
@@ -28,7 +29,8 @@ _MOST_EVENTS = 100_000_000
 _MOST_CONNECTIONS = 10_000
 _MOST_VERSIONS = 10**18
 _OFFSETS_HINT = (
-    'use "earliest", "latest", or a JSON object of positions by partition, like {"0": 1200}'
+    'use "earliest", "latest", "bookmark:NAME", or a JSON object of positions by partition, like '
+    '{"0": 1200}'
 )
 _TIME_HINT = "write a time with its zone, like 2026-01-31T09:30:00+01:00, or milliseconds"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -87,9 +89,10 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a read begins or ends: a name, a position for each partition, or a time."""
+    """Where a read begins or ends: a name, a bookmark, a position for each partition, or a time."""
 
     name: str = ""
+    bookmark: str | None = None
     positions: Mapping[int, int] | None = None
     time: datetime | None = None
 
@@ -249,6 +252,8 @@ def _place(given: Mapping[str, str], side: str, default: str) -> Place:
     text = default if offsets is None else offsets.strip()
     if text in (EARLIEST, LATEST):
         return Place(name=text)
+    if text.startswith(_BOOKMARK):
+        return Place(bookmark=text.removeprefix(_BOOKMARK))
     return Place(positions=_positions(text, f"{side}Offsets"))
 
 

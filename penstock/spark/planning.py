@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from penstock import database
+from penstock.archive.times import position_at
 from penstock.errors import BelowLowSequence, BeyondHighWatermark, InvalidPartition
+from penstock.log.bookmarks import bookmark_positions
 from penstock.records import PartitionRange
 from penstock.spark.cold import cold_ranges
 from penstock.spark.options import COLD, EARLIEST, HOT, Place, ReadOptions
@@ -69,9 +71,12 @@ def positions(
     """
     if place.time is not None:
         return {
-            each.partition: _position_at(connection, options.topic, each.partition, place)
+            each.partition: _position_at(connection, options, each.partition, place.time)
             for each in present
         }
+    if place.bookmark is not None:
+        marked = bookmark_positions(connection, options.topic, place.bookmark)
+        return {each.partition: marked.get(each.partition, 0) for each in present}
     if place.positions is None:
         if place.name == EARLIEST:
             is_hot = options.source == HOT
@@ -121,8 +126,8 @@ def _require_there(positions: Mapping[int, int], present: Iterable[PartitionRang
             )
 
 
-def _position_at(connection: Connection, topic: str, partition: int, place: Place) -> int:
-    ((found,),) = database.call(
-        connection, "position_at", topic=topic, partition=partition, since=place.time
-    )
-    return int(found)
+def _position_at(
+    connection: Connection, options: ReadOptions, partition: int, since: datetime
+) -> int:
+    targets = () if options.source == HOT else options.targets
+    return position_at(connection, options.topic, partition, since, targets=targets)

@@ -234,8 +234,15 @@ def commit_parking(
     steps.run(connection, made)
 
 
-def bringing_steps(member: Membership, lease: Lease, events: Iterable[Event]) -> Steps[None]:
+def bring_letters(
+    connection: Any, member: Membership, lease: Lease, events: Iterable[Event]
+) -> None:
     """Store events that only the archive has, for the call that makes them dead letters."""
+    steps.run(connection, bringing_steps(member, lease, events))
+
+
+def bringing_steps(member: Membership, lease: Lease, events: Iterable[Event]) -> Steps[None]:
+    """The steps of :func:`bring_letters`."""
     for event in events:
         yield from asked(
             "bring_letter",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -19,6 +18,7 @@ from penstock.database.steps import Steps, asked
 from penstock.database.transactions import transaction_on
 from penstock.errors import InvalidArgument
 from penstock.log import restores
+from penstock.log.starts import Start as Start, start_text
 from penstock.records import Event, Lease
 from penstock.topics import names, validation
 
@@ -51,10 +51,6 @@ class Beat:
 #: The columns of a poll's row that describe the event.
 _behind_partition = itemgetter(slice(1, None))
 
-#: Where to begin: "earliest", "latest", the first sequence to read, or a time with its zone (also
-#: as text in ISO 8601).  A time means the first event that was sequenced then or later.
-Start = str | int | datetime
-
 
 def subscribe(
     connection: Any, subscription: str, topics: Iterable[str], start: Start = "earliest"
@@ -69,7 +65,7 @@ def subscribe(
         "subscribe",
         subscription=subscription,
         topics=_addresses(topics),
-        start=_start(start),
+        start=start_text(start),
     )
     return int(rows[0][0])
 
@@ -272,7 +268,7 @@ def seek(connection: Any, subscription: str, topic: str, partition: int, start: 
         subscription=subscription,
         topic=topic,
         partition=partition,
-        start=_start(start),
+        start=start_text(start),
     )
     return int(rows[0][0])
 
@@ -285,7 +281,7 @@ def reset(
         connection,
         "reset_subscription",
         subscription=subscription,
-        start=_start(start),
+        start=start_text(start),
         topic=topic,
     )
     return {(address, partition): done for address, partition, done in rows}
@@ -324,14 +320,6 @@ def _addresses(topics: Iterable[str]) -> list[str]:
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         raise InvalidArgument(f"topics is a {type(topics).__name__}", hint="give a list of topics")
     return [validation.topic(each) for each in topics]
-
-
-def _start(start: Start) -> str:
-    if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise InvalidArgument(f"the time {start} has no zone", hint="give an aware datetime")
-        return start.isoformat()
-    return str(start)
 
 
 def lease_binds(member: Membership, leases: Sequence[Lease]) -> dict[str, Any]:

@@ -33,6 +33,29 @@ CALL penstock.`fetch`(%(topic)s, %(partition)s, %(from_sequence)s, %(max_events)
 -- reads only
 CALL penstock.position_at(%(topic)s, %(partition)s, %(since)s)
 
+-- name: locate_time
+-- The position before a time, or the log epoch in which to look for it.
+-- reads only
+CALL penstock.locate_time(%(topic)s, %(partition)s, %(since)s)
+
+-- name: place_bookmark
+-- Gives a position of a topic a name.
+CALL penstock.place_bookmark(%(topic)s, %(name)s, %(start)s)
+
+-- name: drop_bookmark
+-- Removes a bookmark. Returns whether there was one of this name.
+CALL penstock.drop_bookmark(%(topic)s, %(name)s)
+
+-- name: list_bookmarks
+-- The bookmarks of one topic, or of all.
+-- reads only
+CALL penstock.list_bookmarks(%(topic)s)
+
+-- name: bookmark_positions
+-- Where a bookmark stands in each partition of a topic.
+-- reads only
+CALL penstock.bookmark_positions(%(topic)s, %(name)s)
+
 -- name: high_watermarks
 -- The readable range of every partition of a topic.
 -- reads only

@@ -5,6 +5,18 @@ CALL penstock.open_block(
     %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(max_events)s, %(max_bytes)s
 )
 
+-- name: open_cold_block
+-- The same for events that only the archive has.
+-- limits the session
+CALL penstock.open_cold_block(
+    %(subscription)s, %(consumer)s, %(partition_id)s, %(lease_epoch)s, %(up_to)s
+)
+
+-- name: dead_letters_between
+-- The dead letters of a subscription in a range of a partition.
+-- reads only
+CALL penstock.dead_letters_between(%(subscription)s, %(partition_id)s, %(first_sequence)s, %(last_sequence)s)
+
 -- name: read_block
 -- The events of a block, without its dead letters.
 -- reads only

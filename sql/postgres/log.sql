@@ -37,6 +37,28 @@ FROM penstock.fetch(%(topic)s, %(partition)s::integer, %(from_sequence)s::bigint
 -- The position before the first event that was sequenced at a time or later.
 SELECT penstock.position_at(%(topic)s, %(partition)s::integer, %(since)s::timestamptz)
 
+-- name: locate_time
+-- The position before a time, or the log epoch in which to look for it.
+SELECT position, log_epoch, first_sequence, last_sequence
+FROM penstock.locate_time(%(topic)s, %(partition)s::integer, %(since)s::timestamptz)
+
+-- name: place_bookmark
+-- Gives a position of a topic a name.
+SELECT partition, position, history FROM penstock.place_bookmark(%(topic)s, %(name)s, %(start)s)
+
+-- name: drop_bookmark
+-- Removes a bookmark. Returns whether there was one of this name.
+SELECT penstock.drop_bookmark(%(topic)s, %(name)s)
+
+-- name: list_bookmarks
+-- The bookmarks of one topic, or of all.
+SELECT topic, name, partition, position, history, is_lost, placed_at, placed_by
+FROM penstock.list_bookmarks(%(topic)s)
+
+-- name: bookmark_positions
+-- Where a bookmark stands in each partition of a topic.
+SELECT partition, position FROM penstock.bookmark_positions(%(topic)s, %(name)s)
+
 -- name: high_watermarks
 -- The readable range of every partition of a topic.
 SELECT partition, low_sequence, high_watermark, history, partition_id FROM penstock.high_watermarks(%(topic)s)

@@ -6,6 +6,20 @@ FROM penstock.open_block(
     %(max_events)s::integer, %(max_bytes)s::bigint
 )
 
+-- name: open_cold_block
+-- The same for events that only the archive has.
+SELECT block_id, first_sequence, last_sequence, repeated, attempt, topic, known_as
+FROM penstock.open_cold_block(
+    %(subscription)s, %(consumer)s, %(partition_id)s::bigint, %(lease_epoch)s::bigint, %(up_to)s::bigint
+)
+
+-- name: dead_letters_between
+-- The dead letters of a subscription in a range of a partition.
+SELECT sequence
+FROM penstock.dead_letters_between(
+    %(subscription)s, %(partition_id)s::bigint, %(first_sequence)s::bigint, %(last_sequence)s::bigint
+)
+
 -- name: read_block
 -- The events of a block, without its dead letters. Headers come as text, as in fetch.
 SELECT

@@ -32,7 +32,7 @@ def test_every_block_runs(
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", database_url)
     text = PAGE.read_text(encoding="utf-8").replace("/mnt", str(tmp_path))
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 5
     create_topic(connection, 1, TOPIC)
     publish_batch(connection, [Message(TOPIC, b"%d" % number) for number in range(1, 1_601)])
     drain(connection)
@@ -52,7 +52,7 @@ def test_every_block_runs(
     names: dict[str, Any] = {
         "penstock": penstock, "connection": connection, "url": database_url, "bill": bill,
     }  # fmt: skip
-    for block in blocks:
+    for block in blocks[:3]:
         exec(compile(block.replace(".run()", ".run_until_idle()"), PAGE.name, "exec"), names)
     assert sum(int(line) for line in capsys.readouterr().out.split()) == 701
     assert came == list(range(1, 1_701))
@@ -60,3 +60,9 @@ def test_every_block_runs(
         database_url, "billing", handler=bill, archive=names["targets"]
     ).run_until_idle()
     assert came[1_700:] == list(range(1_000, 1_701))
+    for block in blocks[3:]:  # at a time before all events, then at bookmarks
+        exec(compile(block, PAGE.name, "exec"), names)
+    assert "{('shop/orders', 0): 1700}" in capsys.readouterr().out
+    assert penstock.stream.position(connection, "billing", TOPIC) == {0: 1_700}
+    placed = {each.name: each.position for each in penstock.log.list_bookmarks(connection)}
+    assert placed == {"before the migration": 1_700, "billed": 0}

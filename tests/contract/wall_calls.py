@@ -10,6 +10,7 @@ from typing import Any
 from ops.backfill import requests as requests
 from ops.erase import list_erasures
 from penstock import database, subscriptions
+from penstock.log import bookmarks
 from penstock.records import LogEpoch
 from penstock.subscriptions import stream
 from penstock.topics import holds
@@ -36,6 +37,15 @@ STEERING: dict[str, Call] = {
     "resume": subscriptions.resume,
     "describe_subscription": subscriptions.describe_subscription,
     "report_error": lambda own, name: stream.report_error(own, member(name), "x"),
+    "open_cold_block": lambda own, name: database.call(
+        own,
+        "open_cold_block",
+        subscription=name,
+        consumer="spy",
+        partition_id=1,
+        lease_epoch=1,
+        up_to=1,
+    ),
 }
 
 
@@ -89,6 +99,11 @@ EPOCHS: dict[str, Call] = {
     "list_erasures": list_erasures,
     "reissued_of": _looks_at("reissued_of"),
     "erased_of": _looks_at("erased_of", partition=0, first_sequence=1, last_sequence=9, max_rows=9),
+    "locate_time": _looks_at("locate_time", partition=0, since=datetime(2026, 1, 1, tzinfo=UTC)),
+    "place_bookmark": lambda own, name: bookmarks.place_bookmark(own, name, "mark"),
+    "drop_bookmark": lambda own, name: bookmarks.drop_bookmark(own, name, "mark"),
+    "list_bookmarks": bookmarks.list_bookmarks,
+    "bookmark_positions": lambda own, name: bookmarks.bookmark_positions(own, name, "mark"),
 }
 
 #: Each leaves out what is hidden.
@@ -101,5 +116,6 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.skips,
     holds.list_holds,
     list_erasures,
+    bookmarks.list_bookmarks,
     requests.list_backfills,
 )

@@ -16,6 +16,7 @@ begin_attempt           c . o . .
 begin_clean             . . o . .
 begin_erasure           . . o . .
 begin_rehydration       . . o . .
+bookmark_positions      c . o . .
 bring_letter            c . o . .
 broken_slices           . . o . .
 cancel_backfill         . . o . .
@@ -42,11 +43,13 @@ dead_letter             c . o . .
 dead_letter_counts      c . o . r
 dead_letter_of          c . o . .
 dead_letters_of         c . o . .
+dead_letters_between    c . o . .
 delete_namespace        . . o . .
 delete_topic            . . o . .
 describe_subscription   c . o . r
 describe_topic          c . o . r
 discard_staged          . . o p .
+drop_bookmark           c . o . .
 drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
@@ -87,12 +90,14 @@ leave                   c . o . .
 lift_limit              c . o . .
 list_backfills          . . o . r
 list_erasures           . . o . r
+list_bookmarks          c . o . r
 list_holds              . . o . r
 list_namespaces         c . o p r
 list_policies           . . o . r
 list_skips              c . o . r
 list_subscriptions      c . o . r
 list_topics             c . o p r
+locate_time             c . o . .
 log_epochs_due          . . o . .
 log_epochs_of           . . o . r
 log_epochs_sealed_on    . . o . r
@@ -113,8 +118,10 @@ note_slice_rates        . i o . .
 note_target_speed       . . o . .
 nothing_waits           . . o . .
 open_block              c . o . .
+open_cold_block         c . o . .
 parked_keys             c . o . .
 pause_subscription      c . o . .
+place_bookmark          c . o . .
 place_hold              . . o . .
 policy_history          . . o . r
 policy_of               c . o . r

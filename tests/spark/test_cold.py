@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ops.seal import seal
+from penstock import log
 from penstock.archive.targets import Target
-from penstock.errors import BelowLowSequence, EpochMissing, InvalidArgument
+from penstock.errors import BelowLowSequence, BookmarkNotFound, EpochMissing, InvalidArgument
 from penstock.spark import cold, register
 from penstock.spark.batch import RangesInput, inputs, read_input
 from penstock.spark.cold import Archive
@@ -99,6 +100,35 @@ def test_what_was_dropped_comes_from_the_archive(db: ContractDatabase, target: T
     positions = {"startingOffsets": '{"0": 33}', "endingOffsets": '{"0": 60}'}
     assert [row[3] for row in _rows(db, target, **positions)] == list(range(34, 61))
     assert {row[6] for row in _rows(db, target, types="even")} == {"even"}
+
+
+def test_a_bookmark_and_a_time_reach_into_the_archive(db: ContractDatabase, target: Target) -> None:
+    """Both as beginning and as end; the positions of a time are those of its first event."""
+    _sealed(db)
+    with closing(db.connect()) as own:
+        log.place_bookmark(own, TOPIC, "mark", {0: 20, 1: 31})
+        since = log.fetch(own, TOPIC, 0, 1, 1)[0].sequenced_at.isoformat()
+    whole = logged(db)
+    _archived(db, target)
+    _dropped(db, target)
+    publish_more(db, 30, odd=False, first=100)
+    later = _rows(db, target, startingOffsets="bookmark:mark", endingOffsets='{"0": 22, "1": 31}')
+    assert [(row[1], row[3]) for row in later] == [(0, 20), (0, 21), (0, 22), (1, 31)]
+    before = _rows(db, target, endingOffsets="bookmark:mark")
+    assert [(row[1], row[3]) for row in before] == [
+        *((0, n) for n in range(1, 20)),
+        *((1, n) for n in range(1, 31)),
+    ]
+    found = _rows(db, target, startingTimestamp=since)
+    assert [row for row in found if row[1] == 0][: len(whole) // 2] == [
+        row for row in whole if row[1] == 0
+    ]
+    with pytest.raises(BelowLowSequence):
+        planned(db, **_given(db, target, source="hot", startingTimestamp=since))
+    with pytest.raises(BelowLowSequence, match="name the archive targets"):
+        planned(db, **_given(db, None, startingTimestamp=since))
+    with pytest.raises(BookmarkNotFound):
+        planned(db, **_given(db, target, startingOffsets="bookmark:none"))
 
 
 def test_a_log_epoch_is_named_where_it_was_read_from_a_copy(

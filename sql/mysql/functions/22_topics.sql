@@ -349,6 +349,9 @@ BEGIN
     DELETE r
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
     STRAIGHT_JOIN retention_policies AS r FORCE INDEX (PRIMARY) ON r.topic_id = j.id;
+    DELETE b
+    FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j
+    STRAIGHT_JOIN bookmarks AS b FORCE INDEX (PRIMARY) ON b.topic_id = j.id;
     -- The requests first: when they are gone, nothing is rehydrated any more.
     DELETE b, u
     FROM JSON_TABLE(topic_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j

@@ -69,14 +69,16 @@ END;
 
 -- name: find_start
 -- Where a new subscription starts: 'earliest' (the first event that is left), 'latest' (after the last event), a
--- sequence to begin with, a position of the log (LSN) instead, or a time. With a time it starts with the first event
--- that was sequenced then or later, however early that event was published. A sequence below the low sequence is
--- accepted where a verified copy holds it: then the consumers read the archive first. Raises PS006, PS012, PS016,
--- PS019.
-CREATE PROCEDURE find_start(of_partition BIGINT, start TEXT, OUT wanted BIGINT)
+-- sequence to begin with, a position of the log (LSN) instead, a time, or what find_plain_start knows. With a time it
+-- starts with the first event that was sequenced then or later, however early that event was published. A sequence
+-- below the low sequence is accepted where a verified copy holds it: then the consumers read the archive first. Raises
+-- PS006, PS012, PS013, PS016, PS019, PS021, PS029.
+CREATE PROCEDURE find_start(of_partition BIGINT, given LONGTEXT, OUT wanted BIGINT)
 READS SQL DATA
 BEGIN
+    DECLARE start LONGTEXT;
     DECLARE since DATETIME(6);
+    CALL find_plain_start(of_partition, given, start);
     IF start = 'earliest' THEN
         SELECT MAX(p.low_sequence) - 1 INTO wanted FROM partitions AS p WHERE p.id = of_partition;
     ELSEIF start = 'latest' THEN
@@ -100,7 +102,7 @@ END;
 
 -- name: find_start_time
 -- A time at which to start: ISO 8601 with its zone, and not in the future. Raises PS006.
-CREATE PROCEDURE find_start_time(start TEXT, OUT since DATETIME(6))
+CREATE PROCEDURE find_start_time(start LONGTEXT, OUT since DATETIME(6))
 NO SQL
 BEGIN
     DECLARE zone VARCHAR(6);
@@ -121,14 +123,15 @@ BEGIN
     END IF;
 END;
 
--- name: find_position_before
--- The position before the first event that was sequenced at a time or later. If such an event may have been dropped,
--- this raises an error (PS016): no event is skipped silently.
-CREATE PROCEDURE find_position_before(of_partition BIGINT, since DATETIME(6), OUT wanted BIGINT)
+-- name: find_position_since
+-- The position before the first event of a partition that was sequenced at a time or later, if the database knows it.
+-- Otherwise wanted is NULL: such an event may be among those that were removed. in_epoch is the log epoch in which to
+-- look then; NULL when no seal says so.
+CREATE PROCEDURE find_position_since(of_partition BIGINT, since DATETIME(6), OUT wanted BIGINT, OUT in_epoch INT)
 READS SQL DATA
 BEGIN
-    DECLARE low, watermark, found_chunk, first_wanted BIGINT;
-    DECLARE known INT;
+    DECLARE low, watermark, found_chunk, first_wanted, epoch_begins BIGINT;
+    DECLARE known, epoch_below INT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
     SET watermark = high_watermark(of_partition);
@@ -141,16 +144,39 @@ BEGIN
     FROM logged_ids AS n
     WHERE n.partition_id = of_partition AND n.first_sequence = found_chunk AND n.sequenced_at >= since;
     SET first_wanted = COALESCE(first_wanted, watermark + 1);
+    SET wanted = first_wanted - 1, in_epoch = NULL;
     SELECT COUNT(c.first_sequence) INTO known
     FROM chunks AS c
     WHERE c.partition_id = of_partition AND c.first_sequence < first_wanted
       AND c.first_sequence + c.event_count >= first_wanted;
-    -- The index of what was dropped is removed too: then it is unknown when its last event was sequenced.
+    -- The index of what was dropped is removed too: then only a seal says when its last event was sequenced.
     IF first_wanted < low OR (first_wanted = low AND first_wanted BETWEEN 2 AND watermark AND known = 0) THEN
+        SELECT e.log_epoch, e.first_sequence INTO in_epoch, epoch_begins
+        FROM log_epochs AS e FORCE INDEX (log_epochs_sequenced)
+        WHERE e.partition_id = of_partition AND e.sequenced_until >= since
+        ORDER BY e.sequenced_until, e.log_epoch
+        LIMIT 1;
+        CALL find_log_epoch_at(of_partition, low - 1, epoch_below);
+        IF epoch_begins < low OR first_wanted < low OR (in_epoch IS NULL AND epoch_below = 0) THEN
+            SET wanted = NULL;
+        END IF;
+    END IF;
+END;
+
+-- name: find_position_before
+-- The position before the first event that was sequenced at a time or later. If such an event may have been dropped,
+-- this raises an error (PS016): no event is skipped silently.
+CREATE PROCEDURE find_position_before(of_partition BIGINT, since DATETIME(6), OUT wanted BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE in_epoch INT;
+    DECLARE low BIGINT;
+    CALL find_position_since(of_partition, since, wanted, in_epoch);
+    IF wanted IS NULL THEN
+        SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = of_partition;
         CALL refuse('PS016',
                     CONCAT('events sequenced since ', since, ' were dropped: the log begins at sequence ', low));
     END IF;
-    SET wanted = first_wanted - 1;
 END;
 
 -- name: position_at
@@ -169,10 +195,34 @@ BEGIN
     SELECT wanted AS `position`;
 END;
 
+-- name: locate_time
+-- The position before the first event of a partition that was sequenced at a time or later, where the database knows
+-- it. Where such an event may have been dropped, position is NULL, and the log epoch is the one in which to look
+-- first: no event before it was sequenced then. Raises PS002, PS005, PS006, PS016.
+CREATE PROCEDURE locate_time(topic VARCHAR(4000), `partition` INT, since DATETIME(6))
+READS SQL DATA
+BEGIN
+    DECLARE source_id, wanted, epoch_begins, epoch_ends BIGINT;
+    DECLARE in_epoch INT;
+    CALL refuse_serializable('locate_time()');
+    CALL find_partition(topic, `partition`, source_id);
+    IF since IS NULL THEN
+        CALL refuse('PS006', 'the time is NULL');
+    END IF;
+    CALL find_position_since(source_id, since, wanted, in_epoch);
+    IF wanted IS NULL AND in_epoch IS NULL THEN
+        CALL refuse('PS016', CONCAT('events sequenced since ', since, ' were dropped, and no seal says which'));
+    END IF;
+    SELECT MAX(e.first_sequence), MAX(e.last_sequence) INTO epoch_begins, epoch_ends
+    FROM log_epochs AS e
+    WHERE e.partition_id = source_id AND e.log_epoch = in_epoch;
+    SELECT wanted AS `position`, in_epoch AS log_epoch, epoch_begins AS first_sequence, epoch_ends AS last_sequence;
+END;
+
 -- name: add_topic
 -- Makes a subscription read a topic. The caller has locked the topic's row against the logical drop, so that
 -- "earliest" never points below the low sequence.
-CREATE PROCEDURE add_topic(owner_id BIGINT, source_id BIGINT, start TEXT)
+CREATE PROCEDURE add_topic(owner_id BIGINT, source_id BIGINT, start LONGTEXT)
 BEGIN
     DECLARE part_id, wanted BIGINT;
     DECLARE done BOOLEAN DEFAULT FALSE;
@@ -195,8 +245,8 @@ END;
 
 -- name: subscribe
 -- Creates the subscription if it does not exist, and adds topics (a JSON array) to it. Returns how many were new.
--- Raises PS002, PS006, PS007, PS012, PS016, PS018, PS030, PS031, PS033.
-CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start TEXT)
+-- Raises PS002, PS006, PS007, PS012, PS013, PS016, PS018, PS019, PS021, PS029, PS030, PS031, PS033.
+CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start LONGTEXT)
 BEGIN
     DECLARE owner_id, source_id BIGINT;
     DECLARE added, known, taken INT DEFAULT 0;

@@ -267,7 +267,7 @@ END;
 -- name: move_position
 -- Sets the position of a partition whose topic the caller has locked, raises lease_epoch and takes the lease from its
 -- holder, whose later commits are refused as stale. Raises PS006, PS012, PS013, PS016.
-CREATE PROCEDURE move_position(owner_id BIGINT, source_id BIGINT, start TEXT, OUT wanted BIGINT)
+CREATE PROCEDURE move_position(owner_id BIGINT, source_id BIGINT, start LONGTEXT, OUT wanted BIGINT)
 BEGIN
     DECLARE held_epoch BIGINT;
     DECLARE held_by VARCHAR(255);
@@ -291,10 +291,10 @@ BEGIN
 END;
 
 -- name: seek
--- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time), raises lease_epoch
--- and takes the lease from its holder, whose later commits are refused as stale. Returns the new position. Raises
--- PS002, PS005, PS006, PS012, PS013, PS016, PS018.
-CREATE PROCEDURE seek(subscription LONGTEXT, topic LONGTEXT, `partition` INT, start TEXT)
+-- Sets the position of one partition ('earliest', 'latest', the sequence to read next, a time, 'bookmark:NAME' or
+-- 'subscription:NAME'), raises lease_epoch and takes the lease from its holder, whose later commits are refused as
+-- stale. Returns the new position. Raises PS002, PS005, PS006, PS012, PS013, PS016, PS018, PS019, PS021, PS029.
+CREATE PROCEDURE seek(subscription LONGTEXT, topic LONGTEXT, `partition` INT, start LONGTEXT)
 BEGIN
     DECLARE owner_id, topic_id, source_id, wanted BIGINT;
     DECLARE partitions INT;
@@ -348,8 +348,9 @@ END;
 
 -- name: reset_subscription
 -- Does what seek does for every partition of a subscription, or of one of its topics (NULL: all topics), in one
--- transaction: all or none. Returns the new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
-CREATE PROCEDURE reset_subscription(subscription LONGTEXT, start TEXT, of_topic LONGTEXT)
+-- transaction: all or none. Returns the new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018, PS019, PS021,
+-- PS029.
+CREATE PROCEDURE reset_subscription(subscription LONGTEXT, start LONGTEXT, of_topic LONGTEXT)
 BEGIN
     DECLARE owner_id, only_id, source_id, wanted BIGINT;
     DECLARE done BOOLEAN DEFAULT FALSE;

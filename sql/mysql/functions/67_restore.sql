@@ -25,7 +25,8 @@ END;
 -- name: open_history
 -- Begins the next history. A sequence that was read in the history before may be another event now. So every holder
 -- loses its lease and has to ask for position and history again. Positions beyond the log are moved back to its end,
--- stopped partitions continue, and no id is given out twice. The caller has locked the sequencer's row.
+-- bookmarks beyond it are marked as lost, stopped partitions continue, and no id is given out twice. The caller has
+-- locked the sequencer's row.
 CREATE PROCEDURE open_history(reason TEXT, OUT opened INT)
 BEGIN
     DECLARE owner_id, part_id BIGINT;
@@ -45,7 +46,16 @@ BEGIN
         CALL bring_back(owner_id, part_id, opened);
     END LOOP;
     CLOSE leased;
+    CALL mark_lost_bookmarks(opened);
     DELETE FROM stops;
+END;
+
+-- name: mark_lost_bookmarks
+-- Marks the bookmarks that lie beyond the end of the log: other events will get their sequences.
+CREATE PROCEDURE mark_lost_bookmarks(opened INT)
+BEGIN
+    UPDATE bookmarks AS b SET b.lost_in = opened
+    WHERE b.lost_in IS NULL AND b.position > high_watermark(b.partition_id);
 END;
 
 -- name: reconcile

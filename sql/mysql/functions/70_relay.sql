@@ -61,19 +61,88 @@ BEGIN
     IF NOT was_open THEN
         CALL find_block_end(partition_id, start, max_events, max_bytes, last);
         IF last IS NOT NULL THEN
-            INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch, topic)
-            SELECT owner_id, p.id, start, last, lease_epoch, t.address
-            FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
-            WHERE p.id = partition_id;
-            SET block = LAST_INSERT_ID();
+            CALL record_block(owner_id, partition_id, lease_epoch, start, last, block);
         END IF;
     END IF;
+    CALL block_row(block, was_open);
+    CALL end_call();
+END;
+
+-- name: record_block
+-- Records a new block of a partition.
+CREATE PROCEDURE record_block(
+    owner_id BIGINT, part_id BIGINT, lease_epoch BIGINT, first_sequence BIGINT, last_sequence BIGINT, OUT block BIGINT
+)
+BEGIN
+    INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch, topic)
+    SELECT owner_id, p.id, first_sequence, last_sequence, lease_epoch, t.address
+    FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
+    WHERE p.id = part_id;
+    SET block = LAST_INSERT_ID();
+END;
+
+-- name: block_row
+-- Returns a block as open_block does.
+CREATE PROCEDURE block_row(block BIGINT, was_open BOOLEAN)
+READS SQL DATA
+BEGIN
     SELECT b.id AS block_id, b.first_sequence, b.last_sequence, was_open AS repeated,
            1 + (SELECT COUNT(*) FROM relay_failures AS f WHERE f.block_id = b.id) AS attempt, b.topic,
            t.known_as
     FROM blocks AS b JOIN partitions AS p ON p.id = b.partition_id JOIN topics AS t ON t.id = p.topic_id
     WHERE b.id = block;
+END;
+
+-- name: open_cold_block
+-- The same for a relay whose next event only the archive has: the block that is still open, else a new one up to
+-- up_to. The relay chooses its end, because the database cannot see the events; they have to lie below the low
+-- sequence. Raises PS006, PS010, PS013, PS018, PS021.
+CREATE PROCEDURE open_cold_block(
+    subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, up_to BIGINT
+)
+BEGIN
+    DECLARE owner_id, start, low, block BIGINT;
+    DECLARE was_open, is_below BOOLEAN;
+    {{on error: CALL undo_call()}}
+    CALL begin_call('open_cold_block()');
+    CALL find_subscription(subscription, owner_id);
+    CALL hold_leases(owner_id, consumer, JSON_ARRAY(partition_id), JSON_ARRAY(lease_epoch));
+    SET start = current_position(owner_id, partition_id) + 1;
+    SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = partition_id;
+    CALL find_open_block(owner_id, partition_id, start, block);
+    SET was_open = block IS NOT NULL;
+    CALL require_readable(partition_id, GREATEST(low, start), owner_id, is_below);
+    IF NOT was_open THEN
+        IF NOT COALESCE(up_to >= start AND up_to < low, FALSE) THEN
+            CALL refuse('PS006', CONCAT('a block from sequence ', start, ' to ', COALESCE(up_to, 'NULL'),
+                                        ', and the low sequence is ', low));
+        END IF;
+        CALL record_block(owner_id, partition_id, lease_epoch, start, up_to, block);
+    END IF;
+    CALL block_row(block, was_open);
     CALL end_call();
+END;
+
+-- name: dead_letters_between
+-- The sequences of a range of a partition that are dead letters of a subscription; none for a partition that the
+-- subscription does not read.
+CREATE PROCEDURE dead_letters_between(
+    subscription LONGTEXT, partition_id BIGINT, first_sequence BIGINT, last_sequence BIGINT
+)
+READS SQL DATA
+BEGIN
+    DECLARE present INT;
+    DECLARE owner_id BIGINT;
+    CALL refuse_serializable('dead_letters_between()');
+    SELECT MAX(h.history) INTO present FROM histories AS h;
+    SELECT MAX(s.id) INTO owner_id
+    FROM subscriptions AS s
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256)) AND NOT reads_hidden(s.id);
+    SELECT d.sequence
+    FROM dead_letters AS d FORCE INDEX (PRIMARY)
+    WHERE d.subscription_id = owner_id AND d.partition_id = partition_id
+      AND d.sequence BETWEEN first_sequence AND last_sequence AND d.history = present
+    ORDER BY d.sequence;
 END;
 
 -- name: read_block
@@ -130,7 +199,8 @@ END;
 
 -- name: dead_letter
 -- Gives up one event for this subscription: a copy with the reason is kept, and the block continues without the
--- event. A second call changes nothing. Raises PS010, PS013, PS018.
+-- event. An event that only the archive has is brought by bring_letter, in the same transaction. A second call changes
+-- nothing. Raises PS010, PS013, PS018.
 CREATE PROCEDURE dead_letter(
     subscription LONGTEXT, consumer VARCHAR(255), partition_id BIGINT, lease_epoch BIGINT, sequence BIGINT, reason TEXT
 )
@@ -155,5 +225,8 @@ BEGIN
         SELECT * FROM dead_letters AS d FORCE INDEX (PRIMARY)
         WHERE d.subscription_id = owner_id AND d.partition_id = e.partition_id AND d.sequence = e.sequence
           AND d.history = present);
+    UPDATE dead_letters AS d FORCE INDEX (PRIMARY) SET d.reason = LEFT(reason, 2000)
+    WHERE d.subscription_id = owner_id AND d.partition_id = partition_id AND d.sequence = sequence
+      AND d.history = present AND d.reason = 'read from the archive';
     CALL end_call();
 END;

@@ -68,6 +68,21 @@ BEGIN
     END IF;
 END;
 
+-- name: find_sequenced_until
+-- A time after which no event of a range, or before it, was sequenced: that of the newest event in its chunks of the
+-- index, or that of the log epoch before.
+CREATE PROCEDURE find_sequenced_until(part_id BIGINT, start BIGINT, last BIGINT, OUT until DATETIME(6))
+READS SQL DATA
+BEGIN
+    DECLARE before_it DATETIME(6);
+    SELECT MAX(e.sequenced_until) INTO before_it FROM log_epochs AS e WHERE e.partition_id = part_id;
+    SELECT MAX(c.sequenced_at) INTO until
+    FROM chunks AS c
+    WHERE c.partition_id = part_id AND c.first_sequence <= last AND c.first_sequence >= COALESCE((
+        SELECT MAX(f.first_sequence) FROM chunks AS f WHERE f.partition_id = part_id AND f.first_sequence <= start), 0);
+    SET until = GREATEST(COALESCE(before_it, until), until);
+END;
+
 -- name: seal
 -- Seals the next log epoch of a partition: max_events of it, or what is there once its first event was sequenced
 -- max_age_seconds ago (0: at once; NULL: by size only). No row when there is nothing to seal. The lock on the partition
@@ -77,6 +92,7 @@ BEGIN
     DECLARE source_id, locked_id, start, last, content_count BIGINT;
     DECLARE previous INT DEFAULT 0;
     DECLARE content_checksum VARCHAR(64);
+    DECLARE until DATETIME(6);
     {{on error: CALL undo_call()}}
     CALL begin_call('seal()');
     CALL require_read_committed('seal()');
@@ -90,8 +106,10 @@ BEGIN
     CALL find_epoch_end(source_id, start, max_events, max_age_seconds, last);
     IF last IS NOT NULL THEN
         CALL range_checksum(source_id, start, last, content_count, content_checksum);
-        INSERT INTO log_epochs (partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum)
-        VALUES (source_id, previous + 1, start, last, content_count, content_checksum);
+        CALL find_sequenced_until(source_id, start, last, until);
+        INSERT INTO log_epochs (
+            partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum, sequenced_until)
+        VALUES (source_id, previous + 1, start, last, content_count, content_checksum, until);
     END IF;
     SELECT e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum
     FROM log_epochs AS e

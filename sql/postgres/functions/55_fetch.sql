@@ -125,7 +125,7 @@ BEGIN
                                              AND from_sequence BETWEEN k.first_sequence AND k.last_sequence)
                                        THEN ': retention did not wait for this subscription, by max_lag_seconds'
                                        ELSE '' END),
-                       'Read it from the archive, or start at the low sequence.');
+                       'Read it from the archive (archive=targets), or start at the low sequence.');
     END IF;
     RETURN false;
 END

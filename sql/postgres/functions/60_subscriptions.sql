@@ -40,13 +40,14 @@ $$;
 
 -- name: start_position
 -- Where a new subscription starts: 'earliest' (the first event that is left), 'latest' (after the last event), a
--- sequence to begin with, a position of the log (LSN) instead, or a time. With a time it starts with the first event
--- that was sequenced then or later, however early that event was published. A sequence below the low sequence is
--- accepted where a verified copy holds it: then the consumers read the archive first. Raises PS006, PS012, PS016,
--- PS019.
+-- sequence to begin with, a position of the log (LSN) instead, a time, or what plain_start knows. With a time it starts
+-- with the first event that was sequenced then or later, however early that event was published. A sequence below the
+-- low sequence is accepted where a verified copy holds it: then the consumers read the archive first. Raises PS006,
+-- PS012, PS013, PS016, PS019, PS021, PS029.
 CREATE OR REPLACE FUNCTION start_position(partition_id bigint, low_sequence bigint, start text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
+    start := plain_start(partition_id, start);
     IF start = 'earliest' THEN
         RETURN low_sequence - 1;
     ELSIF start = 'latest' THEN
@@ -86,8 +87,8 @@ BEGIN
     IF found_time IS NULL THEN
         PERFORM refuse(
             'PS006', format('a subscription cannot start at "%s"', left(start, 100)),
-            'Use "earliest", "latest", a sequence from 1 on, a position of the log, or a time with its zone: '
-            '2026-01-31T09:30:00+01:00.');
+            'Use "earliest", "latest", a sequence from 1 on, a position of the log, "bookmark:NAME", or a time with '
+            'its zone: 2026-01-31T09:30:00+01:00.');
     ELSIF found_time > clock_timestamp() THEN
         PERFORM refuse('PS006', format('the time %s is in the future', start),
                        'Use "latest" for what is published from now on.');
@@ -96,10 +97,14 @@ BEGIN
 END
 $$;
 
--- name: position_before
--- The position before the first event that was sequenced at a time or later. If such an event may have been dropped,
--- this raises an error (PS016): no event is skipped silently.
-CREATE OR REPLACE FUNCTION position_before(partition_id bigint, low_sequence bigint, since timestamptz) RETURNS bigint
+-- name: position_since
+-- The position before the first event of a partition that was sequenced at a time or later, if the database knows it.
+-- Otherwise position is NULL: such an event may be among those that were removed. The log epoch in which to look then
+-- comes with it; NULL when no seal says so.
+CREATE OR REPLACE FUNCTION position_since(
+    partition_id bigint, low_sequence bigint, since timestamptz, OUT "position" bigint, OUT log_epoch integer,
+    OUT first_sequence bigint, OUT last_sequence bigint
+)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     watermark bigint := high_watermark(partition_id);
@@ -110,18 +115,43 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT min(t.n) AS n FROM unnest(c.sequenced_ats) WITH ORDINALITY AS t (at, n) WHERE t.at >= since
     ) AS place
-    WHERE c.partition_id = position_before.partition_id AND c.sequenced_at >= since
+    WHERE c.partition_id = position_since.partition_id AND c.sequenced_at >= since
     ORDER BY c.first_sequence
     LIMIT 1;
     wanted := COALESCE(wanted, watermark + 1);
-    -- The index of what was dropped is removed too: then it is unknown when its last event was sequenced.
+    position := wanted - 1;
+    -- The index of what was dropped is removed too: then only a seal says when its last event was sequenced.
     IF wanted < low_sequence OR (wanted = low_sequence AND wanted BETWEEN 2 AND watermark
                                  AND sequenced_at_of(partition_id, wanted - 1) IS NULL) THEN
+        SELECT e.log_epoch, e.first_sequence, e.last_sequence
+        INTO position_since.log_epoch, position_since.first_sequence, position_since.last_sequence
+        FROM log_epochs AS e
+        WHERE e.partition_id = position_since.partition_id AND e.sequenced_until >= since
+        ORDER BY e.sequenced_until, e.log_epoch
+        LIMIT 1;
+        IF FOUND THEN
+            position := CASE WHEN position_since.first_sequence >= low_sequence THEN position END;
+        ELSIF wanted < low_sequence OR log_epoch_at(partition_id, low_sequence - 1) = 0 THEN
+            position := NULL;
+        END IF;
+    END IF;
+END
+$$;
+
+-- name: position_before
+-- The position before the first event that was sequenced at a time or later. If such an event may have been dropped,
+-- this raises an error (PS016): no event is skipped silently.
+CREATE OR REPLACE FUNCTION position_before(partition_id bigint, low_sequence bigint, since timestamptz) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    found_place record := position_since(partition_id, low_sequence, since);
+BEGIN
+    IF found_place.position IS NULL THEN
         PERFORM refuse('PS016', format('events sequenced since %s were dropped: the log begins at sequence %s', since,
                                        low_sequence),
-                       'Read it from the archive, or start at "earliest".');
+                       'Name the archive targets, so that the time is looked up there, or start at "earliest".');
     END IF;
-    RETURN wanted - 1;
+    RETURN found_place.position;
 END
 $$;
 
@@ -140,10 +170,34 @@ BEGIN
 END
 $$;
 
+-- name: locate_time
+-- The position before the first event of a partition that was sequenced at a time or later, where the database knows
+-- it. Where such an event may have been dropped, position is NULL, and the log epoch is the one in which to look
+-- first: no event before it was sequenced then. Raises PS002, PS005, PS006, PS016.
+CREATE OR REPLACE FUNCTION locate_time(topic text, partition integer, since timestamptz)
+RETURNS TABLE ("position" bigint, log_epoch integer, first_sequence bigint, last_sequence bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    source_id bigint := require_partition(topic, partition);
+BEGIN
+    IF since IS NULL THEN
+        PERFORM refuse('PS006', 'the time is NULL', 'Give a time with its zone.');
+    END IF;
+    RETURN QUERY
+    SELECT s.position, s.log_epoch, s.first_sequence, s.last_sequence
+    FROM partitions AS p CROSS JOIN LATERAL position_since(p.id, p.low_sequence, since) AS s
+    WHERE p.id = source_id AND (s.position IS NOT NULL OR s.log_epoch IS NOT NULL);
+    IF NOT FOUND THEN
+        PERFORM refuse('PS016', format('events sequenced since %s were dropped, and no seal says which', since),
+                       'Start at "earliest".');
+    END IF;
+END
+$$;
+
 -- name: subscribe
 -- Creates the subscription if it does not exist, and adds topics to it. Returns how many were new. It locks the
 -- topic's row against the logical drop, so that "earliest" never points below the low sequence, and against resize
--- and deletion. Raises PS002, PS006, PS007, PS012, PS016, PS030, PS031, PS033.
+-- and deletion. Raises PS002, PS006, PS007, PS012, PS013, PS016, PS019, PS021, PS029, PS030, PS031, PS033.
 CREATE OR REPLACE FUNCTION subscribe(subscription text, topics text[], start text DEFAULT 'earliest') RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

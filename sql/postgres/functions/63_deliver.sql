@@ -250,9 +250,9 @@ END
 $$;
 
 -- name: seek
--- Sets the position of one partition ('earliest', 'latest', the sequence to read next, or a time), raises
--- lease_epoch and takes the lease from its holder, whose later commits are refused as stale. Raises PS002,
--- PS005, PS006, PS012, PS013, PS016.
+-- Sets the position of one partition ('earliest', 'latest', the sequence to read next, a time, 'bookmark:NAME' or
+-- 'subscription:NAME'), raises lease_epoch and takes the lease from its holder, whose later commits are refused as
+-- stale. Raises PS002, PS005, PS006, PS012, PS013, PS016, PS019, PS021, PS029.
 CREATE OR REPLACE FUNCTION seek(subscription text, topic text, partition integer, start text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -275,7 +275,8 @@ $$;
 
 -- name: reset_subscription
 -- Does what seek does for every partition of a subscription, or of one of its topics (NULL: all topics), in one
--- transaction: all or none. Returns the new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018.
+-- transaction: all or none. Returns the new positions. Raises PS002, PS006, PS012, PS013, PS016, PS018, PS019, PS021,
+-- PS029.
 CREATE OR REPLACE FUNCTION reset_subscription(subscription text, start text, of_topic text DEFAULT NULL)
 RETURNS TABLE (topic text, partition integer, "position" bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$

@@ -103,8 +103,8 @@ $$;
 -- name: open_history
 -- Begins the next history. A sequence that was read in the history before may be another event now. So every holder
 -- loses its lease and has to ask for position and history again. Positions beyond the log are moved back to its end,
--- and stopped partitions continue. lease_epoch rises above every value that can have been given out in the lost time.
--- The caller has locked the sequencer's row.
+-- bookmarks beyond it are marked as lost, and stopped partitions continue. lease_epoch rises above every value that can
+-- have been given out in the lost time. The caller has locked the sequencer's row.
 CREATE OR REPLACE FUNCTION open_history(reason text) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -134,6 +134,8 @@ BEGIN
                'history'
         WHERE current_position(lease.subscription_id, lease.partition_id) > high_watermark(lease.partition_id);
     END LOOP;
+    UPDATE bookmarks AS b SET lost_in = opened
+    WHERE b.lost_in IS NULL AND b.position > high_watermark(b.partition_id);
     DELETE FROM stops;
     RETURN opened;
 END

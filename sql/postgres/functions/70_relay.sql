@@ -41,7 +41,7 @@ BEGIN
     -- This holds for an open block too: nothing is sent from a stopped partition.
     IF require_readable(open_block.partition_id, start, owner.id) THEN
         PERFORM refuse('PS016', format('a relay reads nothing below the low sequence, and it is at sequence %s', start),
-                       'Request a backfill of the kind relay for what was rehydrated, and seek to the low sequence.');
+                       'Give the relay the archive targets: --target NAME.');
     END IF;
     IF NOT was_open THEN
         SELECT max(r.sequence) INTO last
@@ -53,27 +53,105 @@ BEGIN
         IF last IS NULL THEN
             RETURN;
         END IF;
-        IF EXISTS (
-            SELECT FROM blocks AS b
-            WHERE b.subscription_id = owner.id AND b.partition_id = open_block.partition_id
-              AND b.id > (SELECT c.last_value - (NOT c.is_called)::integer FROM blocks_id AS c))
-        THEN
-            -- A consumer that takes over would not find this block, and would make another one.
-            PERFORM refuse_set_back('blocks_id');
-        END IF;
-        INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch, topic)
-        SELECT owner.id, p.id, start, last, open_block.lease_epoch, t.address
-        FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
-        WHERE p.id = open_block.partition_id
-        RETURNING * INTO block;
+        block := record_block(owner.id, open_block.partition_id, open_block.lease_epoch, start, last);
     END IF;
-    RETURN QUERY
+    RETURN QUERY SELECT b.* FROM block_row(block, was_open) AS b;
+END
+$$;
+
+-- name: record_block
+-- Records a new block of a partition. Raises PS021.
+CREATE OR REPLACE FUNCTION record_block(
+    subscription_id bigint, partition_id bigint, lease_epoch bigint, first_sequence bigint, last_sequence bigint
+) RETURNS blocks
+LANGUAGE plpgsql AS $$
+DECLARE
+    block blocks%ROWTYPE;
+BEGIN
+    IF EXISTS (
+        SELECT FROM blocks AS b
+        WHERE b.subscription_id = record_block.subscription_id AND b.partition_id = record_block.partition_id
+          AND b.id > (SELECT c.last_value - (NOT c.is_called)::integer FROM blocks_id AS c))
+    THEN
+        -- A consumer that takes over would not find this block, and would make another one.
+        PERFORM refuse_set_back('blocks_id');
+    END IF;
+    INSERT INTO blocks (subscription_id, partition_id, first_sequence, last_sequence, lease_epoch, topic)
+    SELECT record_block.subscription_id, p.id, record_block.first_sequence, record_block.last_sequence,
+           record_block.lease_epoch, t.address
+    FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
+    WHERE p.id = record_block.partition_id
+    RETURNING * INTO block;
+    RETURN block;
+END
+$$;
+
+-- name: block_row
+-- A block as open_block returns it.
+CREATE OR REPLACE FUNCTION block_row(block blocks, was_open boolean)
+RETURNS TABLE (
+    block_id bigint, first_sequence bigint, last_sequence bigint, repeated boolean, attempt integer, topic text,
+    known_as text
+)
+LANGUAGE sql STABLE AS $$
     SELECT block.id, block.first_sequence, block.last_sequence, was_open, 1 + (
         SELECT count(*) FROM relay_failures AS f WHERE f.block_id = block.id)::integer, block.topic,
         t.known_as
     FROM partitions AS p JOIN topics AS t ON t.id = p.topic_id
-    WHERE p.id = block.partition_id;
+    WHERE p.id = block.partition_id
+$$;
+
+-- name: open_cold_block
+-- The same for a relay whose next event only the archive has: the block that is still open, else a new one up to
+-- up_to. The relay chooses its end, because the database cannot see the events; they have to lie below the low
+-- sequence. Raises PS006, PS010, PS013, PS018, PS021.
+CREATE OR REPLACE FUNCTION open_cold_block(
+    subscription text, consumer text, partition_id bigint, lease_epoch bigint, up_to bigint
+) RETURNS TABLE (
+    block_id bigint, first_sequence bigint, last_sequence bigint, repeated boolean, attempt integer, topic text,
+    known_as text
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner subscriptions%ROWTYPE := require_subscription(subscription);
+    block blocks%ROWTYPE;
+    was_open boolean;
+    start bigint;
+    low bigint := (SELECT p.low_sequence FROM partitions AS p WHERE p.id = open_cold_block.partition_id);
+BEGIN
+    PERFORM commit_durably();
+    PERFORM hold_leases(
+        owner, consumer, ARRAY[open_cold_block.partition_id], ARRAY[open_cold_block.lease_epoch]);
+    SELECT * INTO block FROM open_block_of(owner.id, open_cold_block.partition_id);
+    was_open := block.id IS NOT NULL;
+    start := current_position(owner.id, open_cold_block.partition_id) + 1;
+    PERFORM require_readable(open_cold_block.partition_id, GREATEST(low, start), owner.id);
+    IF NOT was_open THEN
+        IF NOT COALESCE(up_to >= start AND up_to < low, false) THEN
+            PERFORM refuse('PS006', format('a block from sequence %s to %s, and the low sequence is %s', start, up_to,
+                                           low),
+                           'What the database has is sent in blocks of open_block.');
+        END IF;
+        block := record_block(
+            owner.id, open_cold_block.partition_id, open_cold_block.lease_epoch, start, up_to);
+    END IF;
+    RETURN QUERY SELECT b.* FROM block_row(block, was_open) AS b;
 END
+$$;
+
+-- name: dead_letters_between
+-- The sequences of a range of a partition that are dead letters of a subscription; none for a partition that the
+-- subscription does not read.
+CREATE OR REPLACE FUNCTION dead_letters_between(
+    subscription text, partition_id bigint, first_sequence bigint, last_sequence bigint
+) RETURNS TABLE (sequence bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT d.sequence
+    FROM dead_letters AS d JOIN subscriptions AS s ON s.id = d.subscription_id
+    WHERE s.name = dead_letters_between.subscription AND d.partition_id = dead_letters_between.partition_id
+      AND d.sequence BETWEEN dead_letters_between.first_sequence AND dead_letters_between.last_sequence
+      AND d.history = current_history() AND NOT reads_hidden(s.id)
+    ORDER BY d.sequence
 $$;
 
 -- name: read_block
@@ -126,7 +204,8 @@ $$;
 
 -- name: dead_letter
 -- Gives up one event for this subscription: a copy with the reason is kept, and the block continues without the
--- event. A second call changes nothing. Raises PS006, PS010, PS013.
+-- event. An event that only the archive has is brought by bring_letter, in the same transaction. A second call changes
+-- nothing. Raises PS006, PS010, PS013.
 CREATE OR REPLACE FUNCTION dead_letter(
     subscription text, consumer text, partition_id bigint, lease_epoch bigint, sequence bigint, reason text
 ) RETURNS void
@@ -144,5 +223,8 @@ BEGIN
            r.headers, r.payload, r.created_at, left(dead_letter.reason, 2000)
     FROM read_log(dead_letter.partition_id, dead_letter.sequence, 1) AS r
     ON CONFLICT DO NOTHING;
+    UPDATE dead_letters AS d SET reason = left(dead_letter.reason, 2000)
+    WHERE d.subscription_id = owner.id AND d.partition_id = dead_letter.partition_id
+      AND d.sequence = dead_letter.sequence AND d.history = current_history() AND d.reason = 'read from the archive';
 END
 $$;

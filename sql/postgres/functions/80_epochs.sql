@@ -32,6 +32,22 @@ SET enable_seqscan = off SET jit = off AS $$
                   (range_checksum.last_sequence - range_checksum.first_sequence + 1)::integer) AS r
 $$;
 
+-- name: sequenced_until
+-- A time after which no event of a range was sequenced: that of the newest event in its chunks of the index.
+CREATE OR REPLACE FUNCTION sequenced_until(partition_id bigint, first_sequence bigint, last_sequence bigint)
+RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+    SELECT max(c.sequenced_at)
+    FROM chunks AS c
+    WHERE c.partition_id = sequenced_until.partition_id AND c.first_sequence <= sequenced_until.last_sequence
+      AND c.first_sequence >= COALESCE((
+          SELECT b.first_sequence
+          FROM chunks AS b
+          WHERE b.partition_id = sequenced_until.partition_id AND b.first_sequence <= sequenced_until.first_sequence
+          ORDER BY b.first_sequence DESC
+          LIMIT 1), 0)
+$$;
+
 -- name: seal
 -- Seals the next log epoch of a partition: max_events of it, or what is there once its first event was sequenced
 -- max_age_seconds ago (0: at once; NULL: by size only). No row when there is nothing to seal. The lock on the partition
@@ -63,8 +79,10 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO content FROM range_checksum(source_id, start, last);
-    INSERT INTO log_epochs AS e (partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum)
-    VALUES (source_id, COALESCE(previous.log_epoch, 0) + 1, start, last, content.event_count, content.checksum);
+    INSERT INTO log_epochs AS e (
+        partition_id, log_epoch, first_sequence, last_sequence, event_count, checksum, sequenced_until)
+    VALUES (source_id, COALESCE(previous.log_epoch, 0) + 1, start, last, content.event_count, content.checksum,
+            GREATEST(previous.sequenced_until, sequenced_until(source_id, start, last)));
     RETURN QUERY
     SELECT e.log_epoch, e.first_sequence, e.last_sequence, e.event_count, e.checksum
     FROM log_epochs AS e

@@ -11,8 +11,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             current_history applied_migrations setting'),
         ('consumer', 'subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit
             release leave
-            held_leases position seek subscription_lag take_overs rejected_commits open_block read_block relay_failure
-            dead_letter dead_letters_of report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
+            held_leases position seek subscription_lag take_overs rejected_commits
+            open_block open_cold_block read_block dead_letters_between relay_failure dead_letter dead_letters_of
+            report_positions fetch fetch_plan lsn_of sequence_of high_watermarks position_at
+            locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions
             list_namespaces namespace_exists list_topics describe_topic current_history applied_migrations setting
             policy_of subscription_policy
              claim lease_states active_consumers lead_subscription assign_partitions assignment_of mark_low_water
@@ -23,7 +25,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             subscription_statistics dead_letter_counts list_skips'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of copies_between
-            log_epochs_sealed_on missing_copies retention_of list_holds grants_of
+            log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks grants_of
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             histories_of policy_of policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
@@ -40,13 +42,15 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             sequence announce fetch fetch_plan lsn_of sequence_of high_watermarks position_at unsequenced subscribe
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
             position seek subscription_lag take_overs
-            rejected_commits open_block read_block relay_failure dead_letter dead_letters_of sweep seal log_epochs_of
+            rejected_commits open_block open_cold_block read_block dead_letters_between relay_failure dead_letter
+            dead_letters_of sweep seal log_epochs_of
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             begin_clean log_epochs_due record_reading clean
             installation_id target_in_use copies_on keep_events carry_positions
             condemn_slices condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks
             swap_chunks set_retention retention_of
-            place_hold release_hold list_holds list_skips expire_dead_letters
+            place_hold release_hold list_holds locate_time place_bookmark drop_bookmark list_bookmarks
+            bookmark_positions list_skips expire_dead_letters
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles

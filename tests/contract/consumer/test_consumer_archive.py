@@ -12,6 +12,7 @@ import pytest
 from ops.seal import seal
 from penstock import database, log, publish_batch, subscriptions
 from penstock.archive.targets import Target
+from penstock.consumer.app import App
 from penstock.consumer.capped import CappedReads
 from penstock.consumer.cold import ColdReads
 from penstock.errors import (
@@ -108,6 +109,29 @@ def test_it_reads_on_from_the_archive(
     assert sorted(seen) == list(range(1, 28))
     for key in (0, 1):
         assert [n for n in seen if n % 2 == key] == [n for n in range(1, 28) if n % 2 == key]
+
+
+def test_an_app_gives_its_targets_to_its_consumers(
+    db: ContractDatabase, places: tuple[Target, Target]
+) -> None:
+    """`penstock worker --target` sets them the same way."""
+    own = db.connect()
+    cold(own, *places)
+    stream.subscribe(own, SUBSCRIPTION, [STREAM], 1)
+    slow_leases(own)
+    app = App(db.url)
+    app.archive = places
+    stop, seen = threading.Event(), []
+
+    @app.consumer(SUBSCRIPTION)
+    def handle(event: Event) -> None:
+        seen.append(payload(event))
+        if payload(event) == 25:
+            stop.set()
+
+    (worker,) = app.workers()
+    worker.run(stop)
+    assert seen == list(range(1, 26))
 
 
 @pytest.mark.parametrize("start", ["5", "1.5", "0.5"])

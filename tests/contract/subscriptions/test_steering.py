@@ -51,8 +51,8 @@ from tests.kit.stream import (
 SECOND = "tests/second"
 
 IGNORES_WHAT_IS_GONE: Guard = {
-    "postgres": ("position_before", "IF wanted < low_sequence OR", "IF false AND"),
-    "mysql": ("find_position_before", "IF first_wanted < low OR", "IF FALSE AND"),
+    "postgres": ("position_since", "IF wanted < low_sequence OR (", "IF false AND ("),
+    "mysql": ("find_position_since", "IF first_wanted < low OR", "IF FALSE AND"),
 }
 CHECK_INS_GO_ON: Guard = {
     "postgres": ("check_in", "IF is_paused(owner.id) THEN", "IF false THEN"),

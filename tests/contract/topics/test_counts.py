@@ -29,6 +29,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "list_subscriptions": {},
     "retention_of": {},
     "list_holds": {"topic": None, "released": True},
+    "list_bookmarks": {"topic": None},
     "list_skips": {"subscription": None},
     "settings_of": {},
     "subscription_lag": {"subscription": None},
@@ -76,6 +77,7 @@ def they_do_all_sorts(tenants: Tenants) -> None:
     owner = tenants.owner
     penstock.create_topic(owner, "theirs/more")
     request_backfill(owner, THEIRS, "copy", "a")
+    log.place_bookmark(owner, THEIRS, "theirs")
     stream.subscribe(owner, "theirs too", [THEIRS, OPEN])
     member = stream.join(owner, "theirs", "a")
     (lease,) = stream.check_in(owner, member)

@@ -39,8 +39,8 @@ FAST = Backoff(base_seconds=0.01, max_seconds=0.05)
 NAMESPACE, _, NAME = STREAM.partition("/")
 
 ADDRESS_OF_NOW: Guard = {
-    "postgres": ("open_block", "block.topic,", "t.address,"),
-    "mysql": ("open_block", "AS attempt, b.topic,", "AS attempt, t.address AS topic,"),
+    "postgres": ("block_row", "block.topic,", "t.address,"),
+    "mysql": ("block_row", "AS attempt, b.topic,", "AS attempt, t.address AS topic,"),
 }
 KNOWN_BY_ADDRESS: Guard = {
     "postgres": ("make_topic", "t.address || '//' || t.id", "t.address"),

@@ -162,6 +162,8 @@ CALLS: dict[str, Callable[[Connection], object]] = {
     ),
     "set_retention": lambda own: own.execute("SELECT penstock.set_retention('tests/log', 60, 1)"),
     "place_hold": lambda own: holds.place_hold(own, TOPIC, "case", "a claim"),
+    "place_bookmark": lambda own: log.place_bookmark(own, TOPIC, "mark"),
+    "drop_bookmark": lambda own: log.drop_bookmark(own, TOPIC, "mark"),
     "release_hold": lambda own: holds.release_hold(own, TOPIC, "case", "over"),
 }
 

@@ -37,6 +37,7 @@ EXPECTED = {
     "PS025": "StaleAttempt",
     "PS026": "WriteLost",
     "PS027": "ErasureRefused",
+    "PS029": "BookmarkNotFound",
     "PS030": "EmptyName",
     "PS031": "NameTooLong",
     "PS032": "PathTooLong",

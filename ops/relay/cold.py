@@ -1,0 +1,68 @@
+"""Blocks of events that only the archive has, for a relay that stands below the low sequence.
+
+The database cannot see these events, so the relay itself says where a block ends. All else is as
+with every block: it is recorded before it is sent, fenced, and sent again by a successor. What is
+recorded decides, so it does not matter where a successor would cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock import archive, database
+from penstock.topics import names
+
+if TYPE_CHECKING:
+    from penstock.archive.targets import Target
+    from penstock.database import Connection
+    from penstock.records import Event, Lease
+
+
+@dataclass(frozen=True, slots=True)
+class ColdEvents:
+    """Reads a leased partition over database and archive."""
+
+    connection: Connection
+    lease: Lease
+    targets: Sequence[Target]
+
+    def end_of_block(self, max_events: int, max_bytes: int) -> int:
+        """The last sequence of the next block: what the sink takes, and all of it is cold."""
+        lease = self.lease
+        ranges = names.partition_ranges(self.connection, lease.topic)
+        low = {each.partition_id: each.low_sequence for each in ranges}[lease.partition_id]
+        first = lease.position + 1
+        return _cut(self._events(first, min(first + max_events, low) - 1), first, max_bytes)
+
+    def between(self, subscription: str, first: int, last: int) -> list[Event]:
+        """The events of a block, without its dead letters."""
+        rows: list[tuple[Any, ...]] = database.call(
+            self.connection,
+            "dead_letters_between",
+            subscription=subscription,
+            partition_id=self.lease.partition_id,
+            first_sequence=first,
+            last_sequence=last,
+        )
+        dead = {sequence for (sequence,) in rows}
+        return [each for each in self._events(first, last) if each.sequence not in dead]
+
+    def _events(self, first: int, last: int) -> Iterable[Event]:
+        lease, count = self.lease, last - first + 1
+        with archive.read_on(
+            self.connection, lease.topic, lease.partition, first, count, targets=self.targets
+        ) as reader:
+            yield from reader.events()
+
+
+def _cut(events: Iterable[Event], first: int, max_bytes: int) -> int:
+    """As the database cuts: the payloads stay below the bound, but a block has one event."""
+    last, size = first, 0
+    for event in events:
+        size += len(event.payload)
+        if size > max_bytes and event.sequence > first:
+            break
+        last = event.sequence
+    return last
