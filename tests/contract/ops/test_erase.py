@@ -411,3 +411,16 @@ def test_a_seal_during_an_erasure_waits_for_it(db: ContractDatabase, log: Log) -
     for batch in EpochReader(log.url, TOPIC, [plan]).read(EpochInput(plan)):
         seen.add_all(batch_fields(batch))
     assert seen.hexdigest() == epoch.checksum
+
+
+@pytest.mark.parametrize("db", ["mysql", "mariadb"], indirect=True)
+def test_a_slice_that_clean_replaces_refuses(db: ContractDatabase, log: Log) -> None:
+    """Otherwise its copy of before would take the place of what was erased."""
+    erasure = _anew(log)
+    database.call(log.connection, "note_kept_slice", slice="b1")
+    try:
+        with pytest.raises(ErasureRefused, match="clean is making a copy"):
+            _step(log.connection, erasure, [2])
+    finally:
+        database.call(log.connection, "note_kept_slice", slice=None)
+    assert _step(log.connection, erasure, [2]) == 1
