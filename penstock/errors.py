@@ -238,6 +238,12 @@ class WriteLost(PenstockError):
     sqlstate = "PS026"
 
 
+class ErasureRefused(PenstockError):
+    """What is to be erased is under a legal hold, or a relay is about to send it."""
+
+    sqlstate = "PS027"
+
+
 class TooManyParked(PenstockError):
     """The subscription has parked as many events as it may; the position did not move."""
 
@@ -357,6 +363,7 @@ HINTS = {
     "PS023": "ROLLBACK, or go back to a savepoint set before that call, and do it again.",
     "PS025": "It was cancelled, has ended or was claimed again: stop working on it.",
     "PS026": "Stage and publish it again; an old version needs another writer name.",
+    "PS027": "Release the hold, or let the relay or clean end its work; then run it again.",
     "PS030": "Give a name of 1 to 500 characters.",
     "PS031": "Use at most 500 characters.",
     "PS032": "Use at most 4,000 characters for path and topic.",

@@ -55,6 +55,8 @@ FAMILIES = {
     "backfill": "request_backfill claim_backfill extend_backfill backfill_work progress_backfill "
     "finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges "
     "begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated",
+    "erase": "find_erasable begin_erasure erase_events erase_letters finish_erasure "
+    "list_erasures reissued_of erased_of",
     "operate": "set_retention retention_of place_hold release_hold list_holds list_skips "
     "expire_dead_letters set_policy clear_policy policy_of policy_history "
     "list_policies subscription_policy ensure_slices slices_ready log_status sequence_gaps "

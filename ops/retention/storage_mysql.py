@@ -22,6 +22,7 @@ def drop_slices(url: str) -> list[SliceDrop]:
 
 
 def _clean(connection: Any) -> list[SliceDrop]:
+    call(connection, "note_kept_slice", slice=None)  # a run that was killed may have left it
     call(connection, "settle_blocks")
     while call(connection, "carry_positions", max_rows=POSITIONS_AT_A_TIME)[0][0]:
         pass

@@ -97,10 +97,13 @@ def keep(connection: Any, name: str, first_id: int, last_id: int) -> str:
     database.execute(connection, f"CREATE TABLE {rest} LIKE `{schema}`.events")
     try:
         database.execute(connection, f"ALTER TABLE {rest} REMOVE PARTITIONING")
+        # An erasure comes before the copy, or is refused until the copy is in its place.
+        database.call(connection, "note_kept_slice", slice=name)
         database.call(connection, "fill_rest", first_id=first_id, last_id=last_id)
         return _alter(connection, "events", f"EXCHANGE PARTITION `{name}` WITH TABLE {rest}")
     finally:
         database.execute(connection, f"DROP TABLE {rest}")
+        database.call(connection, "note_kept_slice", slice=None)
 
 
 def forget_numbers(connection: Any) -> bool:

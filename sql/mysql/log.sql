@@ -108,8 +108,12 @@ CALL penstock.mergeable_partitions()
 -- Makes the index of one partition smaller by one step.
 CALL penstock.merge_chunks(%(partition_id)s)
 
+-- name: note_kept_slice
+-- Says which slice is about to be replaced, NULL: none. It waits for erasures that are under way.
+UPDATE penstock.slice_being_kept SET slice = %(slice)s
+
 -- name: fill_rest
--- Copies what is needed of a slice of events into the table that will replace it.
+-- Copies what is needed of a slice of events into the table that will replace it. It waits for an erasure of them.
 INSERT INTO penstock.events_rest
 SELECT STRAIGHT_JOIN e.*
 FROM (
@@ -119,3 +123,4 @@ FROM (
     SELECT d.id FROM penstock.delayed_events AS d WHERE d.id BETWEEN %(first_id)s AND %(last_id)s
 ) AS k
 JOIN penstock.events AS e FORCE INDEX (PRIMARY) ON e.id = k.id
+LOCK IN SHARE MODE

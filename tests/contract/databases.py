@@ -32,6 +32,7 @@ _FIXED = frozenset(
         "policy_settings",
         "installation",
         "cleaning",
+        "slice_being_kept",
     }
 )
 #: Those of one row, or of a first one: how a test finds them.

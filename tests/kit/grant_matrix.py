@@ -14,6 +14,7 @@ backfill_ranges         . . o . r
 backfill_work           . . o . .
 begin_attempt           c . o . .
 begin_clean             . . o . .
+begin_erasure           . . o . .
 begin_rehydration       . . o . .
 bring_letter            c . o . .
 broken_slices           . . o . .
@@ -50,13 +51,18 @@ drop_dead_letters       . . o . .
 droppable_slices        . i o . .
 ensure_slices           . i o . .
 ensure_topic            . . o . .
+erase_events            . . o . .
+erase_letters           . . o . .
+erased_of               . . o . r
 expire_dead_letters     . . o . .
 extend_backfill         . . o . .
 fail_backfill           . . o . .
 fail_redriven           c . o . .
 fetch                   c . o . .
 fetch_plan              c . o . .
+find_erasable           . . o . .
 finish_backfill         . . o . .
+finish_erasure          . . o . .
 finish_redriven         c . o . .
 finish_rehydration      . . o . .
 forget_copy             . . o . .
@@ -80,6 +86,7 @@ leased_cursors          c . o . r
 leave                   c . o . .
 lift_limit              c . o . .
 list_backfills          . . o . r
+list_erasures           . . o . r
 list_holds              . . o . r
 list_namespaces         c . o p r
 list_policies           . . o . r
@@ -130,6 +137,7 @@ record_reading          . . o . .
 redrive                 c . o . .
 refresh_roles           . i o . .
 rehydrated_of           . . o . r
+reissued_of             . . o . r
 rejected_commits        c . o . r
 relay_failure           c . o . .
 release                 c . o . .

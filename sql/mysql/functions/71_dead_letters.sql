@@ -189,6 +189,8 @@ CREATE PROCEDURE bring_letter(
 BEGIN
     DECLARE owner_id, low, stands_at BIGINT;
     DECLARE present INT;
+    DECLARE erased_by CHAR(36);
+    DECLARE is_replaced BOOLEAN;
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     {{on error: CALL undo_call()}}
     CALL begin_call('bring_letter()');
@@ -201,6 +203,12 @@ BEGIN
                                     ' is none that only the archive has'));
     END IF;
     SELECT MAX(h.history) INTO present FROM histories AS h;
+    SELECT MAX(e.erasure), MAX(e.replace_key) INTO erased_by, is_replaced
+    FROM erased_events AS z JOIN erasures AS e ON e.erasure = z.erasure
+    WHERE z.partition_id = partition_id AND z.sequence = sequence;
+    IF erased_by IS NOT NULL THEN  -- since the consumer has read it
+        SET payload = '', headers = erasure_mark(erased_by), `key` = IF(is_replaced, NULL, `key`);
+    END IF;
     INSERT INTO dead_letters (
         subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
         created_at, reason, attempts, parked)

@@ -71,7 +71,7 @@ END;
 -- name: seal
 -- Seals the next log epoch of a partition: max_events of it, or what is there once its first event was sequenced
 -- max_age_seconds ago (0: at once; NULL: by size only). No row when there is nothing to seal. The lock on the partition
--- makes seals follow each other. Raises PS002, PS005, PS006.
+-- makes seals follow each other, and an erasure come before or after. Raises PS002, PS005, PS006, PS018.
 CREATE PROCEDURE seal(topic LONGTEXT, `partition` INT, max_events INT, max_age_seconds DOUBLE)
 BEGIN
     DECLARE source_id, locked_id, start, last, content_count BIGINT;
@@ -79,6 +79,7 @@ BEGIN
     DECLARE content_checksum VARCHAR(64);
     {{on error: CALL undo_call()}}
     CALL begin_call('seal()');
+    CALL require_read_committed('seal()');
     CALL find_partition_for(topic, `partition`, 'operate', source_id);
     IF NOT COALESCE(max_events BETWEEN 1 AND 1000000, FALSE) THEN
         CALL refuse('PS006', CONCAT('max_events cannot be ', COALESCE(max_events, 'NULL'), ': use 1 to 1,000,000'));
@@ -179,7 +180,9 @@ BEGIN
     SET layout = COALESCE(layout, 1), first_row = COALESCE(first_row, 0);
     CALL require_place(layout, first_row);
     SELECT e.event_count, e.checksum INTO sealed_count, sealed_checksum
-    FROM log_epochs AS e WHERE e.partition_id = source_id AND e.log_epoch = log_epoch;
+    FROM log_epochs AS e WHERE e.partition_id = source_id AND e.log_epoch = log_epoch
+    -- An erasure gives the log epoch another checksum: it comes before this, or finds the copy recorded.
+    LOCK IN SHARE MODE;
     IF sealed_count IS NULL THEN
         CALL refuse('PS019',
                     CONCAT('partition ', `partition`, ' has no sealed log epoch ', COALESCE(log_epoch, 'NULL')));

@@ -33,7 +33,7 @@ BEGIN
             log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of
             low_sequences policy_of policy_history list_policies list_subscriptions describe_subscription
             subscription_consumers unleased_cursors leased_cursors subscription_statistics dead_letter_counts
-            list_backfills backfill_ranges rehydrated_of'
+            list_backfills backfill_ranges rehydrated_of list_erasures reissued_of erased_of'
         UNION ALL SELECT 'installer', '
             install_rights function_roles role_members refresh_roles grant_namespace revoke_namespace grants_of
             ensure_slices slices_ready keep_events carry_positions condemn_slices droppable_slices slice_dropped
@@ -68,7 +68,8 @@ BEGIN
             unleased_cursors leased_cursors subscription_statistics dead_letter_counts request_backfill claim_backfill
             extend_backfill backfill_work progress_backfill finish_backfill fail_backfill cancel_backfill
             list_backfills backfill_ranges
-            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated'
+            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
+            find_erasable begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

@@ -153,6 +153,8 @@ BEGIN
         needed := ARRAY(SELECT n.id FROM needed_events(old.first_id, old.last_id) AS n LIMIT room + 1);
         CONTINUE WHEN cardinality(needed) NOT BETWEEN 1 AND room;
         copy_name := format('events_kept_%s', old.first_id);
+        -- An erasure writes to both: it comes before this, or finds the copies.
+        LOCK TABLE events_kept IN SHARE MODE;
         EXECUTE format('CREATE TABLE %I (LIKE events_kept INCLUDING INDEXES)', copy_name);
         EXECUTE format('INSERT INTO %I SELECT e.* FROM events AS e WHERE e.id = ANY ($1)', copy_name) USING needed;
         EXECUTE format('ALTER TABLE events_kept ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',

@@ -179,6 +179,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     low bigint := (SELECT p.low_sequence FROM partitions AS p WHERE p.id = bring_letter.partition_id);
+    erased erasures%ROWTYPE;
 BEGIN
     PERFORM commit_durably();
     PERFORM hold_leases(owner, consumer, ARRAY[bring_letter.partition_id], ARRAY[bring_letter.lease_epoch]);
@@ -187,6 +188,14 @@ BEGIN
         PERFORM refuse('PS006', format('sequence %s of partition %s is none that only the archive has',
                                        bring_letter.sequence, partition_id & 65535),
                        'Bring only events below the low sequence, before they are passed.');
+    END IF;
+    SELECT e.* INTO erased
+    FROM erased_events AS z JOIN erasures AS e ON e.erasure = z.erasure
+    WHERE z.partition_id = bring_letter.partition_id AND z.sequence = bring_letter.sequence;
+    IF FOUND THEN  -- since the consumer has read it
+        payload := '';
+        headers := erasure_mark(erased.erasure);
+        key := CASE WHEN NOT erased.replace_key THEN key END;
     END IF;
     INSERT INTO dead_letters AS d (
         subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,

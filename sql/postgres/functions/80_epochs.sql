@@ -35,7 +35,7 @@ $$;
 -- name: seal
 -- Seals the next log epoch of a partition: max_events of it, or what is there once its first event was sequenced
 -- max_age_seconds ago (0: at once; NULL: by size only). No row when there is nothing to seal. The lock on the partition
--- makes seals follow each other. Raises PS002, PS005, PS006.
+-- makes seals follow each other, and an erasure come before or after. Raises PS002, PS005, PS006, PS018.
 CREATE OR REPLACE FUNCTION seal(
     topic text, partition integer, max_events integer DEFAULT 100000, max_age_seconds double precision DEFAULT NULL
 ) RETURNS TABLE (log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text)
@@ -49,6 +49,7 @@ DECLARE
     content record;
 BEGIN
     PERFORM commit_durably();
+    PERFORM require_read_committed('seal()');
     IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000000 THEN
         PERFORM refuse('PS006', format('max_events cannot be %s', max_events), 'Use 1 to 1,000,000.');
     END IF;
@@ -144,10 +145,15 @@ CREATE OR REPLACE FUNCTION record_copy(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     source_id bigint := require_partition_for(topic, partition, 'operate');
-    sealed log_epochs%ROWTYPE := require_epoch(source_id, log_epoch);
+    sealed log_epochs%ROWTYPE;
 BEGIN
     PERFORM commit_durably();
     PERFORM require_place(layout, first_row);
+    -- An erasure gives the log epoch another checksum: it comes before this, or finds the copy recorded.
+    PERFORM FROM log_epochs AS e
+    WHERE e.partition_id = source_id AND e.log_epoch = record_copy.log_epoch
+    FOR SHARE;
+    sealed := require_epoch(source_id, log_epoch);
     IF (sealed.event_count, sealed.checksum) IS DISTINCT FROM (record_copy.event_count, record_copy.checksum) THEN
         PERFORM refuse('PS017',
                        format('the copy of log epoch %s on "%s" has %s events and checksum %s, the seal says %s and %s',

@@ -95,6 +95,20 @@ BEGIN
 END
 $$;
 
+-- name: rehydrated_checksum
+-- The checksum of a range of a partition that was brought back; see range_checksum.
+CREATE OR REPLACE FUNCTION rehydrated_checksum(
+    partition_id bigint, first_sequence bigint, last_sequence bigint, OUT event_count bigint, OUT checksum text
+)
+LANGUAGE sql STABLE AS $$
+    SELECT count(*), encode(sha256(COALESCE(string_agg(
+        event_digest(r.sequence, r.event_id, r.key, r.type, r.content_type, r.headers, r.payload, r.created_at),
+        ''::bytea ORDER BY r.sequence), ''::bytea)), 'hex')
+    FROM rehydrated_events AS r
+    WHERE r.partition_id = rehydrated_checksum.partition_id
+      AND r.sequence BETWEEN rehydrated_checksum.first_sequence AND rehydrated_checksum.last_sequence
+$$;
+
 -- name: finish_rehydration
 -- Lets everybody read a log epoch that was brought back, when its count and checksum equal the seal, and records its
 -- range as done, all in the caller's transaction. Raises PS006, PS017, PS018, PS019, PS025.
@@ -106,12 +120,8 @@ DECLARE
     sealed log_epochs%ROWTYPE := hold_rehydration(request, attempt, partition, log_epoch);
     content record;
 BEGIN
-    SELECT count(*) AS event_count, encode(sha256(COALESCE(string_agg(
-        event_digest(r.sequence, r.event_id, r.key, r.type, r.content_type, r.headers, r.payload, r.created_at),
-        ''::bytea ORDER BY r.sequence), ''::bytea)), 'hex') AS checksum
-    INTO content
-    FROM rehydrated_events AS r
-    WHERE r.partition_id = sealed.partition_id AND r.sequence BETWEEN sealed.first_sequence AND sealed.last_sequence;
+    SELECT * INTO content
+    FROM rehydrated_checksum(sealed.partition_id, sealed.first_sequence, sealed.last_sequence);
     IF (sealed.event_count, sealed.checksum) IS DISTINCT FROM (content.event_count, content.checksum) THEN
         PERFORM refuse('PS017', format('what was brought of log epoch %s has %s events and checksum %s, the seal says '
                                        '%s and %s', log_epoch, content.event_count, content.checksum,

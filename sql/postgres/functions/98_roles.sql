@@ -27,7 +27,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             histories_of policy_of policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts list_skips list_backfills backfill_ranges rehydrated_of'),
+            subscription_statistics dead_letter_counts list_skips list_backfills backfill_ranges rehydrated_of
+            list_erasures reissued_of erased_of'),
         ('installer', 'install_rights function_roles grant_namespace revoke_namespace grants_of ensure_slices
             slices_ready keep_events carry_positions condemn_slices condemned_can_go droppable_slices close_slice
             slice_detaching slice_dropped merge_chunks swap_chunks current_history applied_migrations'),
@@ -57,7 +58,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts request_backfill claim_backfill extend_backfill backfill_work
             progress_backfill finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges
-            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated')
+            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
+            find_erasable begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name

@@ -78,6 +78,9 @@ BY_ANOTHER = {
     "begin_rehydration": "hold_rehydration(",
     "put_rehydrated": "hold_rehydration(",
     "finish_rehydration": "hold_rehydration(",
+    "erase_events": "hold_erasure(",
+    "erase_letters": "hold_erasure(",
+    "finish_erasure": "hold_erasure(",
 }
 
 

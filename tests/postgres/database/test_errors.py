@@ -36,6 +36,7 @@ EXPECTED = {
     "PS023": "TornTransaction",
     "PS025": "StaleAttempt",
     "PS026": "WriteLost",
+    "PS027": "ErasureRefused",
     "PS030": "EmptyName",
     "PS031": "NameTooLong",
     "PS032": "PathTooLong",
