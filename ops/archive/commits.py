@@ -167,15 +167,8 @@ class EpochCommitter:
         replacing = [plan for plan in plans if plan.replaces_folders]
         if not replacing:
             return
-        removed: list[AddAction | RemoveAction] = [
-            RemoveAction(
-                path,
-                data_change=True,
-                deletion_timestamp=now_ms(),
-                partition_values=dict(zip(PARTITION_COLUMNS, map(str, plan.key), strict=True)),
-            )
-            for plan in replacing
-            for path in plan.replaces_folders
+        removed = [
+            _removed_folder(plan.key, path) for plan in replacing for path in plan.replaces_folders
         ]
         self._commit(FOLDERS, replacing, removed)
         for plan in replacing:
@@ -238,6 +231,112 @@ def transactions_of(
     return found
 
 
+def replace_files(
+    table: ArchiveTable,
+    sealed_date: dt.date,
+    replaced: Collection[str],
+    file: WrittenFile,
+    rows: Sequence[EpochRows],
+    *,
+    data_change: bool = False,
+) -> bool:
+    """Put a file in the place of others of a day; False when one of these is there no more.
+
+    Each commit carries a Delta app transaction for its partitions.  If two commits touch log epochs
+    of the same partition at once, one fails and tries again on the new state.
+    """
+    day: dict[str, str | None] = {DAY_COLUMN: sealed_date.isoformat()}
+    places = [(each.partition, each.history, each.last_sequence) for each in rows]
+    for _ in range(_COMMIT_ATTEMPTS):
+        table.refresh()
+        if not set(replaced) <= {each.path for each in table.day_files()}:
+            return False
+        delta = table.delta(DAYS)
+        assert delta is not None
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(
+                path, data_change=data_change, deletion_timestamp=now_ms(), partition_values=day
+            )
+            for path in sorted(replaced)
+        ]
+        stats = _statistics_of(file, rows)
+        actions.append(
+            AddAction(
+                file.path, file.size, day, file.modified_ms, data_change=data_change, stats=stats
+            )
+        )
+        before = delta.version()
+        transactions = transactions_of(delta, table.known_as, table.target, places)
+        try:
+            with table.target.store.told():
+                delta.create_write_transaction(
+                    actions,
+                    mode="append",
+                    schema=DAY_SCHEMA,
+                    partition_by=[DAY_COLUMN],
+                    commit_properties=CommitProperties(app_transactions=transactions),
+                )
+                delta.update_incremental()
+        except CommitFailedError:
+            time.sleep(random.uniform(0, _BACKOFF_SECONDS))
+            continue
+        make_log_durable(table, DAYS, before + 1)
+        return True
+    raise EpochError(
+        f"a file of {table.known_as} on {table.target.name} could not be committed: other runs "
+        f"were faster {_COMMIT_ATTEMPTS} times",
+        hint="run it again",
+    )
+
+
+def _statistics_of(file: WrittenFile, rows: Sequence[EpochRows]) -> str:
+    partitions, numbers = zip(*(each.key for each in rows), strict=True)
+    return statistics(
+        (min(partitions), max(partitions)),
+        (min(numbers), max(numbers)),
+        (min(each.first_sequence for each in rows), max(each.last_sequence for each in rows)),
+        file.spans,
+        event_count=sum(each.event_count for each in rows),
+    )
+
+
+def remove_folders(table: ArchiveTable, entries: Sequence[tuple[EpochKey, str]]) -> None:
+    """Take files of layout 1 out of their table."""
+    delta = table.delta(FOLDERS)
+    assert delta is not None
+    actions = [_removed_folder(key, path) for key, path in entries]
+    before = delta.version()
+    with table.target.store.told():
+        delta.create_write_transaction(
+            actions, mode="append", schema=TABLE_SCHEMA, partition_by=list(PARTITION_COLUMNS)
+        )
+        delta.update_incremental()
+    make_log_durable(table, FOLDERS, before + 1)
+
+
+def _removed_folder(key: EpochKey, path: str) -> AddAction | RemoveAction:
+    return RemoveAction(
+        path,
+        data_change=True,
+        deletion_timestamp=now_ms(),
+        partition_values=dict(zip(PARTITION_COLUMNS, map(str, key), strict=True)),
+    )
+
+
+def unnamed_files(table: ArchiveTable, layout: int, retention_hours: int = 0) -> list[str]:
+    """The files that no commit names any more, or named never, for so many hours."""
+    delta = table.delta(layout)
+    if delta is None:
+        return []
+    with table.target.store.told():
+        return delta.vacuum(
+            retention_hours=retention_hours,
+            dry_run=True,
+            enforce_retention_duration=False,
+            full=True,
+        )
+
+
 def discard(target: Target, known_as: str, file: WrittenFile) -> None:
     """Remove a file that will not be committed."""
     target.store.delete(f"{target.table_name(known_as, DAYS)}/{file.path}")
@@ -258,17 +357,7 @@ def remove_leftovers(
     table = ArchiveTable(target, known_as)
     gone = []
     for layout in (FOLDERS, DAYS):
-        delta = table.delta(layout)
-        if delta is None:
-            continue
-        with target.store.told():
-            old = delta.vacuum(
-                retention_hours=retention_hours,
-                dry_run=True,
-                enforce_retention_duration=False,
-                full=True,
-            )
-        for path in old:
+        for path in unnamed_files(table, layout, retention_hours):
             if layout == FOLDERS or path not in named:
                 target.store.delete(f"{table.name(layout)}/{path}")
                 gone.append(path)

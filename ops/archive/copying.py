@@ -7,6 +7,7 @@ leaves at most files that no commit names.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import re
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ops.archive import manifest
+from ops.archive import erasing, manifest
 from ops.archive.commits import create_table
 from ops.archive.plans import TARGETS_OPTION, EpochPlan, FileRange, dump_plans, dump_targets
 from ops.archive.reader import EpochSource
@@ -30,7 +31,14 @@ from penstock.archive.markers import check_marker, require_target
 from penstock.archive.table import ArchiveFile, ArchiveTable
 from penstock.archive.targets import Target
 from penstock.database import connect
-from penstock.errors import EpochError, ForeignTarget, NoDiskSpace, TargetUnavailable
+from penstock.errors import (
+    CopyDamaged,
+    EpochError,
+    ForeignTarget,
+    NoDiskSpace,
+    RetentionRefused,
+    TargetUnavailable,
+)
 from penstock.records import LogEpoch
 from penstock.topics.names import partition_ranges
 
@@ -126,6 +134,8 @@ def _bring_lot(job: CopyJob, epochs: Sequence[LogEpoch], failed: Failures) -> li
     check_marker(job.target, job.installation)
     told_by = partial(manifest.contents, job.url, epochs[0].topic, job.target)
     table = create_table(job.target, epochs[0].known_as, told_by)
+    _rewrite_erased(job, epochs)
+    table.refresh()
     committed = table.committed([key_of(epoch) for epoch in epochs])
     missing = [epoch for epoch in epochs if key_of(epoch) not in committed]
     _write(job, epochs[0], [[plan] for plan in _plans(job, missing, failed)], failed)
@@ -141,7 +151,18 @@ def _bring_lot(job: CopyJob, epochs: Sequence[LogEpoch], failed: Failures) -> li
         rest = list({key_of(epoch): epoch for epoch in (*rest, *mended)}.values())
         rest = [epoch for epoch in rest if key_of(epoch) not in failed]
     read = [(epoch, readings[key_of(epoch)]) for epoch in rest]
-    return _record(job, table, read, written, failed)
+    made = _record(job, table, read, written, failed)
+    if len(made) < len(read):  # events may have been erased since they were read
+        _rewrite_erased(job, epochs)
+    return made
+
+
+def _rewrite_erased(job: CopyJob, epochs: Sequence[LogEpoch]) -> None:
+    """Bring no erased event back: what an earlier or a slower run has left is replaced."""
+    with connect(job.url) as connection:
+        run = erasing.begin(connection, job.url, epochs[0].topic, [key_of(e) for e in epochs])
+        with contextlib.suppress(CopyDamaged):  # that is mended as any other
+            erasing.rewrite(run, job.target)
 
 
 def _mend(
@@ -414,7 +435,11 @@ def _record(
             seen = dataclasses.replace(
                 copy, event_count=reading.event_count, checksum=reading.checksum
             )
-            manifest.record(connection, epoch.topic, seen)
+            try:
+                manifest.record(connection, epoch.topic, seen)
+            except RetentionRefused as error:  # it has another checksum since this run began
+                failed[key_of(epoch)] = error.message
+                continue
             made = EpochCopy(epoch, copy.target, copy.location, copy.key in written)
             copies.append(made)
     return copies

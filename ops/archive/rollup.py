@@ -13,44 +13,29 @@ Who reads by the manifest of before still finds the small files:
 from __future__ import annotations
 
 import datetime as dt
-import random
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltalake import CommitProperties
-from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, RemoveAction
-
 from ops.archive import manifest
-from ops.archive.commits import (
-    WrittenFile,
-    discard,
-    make_log_durable,
-    now_ms,
-    statistics,
-    transactions_of,
-)
+from ops.archive.commits import WrittenFile, discard, replace_files
 from ops.archive.writer import RowWriter, new_path, written_file
 from ops.seal import copies_of
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.contents import EpochRows
 from penstock.archive.copies import Copy
-from penstock.archive.format import DAY_COLUMN, DAY_SCHEMA, DAYS
+from penstock.archive.format import DAYS
 from penstock.archive.markers import check_marker, require_target
 from penstock.archive.reader import read_copy
 from penstock.archive.table import ArchiveTable, DayFile
 from penstock.archive.targets import Target
 from penstock.database import call, connect
 from penstock.database.transactions import transaction_on
-from penstock.errors import CopyDamaged, EpochError
+from penstock.errors import CopyDamaged
 from penstock.topics.names import describe_topic
 
 #: What a file should have; one of at least half of it stays as it is.
 FILE_BYTES = 128 << 20
-_COMMIT_ATTEMPTS = 20
-_BACKOFF_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +113,7 @@ def _finish(connection: Any, topic: str, table: ArchiveTable, day: dt.date) -> l
         rows = [each for each in table.contents(path) if each.key in copies]
         if rows:
             moved = [copies[each.key] for each in rows]
-            _require_whole(table, path, rows, moved)
+            require_whole(table, path, rows, moved)
             _move(connection, topic, path, rows, moved)
             events = sum(each.event_count for each in rows)
             done.append(RolledUp(day, path, 0, len(rows), events, file.size))
@@ -175,8 +160,10 @@ def _roll(connection: Any, topic: str, table: ArchiveTable, pack: _Pack) -> Roll
     """Make one file of a pack; nothing when another run has changed its files meanwhile."""
     file, rows = _write(table, pack)
     try:
-        _require_whole(table, file.path, rows, pack.copies)
-        is_made = _commit(table, pack, file, rows)
+        require_whole(table, file.path, rows, pack.copies)
+        is_made = replace_files(
+            table, pack.sealed_date, [each.path for each in pack.files], file, rows
+        )
     except BaseException:
         discard(table.target, table.known_as, file)
         raise
@@ -214,7 +201,7 @@ def _rows(copy: Copy, first_row: int, history: int) -> EpochRows:
     )
 
 
-def _require_whole(
+def require_whole(
     table: ArchiveTable, path: str, rows: Sequence[EpochRows], copies: Sequence[Copy]
 ) -> None:
     """CopyDamaged unless every log epoch is in the file, event for event, as it was sealed."""
@@ -240,64 +227,6 @@ def _require_whole(
                 f"{copy.target} is not what was sealed",
                 hint="penstock backfill makes it again; then run rollup again",
             )
-
-
-def _commit(table: ArchiveTable, pack: _Pack, file: WrittenFile, rows: Sequence[EpochRows]) -> bool:
-    """Put the file in the place of the small ones; False when one of these is there no more.
-
-    Each commit carries a Delta app transaction for its partitions.  If two commits touch log epochs
-    of the same partition at once, one fails and tries again on the new state.
-    """
-    replaced = {each.path for each in pack.files}
-    for _ in range(_COMMIT_ATTEMPTS):
-        table.refresh()
-        if not replaced <= {each.path for each in table.day_files()}:
-            return False
-        delta = table.delta(DAYS)
-        assert delta is not None
-        before = delta.version()
-        day: dict[str, str | None] = {DAY_COLUMN: pack.sealed_date.isoformat()}
-        actions: list[AddAction | RemoveAction] = [
-            RemoveAction(path, data_change=False, deletion_timestamp=now_ms(), partition_values=day)
-            for path in sorted(replaced)
-        ]
-        stats = _statistics(file, rows)
-        actions.append(
-            AddAction(file.path, file.size, day, file.modified_ms, data_change=False, stats=stats)
-        )
-        places = [(each.partition, each.history, each.last_sequence) for each in rows]
-        transactions = transactions_of(delta, table.known_as, table.target, places)
-        try:
-            with table.target.store.told():
-                delta.create_write_transaction(
-                    actions,
-                    mode="append",
-                    schema=DAY_SCHEMA,
-                    partition_by=[DAY_COLUMN],
-                    commit_properties=CommitProperties(app_transactions=transactions),
-                )
-                delta.update_incremental()
-        except CommitFailedError:
-            time.sleep(random.uniform(0, _BACKOFF_SECONDS))
-            continue
-        make_log_durable(table, DAYS, before + 1)
-        return True
-    raise EpochError(
-        f"the rollup of {table.known_as} on {table.target.name} could not be committed: other "
-        f"runs were faster {_COMMIT_ATTEMPTS} times",
-        hint="run it again",
-    )
-
-
-def _statistics(file: WrittenFile, rows: Sequence[EpochRows]) -> str:
-    partitions, numbers = zip(*(each.key for each in rows), strict=True)
-    return statistics(
-        (min(partitions), max(partitions)),
-        (min(numbers), max(numbers)),
-        (min(each.first_sequence for each in rows), max(each.last_sequence for each in rows)),
-        file.spans,
-        event_count=sum(each.event_count for each in rows),
-    )
 
 
 def _move(

@@ -1,0 +1,360 @@
+"""Erase: replace payload and headers of events by a recorded tombstone, wherever Penstock has them.
+
+The sequence and the number of events stay.  What the database holds is replaced by SQL, a log epoch
+at a time; what only the archive holds, by :mod:`ops.archive.erasing`.  Copies that Penstock has
+given away are not erased: they are named in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from ops.archive import erasing, manifest
+from ops.archive.tombstones import Tombstone, tombstones_of
+from ops.seal import copies_of, log_epochs
+from penstock.archive.copies import EpochKey, key_of
+from penstock.archive.reader import read_copy
+from penstock.archive.targets import Target
+from penstock.database import call, connect
+from penstock.errors import (
+    CopyDamaged,
+    EpochError,
+    ErasureRefused,
+    InvalidArgument,
+    TargetUnavailable,
+)
+from penstock.records import LogEpoch, PartitionRange
+from penstock.subscriptions.overview import list_subscriptions
+from penstock.topics import holds
+from penstock.topics.names import partition_ranges
+
+_EVENTS_AT_ONCE = 10_000
+_SEQUENCES_AT_ONCE = 100_000
+_LETTERS_AT_ONCE = 1_000
+#: A step looks at so many events, or computes the checksum of a log epoch.
+_TIMEOUT_MS = 600_000
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """What is to be erased: one event, or all events of one key."""
+
+    topic: str
+    event_id: str | None = None
+    key: str | None = None
+    replace_key: bool = False
+
+    def __post_init__(self) -> None:
+        """InvalidArgument unless it is exactly one of both."""
+        if (self.event_id is None) == (self.key is None):
+            raise InvalidArgument(
+                "an erasure of neither an event nor a key, or of both",
+                hint="name the id of an event, or a key",
+            )
+
+    def matches(self, event_id: str, key: str | None) -> bool:
+        """Whether an event of the archive is one of them."""
+        return event_id == self.event_id or (key is not None and key == self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """What a run has found or done; ``erasure`` is empty after a dry run.
+
+    ``gone`` are dropped log epochs of which no copy was ever recorded.  ``outside`` names where
+    copies may be that Penstock cannot reach.
+    """
+
+    erasure: str
+    topic: str
+    events_in_database: int
+    events_in_archive: int
+    letters: int
+    files: int
+    gone: int
+    outside: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The events that are to be erased, by partition and by dropped log epoch."""
+
+    hot: dict[int, list[int]]
+    cold: dict[EpochKey, list[int]]
+    gone: int
+
+    @property
+    def in_database(self) -> int:
+        return sum(map(len, self.hot.values()))
+
+    @property
+    def in_archive(self) -> int:
+        return sum(map(len, self.cold.values()))
+
+
+def erase(
+    url: str,
+    what: What,
+    reason: str,
+    targets: Sequence[Target],
+    *,
+    without: Sequence[str] = (),
+    dry_run: bool = False,
+) -> Erasure:
+    """Erase what has its sequence now.  It can be stopped at any point and run again.
+
+    ``targets`` are all places with copies of the topic, but for those ``without`` which it has to
+    do: they are lost, and whoever finds one again has to destroy it.  With ``dry_run`` it only
+    counts.
+    """
+    with connect(
+        url, application_name="penstock erase", statement_timeout_ms=_TIMEOUT_MS
+    ) as connection:
+        recorded = [
+            each for each in copies_of(connection, what.topic) if each.target not in without
+        ]
+        _require_targets(what.topic, {each.target for each in recorded}, targets)
+        archived = {(each.partition, each.log_epoch) for each in recorded}
+        found = _found(connection, what, targets, archived)
+        outside = (
+            *(f"the archive target {name}, which was left out" for name in without),
+            *_outside(connection, what.topic),
+        )
+        result = Erasure(
+            "", what.topic, found.in_database, found.in_archive, 0, 0, found.gone, outside
+        )
+        _require_unheld(connection, what.topic, found)
+        if dry_run:
+            return result
+        ((erasure,),) = call(
+            connection, "begin_erasure", topic=what.topic, event_id=what.event_id, key=what.key,
+            reason=reason, replace_key=what.replace_key,
+        )  # fmt: skip
+        result = replace(result, erasure=str(erasure))
+        return _erase(connection, url, what, targets, found=found, result=result)
+
+
+def _erase(
+    connection: Any,
+    url: str,
+    what: What,
+    targets: Sequence[Target],
+    *,
+    found: _Found,
+    result: Erasure,
+) -> Erasure:
+    for partition, sequences in found.hot.items():
+        for lot in _lots(connection, what.topic, partition, sequences):
+            erasing.erase_events(connection, result.erasure, partition, lot)
+    letters = _letters(connection, result.erasure, what.key)
+    run = erasing.begin(connection, url, what.topic)
+    _add_pending(run, targets, found.cold, Tombstone(result.erasure, what.replace_key))
+    files = [file for target in targets for file in erasing.rewrite(run, target)]
+    # Consumers of the archive may have given up some of these events meanwhile.
+    letters += _letters(connection, result.erasure, what.key)
+    call(connection, "finish_erasure", erasure=result.erasure)
+    return replace(result, letters=letters, files=len(files))
+
+
+def _require_targets(topic: str, recorded: Collection[str], targets: Sequence[Target]) -> None:
+    """TargetUnavailable when copies are recorded on a target that is not given."""
+    unknown = sorted(set(recorded) - {target.name for target in targets})
+    if unknown:
+        raise TargetUnavailable(
+            f"copies of {topic} are recorded on targets that are not known here: "
+            f"{', '.join(unknown)}",
+            hint="name each of them: --target NAME=DIRECTORY; one that is lost for good: "
+            "--without NAME; nothing was erased",
+        )
+
+
+def _outside(connection: Any, topic: str) -> list[str]:
+    """Where copies may be that Penstock cannot reach."""
+    readers = [each.name for each in list_subscriptions(connection) if topic in each.topics]
+    said = [f"what the consumer or relay of subscription {each!r} has stored" for each in readers]
+    return [
+        *said,
+        "backups, replicas and volume snapshots of the database, and its log files",
+        "backups and old versions of the archive's storage",
+        "what Spark jobs, exports and applications have written elsewhere",
+    ]
+
+
+def _found(
+    connection: Any, what: What, targets: Sequence[Target], archived: Collection[EpochKey]
+) -> _Found:
+    hot = {}
+    for part in partition_ranges(connection, what.topic):
+        sequences = list(_in_database(connection, what, part))
+        if sequences:
+            hot[part.partition] = sequences
+    cold, gone = {}, 0
+    for epoch in log_epochs(connection, what.topic):
+        if epoch.dropped_at is None:
+            continue
+        if key_of(epoch) not in archived:
+            gone += 1
+            continue
+        erased = tombstones_of(connection, epoch)
+        matches = _read_whole(connection, epoch, targets, _matcher(what))
+        fresh = [sequence for sequence in matches if sequence not in erased]
+        if fresh:
+            cold[key_of(epoch)] = fresh
+    return _Found(hot, cold, gone)
+
+
+def _in_database(connection: Any, what: What, part: PartitionRange) -> Iterator[int]:
+    """The sequences of a partition that the database has, a window at a time."""
+    for first in range(part.low_sequence, part.high_watermark + 1, _EVENTS_AT_ONCE):
+        rows = call(
+            connection,
+            "find_erasable",
+            topic=what.topic,
+            partition=part.partition,
+            from_sequence=first,
+            max_events=min(_EVENTS_AT_ONCE, part.high_watermark - first + 1),
+            event_id=what.event_id,
+            key=what.key,
+        )
+        for (sequence,) in rows:
+            yield int(sequence)
+
+
+def _matcher(what: What) -> Callable[[Target, Any], list[int]]:
+    def matches(target: Target, copy: Any) -> list[int]:
+        found = []
+        for batch in read_copy(target, copy, copy.first_sequence, copy.last_sequence):
+            columns = (batch.column(name).to_pylist() for name in ("sequence", "event_id", "key"))
+            found += [row[0] for row in zip(*columns, strict=True) if what.matches(*row[1:])]
+        return found
+
+    return matches
+
+
+def _read_whole(
+    connection: Any,
+    epoch: LogEpoch,
+    targets: Sequence[Target],
+    read: Callable[[Target, Any], _T],
+) -> _T:
+    """What a function makes of the first copy of a dropped log epoch that can be read."""
+    reasons = []
+    for target in targets:
+        copy = manifest.recorded(connection, target.name, [epoch]).get(key_of(epoch))
+        if copy is None:
+            continue
+        try:
+            return read(target, copy)
+        except (CopyDamaged, TargetUnavailable) as error:
+            reasons.append(f"{target.name}: {error.message}")
+    raise EpochError(
+        f"no target gives log epoch {epoch.log_epoch} of {epoch.topic}/{epoch.partition} "
+        f"({'; '.join(reasons) or 'no copy is verified'})",
+        hint="bring a target back, or let penstock backfill make the copy again; then run it again",
+    )
+
+
+def _require_unheld(connection: Any, topic: str, found: _Found) -> None:
+    """ErasureRefused before anything is written; the database looks again at each step."""
+    places = [*found.hot.items(), *((key[0], each) for key, each in found.cold.items())]
+    for hold in holds.list_holds(connection, topic):
+        for partition, sequences in places:
+            held = [
+                each
+                for each in sequences
+                if hold.partition in {None, partition}
+                and hold.first_sequence <= each <= (hold.last_sequence or each)
+            ]
+            if held:
+                raise ErasureRefused(
+                    f"legal hold {hold.name!r} covers sequence {held[0]} of partition {partition}",
+                    hint="what is held is not erased: release the hold first",
+                )
+
+
+def _lots(connection: Any, topic: str, partition: int, sequences: Sequence[int]) -> list[list[int]]:
+    """The sequences by log epoch; the last lot is not sealed yet."""
+    ends = sorted(
+        each.last_sequence for each in log_epochs(connection, topic) if each.partition == partition
+    )
+    lots: list[list[int]] = []
+    end = 0
+    for sequence in sorted(sequences):
+        if not lots or sequence > end > 0 or len(lots[-1]) >= _SEQUENCES_AT_ONCE:
+            lots.append([])
+            end = next((each for each in ends if each >= sequence), 0)
+        lots[-1].append(sequence)
+    return lots
+
+
+def _add_pending(
+    run: erasing.Erasing,
+    targets: Sequence[Target],
+    cold: dict[EpochKey, list[int]],
+    tombstone: Tombstone,
+) -> None:
+    """What is to be erased of dropped log epochs, with the checksums that they will have."""
+    if not cold:
+        return
+    run.epochs.update({key_of(each): each for each in log_epochs(run.connection, run.topic)})
+    for key, sequences in cold.items():
+        epoch = run.epochs[key]
+        tombstones = dict(run.tombstones.get(key) or tombstones_of(run.connection, epoch))
+        tombstones |= dict.fromkeys(sequences, tombstone)
+
+        def after(target: Target, copy: Any, chosen: Any = tombstones) -> str:
+            return erasing.checksum_after(target, copy, chosen)
+
+        checksum = _read_whole(run.connection, epoch, targets, after)
+        run.tombstones[key] = tombstones
+        run.pending[key] = erasing.Pending(
+            tombstone.erasure, tuple(sequences), epoch.checksum, checksum
+        )
+
+
+def _letters(connection: Any, erasure: str, key: str | None) -> int:
+    letters = 0
+    while True:
+        ((done,),) = call(
+            connection, "erase_letters", erasure=erasure, key=key, max_rows=_LETTERS_AT_ONCE
+        )
+        letters += int(done)
+        if not done:
+            return letters
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRecord:
+    """An erasure as it is recorded; ``event_id`` None: it was of a key, which is not kept.
+
+    ``seals`` are the checksums of log epochs that were issued again.
+    """
+
+    erasure: str
+    topic: str
+    event_id: str | None
+    by_key: bool
+    replace_key: bool
+    reason: str
+    requested_by: str
+    requested_at: datetime
+    finished_at: datetime | None
+    events: int
+    letters: int
+    seals: int
+
+
+def list_erasures(connection: Any, topic: str | None = None) -> list[ErasureRecord]:
+    """The record of erasures of a topic, or of all, newest first."""
+    found = []
+    for row in call(connection, "list_erasures", topic=topic):
+        erasure, address, event_id, by_key, replace_key, *rest = row
+        found.append(
+            ErasureRecord(str(erasure), address, event_id, bool(by_key), bool(replace_key), *rest)
+        )
+    return found
