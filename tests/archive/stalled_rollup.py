@@ -14,13 +14,13 @@ from penstock.archive.targets import Target
 
 #: The step before which it stops.
 PLACES = {
-    "before the check": "_require_whole",
-    "before the commit": "_commit",
+    "before the check": "require_whole",
+    "before the commit": "replace_files",
     "after the commit": "_move",
 }
 
 
-def stall(*_: Any) -> NoReturn:
+def stall(*_: Any, **__: Any) -> NoReturn:
     """Say that the place is reached, and stay there."""
     sys.stdout.write("reached\n")
     sys.stdout.flush()

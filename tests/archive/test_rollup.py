@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from ops.archive import manifest, rollup as rollups
+from ops.archive import commits, manifest, rollup as rollups
 from ops.archive.commits import EpochCommitter
 from ops.archive.copying import recorded_plans
 from ops.archive.reader import EpochInput, EpochReader
@@ -235,7 +235,7 @@ def test_what_is_not_as_sealed_is_not_committed(
     with pytest.raises(CopyDamaged):
         rollup(log.url, log.topic, target)
     check_all(log, target)
-    monkeypatch.setattr(rollups, "_require_whole", lambda *_: None)
+    monkeypatch.setattr(rollups, "require_whole", lambda *_: None)
     rollup(log.url, log.topic, target)
     with pytest.raises(CopyDamaged):
         manifest_rows(log, target)
@@ -263,14 +263,14 @@ def test_two_rollups_at_once(log: Log, target: Target, copies: list[Copy]) -> No
     file.
     """
     start = threading.Barrier(2)
-    real = rollups._commit
+    real = commits.replace_files
 
     def commit(*given: Any) -> bool:
         start.wait()
         return real(*given)
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(rollups, "_commit", commit)
+        patch.setattr(rollups, "replace_files", commit)
         runs: Iterator[list[RolledUp]] = pool.map(
             lambda _: rollup(log.url, log.topic, target), range(2)
         )
@@ -285,13 +285,14 @@ def test_of_two_commits_from_one_version_one_fails(
     (pack,) = packs(log, target)
     stale = ArchiveTable(target, log.known_as)
     files = [rollups._write(stale, pack) for _ in range(3)]
-    assert rollups._commit(ArchiveTable(target, log.known_as), pack, *files[0])
+    place = pack.sealed_date, [each.path for each in pack.files]
+    assert commits.replace_files(ArchiveTable(target, log.known_as), *place, *files[0])
     monkeypatch.setattr(ArchiveTable, "refresh", lambda _: None)
     with pytest.raises(EpochError, match="other runs were faster"):
-        rollups._commit(stale, pack, *files[1])
+        commits.replace_files(stale, *place, *files[1])
     assert table_rows(log, target) == log.rows()
-    monkeypatch.setattr(rollups, "transactions_of", lambda *_: [])
-    assert rollups._commit(stale, pack, *files[2])
+    monkeypatch.setattr(commits, "transactions_of", lambda *_: [])
+    assert commits.replace_files(stale, *place, *files[2])
     assert len(table_rows(log, target)) == 2 * len(log.rows())
 
 
@@ -304,7 +305,7 @@ def packs(log: Log, target: Target) -> list[rollups._Pack]:
 
 def test_a_repair_during_a_rollup(log: Log, target: Target, copies: list[Copy]) -> None:
     """A file that was replaced meanwhile is not replaced once more: the rollup gives up."""
-    real = rollups._commit
+    real = commits.replace_files
     epochs = log_epochs(log.connection, log.topic)
     epoch = epochs[4]
 
@@ -313,7 +314,7 @@ def test_a_repair_during_a_rollup(log: Log, target: Target, copies: list[Copy]) 
         return real(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rollups, "_commit", commit)
+        patch.setattr(rollups, "replace_files", commit)
         assert rollup(log.url, log.topic, target) == []
     record(log, target, [epoch])
     check_all(log, target)

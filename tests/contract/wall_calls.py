@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from ops.backfill import requests as requests
+from ops.erase import list_erasures
 from penstock import database, subscriptions
 from penstock.records import LogEpoch
 from penstock.subscriptions import stream
@@ -79,6 +80,15 @@ EPOCHS: dict[str, Call] = {
     "place_hold": lambda own, name: holds.place_hold(own, name, "case", "a claim"),
     "release_hold": lambda own, name: holds.release_hold(own, name, "case", "over"),
     "list_holds": holds.list_holds,
+    "find_erasable": _looks_at(
+        "find_erasable", partition=0, from_sequence=1, max_events=1, event_id=None, key="k"
+    ),
+    "begin_erasure": _looks_at(
+        "begin_erasure", event_id=None, key="k", reason="a claim", replace_key=False
+    ),
+    "list_erasures": list_erasures,
+    "reissued_of": _looks_at("reissued_of"),
+    "erased_of": _looks_at("erased_of", partition=0, first_sequence=1, last_sequence=9, max_rows=9),
 }
 
 #: Each leaves out what is hidden.
@@ -90,5 +100,6 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.statistics,
     subscriptions.skips,
     holds.list_holds,
+    list_erasures,
     requests.list_backfills,
 )

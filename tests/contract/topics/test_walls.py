@@ -257,20 +257,14 @@ def test_lists_do_not_tell_of_the_others(tenants: Tenants, us: str, they: str) -
     )
     _policy("topic")["set_policy"](tenants.owner, THEIRS)
     holds.place_hold(tenants.owner, THEIRS, "case", "a claim")
+    EPOCHS["begin_erasure"](tenants.owner, THEIRS)
     _policy("namespace")["set_policy"](tenants.owner, "theirs")
     _policy("subscription")["set_policy"](tenants.owner, "theirs")
     (lease,) = stream.check_in(tenants.owner, stream.join(tenants.owner, "theirs", "one"))
     partition_id = lease.partition_id
-    database.call(
-        tenants.owner,
-        "dead_letter",
-        subscription="theirs",
-        consumer="one",
-        partition_id=partition_id,
-        lease_epoch=lease.lease_epoch,
-        sequence=1,
-        reason="x",
-    )
+    fence = {"consumer": "one", "partition_id": partition_id, "lease_epoch": lease.lease_epoch}
+    letter = {"subscription": "theirs", "sequence": 1, "reason": "x", **fence}
+    database.call(tenants.owner, "dead_letter", **letter)
     with as_login(tenants, they) as own:
         assert len(_learned(own, partition_id)) >= 6
     with as_login(tenants, us) as own:
