@@ -238,6 +238,8 @@ def _backfill(
 
 
 def _report_made(context: dg.OpExecutionContext, topic: str, made: Sequence[EpochCopy]) -> None:
+    if not made:
+        return
     keys = [epoch_name(key_of(copy.epoch)) for copy in made]
     context.instance.add_dynamic_partitions(epochs_name(topic), list(dict.fromkeys(keys)))
     for copy, key in zip(made, keys, strict=True):
