@@ -76,7 +76,8 @@ BEGIN
                 STRAIGHT_JOIN numbers AS l ON l.n < all_events
             ) AS e
             WHERE SUBSTR(e.heads, e.place + 82, 8) <= SUBSTR(e.topic, 26, 14) + 0
-              AND IF(e.asked IS NULL, SUBSTR(e.topic, 40, 1) <> 'p', e.asked + 0 BETWEEN 0 AND SUBSTR(e.topic, 20, 6) - 1)
+              AND IF(e.asked IS NULL, SUBSTR(e.topic, 40, 1) <> 'p',
+                     e.asked + 0 BETWEEN 0 AND SUBSTR(e.topic, 20, 6) - 1)
               AND (e.headers IS NULL OR SUBSTR(e.headers, 1, 1) = '{' AND LENGTH(e.headers) <= 65536
                    AND JSON_VALID(CONVERT(e.headers USING utf8mb4))
                    AND (LENGTH(e.headers) <= 70 OR JSON_DEPTH(CONVERT(e.headers USING utf8mb4)) <= 33)
