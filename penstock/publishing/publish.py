@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.database.steps import run
-from penstock.publishing import rows as outgoing
+from penstock.publishing import packing, rows as outgoing
 from penstock.publishing.columns import packed
 from penstock.publishing.known_topics import known_topics
 from penstock.publishing.steps import batch_steps, publish_steps, rows_of
@@ -83,5 +83,11 @@ def publish_batch(
     rows = rows_of(messages)
     if not rows:
         return []
-    steps = batch_steps(partial(packed, connection), known_topics(connection), rows, strict=strict)
+    steps = batch_steps(
+        partial(packed, connection),
+        known_topics(connection),
+        rows,
+        strict=strict,
+        pack_plain=packing.packer(connection),
+    )
     return run(connection, steps)

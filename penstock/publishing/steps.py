@@ -39,16 +39,26 @@ def batch_steps(
     rows: Sequence[Row],
     *,
     strict: bool,
+    pack_plain: Callable[[Sequence[Row]], dict[str, Any] | None] | None = None,
 ) -> Steps[list[uuid.UUID]]:
-    """How many events are published; ``pack`` writes the columns as the driver takes them."""
+    """How many events are published; ``pack`` writes the columns as the driver takes them.
+
+    ``pack_plain`` is for a dialect that has a shorter way for plain events.  That way publishes all
+    or nothing, and leaves to ``publish_batch`` what it does not take and what is wrong.
+    """
     placed = []
     for place, row in enumerate(rows):
         try:
             placed.append(known.placed(row) or (yield from known.asked_for(row)))
         except PenstockError as error:
             raise outgoing.at(place, error) from None
-    binds = pack(**columns_of(placed))
+    plain = pack_plain(placed) if pack_plain is not None and not _switch(strict) else None
     with known.forgotten_on_refusal({row.topic for row in rows}):
+        if plain is not None:
+            ((published,),) = yield from asked("publish_packed", **plain)
+            if published is not None:
+                return [row.event_id for row in rows]
+        binds = pack(**columns_of(placed))
         answer = yield from asked("publish_batch", **binds, strict=_switch(strict))
     event_ids = [row.event_id for row in rows]
     _, duplicates, original_ids = answer[0]

@@ -21,6 +21,10 @@ CALL penstock.publish(
 -- json: 1, 2
 CALL penstock.publish_batch(%(events)s, %(strict)s)
 
+-- name: publish_packed
+-- The same for plain events, packed by penstock.publishing.packing. NULL: publish_batch has to take them.
+CALL penstock.publish_packed(%(topics)s, %(heads)s, %(body)s)
+
 -- name: stage_events
 -- Stores a chunk of events for a later transaction.
 CALL penstock.stage_events(%(stage)s, %(chunk)s, %(events)s)

@@ -135,6 +135,7 @@ publish                 . . o p .
 publish_batch           . . o p .
 publish_bulk            . . o p .
 publish_json            . . o p .
+publish_packed          . . o p .
 publish_staged          . . o p .
 publish_text            . . o p .
 put_rehydrated          . . o . .

@@ -252,37 +252,29 @@ def _whole(connection: Any, statement: Statement) -> Iterator[None]:
 
 @contextmanager
 def _own_transaction(driver: Any, statement: Statement) -> Iterator[None]:
-    with _never_idle(driver):
-        driver.begin()
-        try:
-            yield
-        except BaseException:
-            # When the connection is gone, the server rolls back itself.
-            if getattr(driver, "open", True):
-                driver.rollback()
-            raise
-        driver.commit()
-        if statement.limits:
-            lift_limit(driver)
+    """Two statements around a call: the second is its COMMIT, as switching autocommit on is.
 
-
-@contextmanager
-def _never_idle(driver: Any) -> Iterator[None]:
-    """The server ends the session if its client stops between two statements of the block.
-
-    A call is three statements here.  A process that is paused just before COMMIT would keep the
-    locks of the call.  That could block every check-in of a subscription, or the sequencer, for
-    hours.
+    Between them the server ends the session if its client stops.  A process that is paused just
+    before COMMIT would keep the locks of the call.  That could block every check-in of a
+    subscription, or the sequencer, for hours.
     """
     mariadb = is_mariadb(str(getattr(driver, "server_version", "")))
     name = "@@SESSION." + ("idle_transaction_timeout" if mariadb else "wait_timeout")
     most = f"IF({name} = 0, {OWN_IDLE_SECONDS}, LEAST({name}, {OWN_IDLE_SECONDS}))"
-    driver.query(f"SET @penstock_idle = {name}, {name} = CAST({most} AS SIGNED)")
+    end = f"SET autocommit = 1, {name} = @penstock_idle"
+    driver.query(f"SET @penstock_idle = {name}, {name} = CAST({most} AS SIGNED), autocommit = 0")
     try:
         yield
-    finally:
+        if statement.limits:
+            driver.commit()
+            lift_limit(driver)
+        driver.query(end)
+    except BaseException:
+        # When the connection is gone, the server rolls back itself.
         if getattr(driver, "open", True):
-            driver.query(f"SET {name} = @penstock_idle")
+            driver.rollback()
+            driver.query(end)
+        raise
 
 
 def _commits_by_itself(connection: Any, driver: Any) -> bool:

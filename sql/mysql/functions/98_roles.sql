@@ -11,7 +11,7 @@ BEGIN
     SELECT f.name AS `function`, JSON_ARRAYAGG(g.role) AS roles
     FROM (
         SELECT 'publisher' AS role, '
-            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup
+            publish publish_text publish_json publish_batch publish_packed prepare_bulk publish_bulk topic_lookup
             stage_events claim_write publish_staged discard_staged list_namespaces namespace_exists list_topics
             current_history applied_migrations setting' AS functions
         UNION ALL SELECT 'consumer', '
@@ -42,8 +42,8 @@ BEGIN
             merge_chunks swap_chunks current_history applied_migrations note_slice_rates missing_slices sparse_slices
             settle_blocks raise_event_ids mergeable_partitions'
         UNION ALL SELECT 'operator', '
-            publish publish_text publish_json publish_batch prepare_bulk publish_bulk topic_lookup stage_events
-            claim_write publish_staged discard_staged sweep_staged create_namespace
+            publish publish_text publish_json publish_batch publish_packed prepare_bulk publish_bulk topic_lookup
+            stage_events claim_write publish_staged discard_staged sweep_staged create_namespace
             rename_namespace move_namespace delete_namespace list_namespaces namespace_exists create_topic
             ensure_topic rename_topic move_topic
             resize_topic delete_topic list_topics describe_topic grant_namespace revoke_namespace grants_of sequence

@@ -31,8 +31,8 @@ SMALL, FULL = 50_000, 1_000_000
 FEW = {"sequencer", "namespace_grants", "slices", "slice_rates", "subscriptions", "dedup_turns"}
 
 VERBS = (
-    "publish", "publish_batch", "sequence", "fetch", "high_watermarks", "poll", "commit",
-    "heartbeat", "heartbeats", "check_in", "release", "leave", "position", "open_block",
+    "publish", "publish_packed", "publish_batch", "sequence", "fetch", "high_watermarks", "poll",
+    "commit", "heartbeat", "heartbeats", "check_in", "release", "leave", "position", "open_block",
     "read_block", "relay_failure", "log_status", "unsequenced", "refuse_under_pressure",
     "measure_pressure", "dead_letter_counts",
 )  # fmt: skip

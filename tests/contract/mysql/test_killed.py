@@ -14,7 +14,9 @@ import pytest
 
 from penstock.database.mysql import connection as mysql
 from penstock.errors import PenstockError, TornTransaction
+from penstock.publishing.packing import packed
 from penstock.publishing.publish import publish, publish_once
+from penstock.publishing.steps import rows_of
 from penstock.records import Message
 from tests.contract.databases import MySQLDatabase
 from tests.contract.killed_kit import (
@@ -35,8 +37,13 @@ _BATCH = json.dumps(
         for key in ("b", "a", "b", None)
     ]
 )
+_PACKED = packed(rows_of([Message(TOPIC, b"x"), Message(TOPIC, b"y", key="k")]))
+assert _PACKED is not None
 CALLS = {
     "publish": published("x", "key"),
+    "publish_packed": "CALL penstock.publish_packed('{topics}', X'{heads}', X'{body}')".format(
+        topics=_PACKED["topics"], heads=_PACKED["heads"].hex(), body=_PACKED["body"].hex()
+    ),
     "publish_json": published("1", "key").replace("publish(", "publish_json("),
     "publish_batch": f"CALL penstock.publish_batch('{_BATCH}', TRUE)",
     "create_topic": "CALL penstock.create_topic('tests/new', 2, 'crc32')",
@@ -62,7 +69,7 @@ def _call(db: MySQLDatabase, name: str) -> str:
     return CALLS[name].replace("%(part)s", str(lease.partition_id))
 
 
-_OFTEN = ("publish", "publish_batch", "delete_topic")
+_OFTEN = ("publish", "publish_packed", "publish_batch", "delete_topic")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A process that is paused inside a call delays no other, also on MySQL and MariaDB.
 
-There a call that changes something is three statements of its client.
+There a call that changes something is three statements of its client, the last of which commits.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ def paused_before_commit(connection: Any, call: Callable[[], object]) -> Iterato
     """The call in a thread that stops between its statement and its COMMIT."""
     reached, go_on = threading.Event(), threading.Event()
     failures: list[Exception] = []
-    commit = connection.commit
+    query = connection.query
 
-    def late_commit() -> None:
-        reached.set()
-        assert go_on.wait(60)
-        commit()
+    def late_commit(statement: str, *rest: object) -> object:
+        if statement.startswith("SET autocommit = 1"):
+            reached.set()
+            assert go_on.wait(60)
+        return query(statement, *rest)
 
     def run() -> None:
         try:
@@ -39,7 +40,7 @@ def paused_before_commit(connection: Any, call: Callable[[], object]) -> Iterato
         except Exception as error:
             failures.append(error)
 
-    connection.commit = late_commit
+    connection.query = late_commit
     thread = threading.Thread(target=run)
     thread.start()
     assert reached.wait(60)

@@ -48,6 +48,7 @@ TAKEN = (
 USED = {
     "publish": ("MOD(GREATEST(turn, 0), topic_partitions)", "MOD(turn, topic_partitions)"),
     "find_partitions": ("MOD(GREATEST(turn, 0) + i.place, ", "MOD(turn + i.place, "),
+    "publish_packed": ("MOD(GREATEST(turn, 0) + e.n + 1, ", "MOD(turn + e.n + 1, "),
 }
 
 
@@ -88,6 +89,8 @@ def _publish_turned(own: Any, value: str) -> None:
     ):
         for statement in (f"SET @penstock_turn = {value}", "START TRANSACTION", sent, "COMMIT"):
             database.execute(own, statement)
+    database.execute(own, f"SET @penstock_turn = {value}")
+    penstock.publish_batch(own, [penstock.Message(WIDE, b"x")])
 
 
 def test_no_turn_leads_into_another_topic(tenants: Tenants, mysql_db: MySQLDatabase) -> None:
