@@ -20,7 +20,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             fail_redriven redrive dead_letter_of
             reset_subscription pause_subscription resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts list_skips'),
+            subscription_statistics dead_letter_counts list_skips
+            receive acknowledge extend release_claims reject peek queue_statistics describe_queue configure_queue'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of copies_between
             log_epochs_sealed_on missing_copies retention_of list_holds grants_of
@@ -57,7 +58,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts request_backfill claim_backfill extend_backfill backfill_work
             progress_backfill finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges
-            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated')
+            begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
+            receive acknowledge extend release_claims reject peek queue_statistics describe_queue configure_queue purge')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name
