@@ -17,7 +17,7 @@ FROM penstock.describe_queue(%(subscription)s)
 -- Hands out events, in a transaction of its own, whose commit does not wait for the disk: what a crash loses is handed
 -- out again, and its receipts are good no longer. Headers come as text, as in fetch.
 SELECT
-    claim, token, deadline, deliveries, failures, partition_id, sequence, event_id, key, type, content_type,
+    claim, token, deadline, deliveries, failures, topic, partition, sequence, event_id, key, type, content_type,
     headers::text, payload, created_at, sequenced_at, history
 FROM penstock.receive(%(subscription)s, %(max_events)s::integer, %(visibility_seconds)s::double precision)
 WHERE set_config('synchronous_commit', 'off', true) = 'off'
@@ -62,6 +62,6 @@ SELECT size, ready, in_flight, delayed, dead FROM penstock.queue_statistics(%(su
 -- name: peek
 -- The next events of a queue, without handing them out. Headers come as text, as in fetch.
 SELECT
-    state, visible_at, deliveries, failures, partition_id, sequence, event_id, key, type, content_type, headers::text,
+    state, visible_at, deliveries, failures, topic, partition, sequence, event_id, key, type, content_type, headers::text,
     payload, created_at, sequenced_at, history
 FROM penstock.peek(%(subscription)s, %(max_events)s::integer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 #: Who may call what, on every engine: c(onsumer), i(nstaller), o(perator), p(ublisher), r(eader).
 #: What does not stand here may be called by the owner alone.
 MATRIX = """
+acknowledge             c . o . .
 active_consumers        c . o . .
 announce                . . o . .
 applied_migrations      c i o p r
@@ -30,6 +31,7 @@ commit                  c . o . .
 commit_parking          c . o . .
 condemn_slices          . i o . .
 condemned_can_go        . i o . .
+configure_queue         c . o . .
 configure_subscription  c . o . .
 copies_between          . . o . r
 copies_of               . . o . r
@@ -43,6 +45,7 @@ dead_letter_of          c . o . .
 dead_letters_of         c . o . .
 delete_namespace        . . o . .
 delete_topic            . . o . .
+describe_queue          c . o . .
 describe_subscription   c . o . r
 describe_topic          c . o . r
 discard_staged          . . o p .
@@ -51,6 +54,7 @@ droppable_slices        . i o . .
 ensure_slices           . i o . .
 ensure_topic            . . o . .
 expire_dead_letters     . . o . .
+extend                  c . o . .
 extend_backfill         . . o . .
 fail_backfill           . . o . .
 fail_redriven           c . o . .
@@ -107,6 +111,7 @@ nothing_waits           . . o . .
 open_block              c . o . .
 parked_keys             c . o . .
 pause_subscription      c . o . .
+peek                    c . o . .
 place_hold              . . o . .
 policy_history          . . o . r
 policy_of               c . o . r
@@ -122,17 +127,22 @@ publish_bulk            . . o p .
 publish_json            . . o p .
 publish_staged          . . o p .
 publish_text            . . o p .
+purge                   . . o . .
 put_rehydrated          . . o . .
+queue_statistics        c . o . .
 read_block              c . o . .
+receive                 c . o . .
 reconcile               . . o . .
 record_copy             . . o . .
 record_reading          . . o . .
 redrive                 c . o . .
 refresh_roles           . i o . .
 rehydrated_of           . . o . r
+reject                  c . o . .
 rejected_commits        c . o . r
 relay_failure           c . o . .
 release                 c . o . .
+release_claims          c . o . .
 release_hold            . . o . .
 release_rehydrated      . . o . .
 rename_namespace        . . o . .

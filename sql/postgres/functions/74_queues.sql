@@ -4,23 +4,24 @@
 CREATE OR REPLACE FUNCTION require_queue(subscription text, verb text) RETURNS queues
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    found_id bigint;
-    settings queues%ROWTYPE;
+    present record;
 BEGIN
-    SELECT s.id INTO found_id FROM subscriptions AS s WHERE s.name = require_queue.subscription;
-    IF NOT FOUND OR (EXISTS (SELECT FROM namespace_grants) AND EXISTS (
+    -- One query where nobody has been given a right: every receive and acknowledge begins here.
+    SELECT s.id, EXISTS (SELECT FROM namespace_grants) AS is_restricted, q AS queue INTO present
+    FROM subscriptions AS s LEFT JOIN queues AS q ON q.subscription_id = s.id
+    WHERE s.name = require_queue.subscription;
+    IF NOT FOUND OR (present.is_restricted AND EXISTS (
         SELECT FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
-        WHERE r.subscription_id = found_id AND t.restricted AND NOT has_right(t.namespace_id, require_queue.verb)))
+        WHERE r.subscription_id = present.id AND t.restricted AND NOT has_right(t.namespace_id, require_queue.verb)))
     THEN
         PERFORM refuse('PS013', format('there is no subscription "%s"', left(subscription, 500)),
                        'Create it: SELECT penstock.subscribe(..., mode => ''queue'').');
     END IF;
-    SELECT q.* INTO settings FROM queues AS q WHERE q.subscription_id = found_id;
-    IF NOT FOUND THEN
+    IF (present.queue).subscription_id IS NULL THEN
         PERFORM refuse('PS042', format('subscription "%s" is a stream', left(subscription, 500)),
                        'Consumers poll and commit it; make another subscription in queue mode to receive from.');
     END IF;
-    RETURN settings;
+    RETURN present.queue;
 END
 $$;
 

@@ -88,7 +88,8 @@ BEGIN
     -- A range that somebody is just cutting is still seen whole, so nothing that is not seen yet is below these.
     SELECT COALESCE(min(r.id), before + 1) AS floor_id,
            COALESCE(min(r.id) FILTER (WHERE r.token IS NULL), before + 1) AS free_id,
-           COALESCE(sum(r.last_sequence - r.first_sequence + 1), 0)::bigint AS events,
+           COALESCE(sum(r.last_sequence - r.first_sequence + 1 - COALESCE(bit_count(r.finished), 0)), 0)::bigint
+               AS events,
            COALESCE(sum(r.last_sequence - r.first_sequence + 1) FILTER (WHERE r.token IS NULL), 0)::bigint
                AS free_events
     INTO seen
@@ -249,7 +250,8 @@ $$;
 CREATE OR REPLACE FUNCTION move_floors(owner_id bigint, floor_id bigint) RETURNS void
 LANGUAGE sql AS $$
     WITH unfinished AS MATERIALIZED (
-        SELECT r.partition_id, min(first_unfinished(r)) AS sequence
+        SELECT r.partition_id, min(
+                   CASE WHEN r.finished IS NULL THEN r.first_sequence ELSE first_unfinished(r) END) AS sequence
         FROM queue_ranges AS r
         WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.waiting_id IS NULL
         GROUP BY r.partition_id

@@ -6,8 +6,8 @@
 CREATE OR REPLACE FUNCTION receive(
     subscription text, max_events integer DEFAULT 1, visibility_seconds double precision DEFAULT NULL
 ) RETURNS TABLE (
-    claim bigint, token uuid, deadline timestamptz, deliveries integer, failures integer, partition_id bigint,
-    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
+    claim bigint, token uuid, deadline timestamptz, deliveries integer, failures integer, topic text,
+    partition integer, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
     created_at timestamptz, sequenced_at timestamptz, history integer
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
@@ -29,7 +29,8 @@ BEGIN
     IF cardinality(claimed) = 1 AND (claimed[1]).waiting_id IS NULL THEN
         RETURN QUERY
         SELECT (claimed[1]).id, (claimed[1]).token, (claimed[1]).deadline, (claimed[1]).deliveries, 0,
-               (claimed[1]).partition_id, r.*, current_history()
+               (SELECT t.address FROM topics AS t WHERE t.id = (claimed[1]).partition_id >> 16),
+               ((claimed[1]).partition_id & 65535)::integer, r.*, current_history()
         FROM read_log((claimed[1]).partition_id, (claimed[1]).first_sequence,
                       ((claimed[1]).last_sequence - (claimed[1]).first_sequence + 1)::integer) AS r;
     ELSIF cardinality(claimed) > 0 THEN
@@ -42,8 +43,8 @@ $$;
 -- The events of claims. Ranges that follow each other are read as one.
 CREATE OR REPLACE FUNCTION read_claims(claimed queue_ranges[])
 RETURNS TABLE (
-    claim bigint, token uuid, deadline timestamptz, deliveries integer, failures integer, partition_id bigint,
-    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
+    claim bigint, token uuid, deadline timestamptz, deliveries integer, failures integer, topic text,
+    partition integer, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
     created_at timestamptz, sequenced_at timestamptz, history integer
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
@@ -62,16 +63,19 @@ SET enable_seqscan = off SET jit = off AS $$
         ) AS i
         CROSS JOIN LATERAL read_log(i.partition_id, i.lowest, (i.highest - i.lowest + 1)::integer) AS l
     )
-    SELECT g.id, g.token, g.deadline, g.deliveries, 0, g.partition_id, f.sequence, f.event_id, f.key, f.type,
+    SELECT g.id, g.token, g.deadline, g.deliveries, 0, t.address, (g.partition_id & 65535)::integer, f.sequence, f.event_id, f.key, f.type,
            f.content_type, f.headers, f.payload, f.created_at, f.sequenced_at, current_history()
     FROM given AS g
     JOIN found AS f
         ON f.partition_id = g.partition_id AND f.sequence BETWEEN g.first_sequence AND g.last_sequence
+    JOIN topics AS t ON t.id = g.partition_id >> 16
     UNION ALL
-    SELECT c.id, c.token, c.deadline, c.deliveries, w.failures, c.partition_id, w.sequence, w.event_id, w.key, w.type,
+    SELECT c.id, c.token, c.deadline, c.deliveries, w.failures, t.address, (c.partition_id & 65535)::integer, w.sequence, w.event_id, w.key, w.type,
            w.content_type, w.headers, COALESCE(w.body, w.payload), w.created_at, w.sequenced_at, w.history
-    FROM unnest(claimed) AS c JOIN queue_waiting AS w ON w.id = c.waiting_id
-    ORDER BY 1, 7
+    FROM unnest(claimed) AS c
+    JOIN queue_waiting AS w ON w.id = c.waiting_id
+    JOIN topics AS t ON t.id = c.partition_id >> 16
+    ORDER BY 1, 8
 $$;
 
 -- name: claim_events
@@ -120,7 +124,7 @@ $$;
 
 -- name: claim_ranges
 -- Claims free ranges with together at most max_events events, the first ones that nobody else is just claiming. The
--- last one is cut when it is too long.
+-- last one is cut when it is too long. Where ranges are as long as what is asked for, one row is locked and no more.
 CREATE OR REPLACE FUNCTION claim_ranges(
     owner_id bigint, last queue_turns, max_events integer, deadline timestamptz
 ) RETURNS queue_ranges[]
@@ -128,6 +132,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     one queue_ranges%ROWTYPE;
     claimed queue_ranges[] := '{}';
+    more queue_ranges[];
     missing integer := max_events;
     wanted integer := (max_events + last.range_size - 1) / last.range_size;
 BEGIN
@@ -149,10 +154,15 @@ BEGIN
             missing := missing - (one.last_sequence - one.first_sequence + 1);
         END IF;
     END IF;
-    IF missing > 0 AND (one.id IS NULL OR one.deliveries < 3) AND (wanted > 1 OR missing > max_events / 2) THEN
-        claimed := claimed || claim_several(
-            owner_id, last.free_id, missing, LEAST(GREATEST(wanted, 10), missing), deadline, one.id IS NULL);
-    END IF;
+    WHILE missing > 0 AND (one.id IS NULL OR one.deliveries < 3) LOOP
+        more := claim_several(owner_id, last.free_id, missing, LEAST(GREATEST(wanted, 10), missing), deadline,
+                              cardinality(claimed) = 0);
+        EXIT WHEN cardinality(more) = 0;
+        one := more[1];
+        claimed := claimed || more;
+        missing := missing - (SELECT sum(m.last_sequence - m.first_sequence + 1) FROM unnest(more) AS m);
+        wanted := 2 * GREATEST(wanted, 10);
+    END LOOP;
     RETURN claimed;
 END
 $$;

@@ -63,26 +63,10 @@ CREATE OR REPLACE FUNCTION take_out(
 )
 LANGUAGE plpgsql AS $$
 DECLARE
-    one queue_ranges%ROWTYPE;
     locked queue_ranges[];
-    part record;
 BEGIN
     PERFORM require_read_committed('a call with receipts');
     PERFORM require_receipts(claims, first_sequences, last_sequences, tokens);
-    IF cardinality(claims) = 1 THEN
-        -- The plain case: what was received together is finished together.
-        DELETE FROM queue_ranges AS r
-        WHERE r.id = claims[1] AND r.subscription_id = queue.subscription_id AND r.token = tokens[1]
-          AND r.first_sequence = first_sequences[1] AND r.last_sequence = last_sequences[1] AND r.finished IS NULL
-        RETURNING r.* INTO one;
-        IF FOUND THEN
-            pieces := ARRAY[ROW(1, claims[1], one.partition_id, one.first_sequence, one.last_sequence, one.deliveries,
-                                one.deadline, NULL, one.waiting_id)::queue_piece];
-            settled := '{true}';
-            PERFORM limit_claim(one.deadline);
-            RETURN;
-        END IF;
-    END IF;
     locked := lock_receipts(queue.subscription_id, claims, tokens);
     pieces := matched_pieces(locked, claims, first_sequences, last_sequences, tokens);
     settled := ARRAY(
@@ -177,7 +161,21 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqsca
 DECLARE
     queue queues%ROWTYPE := require_queue(subscription, 'acknowledge');
     taken record;
+    ended timestamptz;
 BEGIN
+    PERFORM require_read_committed('acknowledge()');
+    IF cardinality(claims) = 1 THEN
+        -- The plain case: what was received together is finished together, by one row.
+        DELETE FROM queue_ranges AS r
+        WHERE r.id = claims[1] AND r.subscription_id = queue.subscription_id AND r.token = tokens[1]
+          AND r.first_sequence = first_sequences[1] AND r.last_sequence = last_sequences[1]
+          AND r.finished IS NULL AND r.waiting_id IS NULL
+        RETURNING r.deadline INTO ended;
+        IF FOUND THEN
+            PERFORM limit_claim(ended);
+            RETURN '{true}';
+        END IF;
+    END IF;
     taken := take_out(queue, claims, first_sequences, last_sequences, tokens, partly);
     PERFORM drop_copies(taken.pieces);
     RETURN taken.settled;
@@ -189,10 +187,8 @@ $$;
 CREATE OR REPLACE FUNCTION drop_copies(pieces queue_piece[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF (pieces[1]).waiting_id IS NOT NULL OR cardinality(pieces) > 1 THEN
-        DELETE FROM queue_waiting AS w
-        WHERE w.id IN (SELECT p.waiting_id FROM unnest(pieces) AS p WHERE p.waiting_id IS NOT NULL);
-    END IF;
+    DELETE FROM queue_waiting AS w
+    WHERE w.id IN (SELECT p.waiting_id FROM unnest(pieces) AS p WHERE p.waiting_id IS NOT NULL);
 END
 $$;
 

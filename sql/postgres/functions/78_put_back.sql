@@ -221,8 +221,8 @@ $$;
 -- max_events. state is ready, in_flight or delayed. Raises PS006, PS013, PS042.
 CREATE OR REPLACE FUNCTION peek(subscription text, max_events integer DEFAULT 10)
 RETURNS TABLE (
-    state text, visible_at timestamptz, deliveries integer, failures integer, partition_id bigint, sequence bigint,
-    event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea, created_at timestamptz,
+    state text, visible_at timestamptz, deliveries integer, failures integer, topic text, partition integer,
+    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea, created_at timestamptz,
     sequenced_at timestamptz, history integer
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
@@ -259,17 +259,20 @@ BEGIN
         WHERE l.subscription_id = queue.subscription_id
     )
     SELECT CASE WHEN p.out THEN 'in_flight' ELSE 'ready' END, CASE WHEN p.out THEN p.deadline END, p.deliveries, 0,
-           p.partition_id, l.*, current_history()
+           t.address, (p.partition_id & 65535)::integer, l.*, current_history()
     FROM (SELECT * FROM placed AS o ORDER BY o.sequence, o.partition_id LIMIT max_events) AS p
+    JOIN topics AS t ON t.id = p.partition_id >> 16
     CROSS JOIN LATERAL read_log(p.partition_id, p.sequence, 1) AS l
     UNION ALL
     SELECT CASE WHEN a.due_at > clock_timestamp() THEN 'delayed' WHEN w.out THEN 'in_flight' ELSE 'ready' END,
            COALESCE(a.due_at, CASE WHEN w.out THEN w.deadline END), COALESCE(w.deliveries, a.deliveries), a.failures,
-           a.partition_id, a.sequence, a.event_id, a.key, a.type, a.content_type, a.headers,
+           t.address, (a.partition_id & 65535)::integer, a.sequence, a.event_id, a.key, a.type, a.content_type, a.headers,
            COALESCE(a.body, a.payload), a.created_at, a.sequenced_at, a.history
-    FROM queue_waiting AS a LEFT JOIN windowed AS w ON w.waiting_id = a.id
+    FROM queue_waiting AS a
+    JOIN topics AS t ON t.id = a.partition_id >> 16
+    LEFT JOIN windowed AS w ON w.waiting_id = a.id
     WHERE a.subscription_id = queue.subscription_id
-    ORDER BY 6, 5
+    ORDER BY 7, 5, 6
     LIMIT max_events;
 END
 $$;
