@@ -105,7 +105,7 @@ def test_the_oldest_come_first_in_batches_of_any_size(own: Connection) -> None:
     filled(own, 40)
     sizes = (1, 20, 3, 1, 10, 10)
     seen = [texts(receive(own, size)) for size in sizes]
-    assert sum(seen, []) == [str(number) for number in range(1, 41)]
+    assert [text for found in seen for text in found] == [str(number) for number in range(1, 41)]
     assert all(len(found) <= size for found, size in zip(seen, sizes, strict=True))
 
 
