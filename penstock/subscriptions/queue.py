@@ -45,7 +45,7 @@ class Receipt:
     @classmethod
     def parse(cls, text: str) -> Receipt:
         """The receipt of a text.  MalformedReceipt when it is none."""
-        parts = text.split(".") if isinstance(text, str) and text.isascii() else []
+        parts = text.split(".") if text.isascii() else []
         try:
             claim, sequence, token = parts
             found = cls(int(claim), int(sequence), UUID(hex=token))

@@ -62,6 +62,6 @@ SELECT size, ready, in_flight, delayed, dead FROM penstock.queue_statistics(%(su
 -- name: peek
 -- The next events of a queue, without handing them out. Headers come as text, as in fetch.
 SELECT
-    state, visible_at, deliveries, failures, topic, partition, sequence, event_id, key, type, content_type, headers::text,
-    payload, created_at, sequenced_at, history
+    state, visible_at, deliveries, failures, topic, partition, sequence, event_id, key, type, content_type,
+    headers::text, payload, created_at, sequenced_at, history
 FROM penstock.peek(%(subscription)s, %(max_events)s::integer)

@@ -1,5 +1,5 @@
 -- name: require_queue
--- The settings of a subscription in queue mode for a login that holds a right (receive, acknowledge, peek or consume) in
+-- The settings of a subscription in queue mode for a login that holds a right (receive, acknowledge, peek, consume) in
 -- all its topics. Raises PS013, in the same words whether it is missing or hidden, and PS042 for a stream.
 CREATE OR REPLACE FUNCTION require_queue(subscription text, verb text) RETURNS queues
 LANGUAGE plpgsql STABLE AS $$
@@ -78,7 +78,8 @@ BEGIN
     IF FOUND OR settings IS NULL THEN
         PERFORM refuse('PS006', format('the setting %s of a queue cannot be %s', left(bad.key, 100),
                                        left(bad.value::text, 100)),
-                       (SELECT 'There are: ' || string_agg(format('%s (%s to %s)', b.setting, b.lowest, b.highest), ', ')
+                       (SELECT 'There are: '
+                               || string_agg(format('%s (%s to %s)', b.setting, b.lowest, b.highest), ', ')
                         FROM queue_bounds() AS b));
     END IF;
     UPDATE queues AS q

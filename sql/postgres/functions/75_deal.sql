@@ -54,11 +54,11 @@ LANGUAGE sql IMMUTABLE AS $$
         SELECT min(s) FROM unfinished(range.first_sequence, range.last_sequence, range.finished) AS s) END
 $$;
 
--- name: take_turn
+-- name: turn_queue
 -- Does what all receivers of a queue need once: brings expired claims and due events back, finds the first free range,
 -- deals new ranges, and moves the positions. Returns false when another session is doing it. range_size is what the
 -- caller asks for at a time.
-CREATE OR REPLACE FUNCTION take_turn(queue queues, range_size integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION turn_queue(queue queues, range_size integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     begun timestamptz := clock_timestamp();
@@ -97,7 +97,7 @@ BEGIN
     WHERE r.subscription_id = queue.subscription_id AND r.id >= last.floor_id;
     room := LEAST(queue.max_in_flight - seen.events, LEAST(200 * range_size, 20000) - seen.free_events);
     IF is_due THEN
-        room := room - bring_back(queue.subscription_id, begun, LEAST(queue.max_in_flight - seen.events, 1000));
+        room := room - bring_due(queue.subscription_id, begun, LEAST(queue.max_in_flight - seen.events, 1000));
     END IF;
     PERFORM deal(queue.subscription_id, range_size, room);
     IF is_due THEN
@@ -105,7 +105,7 @@ BEGIN
     END IF;
     INSERT INTO queue_turns (subscription_id, floor_id, free_id, last_id, range_size, rest_until)
     SELECT queue.subscription_id, seen.floor_id, seen.free_id, c.last_value - (NOT c.is_called)::integer,
-           take_turn.range_size, CASE WHEN is_due
+           turn_queue.range_size, CASE WHEN is_due
                THEN clock_timestamp() + GREATEST(interval '100 milliseconds', 20 * (clock_timestamp() - begun))
                ELSE last.rest_until END
     FROM queue_ranges_id AS c;
@@ -180,9 +180,9 @@ LANGUAGE sql AS $$
     ORDER BY g.id
 $$;
 
--- name: bring_back
+-- name: bring_due
 -- Brings events that are due into the window again, the earliest first. Returns how many.
-CREATE OR REPLACE FUNCTION bring_back(owner_id bigint, now timestamptz, room bigint) RETURNS integer
+CREATE OR REPLACE FUNCTION bring_due(owner_id bigint, now timestamptz, room bigint) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
     brought integer;
@@ -190,7 +190,7 @@ BEGIN
     WITH due AS MATERIALIZED (
         SELECT w.id, w.due_at
         FROM queue_waiting AS w
-        WHERE w.subscription_id = owner_id AND w.due_at <= bring_back.now
+        WHERE w.subscription_id = owner_id AND w.due_at <= bring_due.now
         ORDER BY w.due_at
         LIMIT GREATEST(room, 0)
         FOR UPDATE SKIP LOCKED
@@ -245,8 +245,8 @@ END
 $$;
 
 -- name: move_floors
--- Moves the position of each partition to before its lowest unfinished event. Events out of the window are copies and do
--- not count. A lease row that is locked is left to the next turn.
+-- Moves the position of each partition to before its lowest unfinished event. Events out of the window are copies and
+-- do not count. A lease row that is locked is left to the next turn.
 CREATE OR REPLACE FUNCTION move_floors(owner_id bigint, floor_id bigint) RETURNS void
 LANGUAGE sql AS $$
     WITH unfinished AS MATERIALIZED (

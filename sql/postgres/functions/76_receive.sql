@@ -7,8 +7,8 @@ CREATE OR REPLACE FUNCTION receive(
     subscription text, max_events integer DEFAULT 1, visibility_seconds double precision DEFAULT NULL
 ) RETURNS TABLE (
     claim bigint, token uuid, deadline timestamptz, deliveries integer, failures integer, topic text,
-    partition integer, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
-    created_at timestamptz, sequenced_at timestamptz, history integer
+    partition integer, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb,
+    payload bytea, created_at timestamptz, sequenced_at timestamptz, history integer
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -44,8 +44,8 @@ $$;
 CREATE OR REPLACE FUNCTION read_claims(claimed queue_ranges[])
 RETURNS TABLE (
     claim bigint, token uuid, deadline timestamptz, deliveries integer, failures integer, topic text,
-    partition integer, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
-    created_at timestamptz, sequenced_at timestamptz, history integer
+    partition integer, sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb,
+    payload bytea, created_at timestamptz, sequenced_at timestamptz, history integer
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET jit = off AS $$
@@ -63,15 +63,17 @@ SET enable_seqscan = off SET jit = off AS $$
         ) AS i
         CROSS JOIN LATERAL read_log(i.partition_id, i.lowest, (i.highest - i.lowest + 1)::integer) AS l
     )
-    SELECT g.id, g.token, g.deadline, g.deliveries, 0, t.address, (g.partition_id & 65535)::integer, f.sequence, f.event_id, f.key, f.type,
-           f.content_type, f.headers, f.payload, f.created_at, f.sequenced_at, current_history()
+    SELECT g.id, g.token, g.deadline, g.deliveries, 0, t.address, (g.partition_id & 65535)::integer, f.sequence,
+           f.event_id, f.key, f.type, f.content_type, f.headers, f.payload, f.created_at, f.sequenced_at,
+           current_history()
     FROM given AS g
     JOIN found AS f
         ON f.partition_id = g.partition_id AND f.sequence BETWEEN g.first_sequence AND g.last_sequence
     JOIN topics AS t ON t.id = g.partition_id >> 16
     UNION ALL
-    SELECT c.id, c.token, c.deadline, c.deliveries, w.failures, t.address, (c.partition_id & 65535)::integer, w.sequence, w.event_id, w.key, w.type,
-           w.content_type, w.headers, COALESCE(w.body, w.payload), w.created_at, w.sequenced_at, w.history
+    SELECT c.id, c.token, c.deadline, c.deliveries, w.failures, t.address, (c.partition_id & 65535)::integer,
+           w.sequence, w.event_id, w.key, w.type, w.content_type, w.headers, COALESCE(w.body, w.payload),
+           w.created_at, w.sequenced_at, w.history
     FROM unnest(claimed) AS c
     JOIN queue_waiting AS w ON w.id = c.waiting_id
     JOIN topics AS t ON t.id = c.partition_id >> 16
@@ -89,7 +91,7 @@ DECLARE
 BEGIN
     IF last.rest_until <= clock_timestamp() AND (
         last.floor_id <= last.last_id OR has_due(queue.subscription_id, clock_timestamp()))
-        AND take_turn(queue, max_events)
+        AND turn_queue(queue, max_events)
     THEN
         last := newest_turn(queue.subscription_id);
     END IF;
@@ -98,10 +100,10 @@ BEGIN
         -- Dealt ahead, so that receivers hardly ever wait for the dealer.
         IF (claimed[cardinality(claimed)]).id > (last.free_id + last.last_id) / 2 AND has_undealt(queue.subscription_id)
         THEN
-            PERFORM take_turn(queue, max_events);
+            PERFORM turn_queue(queue, max_events);
         END IF;
     ELSIF has_undealt(queue.subscription_id) THEN
-        IF NOT take_turn(queue, max_events) THEN
+        IF NOT turn_queue(queue, max_events) THEN
             PERFORM wait_for_dealer(queue.subscription_id);
         END IF;
         claimed := claim_ranges(queue.subscription_id, newest_turn(queue.subscription_id), max_events, deadline);
@@ -116,8 +118,8 @@ CREATE OR REPLACE FUNCTION wait_for_dealer(owner_id bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM queues AS q WHERE q.subscription_id = owner_id FOR SHARE;
-    RAISE EXCEPTION USING ERRCODE = 'PS000';
-EXCEPTION WHEN SQLSTATE 'PS000' THEN
+    RAISE EXCEPTION 'lets go of the lock';
+EXCEPTION WHEN raise_exception THEN
     NULL;
 END
 $$;

@@ -75,7 +75,6 @@ BEGIN
         FROM unnest(first_sequences, last_sequences) WITH ORDINALITY AS g (first, last, n)
         ORDER BY g.n);
     IF partly IS NOT TRUE AND NOT true = ALL (settled) THEN
-        PERFORM nextval('rejected_receipts');
         PERFORM refuse('PS044', 'a receipt is not good, or no longer',
                        'Roll back: the event was finished, or its time was over and it was handed out again.');
     END IF;

@@ -74,8 +74,8 @@ $$;
 -- name: reject
 -- Records that events have failed: each waits for delay_seconds (NULL: the backoff of the queue, longer with each
 -- failure) outside the window, where it hides nothing. One that has failed or was handed out as often as the queue
--- allows becomes a dead letter. Returns for each entry whether it was recorded, as acknowledge does. Raises PS006, PS013,
--- PS018, PS042, PS043, PS044.
+-- allows becomes a dead letter. Returns for each entry whether it was recorded, as acknowledge does. Raises PS006,
+-- PS013, PS018, PS042, PS043, PS044.
 CREATE OR REPLACE FUNCTION reject(
     subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
     reason text DEFAULT '', delay_seconds double precision DEFAULT NULL, partly boolean DEFAULT false
@@ -105,14 +105,15 @@ BEGIN
     SELECT array_agg(f.id) INTO spent
     FROM failed AS f
     WHERE f.failures >= queue.max_failures OR f.deliveries >= queue.max_deliveries;
-    PERFORM bury_pieces(queue.subscription_id, ARRAY(SELECT p FROM unnest(pieces) AS p WHERE p.waiting_id = ANY (spent)),
-                        COALESCE(NULLIF(reject.reason, ''), 'was rejected as often as it may be'));
+    PERFORM bury_pieces(queue.subscription_id, ARRAY(
+        SELECT p FROM unnest(pieces) AS p WHERE p.waiting_id = ANY (spent)
+    ), COALESCE(NULLIF(reject.reason, ''), 'was rejected as often as it may be'));
     RETURN taken.settled;
 END
 $$;
 
 -- name: backoff_seconds
--- How long an event waits after its so many-th failure: twice as long each time, up to the longest, less a random share.
+-- How long an event waits after so many failures: twice as long each time, up to the longest, less a random share.
 CREATE OR REPLACE FUNCTION backoff_seconds(queue queues, failures integer) RETURNS double precision
 LANGUAGE sql VOLATILE AS $$
     SELECT LEAST(queue.first_backoff_seconds * 2 ^ LEAST(failures - 1, 40), queue.longest_backoff_seconds)
@@ -217,13 +218,13 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: peek
--- The next unfinished events of each partition, and what waits outside the window, without handing anything out: at most
--- max_events. state is ready, in_flight or delayed. Raises PS006, PS013, PS042.
+-- The next unfinished events of each partition, and what waits outside the window, without handing anything out: at
+-- most max_events. state is ready, in_flight or delayed. Raises PS006, PS013, PS042.
 CREATE OR REPLACE FUNCTION peek(subscription text, max_events integer DEFAULT 10)
 RETURNS TABLE (
     state text, visible_at timestamptz, deliveries integer, failures integer, topic text, partition integer,
-    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea, created_at timestamptz,
-    sequenced_at timestamptz, history integer
+    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
+    created_at timestamptz, sequenced_at timestamptz, history integer
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -234,8 +235,8 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH windowed AS (
-        SELECT r.partition_id, s AS sequence, r.deliveries, r.token IS NOT NULL AND r.deadline > clock_timestamp() AS out,
-               r.deadline, r.waiting_id
+        SELECT r.partition_id, s AS sequence, r.deliveries,
+               r.token IS NOT NULL AND r.deadline > clock_timestamp() AS out, r.deadline, r.waiting_id
         FROM (
             SELECT * FROM queue_ranges AS w
             WHERE w.subscription_id = queue.subscription_id AND w.id >= (newest_turn(queue.subscription_id)).floor_id
@@ -266,8 +267,8 @@ BEGIN
     UNION ALL
     SELECT CASE WHEN a.due_at > clock_timestamp() THEN 'delayed' WHEN w.out THEN 'in_flight' ELSE 'ready' END,
            COALESCE(a.due_at, CASE WHEN w.out THEN w.deadline END), COALESCE(w.deliveries, a.deliveries), a.failures,
-           t.address, (a.partition_id & 65535)::integer, a.sequence, a.event_id, a.key, a.type, a.content_type, a.headers,
-           COALESCE(a.body, a.payload), a.created_at, a.sequenced_at, a.history
+           t.address, (a.partition_id & 65535)::integer, a.sequence, a.event_id, a.key, a.type, a.content_type,
+           a.headers, COALESCE(a.body, a.payload), a.created_at, a.sequenced_at, a.history
     FROM queue_waiting AS a
     JOIN topics AS t ON t.id = a.partition_id >> 16
     LEFT JOIN windowed AS w ON w.waiting_id = a.id

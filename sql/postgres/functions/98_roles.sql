@@ -59,7 +59,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             subscription_statistics dead_letter_counts request_backfill claim_backfill extend_backfill backfill_work
             progress_backfill finish_backfill fail_backfill cancel_backfill list_backfills backfill_ranges
             begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated
-            receive acknowledge extend release_claims reject peek queue_statistics describe_queue configure_queue purge')
+            receive acknowledge extend release_claims reject peek queue_statistics describe_queue configure_queue
+            purge')
     ) AS g (role, functions)
     CROSS JOIN LATERAL regexp_split_to_table(g.functions, $p$\s+$p$) AS f (name)
     GROUP BY f.name

@@ -10,7 +10,7 @@ ALTER TABLE namespace_grants ADD CONSTRAINT namespace_grants_verb_check
     CHECK (verb IN ('publish', 'consume', 'operate', 'read', 'receive', 'acknowledge', 'peek'));
 
 -- name: positions_of_queues
--- In queue mode position is the last sequence before the lowest unfinished one, and reached the last one that was dealt.
+-- In queue mode position is before the lowest unfinished sequence, and reached is the last one that was dealt.
 ALTER TABLE positions ADD COLUMN reached bigint;
 ALTER TABLE positions DROP CONSTRAINT positions_reason_check;
 ALTER TABLE positions ADD CONSTRAINT positions_reason_check
@@ -144,7 +144,3 @@ CREATE TYPE queue_piece AS (
     finished bit varying,
     waiting_id bigint
 );
-
--- name: create_rejected_receipts
--- Counts receipts that were not good. A sequence, because a count in a table would roll back with the refusal.
-CREATE SEQUENCE rejected_receipts MINVALUE 0 START 0 CACHE 1;

@@ -122,6 +122,7 @@ def test_the_position_is_before_the_lowest_unfinished(own: Connection) -> None:
     receive(own, 1, visibility_seconds=10)
     assert _position(own) == 1
     lowest = "SELECT subscription, position FROM penstock.lowest_position(%s, NULL)"
+    own.execute("SET search_path TO penstock")
     assert own.execute(lowest, (part(own, name=TOPIC),)).fetchall() == [(QUEUE, 1)]
     queue.reject(own, QUEUE, [held[1].receipt], delay_seconds=10_000)
     pass_time(own, 20)
@@ -258,7 +259,7 @@ def test_a_counter_that_was_set_back_stops_the_dealer(own: Connection) -> None:
 
 def test_without_the_check_events_are_lost(db: ContractDatabase, own: Connection) -> None:
     """Mutant: the counter is not compared."""
-    db.without_guard("take_turn", "IF before < last.last_id THEN", "IF false THEN")
+    db.without_guard("turn_queue", "IF before < last.last_id THEN", "IF false THEN")
     filled(own, 300)
     for _ in range(20):
         acknowledge(own, receive(own, 1))

@@ -93,9 +93,7 @@ class Run:
 
     def _extend(self, chosen: Sequence[Receipt]) -> None:
         good = [each for each in chosen if self._sweep(each.sequence).receipt == each]
-        for old, new in zip(
-            good, queue.extend(self.own, self.name, good, VISIBLE), strict=True
-        ):
+        for old, new in zip(good, queue.extend(self.own, self.name, good, VISIBLE), strict=True):
             event = self.events[old.sequence]
             event.receipt, event.again_at = new, self.now + VISIBLE
             self.given.append(new)

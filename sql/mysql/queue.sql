@@ -1,1 +1,0 @@
--- Queue mode is not there yet on MySQL and MariaDB: penstock.queue refuses it with NotOnThisEngine.
