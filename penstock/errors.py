@@ -265,6 +265,32 @@ class NotRedriven(PenstockError):
     sqlstate = "PS041"
 
 
+class WrongMode(UsageError):
+    """The call is for a queue and the subscription is a stream, or the other way round."""
+
+    sqlstate = "PS042"
+
+
+class MalformedReceipt(UsageError):
+    """A receipt cannot be read, or one event is named twice; nothing was changed."""
+
+    sqlstate = "PS043"
+
+
+class StaleReceipt(PenstockError):
+    """A receipt is not good, or no longer; nothing was changed.
+
+    Its event was finished or handed out again, or it is no receipt of this queue: the error says
+    the same in all cases.  What the same transaction wrote must be rolled back.
+    """
+
+    sqlstate = "PS044"
+
+
+class NotOnThisEngine(UsageError):
+    """The feature is not there on this kind of database."""
+
+
 class NotMigrated(PenstockError):
     """The database has no Penstock schema, or one older than this program needs."""
 
@@ -379,6 +405,9 @@ HINTS = {
     "PS035": "Choose a parent outside of what is moved.",
     "PS040": "The partition stands still until some are redriven or dropped: penstock dead-letter.",
     "PS041": "Roll back: they were finished before, dropped, or given back.",
+    "PS042": "A subscription keeps its mode: use another one.",
+    "PS043": "Pass receipts as they were returned, each once.",
+    "PS044": "Roll back: the event was finished, or it was handed out again.",
 }
 
 #: The error class of each SQLSTATE that Penstock's functions raise.

@@ -23,7 +23,7 @@ from penstock.errors import InvalidArgument, PermissionDenied
 from penstock.topics import validation
 
 KINDS = ("consumer", "installer", "operator", "publisher", "reader")
-VERBS = ("publish", "consume", "operate", "read")
+VERBS = ("publish", "consume", "operate", "read", "receive", "acknowledge", "peek")
 
 Roles = PostgresRoles | MySQLRoles
 _ROLES: dict[str, Roles] = {"postgres": PostgresRoles(), "mysql": MySQLRoles()}
@@ -53,7 +53,8 @@ class Grant:
 def grant_namespace(connection: Any, namespace: str, login: str, verb: str) -> None:
     """Give a login, or a role for all its members, a right in a namespace and below it.
 
-    ``verb`` is publish, consume (which includes read), operate (which includes all) or read.
+    ``verb`` is publish, consume (which includes the four after it), read, receive, acknowledge or
+    peek, or operate (which includes all).  The last three are for queues, on PostgreSQL only.
     """
     validation.namespace(namespace)
     _verb(verb)

@@ -5,6 +5,7 @@ from __future__ import annotations
 #: Who may call what, on every engine: c(onsumer), i(nstaller), o(perator), p(ublisher), r(eader).
 #: What does not stand here may be called by the owner alone.
 MATRIX = """
+acknowledge             c . o . .
 active_consumers        c . o . .
 announce                . . o . .
 applied_migrations      c i o p r
@@ -32,6 +33,7 @@ commit                  c . o . .
 commit_parking          c . o . .
 condemn_slices          . i o . .
 condemned_can_go        . i o . .
+configure_queue         c . o . .
 configure_subscription  c . o . .
 copies_between          . . o . r
 copies_of               . . o . r
@@ -42,10 +44,11 @@ current_history         c i o p r
 dead_letter             c . o . .
 dead_letter_counts      c . o . r
 dead_letter_of          c . o . .
-dead_letters_of         c . o . .
 dead_letters_between    c . o . .
+dead_letters_of         c . o . .
 delete_namespace        . . o . .
 delete_topic            . . o . .
+describe_queue          c . o . .
 describe_subscription   c . o . r
 describe_topic          c . o . r
 discard_staged          . . o p .
@@ -58,6 +61,7 @@ erase_events            . . o . .
 erase_letters           . . o . .
 erased_of               . . o . r
 expire_dead_letters     . . o . .
+extend                  c . o . .
 extend_backfill         . . o . .
 fail_backfill           . . o . .
 fail_redriven           c . o . .
@@ -89,8 +93,8 @@ leased_cursors          c . o . r
 leave                   c . o . .
 lift_limit              c . o . .
 list_backfills          . . o . r
-list_erasures           . . o . r
 list_bookmarks          c . o . r
+list_erasures           . . o . r
 list_holds              . . o . r
 list_namespaces         c . o p r
 list_policies           . . o . r
@@ -121,6 +125,7 @@ open_block              c . o . .
 open_cold_block         c . o . .
 parked_keys             c . o . .
 pause_subscription      c . o . .
+peek                    c . o . .
 place_bookmark          c . o . .
 place_hold              . . o . .
 policy_history          . . o . r
@@ -138,8 +143,12 @@ publish_json            . . o p .
 publish_packed          . . o p .
 publish_staged          . . o p .
 publish_text            . . o p .
+purge                   . . o . .
 put_rehydrated          . . o . .
+queue_statistics        c . o . .
+raise_event_ids         . i o . .
 read_block              c . o . .
+receive                 c . o . .
 reconcile               . . o . .
 record_copy             . . o . .
 record_reading          . . o . .
@@ -147,9 +156,11 @@ redrive                 c . o . .
 refresh_roles           . i o . .
 rehydrated_of           . . o . r
 reissued_of             . . o . r
+reject                  c . o . .
 rejected_commits        c . o . r
 relay_failure           c . o . .
 release                 c . o . .
+release_claims          c . o . .
 release_hold            . . o . .
 release_rehydrated      . . o . .
 rename_namespace        . . o . .
@@ -177,7 +188,6 @@ set_setting             . . o . .
 setting                 c . o p r
 settings_of             . . o . r
 settle_blocks           . i o . .
-raise_event_ids         . i o . .
 slice_detaching         . i o . .
 slice_dropped           . i o . .
 slices_ready            . i o . r

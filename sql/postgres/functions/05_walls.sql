@@ -49,12 +49,12 @@ $$;
 -- name: has_right
 -- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
 -- exists ('any'). Always true in a namespace that is not restricted. The right to operate includes all of these, and
--- the right to consume includes reading.
+-- the right to consume includes reading, and receive, acknowledge and peek of queues.
 CREATE OR REPLACE FUNCTION has_right(namespace_id bigint, verb text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT count(*) = 0 OR passes_walls(has_right.verb) OR COALESCE(bool_or(
         (g.verb IN (has_right.verb, 'operate') OR has_right.verb = 'any'
-            OR (has_right.verb, g.verb) = ('read', 'consume'))
+            OR (g.verb = 'consume' AND has_right.verb IN ('read', 'receive', 'acknowledge', 'peek')))
         AND pg_has_role(session_user, to_regrole(quote_ident(g.login)), 'MEMBER')), false)
     FROM namespace_grants AS g
     WHERE g.namespace_id IN (SELECT * FROM namespaces_above(has_right.namespace_id))

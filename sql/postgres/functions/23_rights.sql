@@ -18,9 +18,10 @@ $$;
 CREATE OR REPLACE FUNCTION require_verb(verb text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF verb IS NULL OR verb NOT IN ('publish', 'consume', 'operate', 'read') THEN
+    IF verb IS NULL
+        OR verb NOT IN ('publish', 'consume', 'operate', 'read', 'receive', 'acknowledge', 'peek') THEN
         PERFORM refuse('PS006', format('there is no right "%s"', left(verb, 200)),
-                       'The rights are publish, consume, operate and read.');
+                       'The rights are publish, consume, operate, read, receive, acknowledge and peek.');
     END IF;
 END
 $$;

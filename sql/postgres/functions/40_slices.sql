@@ -18,6 +18,10 @@ BEGIN
         EXECUTE format('CREATE UNIQUE INDEX %I ON %I (partition_id, first_sequence)',
                        slice_name || '_sequence', slice_name);
     END IF;
+    IF parent = 'queue_ranges' THEN
+        -- Room for the version that is claimed, next to the one that was dealt.
+        EXECUTE format('ALTER TABLE %I SET (fillfactor = 50)', slice_name);
+    END IF;
     EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
                    parent, slice_name, start_id, start_id + size);
     INSERT INTO slices (parent, slice, first_id, last_id)
@@ -37,6 +41,8 @@ LANGUAGE sql STABLE AS $$
     UNION ALL SELECT 'lease_history', s.last_value FROM lease_history_id AS s
     UNION ALL SELECT 'blocks', s.last_value FROM blocks_id AS s
     UNION ALL SELECT 'relay_failures', s.last_value FROM blocks_id AS s
+    UNION ALL SELECT 'queue_ranges', s.last_value FROM queue_ranges_id AS s
+    UNION ALL SELECT 'queue_turns', s.last_value FROM queue_turns_id AS s
     UNION ALL SELECT 'ticks', COALESCE((SELECT t.id FROM ticks AS t ORDER BY t.id DESC LIMIT 1), 0)
 $$;
 

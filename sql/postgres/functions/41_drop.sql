@@ -62,7 +62,7 @@ $$;
 
 -- name: first_needed
 -- The id from which on the rows of a ledger are needed: the ticks that the sequencer and clean compare with, the newest
--- position of each lease, the open blocks.
+-- position of each lease, the open blocks, the lowest unfinished range of each queue.
 CREATE OR REPLACE FUNCTION first_needed(parent text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -88,6 +88,12 @@ BEGIN
             ORDER BY p.id DESC
             LIMIT 1
         ) AS newest;
+    ELSIF parent = 'queue_ranges' THEN
+        SELECT min(oldest.id) INTO found_id
+        FROM queues AS q
+        CROSS JOIN LATERAL (
+            SELECT r.id FROM queue_ranges AS r WHERE r.subscription_id = q.subscription_id ORDER BY r.id LIMIT 1
+        ) AS oldest;
     ELSE
         SELECT min((open_block_of(l.subscription_id, l.partition_id)).id) INTO found_id FROM leases AS l;
     END IF;
@@ -108,7 +114,7 @@ BEGIN
     RETURN QUERY
     WITH ledgers AS MATERIALIZED (
         SELECT l.parent, first_needed(l.parent) AS needed_id
-        FROM (VALUES ('ticks'), ('positions'), ('blocks'), ('relay_failures')) AS l (parent)
+        FROM (VALUES ('ticks'), ('positions'), ('blocks'), ('relay_failures'), ('queue_ranges')) AS l (parent)
     )
     SELECT s.parent, s.slice, s.first_id, s.last_id
     FROM slices AS s
@@ -120,6 +126,8 @@ BEGIN
             THEN s.last_id < settled_id AND NOT EXISTS (SELECT FROM needed_events(s.first_id, s.last_id))
         WHEN s.parent = 'delayed' THEN s.last_id < taken_due
         WHEN s.parent = 'chunks' OR s.last_id >= u.used THEN false
+        -- Without its last turn a queue looks at its whole window once.
+        WHEN s.parent = 'queue_turns' THEN true
         WHEN s.parent = 'lease_history' THEN NOT EXISTS (
             SELECT FROM lease_history AS h
             WHERE h.id BETWEEN s.first_id AND s.last_id AND h.at > clock_timestamp() - interval '7 days')
@@ -200,8 +208,8 @@ BEGIN
         LIMIT max_rows
         FOR NO KEY UPDATE SKIP LOCKED);
     -- A statement of its own, which sees what was committed before the locks were granted.
-    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, at)
-    SELECT p.subscription_id, p.partition_id, p.position, p.lease_epoch, 'carried', p.at
+    INSERT INTO positions (subscription_id, partition_id, position, reached, lease_epoch, reason, at)
+    SELECT p.subscription_id, p.partition_id, p.position, p.reached, p.lease_epoch, 'carried', p.at
     FROM unnest(locked) AS l
     JOIN positions AS p ON p.id = newest_position(l.subscription_id, l.partition_id)
     WHERE p.id <= full_range.last_id;

@@ -197,8 +197,11 @@ $$;
 -- name: subscribe
 -- Creates the subscription if it does not exist, and adds topics to it. Returns how many were new. It locks the
 -- topic's row against the logical drop, so that "earliest" never points below the low sequence, and against resize
--- and deletion. Raises PS002, PS006, PS007, PS012, PS013, PS016, PS019, PS021, PS029, PS030, PS031, PS033.
-CREATE OR REPLACE FUNCTION subscribe(subscription text, topics text[], start text DEFAULT 'earliest') RETURNS integer
+-- and deletion. In mode 'queue' its events are received and acknowledged one by one; the mode stays. Raises PS002,
+-- PS006, PS007, PS012, PS013, PS016, PS019, PS021, PS029, PS030, PS031, PS033, PS042.
+CREATE OR REPLACE FUNCTION subscribe(
+    subscription text, topics text[], start text DEFAULT 'earliest', mode text DEFAULT 'stream'
+) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner_id bigint;
@@ -222,6 +225,7 @@ BEGIN
     IF reads_hidden(owner_id) THEN
         PERFORM refuse('PS007', format('there is already a subscription "%s"', subscription), 'Choose another name.');
     END IF;
+    PERFORM begin_queue(owner_id, subscribe.mode);
     FOR source_id IN SELECT t.id FROM topics AS t WHERE t.address = ANY (subscribe.topics) ORDER BY t.address LOOP
         INSERT INTO subscription_topics (subscription_id, topic_id) VALUES (owner_id, source_id) ON CONFLICT DO NOTHING;
         CONTINUE WHEN NOT FOUND;
@@ -284,6 +288,7 @@ BEGIN
     DELETE FROM stops AS s WHERE s.subscription_id = owner_id;
     DELETE FROM attempts AS a WHERE a.subscription_id = owner_id;
     DELETE FROM dead_letters AS d WHERE d.subscription_id = owner_id;
+    PERFORM forget_queue(owner_id, NULL);
     PERFORM forget_policies('subscription', ARRAY[owner_id]);
     DELETE FROM subscriptions AS s WHERE s.id = owner_id;
 END

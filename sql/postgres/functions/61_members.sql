@@ -14,6 +14,7 @@ DECLARE
     now timestamptz;
 BEGIN
     PERFORM commit_durably();
+    PERFORM require_stream(owner);
     IF consumer IS NULL OR char_length(consumer) NOT BETWEEN 1 AND 255 OR session IS NULL THEN
         PERFORM refuse('PS006', 'the consumer has no session, or its id does not have 1 to 255 characters',
                        'Pass a session, and an id of that length.');

@@ -261,6 +261,7 @@ DECLARE
     present leases%ROWTYPE;
 BEGIN
     PERFORM commit_durably();
+    PERFORM require_stream(owner);
     PERFORM require_read_committed('seek()');
     PERFORM FROM topics AS t WHERE t.address = seek.topic FOR NO KEY UPDATE;
     SELECT * INTO present FROM leases AS l
@@ -286,6 +287,7 @@ DECLARE
     present leases%ROWTYPE;
 BEGIN
     PERFORM commit_durably();
+    PERFORM require_stream(owner);
     PERFORM require_read_committed('reset_subscription()');
     IF of_topic IS NOT NULL THEN
         only_id := require_topic_for(of_topic, 'consume');

@@ -170,6 +170,7 @@ DECLARE
     given record;
     moved integer := 0;
 BEGIN
+    PERFORM require_stream(owner);
     PERFORM require_read_committed('mark_low_water()');
     IF cardinality(partition_ids) <> cardinality(lease_epochs)
         OR cardinality(partition_ids) <> cardinality(mark_low_water.positions) THEN

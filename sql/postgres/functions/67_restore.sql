@@ -36,7 +36,8 @@ LANGUAGE sql IMMUTABLE AS $$
         ('subscriptions_id_seq', 'positions', 'subscription_id'),
         ('subscriptions_id_seq', 'lease_history', 'subscription_id'),
         ('subscriptions_id_seq', 'blocks', 'subscription_id'),
-        ('subscriptions_id_seq', 'dropped_letters', 'subscription_id')
+        ('subscriptions_id_seq', 'dropped_letters', 'subscription_id'),
+        ('queue_ranges_id', 'queue_turns', 'last_id')
 $$;
 
 -- name: highest_number

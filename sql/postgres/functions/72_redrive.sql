@@ -153,6 +153,9 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     PERFORM require_read_committed('redrive()');
+    IF EXISTS (SELECT FROM queues AS q WHERE q.subscription_id = owner_id) THEN
+        RETURN redrive_queue(owner_id, letter_ids);
+    END IF;
     WITH chosen AS (
         SELECT d.id
         FROM dead_letters AS d

@@ -65,6 +65,11 @@ LEFT_TO_THE_CALLER = {
     "release_rehydrated": "released again by the next call",
     "announce": "a notice, which is no part of the log",
     "note_target_speed": "only the order in which targets are written",
+    "receive": "lost, the events are handed out again, and its receipts are good no longer",
+    "acknowledge": "as commit, of single events",
+    "extend": "as acknowledge",
+    "release_claims": "as acknowledge",
+    "reject": "as acknowledge",
 }
 
 #: They set it themselves, or call one that does.

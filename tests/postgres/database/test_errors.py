@@ -46,6 +46,9 @@ EXPECTED = {
     "PS035": "MovedUnderItself",
     "PS040": "TooManyParked",
     "PS041": "NotRedriven",
+    "PS042": "WrongMode",
+    "PS043": "MalformedReceipt",
+    "PS044": "StaleReceipt",
 }
 
 

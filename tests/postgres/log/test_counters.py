@@ -13,7 +13,7 @@ from ops.retention.clean import drop_slices
 from penstock import database, log
 from penstock.errors import LogBehind
 from penstock.log.histories import histories, reconcile
-from penstock.subscriptions import stream
+from penstock.subscriptions import queue, stream
 from penstock.subscriptions.stream import Membership
 from penstock.topics import names
 from tests.guards import without_guard
@@ -47,6 +47,9 @@ def _used(connection: Connection) -> Membership:
         (READER, "one", lease.partition_id, lease.lease_epoch),
     )
     stream.commit(connection, member, [(lease, 1)])
+    queue.subscribe(connection, "jobs", [TOPIC])
+    held = queue.receive(connection, "jobs", 5)
+    queue.reject(connection, "jobs", [held[0].receipt], delay_seconds=1000)
     connection.execute(
         "INSERT INTO penstock.retention_drops (partition_id, log_epoch, first_sequence,"
         " last_sequence, copies, policy_version) VALUES (0, 1, 1, 1, 1, 1)"

@@ -1,0 +1,344 @@
+"""Queue mode: single events are received, acknowledged, extended, rejected and released.
+
+A queue is a subscription over the same log that streams read.  ``receive`` hands events out, each
+with a receipt, and hides them from others for a while.  A receipt is good until its event is handed
+out again, so an event is never lost; ``acknowledge`` finishes it, in the caller's transaction.
+
+    for delivery in queue.receive(connection, "mails", 10):
+        with connection.transaction():
+            ...  # the handler's own writes
+            queue.acknowledge(connection, "mails", [delivery.receipt])
+
+On PostgreSQL only: MySQL and MariaDB raise NotOnThisEngine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+from penstock import database
+from penstock.database import sessions
+from penstock.errors import InvalidArgument, MalformedReceipt, NotOnThisEngine
+from penstock.records import Event, as_time, as_uuid
+from penstock.subscriptions.dead_letters import redrive as redrive
+
+_HIGHEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The proof of holding one event of one claim; ``str()`` makes a text of it, parse reads it."""
+
+    claim: int
+    sequence: int
+    token: UUID
+
+    def __str__(self) -> str:
+        return f"{self.claim}.{self.sequence}.{self.token.hex}"
+
+    @classmethod
+    def parse(cls, text: str) -> Receipt:
+        """The receipt of a text.  MalformedReceipt when it is none."""
+        parts = text.split(".") if text.isascii() else []
+        try:
+            claim, sequence, token = parts
+            found = cls(int(claim), int(sequence), UUID(hex=token))
+        except ValueError:
+            found = None
+        if found is None or str(found) != text or not _is_possible(found):
+            raise MalformedReceipt("the receipt is malformed", hint="pass it as it was returned")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event that was handed out.
+
+    ``deliveries`` counts its hand-outs with this one, ``failures`` how often it was rejected.
+    Others may get it from ``deadline`` on.
+    """
+
+    event: Event
+    receipt: Receipt
+    deliveries: int
+    failures: int
+    deadline: datetime
+
+    @property
+    def tag(self) -> str:
+        """A short random text that stays the same over all deliveries of the event."""
+        return self.event.event_id.hex[-8:]
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """An event of a queue that was looked at: ready, in_flight or delayed until ``visible_at``."""
+
+    event: Event
+    state: str
+    visible_at: datetime | None
+    deliveries: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """The settings of a queue; times in seconds."""
+
+    visibility_seconds: float
+    max_deliveries: int
+    max_failures: int
+    max_in_flight: int
+    first_backoff_seconds: float
+    longest_backoff_seconds: float
+    jitter: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """How many events a queue has; ``size`` is the sum without the dead ones."""
+
+    size: int
+    ready: int
+    in_flight: int
+    delayed: int
+    dead: int
+
+
+def subscribe(
+    connection: Any, subscription: str, topics: Sequence[str], *, start: str = "earliest"
+) -> int:
+    """Create a queue, or add topics to it.  Returns how many were new.
+
+    WrongMode when a stream has the name: a subscription keeps its mode.
+    """
+    rows = _call(
+        connection, "subscribe_queue", subscription=subscription, topics=list(topics), start=start
+    )
+    return int(rows[0][0])
+
+
+def configure(connection: Any, subscription: str, **settings: float) -> None:
+    """Set some of the settings of a queue: the fields of :class:`QueueSettings`."""
+    given = json.dumps(settings)
+    _call(connection, "configure_queue", subscription=subscription, settings=given)
+
+
+def describe(connection: Any, subscription: str) -> QueueSettings:
+    """The settings of a queue."""
+    (row,) = _call(connection, "describe_queue", subscription=subscription)
+    return QueueSettings(*row)
+
+
+def receive(
+    connection: Any,
+    subscription: str,
+    max_events: int = 1,
+    *,
+    visibility_seconds: float | None = None,
+) -> list[Delivery]:
+    """Hand out at most so many events, hidden from others for ``visibility_seconds``.
+
+    Commits by itself: InvalidArgument inside a transaction, with which the count of the delivery
+    would be forgotten.  An event that was handed out twice and never finished comes alone.
+    """
+    _require_postgres(connection)
+    if not sessions.of_connection(connection).commits_by_itself(connection):
+        raise InvalidArgument(
+            "receive inside a transaction would be forgotten with it",
+            hint="call it on a connection that commits by itself, outside of any transaction",
+        )
+    rows = database.call(
+        connection,
+        "receive",
+        subscription=subscription,
+        max_events=max_events,
+        visibility_seconds=visibility_seconds,
+    )
+    return [_delivery(row) for row in rows]
+
+
+def acknowledge(
+    connection: Any, subscription: str, receipts: Iterable[Receipt], *, partly: bool = False
+) -> list[bool]:
+    """Finish events, in the caller's transaction.  Returns for each receipt whether it was good.
+
+    Without ``partly``, one that is not good refuses all: StaleReceipt.
+    """
+    return _settle(connection, "acknowledge", subscription, receipts, partly)
+
+
+def release(
+    connection: Any, subscription: str, receipts: Iterable[Receipt], *, partly: bool = False
+) -> list[bool]:
+    """Put back events that nobody has begun: at once, and the delivery does not count."""
+    return _settle(connection, "release_claims", subscription, receipts, partly)
+
+
+def reject(
+    connection: Any,
+    subscription: str,
+    receipts: Iterable[Receipt],
+    *,
+    reason: str = "",
+    delay_seconds: float | None = None,
+    partly: bool = False,
+) -> list[bool]:
+    """Record that events have failed: each comes again after a pause, or becomes a dead letter.
+
+    Without ``delay_seconds`` the pause is the queue's backoff, longer with each failure.
+    """
+    more = {"reason": reason.replace("\0", ""), "delay_seconds": delay_seconds}
+    return _settle(connection, "reject", subscription, receipts, partly, **more)
+
+
+def extend(
+    connection: Any,
+    subscription: str,
+    receipts: Iterable[Receipt],
+    visibility_seconds: float,
+    *,
+    body: bytes | None = None,
+) -> list[Receipt]:
+    """Give events more time from now on.  Returns their new receipts; the old ones are spent.
+
+    0 seconds put them back, and the delivery counts; then there are no new receipts.  ``body``, for
+    one event, is what later deliveries have as payload.  The log keeps what was published.
+    """
+    given = list(receipts)
+    if not given:
+        return []
+    entries, _ = _entries(given, whole=body is None)
+    rows = _call(
+        connection,
+        "extend",
+        subscription=subscription,
+        **_binds(entries),
+        visibility_seconds=visibility_seconds,
+        body=body,
+    )
+    return _extended(given, entries, rows)
+
+
+def purge(connection: Any, subscription: str) -> int:
+    """Throw away all that the queue has not finished; dead letters stay.  Returns how many."""
+    return int(_call(connection, "purge", subscription=subscription)[0][0])
+
+
+def peek(connection: Any, subscription: str, max_events: int = 10) -> list[Peeked]:
+    """The next events of a queue, without handing them out."""
+    rows = _call(connection, "peek", subscription=subscription, max_events=max_events)
+    return [
+        Peeked(_event(row[4:]), row[0], None if row[1] is None else as_time(row[1]), *row[2:4])
+        for row in rows
+    ]
+
+
+def statistics(connection: Any, subscription: str) -> QueueStatistics:
+    """How many events a queue has, by state."""
+    (row,) = _call(connection, "queue_statistics", subscription=subscription)
+    return QueueStatistics(*map(int, row))
+
+
+def _settle(
+    connection: Any,
+    name: str,
+    subscription: str,
+    receipts: Iterable[Receipt],
+    partly: bool,
+    **binds: Any,
+) -> list[bool]:
+    given = list(receipts)
+    if not given:
+        return []
+    entries, places = _entries(given, whole=not partly)
+    rows = _call(
+        connection, name, subscription=subscription, **_binds(entries), partly=partly, **binds
+    )
+    settled = rows[0][0]
+    return [bool(settled[place]) for place in places]
+
+
+#: One entry of a call: claim, first and last sequence, token.
+Entry = tuple[int, int, int, UUID]
+
+
+def _entries(receipts: Sequence[Receipt], *, whole: bool) -> tuple[list[Entry], list[int]]:
+    """Receipts of one claim that follow each other as one entry, and the entry of each receipt."""
+    if not all(_is_possible(each) for each in receipts):
+        raise MalformedReceipt("a receipt is malformed", hint="pass it as it was returned")
+    order = sorted(range(len(receipts)), key=lambda place: _key(receipts[place]))
+    entries: list[Entry] = []
+    places = [0] * len(receipts)
+    before = [None, *(receipts[place] for place in order)]
+    for place, (last, each) in zip(order, pairwise(before), strict=True):
+        assert each is not None
+        follows = last is not None and _key(each) == (last.claim, last.token, last.sequence + 1)
+        if whole and follows and each.sequence - entries[-1][1] < _LONGEST:
+            entries[-1] = (*entries[-1][:2], each.sequence, each.token)
+        else:
+            entries.append((each.claim, each.sequence, each.sequence, each.token))
+        places[place] = len(entries) - 1
+    return entries, places
+
+
+_LONGEST = 1_000  # events of an entry
+
+
+def _key(receipt: Receipt) -> tuple[int, UUID, int]:
+    return receipt.claim, receipt.token, receipt.sequence
+
+
+def _is_possible(receipt: Receipt) -> bool:
+    return 0 < receipt.claim <= _HIGHEST and 0 < receipt.sequence <= _HIGHEST
+
+
+def _binds(entries: Sequence[Entry]) -> dict[str, Any]:
+    claims, firsts, lasts, tokens = zip(*entries, strict=True)
+    return {
+        "claims": list(claims),
+        "first_sequences": list(firsts),
+        "last_sequences": list(lasts),
+        "tokens": list(tokens),
+    }
+
+
+def _extended(
+    given: Sequence[Receipt], entries: Sequence[Entry], rows: Iterable[Sequence[Any]]
+) -> list[Receipt]:
+    found = {
+        (entries[entry - 1][0], sequence): Receipt(claim, sequence, as_uuid(token))
+        for entry, first, last, claim, token, _ in rows
+        for sequence in range(first, last + 1)
+    }
+    return [found[each.claim, each.sequence] for each in given] if found else []
+
+
+def _delivery(row: Sequence[Any]) -> Delivery:
+    claim, token, deadline, deliveries, failures = row[:5]
+    event = _event(row[5:])
+    receipt = Receipt(claim, event.sequence, as_uuid(token))
+    return Delivery(event, receipt, deliveries, failures, as_time(deadline))
+
+
+def _event(row: Sequence[Any]) -> Event:
+    topic, partition, *fields, history = row
+    return Event.from_rows(topic, partition, history, [fields])[0]
+
+
+def _call(connection: Any, name: str, **binds: Any) -> list[tuple[Any, ...]]:
+    _require_postgres(connection)
+    return database.call(connection, name, **binds)
+
+
+def _require_postgres(connection: Any) -> None:
+    if database.dialect_of(connection) == "mysql":
+        raise NotOnThisEngine(
+            "queue mode is not there on MySQL and MariaDB yet", hint="use a stream, or PostgreSQL"
+        )

@@ -1,0 +1,134 @@
+-- name: require_queue
+-- The settings of a subscription in queue mode for a login that holds a right (receive, acknowledge, peek, consume) in
+-- all its topics. Raises PS013, in the same words whether it is missing or hidden, and PS042 for a stream.
+CREATE OR REPLACE FUNCTION require_queue(subscription text, verb text) RETURNS queues
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    present record;
+BEGIN
+    -- One query where nobody has been given a right: every receive and acknowledge begins here.
+    SELECT s.id, EXISTS (SELECT FROM namespace_grants) AS is_restricted, q AS queue INTO present
+    FROM subscriptions AS s LEFT JOIN queues AS q ON q.subscription_id = s.id
+    WHERE s.name = require_queue.subscription;
+    IF NOT FOUND OR (present.is_restricted AND EXISTS (
+        SELECT FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
+        WHERE r.subscription_id = present.id AND t.restricted AND NOT has_right(t.namespace_id, require_queue.verb)))
+    THEN
+        PERFORM refuse('PS013', format('there is no subscription "%s"', left(subscription, 500)),
+                       'Create it: SELECT penstock.subscribe(..., mode => ''queue'').');
+    END IF;
+    IF (present.queue).subscription_id IS NULL THEN
+        PERFORM refuse('PS042', format('subscription "%s" is a stream', left(subscription, 500)),
+                       'Consumers poll and commit it; make another subscription in queue mode to receive from.');
+    END IF;
+    RETURN present.queue;
+END
+$$;
+
+-- name: require_stream
+-- Refuses a call of stream mode for a subscription in queue mode (PS042).
+CREATE OR REPLACE FUNCTION require_stream(owner subscriptions) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF owner.mode <> 'stream' THEN
+        PERFORM refuse('PS042', format('subscription "%s" is a queue', owner.name),
+                       'Its events are received and acknowledged one by one; nobody leases its partitions.');
+    END IF;
+END
+$$;
+
+-- name: begin_queue
+-- Sets the mode of a subscription that subscribe has locked: of a new one the mode that was asked for, and of an old
+-- one nothing. Raises PS006, PS042.
+CREATE OR REPLACE FUNCTION begin_queue(owner_id bigint, wanted text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    present subscriptions%ROWTYPE;
+BEGIN
+    SELECT * INTO present FROM subscriptions AS s WHERE s.id = owner_id;
+    IF wanted = 'queue' AND NOT EXISTS (SELECT FROM subscription_topics AS t WHERE t.subscription_id = owner_id) THEN
+        UPDATE subscriptions AS s SET mode = 'queue' WHERE s.id = owner_id AND s.mode <> 'queue';
+        INSERT INTO queues (subscription_id) VALUES (owner_id) ON CONFLICT DO NOTHING;
+    ELSIF wanted IS DISTINCT FROM present.mode THEN
+        IF wanted IS NULL OR wanted NOT IN ('stream', 'queue') THEN
+            PERFORM refuse('PS006', format('there is no mode "%s"', left(wanted, 200)), 'Use stream or queue.');
+        END IF;
+        PERFORM refuse('PS042', format('subscription "%s" is in mode %s', present.name, present.mode),
+                       'A subscription keeps its mode: choose another name.');
+    END IF;
+END
+$$;
+
+-- name: configure_queue
+-- Sets settings of a queue, given as JSON; the others stay. Raises PS006, PS013, PS042.
+CREATE OR REPLACE FUNCTION configure_queue(subscription text, settings jsonb) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    present queues%ROWTYPE := require_queue(subscription, 'consume');
+    bad record;
+BEGIN
+    PERFORM commit_durably();
+    SELECT g.key, g.value INTO bad
+    FROM jsonb_each(configure_queue.settings) AS g
+    LEFT JOIN queue_bounds() AS b ON b.setting = g.key
+    WHERE b.setting IS NULL OR jsonb_typeof(g.value) <> 'number'
+       OR NOT (g.value #>> '{}')::numeric BETWEEN b.lowest::numeric AND b.highest::numeric
+       OR (b.is_whole AND (g.value #>> '{}')::numeric <> trunc((g.value #>> '{}')::numeric))
+    LIMIT 1;
+    IF FOUND OR settings IS NULL THEN
+        PERFORM refuse('PS006', format('the setting %s of a queue cannot be %s', left(bad.key, 100),
+                                       left(bad.value::text, 100)),
+                       (SELECT 'There are: '
+                               || string_agg(format('%s (%s to %s)', b.setting, b.lowest, b.highest), ', ')
+                        FROM queue_bounds() AS b));
+    END IF;
+    UPDATE queues AS q
+    SET visibility_seconds = n.visibility_seconds, max_deliveries = n.max_deliveries, max_failures = n.max_failures,
+        max_in_flight = n.max_in_flight, first_backoff_seconds = n.first_backoff_seconds,
+        longest_backoff_seconds = n.longest_backoff_seconds, jitter = n.jitter
+    FROM jsonb_populate_record(present, configure_queue.settings) AS n
+    WHERE q.subscription_id = present.subscription_id;
+END
+$$;
+
+-- name: queue_bounds
+-- The settings of a queue and their bounds.
+CREATE OR REPLACE FUNCTION queue_bounds()
+RETURNS TABLE (setting text, lowest double precision, highest double precision, is_whole boolean)
+LANGUAGE sql IMMUTABLE AS $$
+    VALUES ('visibility_seconds', 0::double precision, 43200::double precision, false),
+           ('max_deliveries', 1, 1000, true), ('max_failures', 1, 1000, true), ('max_in_flight', 1, 1000000, true),
+           ('first_backoff_seconds', 0, 86400, false), ('longest_backoff_seconds', 0, 604800, false),
+           ('jitter', 0, 1, false)
+$$;
+
+-- name: describe_queue
+-- The settings of a queue. Raises PS013, PS042.
+CREATE OR REPLACE FUNCTION describe_queue(subscription text)
+RETURNS TABLE (
+    visibility_seconds double precision, max_deliveries integer, max_failures integer, max_in_flight integer,
+    first_backoff_seconds double precision, longest_backoff_seconds double precision, jitter double precision
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT q.visibility_seconds, q.max_deliveries, q.max_failures, q.max_in_flight, q.first_backoff_seconds,
+           q.longest_backoff_seconds, q.jitter
+    FROM require_queue(describe_queue.subscription, 'consume') AS q
+$$;
+
+-- name: forget_queue
+-- Deletes what a queue has of some partitions, or all of it (NULL).
+CREATE OR REPLACE FUNCTION forget_queue(owner_id bigint, partition_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- The dealer has to end first, or what it deals would remain.
+    PERFORM FROM queues AS q WHERE q.subscription_id = owner_id FOR UPDATE;
+    DELETE FROM queue_ranges AS r
+    WHERE r.subscription_id = owner_id AND (partition_ids IS NULL OR r.partition_id = ANY (partition_ids));
+    DELETE FROM queue_waiting AS w
+    WHERE w.subscription_id = owner_id AND (partition_ids IS NULL OR w.partition_id = ANY (partition_ids));
+    IF partition_ids IS NULL THEN
+        DELETE FROM queue_purges AS p WHERE p.subscription_id = owner_id;
+        DELETE FROM queues AS q WHERE q.subscription_id = owner_id;
+    END IF;
+END
+$$;

@@ -1,0 +1,275 @@
+-- name: newest_turn
+-- What the dealer of a queue found last. Of a queue whose last turns were dropped with their slice nothing is known: it
+-- is looked at from its beginning.
+CREATE OR REPLACE FUNCTION newest_turn(subscription_id bigint) RETURNS queue_turns
+LANGUAGE sql STABLE AS $$
+    SELECT COALESCE((
+        SELECT t
+        FROM queue_turns AS t
+        WHERE t.subscription_id = newest_turn.subscription_id
+        ORDER BY t.id DESC
+        LIMIT 1), ROW(0, newest_turn.subscription_id, 0, 0, 0, 1, '-infinity')::queue_turns)
+$$;
+
+-- name: has_undealt
+-- Whether a partition has events that a queue has not dealt.
+CREATE OR REPLACE FUNCTION has_undealt(subscription_id bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM leases AS l
+        CROSS JOIN LATERAL (
+            SELECT COALESCE(p.reached, p.position) AS reached
+            FROM positions AS p
+            WHERE p.subscription_id = l.subscription_id AND p.partition_id = l.partition_id
+            ORDER BY p.id DESC
+            LIMIT 1
+        ) AS stands
+        WHERE l.subscription_id = has_undealt.subscription_id AND high_watermark(l.partition_id) > stands.reached)
+$$;
+
+-- name: has_due
+-- Whether an event out of the window is due.
+CREATE OR REPLACE FUNCTION has_due(subscription_id bigint, now timestamptz) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM queue_waiting AS w
+        WHERE w.subscription_id = has_due.subscription_id AND w.due_at <= has_due.now)
+$$;
+
+-- name: unfinished
+-- The sequences of a range whose bits are not set.
+CREATE OR REPLACE FUNCTION unfinished(first_sequence bigint, last_sequence bigint, finished bit varying)
+RETURNS SETOF bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT s
+    FROM generate_series(unfinished.first_sequence, unfinished.last_sequence) AS s
+    WHERE unfinished.finished IS NULL OR get_bit(unfinished.finished, (s - unfinished.first_sequence)::integer) = 0
+$$;
+
+-- name: first_unfinished
+-- The first sequence of a range whose bit is not set.
+CREATE OR REPLACE FUNCTION first_unfinished(range queue_ranges) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN range.finished IS NULL THEN range.first_sequence ELSE (
+        SELECT min(s) FROM unfinished(range.first_sequence, range.last_sequence, range.finished) AS s) END
+$$;
+
+-- name: turn_queue
+-- Does what all receivers of a queue need once: brings expired claims and due events back, finds the first free range,
+-- deals new ranges, and moves the positions. Returns false when another session is doing it. range_size is what the
+-- caller asks for at a time.
+CREATE OR REPLACE FUNCTION turn_queue(queue queues, range_size integer) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    begun timestamptz := clock_timestamp();
+    last queue_turns%ROWTYPE;
+    is_due boolean;
+    before bigint;
+    seen record;
+    room bigint;
+BEGIN
+    PERFORM FROM queues AS q WHERE q.subscription_id = queue.subscription_id FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    last := newest_turn(queue.subscription_id);
+    is_due := last.rest_until <= begun;
+    SELECT c.last_value - (NOT c.is_called)::integer INTO before FROM queue_ranges_id AS c;
+    IF before < last.last_id THEN
+        -- What is dealt would stand below the first free range, where no receiver looks.
+        PERFORM refuse_set_back('queue_ranges_id');
+    ELSIF last.id > (SELECT c.last_value - (NOT c.is_called)::integer FROM queue_turns_id AS c) THEN
+        PERFORM refuse_set_back('queue_turns_id');
+    END IF;
+    IF is_due THEN
+        PERFORM end_claims(queue, last.floor_id, begun);
+        PERFORM move_claims(queue.subscription_id, last);
+    END IF;
+    -- A range that somebody is just cutting is still seen whole, so nothing that is not seen yet is below these.
+    SELECT COALESCE(min(r.id), before + 1) AS floor_id,
+           COALESCE(min(r.id) FILTER (WHERE r.token IS NULL), before + 1) AS free_id,
+           COALESCE(sum(r.last_sequence - r.first_sequence + 1 - COALESCE(bit_count(r.finished), 0)), 0)::bigint
+               AS events,
+           COALESCE(sum(r.last_sequence - r.first_sequence + 1) FILTER (WHERE r.token IS NULL), 0)::bigint
+               AS free_events
+    INTO seen
+    FROM queue_ranges AS r
+    WHERE r.subscription_id = queue.subscription_id AND r.id >= last.floor_id;
+    room := LEAST(queue.max_in_flight - seen.events, LEAST(200 * range_size, 20000) - seen.free_events);
+    IF is_due THEN
+        room := room - bring_due(queue.subscription_id, begun, LEAST(queue.max_in_flight - seen.events, 1000));
+    END IF;
+    PERFORM deal(queue.subscription_id, range_size, room);
+    IF is_due THEN
+        PERFORM move_floors(queue.subscription_id, seen.floor_id);
+    END IF;
+    INSERT INTO queue_turns (subscription_id, floor_id, free_id, last_id, range_size, rest_until)
+    SELECT queue.subscription_id, seen.floor_id, seen.free_id, c.last_value - (NOT c.is_called)::integer,
+           turn_queue.range_size, CASE WHEN is_due
+               THEN clock_timestamp() + GREATEST(interval '100 milliseconds', 20 * (clock_timestamp() - begun))
+               ELSE last.rest_until END
+    FROM queue_ranges_id AS c;
+    RETURN true;
+END
+$$;
+
+-- name: end_claims
+-- Frees the events of claims whose time is over, each alone, so that one bad event does not end the deliveries of its
+-- neighbours. Their receipts stay good until the events are handed out again. An event that was handed out too often
+-- becomes a dead letter. A claim that somebody is just finishing is locked, and is left to the next turn.
+CREATE OR REPLACE FUNCTION end_claims(queue queues, floor_id bigint, now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    ended queue_piece[];
+    tokens uuid[];
+BEGIN
+    WITH old AS MATERIALIZED (
+        SELECT r.id
+        FROM queue_ranges AS r
+        WHERE r.subscription_id = queue.subscription_id AND r.id >= end_claims.floor_id
+          AND r.deadline <= end_claims.now
+        ORDER BY r.id
+        LIMIT 200
+        FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM queue_ranges AS r USING old AS o WHERE r.id = o.id RETURNING r.*
+    )
+    SELECT array_agg(ROW(0, COALESCE(g.former, g.id), g.partition_id, g.first_sequence, g.last_sequence, g.deliveries,
+                         g.deadline, g.finished, g.waiting_id)::queue_piece ORDER BY g.id),
+           array_agg(g.token ORDER BY g.id)
+    INTO ended, tokens
+    FROM gone AS g;
+    IF ended IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM bury_pieces(queue.subscription_id, ARRAY(
+        SELECT p FROM unnest(ended) AS p WHERE p.deliveries >= queue.max_deliveries
+    ), 'was handed out as often as it may be, and never finished');
+    INSERT INTO queue_ranges (
+        subscription_id, partition_id, first_sequence, last_sequence, deliveries, waiting_id, former, former_token)
+    SELECT queue.subscription_id, g.partition_id, s, s, g.deliveries, g.waiting_id, g.claim, g.token
+    FROM unnest(ended, tokens) WITH ORDINALITY AS g (entry, claim, partition_id, first_sequence, last_sequence,
+        deliveries, deadline, finished, waiting_id, token, n)
+    CROSS JOIN LATERAL unfinished(g.first_sequence, g.last_sequence, g.finished) AS s
+    WHERE g.deliveries < queue.max_deliveries
+    ORDER BY g.n, s;
+END
+$$;
+
+-- name: move_claims
+-- Writes claims that are held for long to the end of the window, with receipts, deadline and all, so that the window
+-- stays short and its slices can go.
+CREATE OR REPLACE FUNCTION move_claims(owner_id bigint, last queue_turns) RETURNS void
+LANGUAGE sql AS $$
+    WITH old AS MATERIALIZED (
+        SELECT r.id
+        FROM queue_ranges AS r
+        WHERE r.subscription_id = owner_id AND r.id >= last.floor_id AND r.id < last.free_id - 5000
+        ORDER BY r.id
+        LIMIT 1000
+        FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM queue_ranges AS r USING old AS o WHERE r.id = o.id RETURNING r.*
+    )
+    INSERT INTO queue_ranges (
+        subscription_id, partition_id, first_sequence, last_sequence, deliveries, token, deadline, finished,
+        waiting_id, former, former_token)
+    SELECT g.subscription_id, g.partition_id, g.first_sequence, g.last_sequence, g.deliveries, g.token, g.deadline,
+           g.finished, g.waiting_id, COALESCE(g.former, g.id), g.former_token
+    FROM gone AS g
+    ORDER BY g.id
+$$;
+
+-- name: bring_due
+-- Brings events that are due into the window again, the earliest first. Returns how many.
+CREATE OR REPLACE FUNCTION bring_due(owner_id bigint, now timestamptz, room bigint) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    brought integer;
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT w.id, w.due_at
+        FROM queue_waiting AS w
+        WHERE w.subscription_id = owner_id AND w.due_at <= bring_due.now
+        ORDER BY w.due_at
+        LIMIT GREATEST(room, 0)
+        FOR UPDATE SKIP LOCKED
+    ), taken AS (
+        UPDATE queue_waiting AS w SET due_at = NULL FROM due AS d WHERE w.id = d.id
+        RETURNING w.id, w.partition_id, w.sequence, w.deliveries, d.due_at
+    )
+    INSERT INTO queue_ranges (
+        subscription_id, partition_id, first_sequence, last_sequence, deliveries, waiting_id)
+    SELECT owner_id, t.partition_id, t.sequence, t.sequence, t.deliveries, t.id
+    FROM taken AS t
+    ORDER BY t.due_at;
+    GET DIAGNOSTICS brought = ROW_COUNT;
+    RETURN brought;
+END
+$$;
+
+-- name: deal
+-- Cuts what a queue has not dealt into ranges, the oldest of each partition first, by turns over the partitions.
+CREATE OR REPLACE FUNCTION deal(owner_id bigint, range_size integer, room bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF room <= 0 THEN
+        RETURN;
+    END IF;
+    WITH grown AS MATERIALIZED (
+        SELECT l.partition_id, l.lease_epoch, stands.position, GREATEST(stands.reached, p.low_sequence - 1) AS after,
+               high_watermark(l.partition_id) AS watermark
+        FROM leases AS l
+        JOIN partitions AS p ON p.id = l.partition_id
+        CROSS JOIN LATERAL (
+            SELECT o.position, LEAST(COALESCE(o.reached, o.position), high_watermark(l.partition_id)) AS reached
+            FROM positions AS o
+            WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
+            ORDER BY o.id DESC
+            LIMIT 1
+        ) AS stands
+        WHERE l.subscription_id = owner_id AND high_watermark(l.partition_id) > stands.reached
+        FOR NO KEY UPDATE OF l SKIP LOCKED
+    ), shared AS (
+        SELECT g.*, LEAST(g.watermark, g.after + GREATEST(room / count(*) OVER (), 1)) AS until FROM grown AS g
+    ), dealt AS (
+        INSERT INTO queue_ranges (subscription_id, partition_id, first_sequence, last_sequence)
+        SELECT owner_id, s.partition_id, f.first, LEAST(f.first + range_size - 1, s.until)
+        FROM shared AS s CROSS JOIN LATERAL generate_series(s.after + 1, s.until, range_size) AS f (first)
+        ORDER BY f.first - s.after, s.partition_id
+    )
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
+    SELECT owner_id, s.partition_id, s.position, s.lease_epoch, 'queue', s.until
+    FROM shared AS s;
+END
+$$;
+
+-- name: move_floors
+-- Moves the position of each partition to before its lowest unfinished event. Events out of the window are copies and
+-- do not count. A lease row that is locked is left to the next turn.
+CREATE OR REPLACE FUNCTION move_floors(owner_id bigint, floor_id bigint) RETURNS void
+LANGUAGE sql AS $$
+    WITH unfinished AS MATERIALIZED (
+        SELECT r.partition_id, min(
+                   CASE WHEN r.finished IS NULL THEN r.first_sequence ELSE first_unfinished(r) END) AS sequence
+        FROM queue_ranges AS r
+        WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.waiting_id IS NULL
+        GROUP BY r.partition_id
+    ), moved AS MATERIALIZED (
+        SELECT l.partition_id, l.lease_epoch, stands.reached, COALESCE(u.sequence - 1, stands.reached) AS position
+        FROM leases AS l
+        CROSS JOIN LATERAL (
+            SELECT o.position, COALESCE(o.reached, o.position) AS reached
+            FROM positions AS o
+            WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
+            ORDER BY o.id DESC
+            LIMIT 1
+        ) AS stands
+        LEFT JOIN unfinished AS u ON u.partition_id = l.partition_id
+        WHERE l.subscription_id = owner_id AND COALESCE(u.sequence - 1, stands.reached) > stands.position
+        FOR NO KEY UPDATE OF l SKIP LOCKED
+    )
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
+    SELECT owner_id, m.partition_id, m.position, m.lease_epoch, 'queue', m.reached
+    FROM moved AS m
+$$;

@@ -1,0 +1,279 @@
+-- name: extend
+-- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back: they are
+-- handed out again at once, and the delivery counts. A body, for one event, goes with all later hand-outs in place of
+-- the payload; the log keeps what was published. Returns a row for each range of a new claim. Raises PS006, PS013,
+-- PS018, PS042, PS043, PS044.
+CREATE OR REPLACE FUNCTION extend(
+    subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
+    visibility_seconds double precision, body bytea DEFAULT NULL
+) RETURNS TABLE (
+    entry integer, first_sequence bigint, last_sequence bigint, claim bigint, token uuid, deadline timestamptz
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'acknowledge');
+    pieces queue_piece[];
+BEGIN
+    IF visibility_seconds IS NULL OR NOT visibility_seconds BETWEEN 0 AND 43200 THEN
+        PERFORM refuse('PS006', format('a claim cannot be extended by %s seconds', visibility_seconds),
+                       'Use 0 to 43,200; 0 puts back.');
+    ELSIF body IS NOT NULL AND (cardinality(claims) <> 1 OR first_sequences[1] <> last_sequences[1]) THEN
+        PERFORM refuse('PS006', 'a body was given for several events', 'Give one event its body at a time.');
+    END IF;
+    pieces := (take_out(queue, claims, first_sequences, last_sequences, tokens, false)).pieces;
+    IF body IS NOT NULL THEN
+        pieces := copy_out(queue.subscription_id, pieces);
+        UPDATE queue_waiting AS w SET body = "extend".body
+        WHERE w.id = ANY (ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p));
+    END IF;
+    IF visibility_seconds = 0 THEN
+        PERFORM bury_pieces(queue.subscription_id, ARRAY(
+            SELECT p FROM unnest(pieces) AS p WHERE p.deliveries >= queue.max_deliveries
+        ), 'was handed out as often as it may be, and put back each time');
+        PERFORM free_pieces(queue.subscription_id, ARRAY(
+            SELECT p FROM unnest(pieces) AS p WHERE p.deliveries < queue.max_deliveries), 0);
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH put AS (
+        INSERT INTO queue_ranges AS r (
+            subscription_id, partition_id, first_sequence, last_sequence, deliveries, token, deadline, finished,
+            waiting_id)
+        SELECT queue.subscription_id, p.partition_id, p.first_sequence, p.last_sequence, p.deliveries,
+               gen_random_uuid(), clock_timestamp() + make_interval(secs => "extend".visibility_seconds),
+               p.finished, p.waiting_id
+        FROM unnest(pieces) AS p
+        RETURNING r.*
+    )
+    SELECT p.entry, n.first_sequence, n.last_sequence, n.id, n.token, n.deadline
+    FROM put AS n
+    JOIN unnest(pieces) AS p
+        ON p.partition_id = n.partition_id AND p.first_sequence = n.first_sequence
+    ORDER BY p.entry, n.first_sequence;
+END
+$$;
+
+-- name: release_claims
+-- Puts events back that nobody has begun: they are handed out again at once, and the delivery does not count. Returns
+-- for each entry whether it was put back, as acknowledge does. Raises PS013, PS018, PS042, PS043, PS044.
+CREATE OR REPLACE FUNCTION release_claims(
+    subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
+    partly boolean DEFAULT false
+) RETURNS boolean[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'acknowledge');
+    taken record;
+BEGIN
+    taken := take_out(queue, claims, first_sequences, last_sequences, tokens, partly);
+    PERFORM free_pieces(queue.subscription_id, taken.pieces, 1);
+    RETURN taken.settled;
+END
+$$;
+
+-- name: reject
+-- Records that events have failed: each waits for delay_seconds (NULL: the backoff of the queue, longer with each
+-- failure) outside the window, where it hides nothing. One that has failed or was handed out as often as the queue
+-- allows becomes a dead letter. Returns for each entry whether it was recorded, as acknowledge does. Raises PS006,
+-- PS013, PS018, PS042, PS043, PS044.
+CREATE OR REPLACE FUNCTION reject(
+    subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
+    reason text DEFAULT '', delay_seconds double precision DEFAULT NULL, partly boolean DEFAULT false
+) RETURNS boolean[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'acknowledge');
+    taken record;
+    pieces queue_piece[];
+    spent bigint[];
+BEGIN
+    IF NOT delay_seconds BETWEEN 0 AND 31536000 THEN
+        PERFORM refuse('PS006', format('an event cannot be delayed by %s seconds', delay_seconds),
+                       'Use 0 to 31,536,000.');
+    END IF;
+    taken := take_out(queue, claims, first_sequences, last_sequences, tokens, partly);
+    pieces := copy_out(queue.subscription_id, taken.pieces);
+    WITH failed AS (
+        UPDATE queue_waiting AS w
+        SET failures = w.failures + 1, deliveries = p.deliveries, reason = left(COALESCE(reject.reason, ''), 2000),
+            due_at = clock_timestamp() + make_interval(secs => COALESCE(
+                delay_seconds, backoff_seconds(queue, w.failures + 1)))
+        FROM unnest(pieces) AS p
+        WHERE w.id = p.waiting_id
+        RETURNING w.id, w.failures, w.deliveries
+    )
+    SELECT array_agg(f.id) INTO spent
+    FROM failed AS f
+    WHERE f.failures >= queue.max_failures OR f.deliveries >= queue.max_deliveries;
+    PERFORM bury_pieces(queue.subscription_id, ARRAY(
+        SELECT p FROM unnest(pieces) AS p WHERE p.waiting_id = ANY (spent)
+    ), COALESCE(NULLIF(reject.reason, ''), 'was rejected as often as it may be'));
+    RETURN taken.settled;
+END
+$$;
+
+-- name: backoff_seconds
+-- How long an event waits after so many failures: twice as long each time, up to the longest, less a random share.
+CREATE OR REPLACE FUNCTION backoff_seconds(queue queues, failures integer) RETURNS double precision
+LANGUAGE sql VOLATILE AS $$
+    SELECT LEAST(queue.first_backoff_seconds * 2 ^ LEAST(failures - 1, 40), queue.longest_backoff_seconds)
+           * (1 - queue.jitter * random())
+$$;
+
+-- name: redrive_queue
+-- What redrive does for a queue: dead letters become events again that wait outside the window, with new deliveries and
+-- failures, in the order of history and sequence. Returns how many.
+CREATE OR REPLACE FUNCTION redrive_queue(owner_id bigint, letter_ids bigint[]) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    changed bigint;
+BEGIN
+    WITH gone AS (
+        DELETE FROM dead_letters AS d
+        WHERE d.subscription_id = owner_id AND (letter_ids IS NULL OR d.id = ANY (letter_ids))
+        RETURNING d.*
+    )
+    INSERT INTO queue_waiting (
+        subscription_id, partition_id, sequence, history, due_at, deliveries, failures, reason, event_id, key, type,
+        content_type, headers, payload, created_at, sequenced_at)
+    SELECT g.subscription_id, g.partition_id, g.sequence, g.history,
+           clock_timestamp() + row_number() OVER (ORDER BY g.partition_id, g.history, g.sequence)
+               * interval '1 microsecond', 0, 0, g.reason, g.event_id, g.key, g.type, g.content_type, g.headers,
+           g.payload, g.created_at, g.created_at
+    FROM gone AS g;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    RETURN changed;
+END
+$$;
+
+-- name: purge
+-- Throws away all that a queue has not finished, what waits included; dead letters stay. Receipts that are out are good
+-- no longer. Records what was thrown away of each partition. Returns how many events that were. Raises PS013, PS018,
+-- PS042.
+CREATE OR REPLACE FUNCTION purge(subscription text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'operate');
+    size bigint;
+BEGIN
+    PERFORM commit_durably();
+    PERFORM require_read_committed('purge()');
+    PERFORM FROM queues AS q WHERE q.subscription_id = queue.subscription_id FOR NO KEY UPDATE;
+    PERFORM FROM leases AS l WHERE l.subscription_id = queue.subscription_id ORDER BY l.partition_id FOR NO KEY UPDATE;
+    SELECT c.ready + c.in_flight + c.delayed INTO size FROM queue_counts(queue.subscription_id) AS c;
+    DELETE FROM queue_ranges AS r WHERE r.subscription_id = queue.subscription_id;
+    DELETE FROM queue_waiting AS w WHERE w.subscription_id = queue.subscription_id;
+    WITH ended AS (
+        SELECT l.partition_id, l.lease_epoch, stands.position, high_watermark(l.partition_id) AS watermark
+        FROM leases AS l
+        CROSS JOIN LATERAL (SELECT current_position(l.subscription_id, l.partition_id) AS position) AS stands
+        WHERE l.subscription_id = queue.subscription_id AND high_watermark(l.partition_id) > stands.position
+    ), recorded AS (
+        INSERT INTO queue_purges (subscription_id, partition_id, first_sequence, last_sequence)
+        SELECT queue.subscription_id, e.partition_id, e.position + 1, e.watermark FROM ended AS e
+    )
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
+    SELECT queue.subscription_id, e.partition_id, e.watermark, e.lease_epoch, 'queue', e.watermark
+    FROM ended AS e;
+    RETURN size;
+END
+$$;
+
+-- name: queue_counts
+-- How many events of a queue are ready, handed out, and waiting outside the window.
+CREATE OR REPLACE FUNCTION queue_counts(owner_id bigint, OUT ready bigint, OUT in_flight bigint, OUT delayed bigint)
+LANGUAGE sql STABLE SET enable_seqscan = off AS $$
+    SELECT (
+               SELECT COALESCE(sum(high_watermark(l.partition_id) - stands.reached), 0)
+               FROM leases AS l
+               CROSS JOIN LATERAL (
+                   SELECT COALESCE(o.reached, o.position) AS reached
+                   FROM positions AS o
+                   WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
+                   ORDER BY o.id DESC
+                   LIMIT 1
+               ) AS stands
+               WHERE l.subscription_id = owner_id
+           ) + COALESCE(sum(w.events) FILTER (WHERE NOT w.claimed), 0),
+           COALESCE(sum(w.events) FILTER (WHERE w.claimed), 0),
+           (SELECT count(*) FROM queue_waiting AS a WHERE a.subscription_id = owner_id AND a.due_at IS NOT NULL)
+    FROM (
+        SELECT r.token IS NOT NULL AND r.deadline > clock_timestamp() AS claimed,
+               r.last_sequence - r.first_sequence + 1 - COALESCE(bit_count(r.finished), 0) AS events
+        FROM queue_ranges AS r
+        WHERE r.subscription_id = owner_id AND r.id >= (newest_turn(owner_id)).floor_id
+    ) AS w
+$$;
+
+-- name: queue_statistics
+-- How many events of a queue are ready, handed out, waiting for a retry, and dead, and what they are together without
+-- the dead ones. Raises PS013, PS042.
+CREATE OR REPLACE FUNCTION queue_statistics(subscription text)
+RETURNS TABLE (size bigint, ready bigint, in_flight bigint, delayed bigint, dead bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT c.ready + c.in_flight + c.delayed, c.ready, c.in_flight, c.delayed, (
+               SELECT count(*) FROM dead_letters AS d WHERE d.subscription_id = q.subscription_id)
+    FROM require_queue(queue_statistics.subscription, 'peek') AS q
+    CROSS JOIN LATERAL queue_counts(q.subscription_id) AS c
+$$;
+
+-- name: peek
+-- The next unfinished events of each partition, and what waits outside the window, without handing anything out: at
+-- most max_events. state is ready, in_flight or delayed. Raises PS006, PS013, PS042.
+CREATE OR REPLACE FUNCTION peek(subscription text, max_events integer DEFAULT 10)
+RETURNS TABLE (
+    state text, visible_at timestamptz, deliveries integer, failures integer, topic text, partition integer,
+    sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
+    created_at timestamptz, sequenced_at timestamptz, history integer
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    queue queues%ROWTYPE := require_queue(subscription, 'peek');
+BEGIN
+    IF max_events IS NULL OR max_events NOT BETWEEN 1 AND 1000 THEN
+        PERFORM refuse('PS006', format('cannot peek at %s events', max_events), 'Use 1 to 1,000.');
+    END IF;
+    RETURN QUERY
+    WITH windowed AS (
+        SELECT r.partition_id, s AS sequence, r.deliveries,
+               r.token IS NOT NULL AND r.deadline > clock_timestamp() AS out, r.deadline, r.waiting_id
+        FROM (
+            SELECT * FROM queue_ranges AS w
+            WHERE w.subscription_id = queue.subscription_id AND w.id >= (newest_turn(queue.subscription_id)).floor_id
+            ORDER BY w.id
+            LIMIT max_events
+        ) AS r
+        CROSS JOIN LATERAL unfinished(r.first_sequence, r.last_sequence, r.finished) AS s
+    ), placed AS (
+        SELECT w.* FROM windowed AS w WHERE w.waiting_id IS NULL
+        UNION ALL
+        SELECT l.partition_id, s, 0, false, NULL, NULL
+        FROM leases AS l
+        CROSS JOIN LATERAL (
+            SELECT COALESCE(o.reached, o.position) AS reached FROM positions AS o
+            WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
+            ORDER BY o.id DESC
+            LIMIT 1
+        ) AS stands
+        CROSS JOIN LATERAL generate_series(
+            stands.reached + 1, LEAST(stands.reached + max_events, high_watermark(l.partition_id))) AS s
+        WHERE l.subscription_id = queue.subscription_id
+    )
+    SELECT CASE WHEN p.out THEN 'in_flight' ELSE 'ready' END, CASE WHEN p.out THEN p.deadline END, p.deliveries, 0,
+           t.address, (p.partition_id & 65535)::integer, l.*, current_history()
+    FROM (SELECT * FROM placed AS o ORDER BY o.sequence, o.partition_id LIMIT max_events) AS p
+    JOIN topics AS t ON t.id = p.partition_id >> 16
+    CROSS JOIN LATERAL read_log(p.partition_id, p.sequence, 1) AS l
+    UNION ALL
+    SELECT CASE WHEN a.due_at > clock_timestamp() THEN 'delayed' WHEN w.out THEN 'in_flight' ELSE 'ready' END,
+           COALESCE(a.due_at, CASE WHEN w.out THEN w.deadline END), COALESCE(w.deliveries, a.deliveries), a.failures,
+           t.address, (a.partition_id & 65535)::integer, a.sequence, a.event_id, a.key, a.type, a.content_type,
+           a.headers, COALESCE(a.body, a.payload), a.created_at, a.sequenced_at, a.history
+    FROM queue_waiting AS a
+    JOIN topics AS t ON t.id = a.partition_id >> 16
+    LEFT JOIN windowed AS w ON w.waiting_id = a.id
+    WHERE a.subscription_id = queue.subscription_id
+    ORDER BY 7, 5, 6
+    LIMIT max_events;
+END
+$$;

@@ -1,0 +1,18 @@
+"""Queue mode is there on PostgreSQL; the tests say so until the other engines have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.contract.databases import ContractDatabase
+from tests.kit.log import Connection
+
+
+@pytest.fixture
+def own(db: ContractDatabase) -> Iterator[Connection]:
+    """A connection that commits by itself."""
+    with closing(db.connect()) as opened:
+        yield opened

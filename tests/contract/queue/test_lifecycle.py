@@ -1,0 +1,281 @@
+"""A queue beside the rest of the house: its life, its topic's life, rights, retention, storage."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing, suppress
+
+import psycopg
+import pytest
+
+from penstock import subscriptions
+from penstock.errors import (
+    LogBehind,
+    PermissionDenied,
+    StaleReceipt,
+    SubscriptionNotFound,
+    WrongMode,
+)
+from penstock.subscriptions import dead_letters, queue, stream
+from penstock.topics import names, rights
+from tests.contract.databases import ContractDatabase
+from tests.kit.log import Connection, drain, part, put, topic, value
+from tests.kit.queue import (
+    QUEUE,
+    TOPIC,
+    acknowledge,
+    filled,
+    more,
+    pass_time,
+    receipts,
+    receive,
+    texts,
+)
+from tests.kit.tenants import tenants_of
+
+pytestmark = pytest.mark.parametrize("db", ["postgres"], indirect=True)
+
+
+def _position(own: Connection) -> int:
+    return stream.position(own, QUEUE, TOPIC)[0]
+
+
+def test_its_size_is_exact(own: Connection) -> None:
+    """C-T8, C-F16: what is published, handed out, waits, is finished and dies."""
+    filled(own, 10, max_failures=1)
+    held = receive(own, 4)
+    assert queue.statistics(own, QUEUE) == queue.QueueStatistics(10, 6, 4, 0, 0)
+    acknowledge(own, held[:1])
+    queue.reject(own, QUEUE, [held[1].receipt])
+    queue.configure(own, QUEUE, max_failures=5)
+    queue.reject(own, QUEUE, [held[2].receipt], delay_seconds=100)
+    assert queue.statistics(own, QUEUE) == queue.QueueStatistics(8, 6, 1, 1, 1)
+    more(own, 2, start=11)
+    assert queue.statistics(own, QUEUE).size == 10
+
+
+def test_a_name_keeps_its_mode_and_can_be_used_again(own: Connection) -> None:
+    """C-T8: twice the same name; deleted and made again; the old receipts are good no longer."""
+    filled(own, 3)
+    assert queue.subscribe(own, QUEUE, [TOPIC]) == 0
+    with pytest.raises(WrongMode):
+        stream.subscribe(own, QUEUE, [TOPIC])
+    (old,) = receive(own)
+    queue.reject(own, QUEUE, receipts(receive(own)))
+    stream.unsubscribe(own, QUEUE)
+    for table in ("queue_ranges", "queue_waiting", "queues"):
+        assert value(own, f"SELECT count(*) FROM penstock.{table}") == 0
+    with pytest.raises(SubscriptionNotFound):
+        queue.statistics(own, QUEUE)
+    queue.subscribe(own, QUEUE, [TOPIC])
+    assert texts(receive(own, 3)) == ["1", "2", "3"]
+    with pytest.raises(StaleReceipt):
+        acknowledge(own, [old])
+
+
+def test_makers_and_deleters_at_once_leave_at_most_one(
+    db: ContractDatabase, own: Connection
+) -> None:
+    """C-T8: parallel create and delete."""
+    topic(own, name=TOPIC)
+
+    def work() -> None:
+        with closing(db.connect()) as mine:
+            for _ in range(10):
+                queue.subscribe(mine, QUEUE, [TOPIC])
+                with suppress(SubscriptionNotFound):
+                    stream.unsubscribe(mine, QUEUE)
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    queue.subscribe(own, QUEUE, [TOPIC])
+    assert value(own, "SELECT count(*) FROM penstock.queues") == 1
+    assert value(own, "SELECT count(*) FROM penstock.subscriptions") == 1
+
+
+def test_calls_of_the_other_mode_are_refused(own: Connection) -> None:
+    """Guards: require_stream and require_queue."""
+    filled(own, 2)
+    stream.subscribe(own, "a stream", [TOPIC])
+    (held,) = receive(own)
+    for call in (
+        lambda: stream.join(own, QUEUE, "one"),
+        lambda: stream.seek(own, QUEUE, TOPIC, 0, "latest"),
+        lambda: stream.reset(own, QUEUE, "latest"),
+        lambda: queue.receive(own, "a stream"),
+        lambda: queue.purge(own, "a stream"),
+        lambda: queue.subscribe(own, "a stream", [TOPIC]),
+    ):
+        with pytest.raises(WrongMode):
+            call()
+    acknowledge(own, [held])
+
+
+def test_the_position_is_before_the_lowest_unfinished(own: Connection) -> None:
+    """Retention, seal and clean take it for a stream's; what waits for a retry does not hold it."""
+    filled(own, 10)
+    held = receive(own, 6)
+    acknowledge(own, [held[0], *held[2:]])
+    receive(own, 1, visibility_seconds=10)
+    assert _position(own) == 1
+    lowest = "SELECT subscription, position FROM penstock.lowest_position(%s, NULL)"
+    own.execute("SET search_path TO penstock")
+    assert own.execute(lowest, (part(own, name=TOPIC),)).fetchall() == [(QUEUE, 1)]
+    queue.reject(own, QUEUE, [held[1].receipt], delay_seconds=10_000)
+    pass_time(own, 20)
+    acknowledge(own, receive(own, 4))
+    assert receive(own) == []
+    assert _position(own) == 10
+    pass_time(own, 10_000)
+    assert texts(receive(own)) == ["2"]
+
+
+def test_what_is_finished_can_be_dropped(own: Connection) -> None:
+    """The slices of its tables go; one with an unfinished range stays."""
+    filled(own, 3)
+    unneeded = "SELECT count(*) FROM penstock.unneeded_slices() WHERE parent = 'queue_ranges'"
+    own.execute("SELECT setval('penstock.queue_ranges_id', 150000)")
+    held = receive(own, 3)
+    own.execute("SELECT setval('penstock.queue_ranges_id', 900000)")
+    assert value(own, unneeded) == 1, "the first one, below the open claim"
+    acknowledge(own, held)
+    assert value(own, unneeded) >= 2
+
+
+def test_a_claim_that_is_held_for_long_moves_on(own: Connection) -> None:
+    """Its receipts stay good: the window and its slices do not wait for it."""
+    filled(own, 4)
+    held = receive(own, 2, visibility_seconds=40_000)
+    acknowledge(own, held[:1])
+    own.execute("SELECT setval('penstock.queue_ranges_id', 20000)")
+    for _ in range(3):
+        queue.release(own, QUEUE, receipts(receive(own)))
+        receive(own, visibility_seconds=0.0)
+    assert value(own, "SELECT min(id) FROM penstock.queue_ranges") > 20_000
+    acknowledge(own, held[1:])
+    pass_time(own, 100)
+    assert sorted(texts(receive(own, 2)) + texts(receive(own, 2))) == ["3", "4"]
+
+
+def test_resize_rename_and_delete_with_open_claims(own: Connection) -> None:
+    filled(own, 4)
+    other = topic(own, name="tests/other")
+    queue.subscribe(own, QUEUE, [other])
+    held = receive(own, 2)
+    names.resize_topic(own, TOPIC, 3)
+    more(own, 2, partitions=3, start=5)
+    renamed = names.rename_topic(own, TOPIC, "letters")
+    acknowledge(own, held[:1])
+    found = receive(own, 20)
+    while again := receive(own, 20):
+        found += again
+    assert len(found) == 8
+    assert {each.event.topic for each in found} == {renamed}
+    put(own, "stays", name=other)
+    drain(own)
+    names.delete_topic(own, renamed, with_subscriptions=True)
+    with pytest.raises(StaleReceipt):
+        acknowledge(own, held[1:])
+    assert texts(receive(own, 5)) == ["stays"]
+
+
+def test_a_purge_leaves_a_record_and_the_dead_letters(own: Connection) -> None:
+    filled(own, 10, max_failures=1)
+    held = receive(own, 3)
+    queue.reject(own, QUEUE, [held[0].receipt])
+    assert queue.purge(own, QUEUE) == 9
+    with pytest.raises(StaleReceipt):
+        acknowledge(own, held[1:])
+    assert receive(own) == []
+    assert _position(own) == 10
+    assert len(dead_letters.dead_letters(own, QUEUE)) == 1
+    purged = "SELECT first_sequence, last_sequence FROM penstock.queue_purges"
+    assert own.execute(purged.encode()).fetchall() == [(1, 10)]
+    more(own, 1, start=11)
+    assert texts(receive(own)) == ["11"]
+
+
+def test_a_look_hands_nothing_out(own: Connection) -> None:
+    filled(own, 5)
+    held = receive(own, 2, visibility_seconds=1000)
+    queue.reject(own, QUEUE, [held[0].receipt], delay_seconds=1000)
+    seen = [(each.event.sequence, each.state) for each in queue.peek(own, QUEUE, 4)]
+    assert seen == [(1, "delayed"), (2, "in_flight"), (3, "ready"), (4, "ready")]
+    assert texts(receive(own, 5)) == ["3", "4", "5"]
+
+
+def test_a_stream_and_a_queue_read_one_topic(own: Connection) -> None:
+    filled(own, 5)
+    stream.subscribe(own, "bank", [TOPIC])
+    acknowledge(own, receive(own, 5))
+    member = stream.join(own, "bank", "one")
+    leases = stream.check_in(own, member)
+    ((_, events),) = stream.poll(own, member, leases, 10)
+    assert len(events) == 5
+    assert {each.subscription for each in subscriptions.lag(own)} == {"bank", QUEUE}
+
+
+def test_rights_are_given_one_by_one(db: ContractDatabase, own: Connection) -> None:
+    """Guard: has_right in require_queue, by the verb of each call."""
+    filled(own, 5)
+    with tenants_of(own, db.url) as tenants:
+        tenants.install()
+        login = {verb: tenants.login("consumer") for verb in ("receive", "acknowledge", "peek")}
+        for verb, each in login.items():
+            rights.grant_namespace(own, "tests", each, verb)
+        with tenants.as_login(login["receive"]) as mine:
+            (held,) = queue.receive(mine, QUEUE)
+            for call in (
+                lambda: queue.acknowledge(mine, QUEUE, [held.receipt]),
+                lambda: queue.peek(mine, QUEUE),
+            ):
+                with pytest.raises(SubscriptionNotFound):
+                    call()
+        with tenants.as_login(login["peek"]) as mine:
+            assert queue.peek(mine, QUEUE, 1)[0].state == "in_flight"
+            with pytest.raises(SubscriptionNotFound):
+                queue.receive(mine, QUEUE)
+            with pytest.raises(PermissionDenied):
+                queue.purge(mine, QUEUE)
+        with tenants.as_login(login["acknowledge"]) as mine:
+            with pytest.raises(SubscriptionNotFound):
+                queue.receive(mine, QUEUE)
+            queue.acknowledge(mine, QUEUE, [held.receipt])
+
+
+def test_a_counter_that_was_set_back_stops_the_dealer(own: Connection) -> None:
+    """Guard: what is dealt below the first free range would never be found."""
+    filled(own, 3)
+    acknowledge(own, receive(own, 3))
+    more(own, 3, start=4)
+    own.execute("SELECT setval('penstock.queue_ranges_id', 1, false)")
+    pass_time(own, 1)
+    with pytest.raises(LogBehind):
+        queue.receive(own, QUEUE)
+
+
+def test_without_the_check_events_are_lost(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: the counter is not compared."""
+    db.without_guard("turn_queue", "IF before < last.last_id THEN", "IF false THEN")
+    filled(own, 300)
+    for _ in range(20):
+        acknowledge(own, receive(own, 1))
+    own.execute("SELECT setval('penstock.queue_ranges_id', 1, false)")
+    more(own, 5, start=301)
+    with pytest.raises((AssertionError, psycopg.errors.UniqueViolation)):
+        found = [receive(own, 1) for _ in range(285)]
+        assert all(found)
+
+
+def test_without_the_window_the_position_passes_open_claims(
+    db: ContractDatabase, own: Connection
+) -> None:
+    """Mutant: the position follows what was dealt."""
+    db.without_guard("move_floors", "WHERE r.subscription_id = owner_id", "WHERE false")
+    filled(own, 3)
+    receive(own, 3)
+    receive(own)
+    assert _position(own) == 3

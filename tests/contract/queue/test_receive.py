@@ -1,0 +1,268 @@
+"""What a queue hands out, when, and how often.
+
+The scenarios named C-T are CassieQ's own, from their descriptions.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+import penstock
+from penstock import database
+from penstock.errors import InvalidArgument, NotOnThisEngine, SubscriptionNotFound, WrongIsolation
+from penstock.publishing.publish import publish_batch
+from penstock.records import Message
+from penstock.subscriptions import dead_letters, queue, stream
+from penstock.topics import names
+from tests.contract.databases import ContractDatabase, MySQLDatabase
+from tests.kit.log import Connection, drain, topic, value
+from tests.kit.queue import (
+    QUEUE,
+    TOPIC,
+    acknowledge,
+    filled,
+    more,
+    pass_time,
+    receipts,
+    receive,
+    texts,
+)
+
+pytestmark = pytest.mark.parametrize("db", ["postgres"], indirect=True)
+
+
+def test_an_event_is_hidden_comes_back_and_is_counted(own: Connection) -> None:
+    """C-T3: deliveries over expiry; what is acknowledged never comes again; a deleted queue."""
+    filled(own, 1, visibility_seconds=30)
+    (first,) = receive(own)
+    assert (first.deliveries, first.failures) == (1, 0)
+    pass_time(own, 27)
+    assert receive(own) == [], "hidden for 30 seconds"
+    pass_time(own, 2)
+    (second,) = receive(own)
+    assert second.deliveries == 2
+    assert second.tag == first.tag
+    assert second.event.payload == b"1"
+    acknowledge(own, [second])
+    for _ in range(10):
+        pass_time(own, 100)
+        assert receive(own) == []
+    more(own, 1, start=2)
+    stream.unsubscribe(own, QUEUE)
+    with pytest.raises(SubscriptionNotFound):
+        queue.receive(own, QUEUE)
+
+
+def test_delayed_events_come_in_the_order_of_their_times(
+    db: ContractDatabase, own: Connection
+) -> None:
+    """C-T1: delays 0, 400, 300, 200, 0 thousand seconds."""
+    clock = "extract(epoch FROM clock_timestamp()) * 1000000"
+    shift = "current_setting('penstock_test.shift')::numeric"
+    own.execute("SET penstock_test.shift = 0")
+    db.without_guard("sequence", clock, f"(extract(epoch FROM clock_timestamp()) + {shift}) * 1e6")
+    topic(own, name=TOPIC)
+    queue.subscribe(own, QUEUE, [TOPIC])
+    now = value(own, "SELECT clock_timestamp()")
+    publish_batch(
+        own,
+        [
+            Message(TOPIC, text.encode(), not_before=now + timedelta(seconds=delay * 1000))
+            for text, delay in zip("12345", (0, 400, 300, 200, 0), strict=True)
+        ],
+    )
+    seen: list[list[str]] = []
+    for shifted in (0, 201, 301, 401):
+        own.execute(f"SET penstock_test.shift = {shifted * 1000}".encode())
+        drain(own)
+        found = receive(own, 5)
+        acknowledge(own, found)
+        seen.append(texts(found))
+    assert seen == [["1", "5"], ["4"], ["3"], ["2"]]
+
+
+def test_a_long_hidden_event_hides_no_other(own: Connection) -> None:
+    """C-T4: a shorter one behind a longer one comes back on time."""
+    filled(own, 3)
+    (long,) = receive(own, visibility_seconds=1000)
+    (short,) = receive(own, visibility_seconds=20)
+    (rejected,) = receive(own)
+    queue.reject(own, QUEUE, [rejected.receipt], delay_seconds=500)
+    pass_time(own, 30)
+    assert texts(receive(own, 3)) == texts([short])
+    assert receive(own) == []
+    pass_time(own, 500)
+    assert set(texts(receive(own, 3)) + texts(receive(own, 3))) == {"2", "3"}
+    queue.acknowledge(own, QUEUE, [long.receipt])
+
+
+def test_the_oldest_come_first_in_batches_of_any_size(own: Connection) -> None:
+    """A range that is longer than what is asked for is cut; short ones are put together."""
+    filled(own, 40)
+    sizes = (1, 20, 3, 1, 10, 10)
+    seen = [texts(receive(own, size)) for size in sizes]
+    assert [text for found in seen for text in found] == [str(number) for number in range(1, 41)]
+    assert all(len(found) <= size for found, size in zip(seen, sizes, strict=True))
+
+
+def test_every_partition_gets_its_turn(own: Connection) -> None:
+    filled(own, 5, partitions=3)
+    found = receive(own, 5) + receive(own, 5) + receive(own, 5)
+    assert len({(each.event.partition, each.event.sequence) for each in found}) == 15
+    assert receive(own, 5) == []
+
+
+def test_the_plain_case_leaves_no_row(own: Connection) -> None:
+    """A range is received and acknowledged: one row, whatever the number of its events."""
+    filled(own, 100)
+    found = receive(own, 100)
+    assert value(own, "SELECT count(*) FROM penstock.queue_ranges") == 1
+    acknowledge(own, found)
+    for table in ("queue_ranges", "queue_waiting"):
+        assert value(own, f"SELECT count(*) FROM penstock.{table}") == 0
+    assert value(own, "SELECT last_value FROM penstock.queue_ranges_id") == 1
+
+
+def test_no_more_than_the_limit_is_handed_out(own: Connection) -> None:
+    """At the limit nothing is returned; what waits for a retry does not count."""
+    filled(own, 20, max_in_flight=10)
+    held = receive(own, 500)
+    assert len(held) == 10
+    assert receive(own, 500) == []
+    queue.reject(own, QUEUE, receipts(held[:4]), delay_seconds=1000)
+    assert texts(receive(own, 500)) == ["11", "12", "13", "14"]
+    acknowledge(own, held[4:])
+    assert len(receive(own, 500)) == 6
+
+
+def test_a_poison_event_ends_in_the_dead_letters_alone(own: Connection) -> None:
+    """Whoever gets it dies: it is counted at the hand-out, and its neighbours are finished."""
+    filled(own, 20, max_deliveries=4)
+    done: set[str] = set()
+    for _ in range(60):
+        found = receive(own, 10, visibility_seconds=5)
+        if "7" in texts(found):
+            pass_time(own, 5)
+            continue
+        acknowledge(own, found)
+        done |= set(texts(found))
+    assert done == {str(number) for number in range(1, 21)} - {"7"}
+    (letter,) = dead_letters.dead_letters(own, QUEUE)
+    assert (letter.sequence, letter.attempts) == (7, 4)
+    assert "never finished" in letter.reason
+
+
+def test_receivers_at_once_get_each_event_once(db: ContractDatabase, own: Connection) -> None:
+    """Eight sessions, one partition, batches of different sizes."""
+    filled(own, 600)
+    seen: list[str] = []
+
+    def work(size: int) -> None:
+        with closing(db.connect()) as mine:
+            idle = 0
+            while idle < 3:
+                found = queue.receive(mine, QUEUE, size)
+                idle = 0 if found else idle + 1
+                seen.extend(texts(found))
+                queue.acknowledge(mine, QUEUE, receipts(found))
+
+    workers = [threading.Thread(target=work, args=(size,)) for size in (1, 1, 3, 3, 10, 10, 50, 7)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    assert len(seen) == len(set(seen)) == 600
+
+
+def test_a_receiver_that_rolls_back_loses_nothing(db: ContractDatabase, own: Connection) -> None:
+    filled(own, 4)
+    with closing(db.connect(autocommit=False)) as other:
+        with pytest.raises(InvalidArgument, match="forgotten"):
+            queue.receive(other, QUEUE)
+        other.execute("SELECT * FROM penstock.receive('mails', 2)")
+        other.rollback()
+    assert texts(receive(own, 4)) + texts(receive(own, 4)) == ["1", "2", "3", "4"]
+
+
+def test_a_paused_queue_hands_nothing_out(own: Connection) -> None:
+    filled(own, 2)
+    (held,) = receive(own)
+    penstock.subscriptions.pause(own, QUEUE)
+    assert receive(own) == []
+    queue.acknowledge(own, QUEUE, [held.receipt])
+    penstock.subscriptions.resume(own, QUEUE)
+    assert texts(receive(own)) == ["2"]
+
+
+def test_bad_calls_are_refused(db: ContractDatabase, own: Connection) -> None:
+    filled(own, 1)
+    for wrong in ({"max_events": 0}, {"max_events": 1001}, {"visibility_seconds": -1}):
+        with pytest.raises(InvalidArgument):
+            queue.receive(own, QUEUE, **wrong)
+    for settings in ({"max_deliveries": 0}, {"max_failures": 1.5}, {"colour": 1}):
+        with pytest.raises(InvalidArgument):
+            queue.configure(own, QUEUE, **settings)
+    with closing(db.connect(autocommit=False)) as other:
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with pytest.raises(WrongIsolation):
+            database.execute(other, "SELECT * FROM penstock.receive('mails')")
+    assert queue.describe(own, QUEUE) == queue.QueueSettings(30, 5, 5, 100000, 2, 300, 0.2)
+
+
+def test_another_engine_says_so(db: ContractDatabase, mysql_db: MySQLDatabase) -> None:
+    """Until MySQL and MariaDB have it."""
+    with closing(mysql_db.connect()) as theirs:
+        names.create_topic(theirs, TOPIC, create_namespaces=True)
+        with pytest.raises(NotOnThisEngine):
+            queue.subscribe(theirs, QUEUE, [TOPIC])
+        with pytest.raises(NotOnThisEngine):
+            queue.receive(theirs, QUEUE)
+
+
+#: Guards of the hand-out: function, old text, new text, and the test that has to fail.
+MUTANTS = {
+    "hidden": (
+        "claim_ranges", "AND f.id >= last.free_id AND f.token IS NULL", "AND f.id >= last.free_id"
+    ),
+    "expiry": ("end_claims", "AND r.deadline <= end_claims.now", "AND false"),
+}  # fmt: skip
+
+
+def test_without_the_token_an_event_is_handed_out_twice(
+    db: ContractDatabase, own: Connection
+) -> None:
+    """Mutant: a claimed range counts as free."""
+    db.without_guard(*MUTANTS["hidden"])
+    filled(own, 1)
+    receive(own)
+    pass_time(own, -1000)  # no turn of the dealer, which would look further on
+    assert queue.receive(own, QUEUE) != []
+
+
+def test_without_the_expiry_it_never_comes_back(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: nobody looks at deadlines."""
+    db.without_guard(*MUTANTS["expiry"])
+    filled(own, 1)
+    receive(own)
+    pass_time(own, 1000)
+    assert receive(own) == []
+
+
+def test_without_the_alone_rule_neighbours_die_too(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: suspects are handed out together."""
+    db.without_guard(
+        "claim_several", "ELSE f.deliveries < 2 AND f.leading < 2 END", "ELSE true END"
+    )
+    db.without_guard("claim_ranges", "one.deliveries < 3", "true")
+    filled(own, 20, max_deliveries=4)
+    for _ in range(60):
+        found = receive(own, 10, visibility_seconds=5)
+        if "7" in texts(found):
+            pass_time(own, 5)
+        else:
+            acknowledge(own, found)
+    assert len(dead_letters.dead_letters(own, QUEUE)) > 1
