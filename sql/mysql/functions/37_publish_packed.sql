@@ -1,9 +1,9 @@
 -- name: look_at_packed
--- What decides whether the topics of a packed batch (a JSON array of addresses) take an event, 40 characters for
+-- What decides whether the topics of a packed batch (a JSON array of their addresses) take an event, 40 characters for
 -- each: its first partition's id, how many partitions, the longest payload, and how a partition is chosen. NULL when a
 -- topic is missing or hidden. It goes topic by topic and reads with SELECT .. INTO, so that no topic is locked. Raises
 -- PS022.
-CREATE PROCEDURE look_at_packed(topics JSON, OUT facts LONGBLOB)
+CREATE PROCEDURE look_at_packed(addresses JSON, OUT facts LONGBLOB)
 READS SQL DATA
 BEGIN
     DECLARE done INT DEFAULT 0;
@@ -11,14 +11,14 @@ BEGIN
     DECLARE is_limited BOOLEAN;
     DECLARE known VARBINARY(40);
     SET facts = '';
-    WHILE done < JSON_LENGTH(topics) AND facts IS NOT NULL DO
+    WHILE done < JSON_LENGTH(addresses) AND facts IS NOT NULL DO
         SELECT MAX(t.id), MAX(IF(t.restricted, t.namespace_id, NULL)),
                MAX(COALESCE(t.max_unsequenced_events, t.max_unsequenced_bytes)) IS NOT NULL,
                MAX(CONCAT(LPAD(t.id * 65536, 19, ' '), LPAD(t.partitions, 6, ' '), LPAD(t.max_payload_bytes, 14, ' '),
                           CASE t.strategy WHEN 'crc32' THEN 'k' WHEN 'round_robin' THEN 'r' ELSE 'p' END))
         INTO topic_id, asked_in, is_limited, known
         FROM topics AS t
-        WHERE t.address_hash = UNHEX(SHA2(JSON_UNQUOTE(JSON_EXTRACT(topics, CONCAT('$[', done, ']'))), 256));
+        WHERE t.address_hash = UNHEX(SHA2(JSON_UNQUOTE(JSON_EXTRACT(addresses, CONCAT('$[', done, ']'))), 256));
         IF asked_in IS NOT NULL THEN
             SET known = IF(has_right(asked_in, 'publish'), known, NULL);
         END IF;
@@ -31,12 +31,12 @@ END;
 
 -- name: publish_packed
 -- Publishes many plain events, in order: the fast way of a program's publish_batch. Of each event, heads holds 90
--- characters: the number of its topic in topics (a JSON array of addresses; 5 characters), its partition (5), then
+-- characters: the number of its topic in addresses (a JSON array; 5 characters), its partition (5), then
 -- for key, type, content type, headers and payload where in body the value begins and how many bytes it has (8 each).
 -- A dash is a partition, key or headers that are not given. body begins with the 16 bytes of each event's id. Returns
 -- how many were published: all, or NULL when this way cannot take one of them. Then nothing was published, and
 -- publish_batch tells why or takes it. Raises PS006, PS018, PS022.
-CREATE PROCEDURE publish_packed(topics JSON, heads LONGBLOB, body LONGBLOB)
+CREATE PROCEDURE publish_packed(addresses JSON, heads LONGBLOB, body LONGBLOB)
 BEGIN
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     DECLARE all_events INT DEFAULT LENGTH(heads) DIV 90;
@@ -44,7 +44,7 @@ BEGIN
     DECLARE turn, published BIGINT;
     {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
     CALL begin_call('publish_packed()');
-    CALL look_at_packed(topics, facts);
+    CALL look_at_packed(addresses, facts);
     IF facts IS NOT NULL AND all_events BETWEEN 1 AND 65536 AND LENGTH(body) >= 16 * all_events THEN
         CALL take_blocks(all_events, blocks);
         CALL take_turn(all_events, turn);
@@ -55,27 +55,27 @@ BEGIN
             -- statement, as often as it is named.
             INSERT INTO events (
                 id, partition_id, event_id, `key`, type, content_type, headers, payload, created_at, due_at)
-            SELECT CAST(CONV(HEX(SUBSTR(e.blocks, 8 * (e.n DIV 256) + 1, 8)), 16, 10) AS SIGNED) * 256 + MOD(e.n, 256),
+            SELECT CAST(CONV(HEX(SUBSTR(e.ids, 8 * (e.n DIV 256) + 1, 8)), 16, 10) AS SIGNED) * 256 + MOD(e.n, 256),
                    SUBSTR(e.topic, 1, 19) + COALESCE(
                        e.asked, IF(SUBSTR(e.topic, 40, 1) = 'r', NULL, MOD(CRC32(e.`key`), SUBSTR(e.topic, 20, 6))),
                        MOD(GREATEST(turn, 0) + e.n + 1, SUBSTR(e.topic, 20, 6))),
-                   SUBSTR(e.body, 16 * e.n + 1, 16), e.`key`,
-                   SUBSTR(e.body, SUBSTR(e.heads, e.place + 26, 8), SUBSTR(e.heads, e.place + 34, 8)),
-                   SUBSTR(e.body, SUBSTR(e.heads, e.place + 42, 8), SUBSTR(e.heads, e.place + 50, 8)), e.headers,
-                   SUBSTR(e.body, SUBSTR(e.heads, e.place + 74, 8), SUBSTR(e.heads, e.place + 82, 8)),
+                   SUBSTR(e.text, 16 * e.n + 1, 16), e.`key`,
+                   SUBSTR(e.text, SUBSTR(e.head, e.place + 26, 8), SUBSTR(e.head, e.place + 34, 8)),
+                   SUBSTR(e.text, SUBSTR(e.head, e.place + 42, 8), SUBSTR(e.head, e.place + 50, 8)), e.headers,
+                   SUBSTR(e.text, SUBSTR(e.head, e.place + 74, 8), SUBSTR(e.head, e.place + 82, 8)),
                    UTC_TIMESTAMP(6), NULL
             FROM (
-                SELECT l.n, 90 * l.n + 1 AS place, g.heads, g.body, g.blocks,
-                       SUBSTR(g.facts, 40 * SUBSTR(g.heads, 90 * l.n + 1, 5) + 1, 40) AS topic,
-                       NULLIF(SUBSTR(g.heads, 90 * l.n + 6, 5), '    -') AS asked,
-                       SUBSTR(g.body, SUBSTR(g.heads, 90 * l.n + 11, 8),
-                              NULLIF(SUBSTR(g.heads, 90 * l.n + 19, 8), '       -')) AS `key`,
-                       SUBSTR(g.body, SUBSTR(g.heads, 90 * l.n + 59, 8),
-                              NULLIF(SUBSTR(g.heads, 90 * l.n + 67, 8), '       -')) AS headers
-                FROM (SELECT heads AS heads, body AS body, facts AS facts, blocks AS blocks) AS g
+                SELECT l.n, 90 * l.n + 1 AS place, g.head, g.text, g.ids,
+                       SUBSTR(g.known, 40 * SUBSTR(g.head, 90 * l.n + 1, 5) + 1, 40) AS topic,
+                       NULLIF(SUBSTR(g.head, 90 * l.n + 6, 5), '    -') AS asked,
+                       SUBSTR(g.text, SUBSTR(g.head, 90 * l.n + 11, 8),
+                              NULLIF(SUBSTR(g.head, 90 * l.n + 19, 8), '       -')) AS `key`,
+                       SUBSTR(g.text, SUBSTR(g.head, 90 * l.n + 59, 8),
+                              NULLIF(SUBSTR(g.head, 90 * l.n + 67, 8), '       -')) AS headers
+                FROM (SELECT heads AS head, body AS text, facts AS known, blocks AS ids) AS g
                 STRAIGHT_JOIN numbers AS l ON l.n < all_events
             ) AS e
-            WHERE SUBSTR(e.heads, e.place + 82, 8) <= SUBSTR(e.topic, 26, 14) + 0
+            WHERE SUBSTR(e.head, e.place + 82, 8) <= SUBSTR(e.topic, 26, 14) + 0
               AND IF(e.asked IS NULL, SUBSTR(e.topic, 40, 1) <> 'p',
                      e.asked + 0 BETWEEN 0 AND SUBSTR(e.topic, 20, 6) - 1)
               AND (e.headers IS NULL OR SUBSTR(e.headers, 1, 1) = '{' AND LENGTH(e.headers) <= 65536

@@ -35,7 +35,7 @@ GOOD = Row(TOPIC, b"x", None, "", "a/b", None, uuid.UUID(int=7), None, None, Non
 _DEEP = '{"a":' * 32 + "[1]" + "}" * 32
 _LONG = json.dumps({"a": "b" * 65_530})
 _DIGITS = '{"a":' + "1" * 401 + "}"
-_LENGTH = ("SUBSTR(e.heads, e.place + 82, 8) <= SUBSTR(e.topic, 26, 14) + 0", "TRUE")
+_LENGTH = ("SUBSTR(e.head, e.place + 82, 8) <= SUBSTR(e.topic, 26, 14) + 0", "TRUE")
 _RANGE = ("e.asked + 0 BETWEEN 0 AND SUBSTR(e.topic, 20, 6) - 1", "TRUE")
 #: What is wrong, the guard that leaves it out, and the engines where no other guard does.
 BAD: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
@@ -180,6 +180,17 @@ def test_garbage_writes_nothing(mysql_db: MySQLDatabase, name: str) -> None:
         if name == "heads" or len(garbage) < 32:
             assert published is None
             assert _nothing_written(mysql_db)
+
+
+def test_no_number_between_two_topics_is_taken(mysql_db: MySQLDatabase) -> None:
+    """D11. Guard: then a letter stands where a number is read, so no other topic's id is made."""
+    own = _topics(mysql_db)
+    given = _given()
+    for between in [*(f"{shift / 40:5.3f}" for shift in range(1, 40)), "   -1", "-0.05"]:
+        heads = between.encode() + given["heads"][5:]
+        ((published,),) = database.call(own, "publish_packed", **given | {"heads": heads})
+        assert published is None, between
+    assert _nothing_written(mysql_db)
 
 
 def test_less_than_all_is_nothing(mysql_db: MySQLDatabase) -> None:

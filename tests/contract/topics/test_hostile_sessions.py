@@ -33,7 +33,6 @@ from tests.contract.tenants import OURS, THEIRS, Tenants, as_login, tenant, tena
 from tests.contract.text_kit import FUNCTIONS, call
 from tools import sql_lint
 
-#: What a session may put where a number of an earlier call is expected.
 HOSTILE = ("-1", "-65535", "-9223372036854775808", "9223372036854775807", "1e300", "-1.5", "NULL")
 WORDS = ("'abc'", "'-7'", "''", "'[1]'", "x'31'", "_latin1'3'", "'2000-01-01'")
 #: Of these what is a time limit too, which a session may set for itself.
