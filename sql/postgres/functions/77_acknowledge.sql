@@ -144,7 +144,7 @@ $$;
 -- Bounds a transaction that has locked a claim: a paused worker would keep its events from everybody.
 CREATE OR REPLACE FUNCTION limit_claim(deadline timestamptz) RETURNS void
 LANGUAGE sql AS $$
-    SELECT limit_transaction(GREATEST(COALESCE(extract(epoch FROM limit_claim.deadline - clock_timestamp()), 0), 5))
+    SELECT limit_transaction(GREATEST(COALESCE(extract(epoch FROM limit_claim.deadline - clock_timestamp()), 0), 10))
 $$;
 
 -- name: acknowledge
