@@ -368,13 +368,13 @@ def _write(job: CopyJob, of: LogEpoch, units: Sequence[list[EpochPlan]], failed:
 def _write_once(job: CopyJob, of: LogEpoch, plans: list[EpochPlan]) -> None:
     """One Spark job: read the log epochs, write their files, commit each one that is as sealed."""
     text = dump_plans(plans)
-    reader = job.spark.read.format(EpochSource.name())
-    targets = {TARGETS_OPTION: dump_targets([*job.sources, job.target])}
-    frame = reader.options(url=job.url, topic=of.topic, plans=text, **targets).load()
+    frame = job.spark.read.format(EpochSource.name()).options(plans=text).load()
     try:
         frame.write.format(ArchiveSink.name()).mode("append").options(
+            url=job.url,
+            topic=of.topic,
             target=job.target.name,
-            **targets,
+            **{TARGETS_OPTION: dump_targets([*job.sources, job.target])},
             installation=job.installation,
             known_as=of.known_as,
             plans=text,

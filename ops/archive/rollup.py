@@ -34,7 +34,7 @@ from ops.archive.commits import (
 )
 from ops.archive.writer import RowWriter, new_path, written_file
 from ops.seal import copies_of
-from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.checksum import EpochChecksum
 from penstock.archive.contents import EpochRows
 from penstock.archive.copies import Copy
 from penstock.archive.format import DAY_COLUMN, DAY_SCHEMA, DAYS
@@ -233,7 +233,7 @@ def _require_whole(
         )
         seen = EpochChecksum()
         for batch in read_copy(table.target, placed, copy.first_sequence, copy.last_sequence):
-            seen.add_all(batch_fields(batch))
+            seen.add(batch)
         if (seen.event_count, seen.hexdigest()) != (copy.event_count, copy.checksum):
             raise CopyDamaged(
                 f"log epoch {copy.log_epoch} of {copy.known_as}/{copy.partition} on "

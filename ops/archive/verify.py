@@ -21,7 +21,7 @@ from ops.archive.plans import (
 from ops.archive.reader import EpochInput
 from ops.archive.readings import CopyReading
 from ops.spark import register
-from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.checksum import EpochChecksum
 from penstock.archive.contents import contents_of, read_contents
 from penstock.archive.format import CHECKSUM_KEY, CONTENTS_KEY, PARTITION_COLUMNS
 from penstock.archive.markers import is_there
@@ -106,7 +106,7 @@ def read_copy(plan: EpochPlan, target: Target) -> CopyReading:
         for path, first_row, rows in plan.files:
             for batch in read_rows(target.store, path, first_row, rows):
                 _require_epoch(batch, plan)
-                seen.add_all(batch_fields(batch))
+                seen.add(batch)
             if rows >= 0:
                 # ValueError when there are rows that no log epoch has
                 read_contents(target.store.source(path))

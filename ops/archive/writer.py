@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,15 +17,14 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from ops.archive.commits import EpochCommitter, Span, Spans, WrittenFile, discard, now_ms
 from ops.archive.plans import TARGETS_OPTION, EpochPlan, load_plans, load_targets
-from penstock.archive.checksum import EpochChecksum, batch_fields
+from ops.archive.reader import EpochReader
+from penstock.archive.checksum import EpochChecksum
 from penstock.archive.contents import EpochRows, dump_contents
 from penstock.archive.copies import EpochKey
 from penstock.archive.format import (
     CONTENTS_KEY,
     DAY_COLUMN,
     DAYS,
-    PARTITION_COLUMNS,
-    SPARK_SCHEMA,
     TABLE_SCHEMA,
 )
 from penstock.archive.markers import check_marker
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-#: A row group ends at either bound; Spark hands batches of at most 10,000 rows.
+#: A row group ends at either bound.
 ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 64 << 20
 _SPANNED = ("created_at", "sequenced_at", "history")
@@ -69,24 +67,25 @@ class WrittenEpochs(WriterCommitMessage):
 
 
 class ArchiveSink(DataSource):
-    """``df.write.format("penstock_archive")`` with target, installation, known_as, plans."""
+    """``df.write.format("penstock_archive")`` of log epochs' keys.
+
+    Its options are url, topic, target, installation, known_as and plans.
+    """
 
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
         return "penstock_archive"
 
-    def schema(self) -> str:
-        """The columns of the archive."""
-        return SPARK_SCHEMA
-
     def writer(self, schema: StructType, overwrite: bool) -> ArchiveWriter:
         """The writer into the target that the options name."""
+        targets = load_targets(self.options[TARGETS_OPTION])
         return ArchiveWriter(
-            load_targets(self.options[TARGETS_OPTION])[self.options["target"]],
+            targets[self.options["target"]],
             self.options["installation"],
             self.options["known_as"],
             load_plans(self.options["plans"]),
+            EpochReader(self.options["url"], self.options["topic"], targets),
         )
 
 
@@ -94,9 +93,15 @@ class ArchiveWriter(DataSourceArrowWriter):
     """Writes log epochs and commits those that are what was sealed."""
 
     def __init__(
-        self, target: Target, installation: str, known_as: str, plans: list[EpochPlan]
+        self,
+        target: Target,
+        installation: str,
+        known_as: str,
+        plans: list[EpochPlan],
+        reader: EpochReader,
     ) -> None:
         """Take what the tasks and the driver need; nothing is opened here."""
+        self._reader = reader
         self._target = target
         self._installation = installation
         self._known_as = known_as
@@ -105,15 +110,16 @@ class ArchiveWriter(DataSourceArrowWriter):
     def write(  # type: ignore[override] # Spark's own base class narrows it in the same way
         self, iterator: Iterator[pa.RecordBatch]
     ) -> WrittenEpochs:
-        """In a task: one file for each log epoch of the input, complete and on the disk."""
+        """In a task: one file for each log epoch that is named, complete and on the disk."""
         check_marker(self._target, self._installation)
-        epochs = [
-            _write_file(
-                self._target, self._known_as, self._plans[key], (batch for _, batch in group)
+        keys = [tuple(row.values()) for batch in iterator for row in batch.to_pylist()]
+        plans = [self._plans[key] for key in keys]
+        return WrittenEpochs(
+            tuple(
+                write_epoch(self._target, self._known_as, plan, self._reader.read(plan))
+                for plan in plans
             )
-            for key, group in groupby(_by_epoch(iterator), key=lambda each: each[0])
-        ]
-        return WrittenEpochs(tuple(epochs))
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: one commit of all that is as sealed; what differs is removed."""
@@ -138,21 +144,10 @@ def _epochs(messages: list[WriterCommitMessage | None]) -> Iterator[WrittenEpoch
             yield from message.epochs
 
 
-def _by_epoch(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[EpochKey, pa.RecordBatch]]:
-    """The batches, cut where the log epoch changes, each with the key of its epoch."""
-    for batch in batches:
-        columns = (batch[name].to_pylist() for name in PARTITION_COLUMNS)
-        keys = list(zip(*columns, strict=True))
-        start = 0
-        for key, run in groupby(keys):
-            length = len(list(run))
-            yield key, batch.slice(start, length)
-            start += length
-
-
-def _write_file(
+def write_epoch(
     target: Target, known_as: str, plan: EpochPlan, batches: Iterator[pa.RecordBatch]
 ) -> WrittenEpoch:
+    """A file of one log epoch; it is part of the archive only when it is committed."""
     relative = new_path(plan.sealed_date)
     with target.store.sink(f"{target.table_name(known_as, DAYS)}/{relative}") as sink:
         seen, spans = _write_rows(sink, plan, batches)
@@ -168,9 +163,8 @@ def _write_rows(
     seen = EpochChecksum()
     with RowWriter(sink) as writer:
         for batch in batches:
-            rows = batch.select(TABLE_SCHEMA.names).cast(TABLE_SCHEMA)
-            seen.add_all(batch_fields(rows))
-            writer.add(rows)
+            seen.add(batch)
+            writer.add(batch)
         contents = EpochRows(
             *plan.key, seen.first_sequence, seen.event_count, seen.hexdigest(), 0, plan.history
         )

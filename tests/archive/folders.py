@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from ops.archive.reader import EpochInput, EpochReader
+from ops.archive.reader import EpochReader
 from penstock.archive.copies import Copy, epoch_folder, key_of
 from penstock.archive.format import (
     CHECKSUM_KEY,
@@ -46,7 +46,7 @@ def bring_folders(log: Log, target: Target, epochs: Sequence[LogEpoch]) -> list[
 
 def _bring(log: Log, target: Target, table: DeltaTable, epoch: LogEpoch) -> None:
     plan = plan_of(epoch)
-    batches = EpochReader(log.url, log.topic, [plan]).read(EpochInput(plan))
+    batches = EpochReader(log.url, log.topic).read(plan)
     rows = pa.Table.from_batches(batches).select(FILE_SCHEMA.names)
     folder = epoch_folder(target, log.known_as, key_of(epoch))
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,8 @@ from ops.archive import manifest
 from ops.archive.archiving import read_archive
 from ops.archive.commits import create_table
 from ops.archive.copying import copy_of, plan_of as plan_of
-from ops.archive.reader import EpochInput, EpochReader
-from ops.archive.writer import ArchiveWriter
+from ops.archive.reader import EpochReader
+from ops.archive.writer import ArchiveWriter, WrittenEpochs, write_epoch
 from ops.seal import copies_of, log_epochs, seal
 from penstock.archive.copies import Copy, key_of
 from penstock.archive.markers import require_target
@@ -148,9 +148,10 @@ def bring(log: Log, target: Target, epochs: Sequence[LogEpoch]) -> list[Copy]:
     create_table(target, log.known_as)
     for epoch in epochs:
         plan = plan_of(epoch)
-        reader = EpochReader(log.url, log.topic, [plan])
-        writer = ArchiveWriter(target, installation, log.known_as, [plan])
-        writer.commit([writer.write(reader.read(EpochInput(plan)))])
+        reader = EpochReader(log.url, log.topic)
+        written = write_epoch(target, log.known_as, plan, reader.read(plan))
+        writer = ArchiveWriter(target, installation, log.known_as, [plan], reader)
+        writer.commit([WrittenEpochs((written,))])
     return record(log, target, epochs)
 
 

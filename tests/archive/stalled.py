@@ -61,6 +61,7 @@ def vars_of(writer: ArchiveWriter) -> dict[str, Any]:
         "installation": writer._installation,
         "known_as": writer._known_as,
         "plans": list(writer._plans.values()),
+        "reader": writer._reader,
     }
 
 

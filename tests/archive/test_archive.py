@@ -22,7 +22,7 @@ from ops.archive.copying import CopyJob
 from ops.archive.plans import EpochPlan
 from ops.backfill.missing import audit_copies, audit_files, backfill
 from ops.seal import log_epochs
-from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.checksum import EpochChecksum
 from penstock.archive.copies import key_of
 from penstock.archive.format import DAYS
 from penstock.archive.markers import adopt_target
@@ -72,7 +72,7 @@ def test_archive_is_the_log(spark: SparkSession, log: Log, target: Target) -> No
         )
         checksum = EpochChecksum()
         for batch in archived.filter(chosen).sort_by("sequence").to_batches():
-            checksum.add_all(batch_fields(batch))
+            checksum.add(batch)
         assert checksum.hexdigest() == epoch.checksum
         assert checksum.event_count == epoch.event_count
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import random
+import uuid
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
-from penstock.archive.checksum import DigestFields, EpochChecksum, event_digest, microseconds
+from penstock.archive.checksum import EpochChecksum, digests
+from penstock.archive.format import FILE_SCHEMA
 from tests.archive.logs import ODD_EVENTS
+from tests.kit.digests import DigestFields, batch_of, event_digest, microseconds, spelt_digest
 
 EVENT_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 CREATED = dt.datetime(2026, 11, 21, 12, 34, 56, 789012, tzinfo=dt.UTC)
@@ -127,18 +132,58 @@ def test_a_gap_is_refused() -> None:
     """An epoch with a hole, or in another order, has no checksum."""
     checksum = EpochChecksum()
     event = GOLDEN["plain"][0]
-    checksum.add(event)
+    checksum.add(batch_of(event))
 
     with pytest.raises(ValueError, match="3 follows 1"):
-        checksum.add(event._replace(sequence=3))
+        checksum.add(batch_of(event._replace(sequence=3)))
+    checksum.add(batch_of(event._replace(sequence=2)).slice(1))
+    with pytest.raises(ValueError, match="5 follows 3"):
+        checksum.add(batch_of(*(event._replace(sequence=each) for each in (2, 3, 5, 6))))
+    assert checksum.event_count == 1
 
 
 def test_epoch_checksum() -> None:
     """The checksum of an epoch is the hash of its events' digests."""
     checksum = EpochChecksum()
     events = [GOLDEN["plain"][0]._replace(sequence=number) for number in (5, 6, 7)]
-    checksum.add_all(events)
+    checksum.add(batch_of(*events[:2]))
+    checksum.add(batch_of(events[2]))
 
     joined = b"".join(event_digest(event) for event in events)
     assert checksum.hexdigest() == hashlib.sha256(joined).hexdigest()
     assert (checksum.event_count, checksum.first_sequence, checksum.last_sequence) == (3, 5, 7)
+
+
+def test_a_batch_has_the_digest_of_each_of_its_rows() -> None:
+    """Also a part of a batch, whose buffers begin before its first row."""
+    rng = random.Random(17)
+
+    def text() -> str | None:
+        return rng.choice([None, "", "k", "größe", "🏦" * rng.randint(1, 90)])
+
+    events = [
+        DigestFields(
+            rng.randint(1, 2**63 - 1),
+            str(uuid.UUID(int=rng.getrandbits(128))),
+            text(),
+            text(),
+            text(),
+            text(),
+            rng.choice([None, b"", rng.randbytes(rng.randint(1, 400))]),
+            rng.randint(-(2**60), 2**60),
+        )
+        for _ in range(300)
+    ]
+    batch, expected = batch_of(*events), [spelt_digest(event) for event in events]
+    assert digests(batch) == expected
+    assert digests(batch.slice(37, 101)) == expected[37:138]
+    assert digests(batch.slice(300)) == []
+
+
+@pytest.mark.parametrize("name", ["sequence", "event_id", "created_at"])
+def test_what_every_event_has_cannot_be_missing(name: str) -> None:
+    batch = batch_of(GOLDEN["plain"][0])
+    at = batch.schema.get_field_index(name)
+    empty = batch.set_column(at, FILE_SCHEMA.field(name), pa.nulls(1, batch.schema.field(at).type))
+    with pytest.raises(ValueError, match="without sequence, event id or creation time"):
+        digests(empty)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ops.archive.archiving import archive_epochs, read_epochs
+from ops.archive.reader import EpochReader
 from ops.archive.verify import read_copy
 from ops.archive.writer import ArchiveWriter
 from ops.backfill import missing as backfills
@@ -115,7 +116,9 @@ def test_a_task_on_a_machine_without_the_target(log: Log, target: Target) -> Non
     unmount(target)
     reading = read_copy(dataclasses.replace(plan, files=((str(file), 0, -1),)), target)
     assert reading.unavailable
-    writer = ArchiveWriter(target, installation, log.known_as, [plan])
+    writer = ArchiveWriter(
+        target, installation, log.known_as, [plan], EpochReader(log.url, log.topic)
+    )
     with pytest.raises(TargetUnavailable):
         writer.write(iter([]))
     with pytest.raises(TargetUnavailable):

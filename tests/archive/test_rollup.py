@@ -21,16 +21,15 @@ import pytest
 from ops.archive import manifest, rollup as rollups
 from ops.archive.commits import EpochCommitter
 from ops.archive.copying import recorded_plans
-from ops.archive.reader import EpochInput, EpochReader
+from ops.archive.reader import EpochReader
 from ops.archive.rollup import RolledUp, rollup
 from ops.archive.verify import read_copy as read_back
-from ops.archive.writer import ArchiveWriter, RowWriter
+from ops.archive.writer import RowWriter, write_epoch
 from ops.backfill.missing import audit_files, tidy
 from ops.seal import copies_of, forget_copy, log_epochs
 from penstock.archive.contents import read_contents
 from penstock.archive.copies import Copy, key_of
 from penstock.archive.format import DAYS
-from penstock.archive.markers import require_target
 from penstock.archive.reader import read_copy
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
@@ -325,11 +324,10 @@ def _replace(log: Log, target: Target, epoch: LogEpoch) -> None:
     """What a repair commits."""
     (entry,) = ArchiveTable(target, log.known_as).committed()[key_of(epoch)]
     plan = dataclasses.replace(plan_of(epoch), replaces=(entry.path,))
-    reader = EpochReader(log.url, log.topic, [plan])
-    writer = ArchiveWriter(target, require_target(log.url, target), log.known_as, [plan])
-    written = writer.write(reader.read(EpochInput(plan)))
+    reader = EpochReader(log.url, log.topic)
+    written = write_epoch(target, log.known_as, plan, reader.read(plan))
     committer = EpochCommitter(target, log.known_as, [plan])
-    assert committer.commit([(plan, written.epochs[0].file)]) == {plan.key}
+    assert committer.commit([(plan, written.file)]) == {plan.key}
 
 
 def test_layout_1_is_left_alone(log: Log, target: Target) -> None:

@@ -16,17 +16,18 @@ from deltalake import DeltaTable
 from ops.archive import commits as archive_commits, writer as archive_writer
 from ops.archive.commits import EpochCommitter, WrittenFile, create_table, remove_leftovers
 from ops.archive.plans import EpochPlan
-from ops.archive.reader import _batch
+from ops.archive.reader import EpochReader
 from ops.archive.readings import CopyReading
 from ops.archive.verify import read_copy
-from ops.archive.writer import ArchiveWriter, WrittenEpoch, WrittenEpochs
-from penstock.archive.checksum import EpochChecksum, batch_fields
+from ops.archive.writer import ArchiveWriter, WrittenEpoch, WrittenEpochs, write_epoch
+from penstock.archive.checksum import EpochChecksum
 from penstock.archive.format import DAYS, FILE_SCHEMA, with_epoch
 from penstock.archive.markers import mark
 from penstock.archive.table import ArchiveTable, Committed, place_version
 from penstock.archive.targets import Target
 from penstock.errors import ConfigurationError
 from tests.archive.logs import TOPIC
+from tests.kit.digests import DigestFields, batch_of
 
 INSTALLATION = "00000000-0000-4000-8000-000000000000"
 DAY = "2026-01-31"
@@ -38,25 +39,30 @@ def make_plan(partition: int = 0, log_epoch: int = 1, events: int = 5) -> EpochP
     first = (log_epoch - 1) * events + 1
     plan = EpochPlan(partition, log_epoch, first, first + events - 1, events, "", DAY)
     checksum = EpochChecksum()
-    checksum.add_all(batch_fields(_rows(plan)))
+    checksum.add(_rows(plan))
     return dataclasses.replace(plan, checksum=checksum.hexdigest())
 
 
 def _rows(plan: EpochPlan) -> pa.RecordBatch:
-    return _batch(
-        [
-            (sequence, EVENT_ID, None, "t", "c/d", None, b"payload", 0, 0, 1)
-            for sequence in range(plan.first_sequence, plan.last_sequence + 1)
-        ]
-    )
+    sequences = range(plan.first_sequence, plan.last_sequence + 1)
+    events = [DigestFields(n, EVENT_ID, None, "t", "c/d", None, b"payload", 0) for n in sequences]
+    return batch_of(*events)
 
 
 def write(target: Target, *plans: EpochPlan) -> WrittenEpochs:
     """What a task does with log epochs."""
     mark(target, INSTALLATION)
     create_table(target, TOPIC)
-    batches = (with_epoch(_rows(plan), *plan.key) for plan in plans)
-    return ArchiveWriter(target, INSTALLATION, TOPIC, list(plans)).write(batches)
+    written = (
+        write_epoch(target, TOPIC, plan, iter([with_epoch(_rows(plan), *plan.key)]))
+        for plan in plans
+    )
+    return WrittenEpochs(tuple(written))
+
+
+def writer_of(target: Target, plans: list[EpochPlan]) -> ArchiveWriter:
+    """The driver's side: it reads no event."""
+    return ArchiveWriter(target, INSTALLATION, TOPIC, plans, EpochReader("", TOPIC))
 
 
 def commit_epoch(target: Target, plan: EpochPlan, file: WrittenFile) -> bool:
@@ -79,7 +85,7 @@ def test_a_task_alone_changes_nothing(target: Target) -> None:
         True,
         True,
     ]
-    ArchiveWriter(target, INSTALLATION, TOPIC, plans).abort([written, None])
+    writer_of(target, plans).abort([written, None])
     assert files_of(target) == set()
 
 
@@ -91,9 +97,7 @@ def test_a_task_that_fails_leaves_no_file(target: Target) -> None:
     create_table(target, TOPIC)
 
     with pytest.raises(ValueError, match="4 follows 2"):
-        ArchiveWriter(target, INSTALLATION, TOPIC, [plan]).write(
-            iter([rows.slice(0, 2), rows.slice(3)])
-        )
+        write_epoch(target, TOPIC, plan, iter([rows.slice(0, 2), rows.slice(3)]))
     assert files_of(target) == set()
 
 
@@ -106,17 +110,14 @@ def test_a_row_group_is_larger_than_a_batch(
     mark(target, INSTALLATION)
     create_table(target, TOPIC)
     monkeypatch.setattr(archive_writer, "ROW_GROUP_ROWS", 8)
-    writer = ArchiveWriter(target, INSTALLATION, TOPIC, [plan])
-    written = writer.write(iter([rows.slice(start, 3) for start in range(0, 20, 3)]))
-    file = pq.ParquetFile(target.table_path(TOPIC, DAYS) / written.epochs[0].file.path)
+    parts = [rows.slice(start, 3) for start in range(0, 20, 3)]
+    written = write_epoch(target, TOPIC, plan, iter(parts))
+    file = pq.ParquetFile(target.table_path(TOPIC, DAYS) / written.file.path)
     groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
     assert groups == [9, 9, 2]
     monkeypatch.setattr(archive_writer, "ROW_GROUP_BYTES", 1)
-    again = writer.write(iter([rows.slice(start, 3) for start in range(0, 20, 3)]))
-    assert (
-        pq.ParquetFile(target.table_path(TOPIC, DAYS) / again.epochs[0].file.path).num_row_groups
-        == 7
-    )
+    again = write_epoch(target, TOPIC, plan, iter(parts))
+    assert pq.ParquetFile(target.table_path(TOPIC, DAYS) / again.file.path).num_row_groups == 7
 
 
 def test_a_task_that_ran_twice(target: Target) -> None:
@@ -125,7 +126,7 @@ def test_a_task_that_ran_twice(target: Target) -> None:
     write(target, plan)
     written = write(target, plan)
 
-    ArchiveWriter(target, INSTALLATION, TOPIC, [plan]).commit([written])
+    writer_of(target, [plan]).commit([written])
 
     ((entry,),) = ArchiveTable(target, TOPIC).committed().values()
     assert entry.path == written.epochs[0].file.path
@@ -137,7 +138,7 @@ def test_committing_again_is_refused(target: Target) -> None:
     """A log epoch that is there stays as it is, and the second file goes."""
     plan = make_plan()
     first, second = write(target, plan), write(target, plan)
-    writer = ArchiveWriter(target, INSTALLATION, TOPIC, [plan])
+    writer = writer_of(target, [plan])
 
     writer.commit([first])
     writer.commit([second])
@@ -183,7 +184,7 @@ def test_a_job_lists_what_the_table_holds_once(
         return real(table, *wanted)
 
     monkeypatch.setattr(ArchiveTable, "committed", counted)
-    ArchiveWriter(target, INSTALLATION, TOPIC, plans).commit([written])
+    writer_of(target, plans).commit([written])
     assert len(listed) == 1
     assert len(real(ArchiveTable(target, TOPIC))) == 6
 
@@ -270,7 +271,7 @@ def test_leftovers_of_killed_runs_go_after_their_time(target: Target) -> None:
     plan = make_plan()
     committed = write(target, plan)
     write(target, plan)
-    ArchiveWriter(target, INSTALLATION, TOPIC, [plan]).commit([committed])
+    writer_of(target, [plan]).commit([committed])
 
     remove_leftovers(target, TOPIC)
     assert len(files_of(target)) == 2

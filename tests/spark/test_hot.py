@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.archive import hot
 from penstock.errors import (
     BelowLowSequence,
     BeyondHighWatermark,
@@ -18,7 +19,6 @@ from penstock.errors import (
     LogBehind,
     TopicNotFound,
 )
-from penstock.spark import hot
 from penstock.spark.batch import RangesInput, read_input
 from penstock.spark.cold import Archive
 from penstock.spark.columns import Wanted
@@ -121,10 +121,10 @@ def test_no_snapshot_is_held_while_spark_takes_the_rows(database_url: str) -> No
 
 
 def test_pages_grow_with_small_events_and_stay_small_with_large_ones() -> None:
-    assert hot._next_page(64, 64, 64 * 100) == 512
-    assert hot._next_page(8_000, 8_000, 8_000 * 100) == 10_000
-    assert hot._next_page(512, 512, 512 << 20) == 16
-    assert hot._next_page(64, 1, 1 << 30) == 1
+    assert hot._next_rows(64, 64, 64 * 100) == 512
+    assert hot._next_rows(8_000, 8_000, 8_000 * 100) == 10_000
+    assert hot._next_rows(512, 512, 512 << 20) == 16
+    assert hot._next_rows(64, 1, 1 << 30) == 1
 
 
 def test_events_that_are_gone_are_an_error(db: ContractDatabase) -> None:
@@ -146,7 +146,7 @@ def test_a_log_that_became_shorter_is_an_error(db: ContractDatabase) -> None:
     published(db, 20, odd=False)
     (first, _) = planned(db)
     longer = Range(first.partition, first.partition_id, first.first, first.last + 1)
-    with pytest.raises(LogBehind, match="10 of the 11 events"):
+    with pytest.raises(LogBehind, match="ends before sequence 11 now, and had 11"):
         _read(db, [longer])
 
 

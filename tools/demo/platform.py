@@ -177,7 +177,7 @@ def _target() -> Target:
 def _history(targets: Sequence[Target] = ()) -> list[tuple[int, str]]:
     """How many events FETCH reads of each partition, and their checksum."""
     from penstock import archive, database
-    from penstock.archive.checksum import EpochChecksum, batch_fields
+    from penstock.archive.checksum import EpochChecksum
     from penstock.database import config
     from penstock.topics import names
 
@@ -189,7 +189,7 @@ def _history(targets: Sequence[Target] = ()) -> list[tuple[int, str]]:
         seen = EpochChecksum()
         with archive.read(url, TOPIC, partition, targets=targets) as reader:
             for batch in reader:
-                seen.add_all(batch_fields(batch))
+                seen.add(batch)
         found.append((seen.event_count, seen.hexdigest()))
     return found
 

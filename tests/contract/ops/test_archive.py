@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ops.archive import reader as archive_reader
 from ops.archive.archiving import CopiesFailed, archive_epochs
-from ops.archive.reader import EpochInput, EpochReader
+from ops.archive.reader import EpochReader
 from ops.backfill.missing import backfill
 from ops.retention.clean import clean, drop_slices
 from ops.retention.guard import spark_reader
 from ops.seal import log_epochs
 from penstock import database
-from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive import hot
+from penstock.archive.checksum import EpochChecksum
 from penstock.archive.copies import key_of
 from penstock.archive.targets import Target
 from penstock.errors import BelowLowSequence
@@ -90,14 +90,13 @@ def test_the_checksum_of_what_is_written_is_the_seal_s(log: Log, target: Target)
     for epoch in sealed:
         checksum = EpochChecksum()
         for batch in _read(log, epoch):
-            checksum.add_all(batch_fields(batch))
+            checksum.add(batch)
         assert (checksum.hexdigest(), checksum.event_count) == (epoch.checksum, 6)
         assert only_file(target, log, key_of(epoch)).is_file()
 
 
 def _read(log: Log, epoch: Any) -> Iterator[Any]:
-    plan = plan_of(epoch)
-    return EpochReader(log.url, TOPIC, [plan]).read(EpochInput(plan))
+    return EpochReader(log.url, TOPIC).read(plan_of(epoch))
 
 
 def test_an_event_that_was_changed_is_noticed(db: ContractDatabase, log: Log) -> None:
@@ -108,16 +107,16 @@ def test_an_event_that_was_changed_is_noticed(db: ContractDatabase, log: Log) ->
     for epoch in (first, second):
         checksum = EpochChecksum()
         for batch in _read(log, epoch):
-            checksum.add_all(batch_fields(batch))
+            checksum.add(batch)
         assert checksum.hexdigest() != epoch.checksum
 
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages of five events, read two at a time, in batches of three."""
-    monkeypatch.setattr(archive_reader, "_EVENTS_PER_PAGE", 5)
-    monkeypatch.setattr(archive_reader, "_ROWS_PER_READ", 2)
-    monkeypatch.setattr(archive_reader, "ROWS_PER_BATCH", 3)
+    """Pages of five events, read two at a time."""
+    monkeypatch.setattr(hot, "_FIRST_ROWS", 5)
+    monkeypatch.setattr(hot, "_MOST_ROWS", 5)
+    monkeypatch.setattr(hot, "_ROWS_PER_READ", 2)
 
 
 @pytest.mark.usefixtures("small_pages")

@@ -9,7 +9,7 @@ import pytest
 
 from ops.seal import copies_of, due_log_epochs, log_epochs, missing_copies, seal
 from penstock import database, log
-from penstock.archive.checksum import DigestFields, EpochChecksum, microseconds
+from penstock.archive.checksum import EpochChecksum
 from penstock.errors import (
     BelowLowSequence,
     EpochError,
@@ -24,6 +24,7 @@ from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
+from tests.kit.digests import DigestFields, batch_of, microseconds
 from tests.kit.log import drain, topic
 from tests.kit.stream import STREAM, filled
 
@@ -93,18 +94,11 @@ def _recomputed(connection: Any, epoch: LogEpoch) -> str:
         max_events=epoch.event_count,
     ):
         sequence, event_id, key, kind, content_type, headers, payload, created_at, *_ = row
-        checksum.add(
-            DigestFields(
-                sequence,
-                str(event_id),
-                key,
-                kind,
-                content_type,
-                headers,
-                bytes(payload),
-                microseconds(created_at),
-            )
-        )
+        event = DigestFields(
+            sequence, str(event_id), key, kind, content_type, headers, bytes(payload),
+            microseconds(created_at),
+        )  # fmt: skip
+        checksum.add(batch_of(event))
     return checksum.hexdigest()
 
 
