@@ -29,11 +29,11 @@ from benchmarks import (
     retained,
     sequence,
     single,
-    spark,
 )
 from benchmarks.engines import ENGINES, Opens
 from benchmarks.measure import Case, Figure, Gap, Settings, measure
 from benchmarks.peers import peers
+from benchmarks.spark import cases as spark
 from penstock.errors import PenstockError
 from tools.servers import ServerUnavailable
 

@@ -41,7 +41,7 @@ class EpochChecksum:
 
         ValueError when a sequence does not follow the one before it.
         """
-        sequences = batch.column("sequence").to_pylist()
+        sequences: list[Any] = batch.column("sequence").to_pylist()
         if not sequences:
             return
         before = self.last_sequence if self.event_count else sequences[0] - 1
@@ -69,7 +69,7 @@ def digests(batch: pa.RecordBatch) -> list[bytes]:
     parts = [_big_endian(batch.column("sequence"), "q"), _event_ids(batch.column("event_id"))]
     for name in _WITH_LENGTH:
         # The offsets of large ones have 64 bits: what is put together may exceed 2 GiB.
-        values = batch.column(name).cast(pa.binary()).cast(pa.large_binary())
+        values: Any = batch.column(name).cast(pa.binary()).cast(pa.large_binary())
         lengths = pc.fill_null(pc.binary_length(values), -1).cast(pa.int32())
         parts += [
             _big_endian(lengths, "i"),

@@ -132,7 +132,9 @@ def _mysql_page(
     connection: Any, columns: Sequence[str], types: Sequence[str] | None, binds: dict[str, Any]
 ) -> Page:
     """A procedure returns all columns; those that are not wanted are left out here."""
-    streamed = database.stream(connection, "archive_fetch", rows_at_once=_ROWS_PER_READ, **binds)
+    streamed: Any = database.stream(
+        connection, "archive_fetch", rows_at_once=_ROWS_PER_READ, **binds
+    )
     with closing(streamed) as found:
         rows = _fitting(found, _COLUMNS)
     count = len(rows)
@@ -167,7 +169,7 @@ def _batch(names: Sequence[str], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def _column(name: str, values: Sequence[Any]) -> pa.Array[Any]:
-    kind = FILE_SCHEMA.field(name).type
+    kind: pa.DataType = FILE_SCHEMA.field(name).type
     if name in _TIMES and values and isinstance(values[0], bytes):
         counts = array("q", b"".join(values))
         if sys.byteorder == "little":

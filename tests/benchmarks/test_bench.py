@@ -52,7 +52,10 @@ NAMES = {
         "load_replaced",
     ],
     "idle": IDLE,
-    "spark": ["spark_read_hot", "spark_stream", "spark_write"],
+    "spark": [
+        "spark_read_hot", "spark_stream", "spark_write", "spark_archive",
+        "spark_archive_processor", "spark_read_cold",
+    ],
     "latency": LATENCY,
     "held": HELD,
     "unvacuumed": UNVACUUMED,
@@ -65,7 +68,7 @@ PILED_UP = {"postgres": "held_dead_tuples_per_1000_events"}
 IN_UNDO = "held_undo_logs_per_1000_events"
 ALONE = {
     "sequence", *IDLE, *NAMES["load"], "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO,
-    *PILED_UP.values(), *LATENCY, "spark_stream",
+    *PILED_UP.values(), *LATENCY, "spark_stream", "spark_archive", "spark_archive_processor",
 }  # fmt: skip
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"

@@ -1,0 +1,1 @@
+"""Spark: reading, streaming and writing a topic, archiving it, and reading the archive."""
