@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock import database
 from penstock.archive.format import FILE_SCHEMA, with_epoch
@@ -171,9 +170,11 @@ def _batch(names: Sequence[str], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 def _column(name: str, values: Sequence[Any]) -> pa.Array[Any]:
     kind: pa.DataType = FILE_SCHEMA.field(name).type
     if name in _TIMES and values and isinstance(values[0], bytes):
+        import pyarrow.compute as pc  # who reads the archive only does not pay for it
+
         counts = array("q", b"".join(values))
         if sys.byteorder == "little":
             counts.byteswap()
         since_2000 = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(counts)])
-        return pc.add(since_2000, _POSTGRES_EPOCH).cast(kind)
+        return pc.add(since_2000, _POSTGRES_EPOCH).view(kind)
     return pa.array(values, kind)

@@ -1,11 +1,14 @@
-"""Reading a copy of a log epoch: ranges of its events, without Spark and without a database."""
+"""Reading a copy of a log epoch: ranges of its events, without Spark and without a database.
+
+Nothing here needs ``pyarrow.compute``: a process that begins with a cold read would load it for
+nothing, which takes a fifth of its start.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.archive.copies import Copy, epoch_folder
@@ -81,7 +84,8 @@ def _of_copy(batch: pa.RecordBatch, copy: Copy) -> pa.RecordBatch:
     if copy.layout != DAYS:
         return with_epoch(batch, *copy.key)
     for name, value in zip(PARTITION_COLUMNS, copy.key, strict=True):
-        if pc.unique(batch.column(name)).to_pylist() != [value]:
+        expected = pa.repeat(pa.scalar(value, pa.int32()), batch.num_rows)
+        if not batch.column(name).equals(expected):
             raise ValueError(f"its rows are of another {name} than {value}")
     return batch.select(TABLE_SCHEMA.names)
 
@@ -109,10 +113,8 @@ def _file(target: Target, copy: Copy) -> str:
 
 def _require_sequences(batch: pa.RecordBatch, expected: int, copy: Copy) -> None:
     """ValueError unless the batch holds the sequences from the expected one on without a gap."""
-    found = batch.column("sequence")
-    first = pa.scalar(expected, pa.int64())
-    steps = pc.subtract(found, pa.array(range(batch.num_rows), pa.int64()))
-    if found.null_count or not pc.all(pc.equal(steps, first)).as_py():
+    following = pa.array(range(expected, expected + batch.num_rows), pa.int64())
+    if not batch.column("sequence").equals(following):
         raise ValueError(
             f"rows of log epoch {copy.log_epoch} hold other sequences than those from {expected} on"
         )

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from ops.archive.archiving import archive_epochs, read_archive
@@ -21,45 +12,12 @@ from penstock.archive.copies import key_of
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 from tests.archive.logs import Log, archived_rows
+from tests.kit.standing import standing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-#: Two Sparks on a busy machine; a quiet one needs a tenth of it.
-_START_SECONDS = 240
-
-
-@contextlib.contextmanager
-def stalled_run(place: str, log: Log, target: Target, marker: Path) -> Iterator[None]:
-    """A run in processes of its own that stands at the place; the end kills all of them."""
-    arguments = [place, str(marker), log.url, log.topic, target.uri]
-    output = marker.with_suffix(".log")
-    with output.open("wb") as stream:
-        run = subprocess.Popen(
-            [sys.executable, "-m", "tests.archive.stalled", *arguments],
-            stdout=stream,
-            stderr=stream,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            deadline = time.monotonic() + _START_SECONDS
-            while not marker.exists():
-                assert run.poll() is None, output.read_text()[-4000:]
-                assert time.monotonic() < deadline, output.read_text()[-4000:]
-                time.sleep(0.05)
-            yield
-        finally:
-            children = psutil.Process(run.pid).children(recursive=True)
-            os.killpg(run.pid, signal.SIGKILL)
-            run.wait()
-            for child in children:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-            psutil.wait_procs(children, timeout=10)
-
 
 @pytest.mark.parametrize(
     ("place", "committed"),
@@ -78,7 +36,9 @@ def test_kill(
     """
     log.publish_odd()
     sealed = log.seal()
-    with stalled_run(place, log, target, target.root.with_name("reached")):
+    reached = target.root.with_name("reached")
+    arguments = [place, str(reached), log.url, log.topic, target.uri]
+    with standing("tests.archive.stalled", *arguments, marker=reached):
         assert len(list(target.root.rglob("*.parquet"))) == len(sealed)
 
     table = ArchiveTable(target, log.known_as).committed()
