@@ -1,8 +1,7 @@
 """Reading log epochs for the archive's writer: out of the database or out of a copy.
 
 Spark's source says which task writes which log epoch, and no more.  The task that writes it reads
-it too, in the order of its sequence: rows that went through the JVM, in and out again, cost more
-than all the rest of archiving.
+it too, in the order of its sequence, so that no row goes through the JVM and out of it again.
 """
 
 from __future__ import annotations

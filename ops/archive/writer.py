@@ -28,6 +28,7 @@ from penstock.archive.format import (
     TABLE_SCHEMA,
 )
 from penstock.archive.markers import check_marker
+from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
 
 if TYPE_CHECKING:
@@ -133,9 +134,17 @@ class ArchiveWriter(DataSourceArrowWriter):
                 discard(self._target, self._known_as, epoch.file)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: remove what the tasks that succeeded have written."""
-        for epoch in _epochs(messages):
-            discard(self._target, self._known_as, epoch.file)
+        """On the driver: remove what the tasks have written, but for what the table names by now.
+
+        Spark calls it also when the process that commits dies after the commit.
+        """
+        epochs = list(_epochs(messages))
+        table = ArchiveTable(self._target, self._known_as)
+        committed = table.committed([epoch.key for epoch in epochs])
+        named = {entry.path for entries in committed.values() for entry in entries}
+        for epoch in epochs:
+            if epoch.file.path not in named:
+                discard(self._target, self._known_as, epoch.file)
 
 
 def _epochs(messages: list[WriterCommitMessage | None]) -> Iterator[WrittenEpoch]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 _UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
@@ -57,10 +59,13 @@ _SPARK_TYPES = {
 SPARK_SCHEMA = ", ".join(f"`{field.name}` {_SPARK_TYPES[field.type]}" for field in TABLE_SCHEMA)
 
 
+def repeated(value: int, rows: int) -> pa.Array[Any]:
+    """A column of one number.  Arrow's own scalar of a type would load all of its functions."""
+    return pa.repeat(pa.array([value], pa.int32())[0], rows)
+
+
 def with_epoch(batch: pa.RecordBatch, partition: int, log_epoch: int) -> pa.RecordBatch:
     """Rows of one log epoch with the columns of ``TABLE_SCHEMA``."""
-    constants = [
-        pa.repeat(pa.scalar(value, pa.int32()), batch.num_rows) for value in (partition, log_epoch)
-    ]
+    constants = [repeated(value, batch.num_rows) for value in (partition, log_epoch)]
     columns = [batch.column(name) for name in FILE_SCHEMA.names]
     return pa.RecordBatch.from_arrays([*constants, *columns], schema=TABLE_SCHEMA)

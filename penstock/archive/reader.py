@@ -12,7 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.archive.copies import Copy, epoch_folder
-from penstock.archive.format import CHECKSUM_KEY, DAYS, PARTITION_COLUMNS, TABLE_SCHEMA, with_epoch
+from penstock.archive.format import (
+    CHECKSUM_KEY,
+    DAYS,
+    PARTITION_COLUMNS,
+    TABLE_SCHEMA,
+    repeated,
+    with_epoch,
+)
 from penstock.archive.markers import is_there
 from penstock.archive.stores import Store
 from penstock.archive.targets import Target
@@ -84,8 +91,7 @@ def _of_copy(batch: pa.RecordBatch, copy: Copy) -> pa.RecordBatch:
     if copy.layout != DAYS:
         return with_epoch(batch, *copy.key)
     for name, value in zip(PARTITION_COLUMNS, copy.key, strict=True):
-        expected = pa.repeat(pa.scalar(value, pa.int32()), batch.num_rows)
-        if not batch.column(name).equals(expected):
+        if not batch.column(name).equals(repeated(value, batch.num_rows)):
             raise ValueError(f"its rows are of another {name} than {value}")
     return batch.select(TABLE_SCHEMA.names)
 

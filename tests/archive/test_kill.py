@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
+
 @pytest.mark.parametrize(
     ("place", "committed"),
     [

@@ -89,6 +89,20 @@ def test_a_task_alone_changes_nothing(target: Target) -> None:
     assert files_of(target) == set()
 
 
+def test_an_abort_after_the_commit_takes_nothing_out_of_the_archive(target: Target) -> None:
+    """Spark aborts when the process that has committed dies before it can say so.
+
+    Guard: what the table names stays; without it the Delta log names files that are gone.
+    """
+    plans = [make_plan(log_epoch=1), make_plan(log_epoch=2)]
+    written, lost = write(target, *plans), write(target, plans[0])
+    writer = writer_of(target, plans)
+    writer.commit([written])
+    writer.abort([written, lost])
+    folder = target.table_path(TOPIC, DAYS)
+    assert files_of(target) == {folder / epoch.file.path for epoch in written.epochs}
+
+
 def test_a_task_that_fails_leaves_no_file(target: Target) -> None:
     """A gap in the middle of a log epoch, or a full disk: the begun file goes."""
     plan = make_plan()

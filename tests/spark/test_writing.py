@@ -150,9 +150,7 @@ def _kill_a_driver(db: ContractDatabase, folder: Path, place: str, batch: int) -
     marker = folder / f"{place}-{batch}"
     environment = {PLACE: place, BATCH: str(batch), MARKER: str(marker)}
     arguments = [db.url, TOPIC, SINK, str(folder / "checkpoint")]
-    with standing(
-        "tests.spark.pipeline", *arguments, marker=marker, environment=environment
-    ):
+    with standing("tests.spark.pipeline", *arguments, marker=marker, environment=environment):
         pass
 
 
@@ -167,6 +165,28 @@ def _is_a_copy(db: ContractDatabase) -> None:
             for event in read(own, partition, TOPIC):
                 expected.setdefault(event.key, []).append(bytes(event.payload))
     assert found == expected
+
+
+def test_a_batch_whose_commit_spark_has_forgotten(
+    spark: SparkSession, postgres: PostgresDatabase, tmp_path: Path
+) -> None:
+    """What a driver leaves that dies after our commit and before Spark's: it runs once more.
+
+    Guard: claim_write lets a version be published once.
+    """
+    _sink(postgres)
+    published(postgres, 0, odd=False)
+    _publish_keys(postgres, 120, 0)
+    place = tmp_path / "checkpoint"
+    pipeline.run(spark, postgres.url, TOPIC, SINK, str(place))
+    newest = max((place / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    assert newest.name == "2"
+    for path in (newest, newest.with_name(f".{newest.name}.crc")):
+        path.unlink(missing_ok=True)
+    pipeline.run(spark, postgres.url, TOPIC, SINK, str(place))
+    assert newest.exists()
+    _is_a_copy(postgres)
+    assert count(postgres, "events") == 2 * 120
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,30 @@ def test_retention_between_plan_and_read_makes_no_gap(
         list(hot.read_hot(own, TOPIC, 0, log_epoch=1, first=1, last=5))
 
 
+def test_a_page_ends_when_its_events_become_large(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many were asked for, and the connection can be used for the next page.
+
+    Guard: the bound of bytes within a page; the length of a page only knows the page before.
+    """
+    own = db.connect()
+    topic(own)
+    sizes = [10] * 30 + [5_000] * 30
+    publish_batch(own, [Message(TOPIC, b"x" * size) for size in sizes])
+    drain(own)
+    monkeypatch.setattr(hot, "_MOST_BYTES", 20_000)
+    monkeypatch.setattr(hot, "_ROWS_PER_READ", 2)
+    pages = list(hot.read_pages(own, TOPIC, 0, 1, 60))
+    read = [row for page in pages for row in page.rows.to_pylist()]
+    assert [(row["sequence"], len(row["payload"])) for row in read] == list(enumerate(sizes, 1))
+    assert pages[0].events == 34
+    assert max(page.events for page in pages[1:]) <= 5
+    monkeypatch.setattr(hot, "_MOST_BYTES", 1 << 30)
+    (whole,) = hot.read_pages(own, TOPIC, 0, 1, 60)
+    assert whole.events == 60
+
+
 def test_without_a_new_plan_retention_ends_the_read(
     db: ContractDatabase, places: tuple[Target, Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:

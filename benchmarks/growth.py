@@ -1,0 +1,106 @@
+"""How the metadata grows with the log: arithmetic, with bytes a row that a real database has shown.
+
+python -m benchmarks.growth prints the tables of docs/scale.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+#: Bytes a row with all indexes, after 20,000 rows; `index` is bytes an event in the index of the
+#: log.  tests/contract/log/test_growth.py measures them.
+BYTES: Mapping[str, Mapping[str, float]] = {
+    "postgres": {"log_epochs": 280, "epoch_copies": 201, "index": 13.5},
+    "mysql": {"log_epochs": 259, "epoch_copies": 184, "index": 9.8},
+    "mariadb": {"log_epochs": 259, "epoch_copies": 184, "index": 9.8},
+}
+#: An archived event of 200 bytes that do not compress, with id, key, headers and times.
+ARCHIVED_BYTES = 260
+#: What a rollup makes of the small files of a day.
+FILE_BYTES = 128 << 20
+CHUNK_EVENTS = 1_000
+EPOCHS_PER_COMMIT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log, and the policy that it is kept by."""
+
+    events: int
+    partitions: int
+    epoch_events: int = 100_000
+    targets: int = 2
+    #: How many of the newest events the database still has.
+    hot_events: int = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What there is by then: rows, files and bytes."""
+
+    log_epochs: int
+    epoch_copies: int
+    chunks: int
+    files: int
+    rolled_up_files: int
+    commits: int
+
+
+def growth(log: Log) -> Growth:
+    """The rows and files of a log whose keys are spread evenly."""
+    each = ceil(log.events / log.partitions)
+    epochs = log.partitions * ceil(each / log.epoch_events)
+    hot = ceil(min(log.events, log.hot_events) / log.partitions)
+    return Growth(
+        log_epochs=epochs,
+        epoch_copies=epochs * log.targets,
+        # A partition keeps its newest chunk, also when all of it is in the archive.
+        chunks=log.partitions * max(1, ceil(hot / CHUNK_EVENTS)),
+        files=epochs * log.targets,
+        rolled_up_files=log.targets * ceil(log.events * ARCHIVED_BYTES / FILE_BYTES),
+        commits=log.targets * ceil(epochs / EPOCHS_PER_COMMIT),
+    )
+
+
+def stored(log: Log, engine: str) -> Mapping[str, float]:
+    """Bytes in the database, by kind."""
+    found, row = growth(log), BYTES[engine]
+    return {
+        "log_epochs": found.log_epochs * row["log_epochs"],
+        "epoch_copies": found.epoch_copies * row["epoch_copies"],
+        "index": min(log.events, log.hot_events) * row["index"],
+    }
+
+
+def lines() -> Iterator[str]:
+    """The tables, in Markdown."""
+    yield (
+        "| events | partitions | in a log epoch | log epochs | copies | chunks | files | commits |"
+        " manifest |"
+    )
+    yield "|---:" * 9 + "|"
+    for power in (9, 10, 11, 12):
+        for partitions in (64, 1_024):
+            for epoch_events in (100_000, 1_000_000):
+                log = Log(10**power, partitions, epoch_events)
+                found, kept = growth(log), stored(log, "postgres")
+                manifest = kept["log_epochs"] + kept["epoch_copies"]
+                yield (
+                    f"| 10^{power} | {partitions:,} | {epoch_events:,} | {found.log_epochs:,} |"
+                    f" {found.epoch_copies:,} | {found.chunks:,} | {found.rolled_up_files:,} |"
+                    f" {found.commits:,} | {_size(manifest)} |"
+                )
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1_000:
+            return f"{count:.3g} {unit}"
+        count /= 1_000
+    return f"{count:.3g} TB"
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()))
