@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pyarrow as pa
@@ -60,8 +61,13 @@ SPARK_SCHEMA = ", ".join(f"`{field.name}` {_SPARK_TYPES[field.type]}" for field 
 
 
 def repeated(value: int, rows: int) -> pa.Array[Any]:
-    """A column of one number.  Arrow's own scalar of a type would load all of its functions."""
-    return pa.repeat(pa.array([value], pa.int32())[0], rows)
+    """A column of one 32-bit number."""
+    return of_numbers(array("i", [value]) * rows, pa.int32())
+
+
+def of_numbers(numbers: array[int], kind: pa.DataType) -> pa.Array[Any]:
+    """A column of numbers, as they lie in memory: ``pa.array`` loads pandas where there is one."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def with_epoch(batch: pa.RecordBatch, partition: int, log_epoch: int) -> pa.RecordBatch:

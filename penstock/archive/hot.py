@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from penstock import database
-from penstock.archive.format import FILE_SCHEMA, with_epoch
+from penstock.archive.format import FILE_SCHEMA, of_numbers, with_epoch
 from penstock.database import catalog, config
 
 #: The first page of a range is small: nobody knows yet how large its events are.
@@ -175,6 +175,5 @@ def _column(name: str, values: Sequence[Any]) -> pa.Array[Any]:
         counts = array("q", b"".join(values))
         if sys.byteorder == "little":
             counts.byteswap()
-        since_2000 = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(counts)])
-        return pc.add(since_2000, _POSTGRES_EPOCH).view(kind)
+        return pc.add(of_numbers(counts, pa.int64()), _POSTGRES_EPOCH).view(kind)
     return pa.array(values, kind)

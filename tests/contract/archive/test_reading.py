@@ -453,7 +453,7 @@ for _ in range(2):
     with archive.read(sys.argv[1], sys.argv[2], 0, 3, targets=[place]) as reader:
         assert next(reader).column("sequence")[0].as_py() == 3
     taken.append(time.perf_counter() - begun)
-slow = {"pyspark", "py4j", "deltalake", "pyarrow.compute", "pyarrow.dataset"}
+slow = {"pyspark", "py4j", "deltalake", "pandas", "pyarrow.compute"}
 print(*taken, sorted(slow & set(sys.modules)))
 """
 
