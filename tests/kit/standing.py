@@ -40,8 +40,10 @@ def standing(
                 time.sleep(0.05)
             yield
         finally:
-            children = psutil.Process(run.pid).children(recursive=True)
-            os.killpg(run.pid, signal.SIGKILL)
+            children: list[psutil.Process] = []
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                children = psutil.Process(run.pid).children(recursive=True)
+                os.killpg(run.pid, signal.SIGKILL)
             run.wait()
             for child in children:
                 with contextlib.suppress(psutil.NoSuchProcess):
