@@ -32,7 +32,7 @@ from ops.archive.rollup import require_whole
 from ops.archive.tombstones import Tombstones, old_checksums, tombstones_of, with_tombstones
 from ops.archive.writer import RowWriter, new_path, written_file
 from ops.seal import log_epochs
-from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.checksum import EpochChecksum
 from penstock.archive.contents import EpochRows
 from penstock.archive.copies import Copy, EpochKey, key_of
 from penstock.archive.format import CHECKSUM_KEY, DAYS, FOLDERS, with_epoch
@@ -124,8 +124,8 @@ def checksum_after(target: Target, copy: Copy, tombstones: Tombstones) -> str:
     """The checksum that a whole copy has once these events are erased; CopyDamaged."""
     before, after = EpochChecksum(), EpochChecksum()
     for batch in read_copy(target, copy, copy.first_sequence, copy.last_sequence):
-        before.add_all(batch_fields(batch))
-        after.add_all(batch_fields(with_tombstones(batch, tombstones)))
+        before.add(batch)
+        after.add(with_tombstones(batch, tombstones))
     if before.hexdigest() != copy.checksum:
         raise CopyDamaged(
             f"log epoch {copy.log_epoch} of {copy.known_as}/{copy.partition} on {copy.target} is "
@@ -252,9 +252,9 @@ def _write(run: Erasing, table: ArchiveTable, unit: _Unit) -> tuple[WrittenFile,
         for layout, path, rows in unit.parts:
             before, after = EpochChecksum(), EpochChecksum()
             for batch in _batches(table, layout, path, rows):
-                before.add_all(batch_fields(batch))
+                before.add(batch)
                 erased = with_tombstones(batch, run.tombstones.get(rows.key, {}))
-                after.add_all(batch_fields(erased))
+                after.add(erased)
                 writer.add(erased)
             _require(run, table, rows.key, before.hexdigest(), after.hexdigest())
             written.append(

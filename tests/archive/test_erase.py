@@ -16,9 +16,9 @@ import pytest
 from ops.archive import copying, erasing
 from ops.archive.archiving import archive_epochs
 from ops.archive.commits import create_table
-from ops.archive.reader import EpochInput, EpochReader
+from ops.archive.reader import EpochReader
 from ops.archive.rollup import rollup
-from ops.archive.writer import ArchiveWriter
+from ops.archive.writer import ArchiveWriter, WrittenEpochs, write_epoch
 from ops.backfill.missing import backfill
 from ops.erase import erase, list_erasures
 from ops.seal import copies_of, log_epochs
@@ -138,12 +138,17 @@ def _slow_archive(log: Log, target: Target, *, written: bool) -> Callable[[], No
     (plan,) = map(plan_of, log_epochs(log.connection, log.topic)[:1])
     installation = require_target(log.url, target, write=True)
     create_table(target, log.known_as)
-    writer = ArchiveWriter(target, installation, log.known_as, [plan])
-    batches = list(EpochReader(log.url, log.topic, [plan]).read(EpochInput(plan)))
-    files = [writer.write(iter(batches))] if written else []
+    reader = EpochReader(log.url, log.topic)
+    writer = ArchiveWriter(target, installation, log.known_as, [plan], reader)
+    batches = list(reader.read(plan))
+
+    def write() -> WrittenEpochs:
+        return WrittenEpochs((write_epoch(target, log.known_as, plan, iter(batches)),))
+
+    files = [write()] if written else []
 
     def go_on() -> None:
-        writer.commit([*(files or [writer.write(iter(batches))])])
+        writer.commit([*(files or [write()])])
 
     return go_on
 

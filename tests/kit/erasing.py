@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from ops.archive import manifest
 from ops.erase import What
 from ops.seal import log_epochs
-from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.checksum import EpochChecksum
 from penstock.archive.copies import key_of
 from penstock.archive.reader import read_copy
 from penstock.archive.targets import Target
@@ -74,7 +74,7 @@ def archived(log: Log, target: Target) -> list[Any]:
     for key in sorted(copies):
         copy, seen = copies[key], EpochChecksum()
         for batch in read_copy(target, copy, copy.first_sequence, copy.last_sequence):
-            seen.add_all(batch_fields(batch))
+            seen.add(batch)
             columns = (batch.column(name).to_pylist() for name in batch.schema.names[2:])
             found += [(copy.partition, *row) for row in zip(*columns, strict=True)]
         assert (seen.event_count, seen.hexdigest()) == (copy.event_count, copy.checksum)

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from ops.archive.copying import plan_of
-from ops.archive.reader import EpochInput, EpochReader
+from ops.archive.reader import EpochReader
 from ops.backfill import requests as requests
 from ops.backfill.running import run_backfill
 from ops.backfill.workers import Places, workers
 from ops.erase import Erasure, What, erase, list_erasures
 from ops.seal import copies_of, log_epochs, seal
 from penstock import database
-from penstock.archive.checksum import EpochChecksum, batch_fields
+from penstock.archive.checksum import EpochChecksum
 from penstock.archive.targets import Target
 from penstock.errors import (
     BelowLowSequence,
@@ -408,8 +408,8 @@ def test_a_seal_during_an_erasure_waits_for_it(db: ContractDatabase, log: Log) -
         epoch = sealed.result(30)[0]
     plan = plan_of(next(e for e in log_epochs(own, TOPIC) if e.log_epoch == epoch.log_epoch))
     seen = EpochChecksum()
-    for batch in EpochReader(log.url, TOPIC, [plan]).read(EpochInput(plan)):
-        seen.add_all(batch_fields(batch))
+    for batch in EpochReader(log.url, TOPIC).read(plan):
+        seen.add(batch)
     assert seen.hexdigest() == epoch.checksum
 
 
