@@ -62,6 +62,11 @@ EPOCHS: dict[str, Call] = {
         first_row=0,
     ),
     "log_epochs_of": _looks_at("log_epochs_of"),
+    "log_epochs_between": _looks_at(
+        "log_epochs_between",
+        from_time=datetime(2026, 1, 1, tzinfo=UTC),
+        to_time=datetime(2036, 1, 1, tzinfo=UTC),
+    ),
     "missing_copies": _looks_at("missing_copies", target="t"),
     "begin_clean": _looks_at("begin_clean"),
     "log_epochs_due": _looks_at("log_epochs_due", max_epochs=1),
@@ -91,4 +96,7 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     subscriptions.skips,
     holds.list_holds,
     requests.list_backfills,
+    hours.changed_hours,
+    hours.unsealed_logs,
+    hours.lost_copies,
 )
