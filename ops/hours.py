@@ -77,9 +77,7 @@ def epochs_between(
     connection: Any, topic: str, from_time: dt.datetime, to_time: dt.datetime
 ) -> list[LogEpoch]:
     """The log epochs that were sealed in a span of time; ``to_time`` does not belong to it."""
-    rows = call(
-        connection, "log_epochs_between", topic=topic, from_time=from_time, to_time=to_time
-    )
+    rows = call(connection, "log_epochs_between", topic=topic, from_time=from_time, to_time=to_time)
     return [log_epoch_of(topic, row) for row in rows]
 
 
@@ -93,8 +91,8 @@ def lost_copies(connection: Any, max_rows: int = 1_000) -> list[LostCopy]:
     """The copies that are missing, the oldest loss first."""
     rows = call(connection, "lost_copies", max_rows=max_rows)
     return [
-        LostCopy(*place, detail or "", as_time(changed_at), as_time(sealed_at))
-        for *place, detail, changed_at, sealed_at in rows
+        LostCopy(topic, part, epoch, target, why or "", as_time(changed_at), as_time(sealed_at))
+        for topic, part, epoch, target, why, changed_at, sealed_at in rows
     ]
 
 

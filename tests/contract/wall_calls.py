@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Any
 
+from ops import hours
 from ops.backfill import requests as requests
 from penstock import database, subscriptions
 from penstock.records import LogEpoch
