@@ -111,7 +111,8 @@ class Catalogue:
         """A description, with what to do while the topic is not in the database."""
         if topic in self.existing:
             return text
-        return f"{text}\n\nThe topic is not there yet: `penstock topic create {topic}`."
+        command = f"penstock topic create {topic} --create-namespaces"
+        return f"{text}\n\nThe topic is not there yet: `{command}`."
 
 
 def loaded() -> tuple[Catalogue, str]:

@@ -27,6 +27,8 @@ HOUSE_GROUP = "operations"
 RETRY = dg.RetryPolicy(
     max_retries=2, delay=20, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
+#: Dagster looks once a minute at most.
+SHORTEST_FRESH_SECONDS = 60
 #: A table in metadata has so many rows at most.
 MOST_ROWS = 100
 DATA_VERSION = "dagster/data_version"
@@ -36,7 +38,7 @@ _HOUR_FORMAT = "%Y-%m-%d-%H:%M"
 def freshness(policy: TopicPolicy) -> dg.FreshnessPolicy | None:
     """At twice the age at which log epochs are sealed a warning, at four times a failure."""
     age = policy.seal.max_age_seconds if policy.seal else None
-    if not age or age < 60:
+    if not age or age < SHORTEST_FRESH_SECONDS:
         return None
     return dg.FreshnessPolicy.time_window(
         fail_window=dt.timedelta(seconds=4 * age), warn_window=dt.timedelta(seconds=2 * age)

@@ -33,8 +33,8 @@ PLAIN = {
         "7,37 * * * *",
         "health_every_half_hour",
         (
-            "Reports what is wrong with the command that mends it, with plots of lag and rates, and "
-            "makes the checks that only look."
+            "Reports what is wrong with the command that mends it, with plots of lag and rates, "
+            "and makes the checks that only look."
         ),
     ),
     "clean": (

@@ -148,7 +148,7 @@ def _copies(connection: Any, policies: Policies) -> Iterator[Finding]:
                 yield warning(
                     policy.topic,
                     f"{len(missing)} sealed log epochs have no verified copy on {target}",
-                    run_job("backfill"),
+                    f"penstock backfill {policy.topic} --target {target}",
                 )
 
 

@@ -30,8 +30,8 @@ penstock topic create shop/orders --partitions 4 --create-namespaces
 penstock publish shop/orders '{"hello": "world"}'
 ```
 
-Then reload the code location, so that the topic gets its assets. Or stop this, and see a whole bank:
-`make demo`, then `make dev DEMO=1`.
+Then reload the code location, so that the topic gets its assets. Or stop this, and see a whole
+bank: `make demo`, then `make dev DEMO=1`.
 """
 
 

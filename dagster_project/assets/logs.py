@@ -43,7 +43,7 @@ def log_metadata(ranges: Sequence[PartitionRange]) -> dict[str, Any]:
 
 
 def sequenced_metadata(ranges: Sequence[PartitionRange]) -> dict[str, Any]:
-    """What stays true of a sequenced log: how far it reaches.  What is removed of it, `log` says."""
+    """What stays true of a sequenced log: how far it reaches.  `log` says what is removed of it."""
     rows = [(each.partition, each.high_watermark, each.history) for each in ranges]
     return {
         "events ever": sum(each.high_watermark for each in ranges),

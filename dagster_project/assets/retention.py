@@ -48,8 +48,8 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         check_specs=[_guarded_drop(key)],
         description=catalogue.about(
             topic,
-            f"Removes from the database the log epochs of **{topic}** that are sealed, "
-            f"passed by every subscription, older than {wanted.minimum_age_seconds} s, and {copies}. "
+            f"Removes from the database the log epochs of **{topic}** that are sealed, passed by "
+            f"every subscription, older than {wanted.minimum_age_seconds} s, and {copies}. "
             "It removes nothing when one copy is damaged, nor while the database follows another "
             "policy than the file.",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 from ops.archive import manifest
-from ops.hours import changed_hours, epochs_of_hour, verified_on
+from ops.hours import changed_hours, epochs_of_hour
 from penstock.archive.checksum import EpochChecksum, batch_fields
 from penstock.archive.copies import Copy
 from penstock.archive.format import DAY_SCHEMA, DAYS

@@ -109,8 +109,13 @@ class House:
         """One tick of the automation sensor at a time; nothing is run."""
         import dagster as dg
 
+        sensor: Any = self.defs.resolve_sensor_def("automation")
         found = dg.evaluate_automation_conditions(
-            self.defs, instance=self.instance, cursor=self.automation, evaluation_time=at
+            self.defs,
+            instance=self.instance,
+            asset_selection=sensor.asset_selection,
+            cursor=self.automation,
+            evaluation_time=at,
         )
         self.automation = found.cursor
         return found

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import http.server
 import json
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +15,15 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from dagster_project.naming import epoch_name, epochs_name
+from dagster_project.assets import archiving
+from dagster_project.common import DATA_VERSION
+from ops.backfill.requests import list_backfills
+from ops.hours import data_version
 from ops.seal import log_epochs
 from penstock.archive.markers import adopt_target
 from penstock.archive.targets import Target
 from penstock.database import call
+from penstock.errors import ConfigurationError, TargetUnavailable
 from penstock.subscriptions import stream
 from tests.archive.logs import Log, bring
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECRET = "s3cret-word"
+RETENTION_STEP = f"{SLUG.replace('/', '__')}__retention"
 
 
 def metadata_of(done: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
@@ -44,7 +52,11 @@ def failed_steps(done: dg.ExecuteInProcessResult) -> set[str]:
 
 
 def test_jobs_of_a_topic_that_is_not_there_yet_do_nothing(house: House) -> None:
-    for name in ("sequence", "relay", "sweep", "policies", "seal", "backfill", "tidy", "health"):
+    house.done("archive", partition_key=f"{dt.datetime.now(dt.UTC):%Y-%m-%d-%H:00}")
+    for name in (
+        "sequence", "relay", "sweep", "storage", "policies", "seal", "backfill", "audit", "tidy",
+        "inspect", "health",
+    ):  # fmt: skip
         house.done(name)
     assert house.low_sequences_or_none() is None
 
@@ -55,7 +67,7 @@ def test_sequence_tells_how_far_each_log_is(house: House) -> None:
     done = house.job("sequence")
     assert done.success
     assert metadata_of(done, "penstock/sequence")["events"] == 30
-    assert metadata_of(done, f"{SLUG}/sequenced")["events in the database"] == 30
+    assert metadata_of(done, f"{SLUG}/sequenced")["events ever"] == 30
     assert all(each.passed for each in done.get_asset_check_evaluations())
 
 
@@ -82,13 +94,116 @@ def test_sweep_frees_the_leases_of_the_dead(house: House) -> None:
 def test_policies_and_their_drift(house: House) -> None:
     house.create_topic()
     drifted = house.job("health").get_asset_check_evaluations()
-    assert {each.check_name: each.passed for each in drifted}["policy_drift"] is False
+    assert verdicts(drifted)["policies:policy_drift"] is False
     assert metadata_of(house.job("policies"), "penstock/policies")["changes"] == 2
     applied = house.job("health").get_asset_check_evaluations()
-    assert {each.check_name: each.passed for each in applied} == {
-        "policy_drift": True,
-        "no_errors": True,
-    }
+    assert len(applied) == 12 and all(each.passed for each in applied), verdicts(applied)
+
+
+def verdicts(found: Any) -> dict[str, bool]:
+    """Each check of an asset, and whether it passed."""
+    return {f"{each.asset_key.path[-1]}:{each.check_name}": each.passed for each in found}
+
+
+def test_the_lag_of_a_consumer_is_told_in_a_sentence(house: House, policy_path: Path) -> None:
+    """Within the limit it passes and says so; beyond it, and held by nobody, two checks warn."""
+    house.create_topic()
+    stream.subscribe(house.connection, "readers", [TOPIC], start="earliest")
+    house.publish(10)
+    house.done("sequence")
+    found = house.done("health").get_asset_check_evaluations()
+    (lag,) = [each for each in found if each.check_name == "consumer_lag"]
+    assert lag.passed and "10 events wait" in str(lag.metadata["verdict"].value)
+    assert "within the limit of 3600 s" in str(lag.metadata["verdict"].value)
+    policy_path.write_text(policy_path.read_text().replace("consumer_lag: 1h", "consumer_lag: 0"))
+    house.reload()
+    house.connection.execute(
+        "UPDATE penstock.chunks SET sequenced_at = now() - interval '1 minute'"
+    )
+    late = verdicts(house.job("health").get_asset_check_evaluations())
+    assert not late["sequenced:consumer_lag"] and not late["sequenced:lease_coverage"]
+
+
+def test_health_says_how_to_begin_and_plots_what_it_has_seen(house: House) -> None:
+    first = metadata_of(house.done("health"), "penstock/health")
+    assert "penstock topic create" in first["report"]
+    house.create_topic()
+    house.publish(10)
+    house.done("sequence")
+    again = metadata_of(house.done("health"), "penstock/health")
+    assert again["events ever"] == 10 and again["events a second"] > 0
+    assert again["lag"].startswith("![") and "data:image/svg+xml;base64," in again["rate"]
+
+
+def test_nothing_is_unsynced_after_a_run_and_after_a_tick(house: House) -> None:
+    """Guard: the sensor reports `sequenced` together with `log`, and health depends on nothing."""
+    from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+
+    house.create_topic()
+    house.done("policies")
+    house.sense("backlog")
+    for _number in range(2):
+        house.publish(10)
+        for name in ("sequence", "relay", "sweep", "health"):
+            house.done(name)
+        house.sense("backlog")
+    graph = house.defs.resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(house.instance, graph, loading_context=context_of(house))
+    for key in graph.get_all_asset_keys():
+        if graph.get(key).partitions_def is None:
+            assert resolver.get_status(key) is not StaleStatus.STALE, key
+
+
+def context_of(house: House) -> Any:
+    """What Dagster loads its records through."""
+    from dagster._core.loader import LoadingContextForTest
+
+    return LoadingContextForTest(house.instance)
+
+
+def test_a_failed_run_is_told_to_the_webhook_without_its_address(
+    house: House, environment: pytest.MonkeyPatch
+) -> None:
+    """The address is only in the environment; a refusal does not repeat it."""
+    told: list[dict[str, str]] = []
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Hook)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    house.create_topic()
+    house.publish(2 * EPOCH_EVENTS)
+    for name in ("sequence", "seal"):
+        house.done(name)
+    failed = house.job("clean")
+    sensor: Any = house.defs.resolve_sensor_def("run_failures")
+
+    def tell() -> Any:
+        context = dg.build_run_status_sensor_context(
+            "run_failures",
+            dagster_event=failed.get_run_failure_event(),
+            dagster_instance=house.instance,
+            dagster_run=failed.dagster_run,
+        ).for_run_failure()
+        return sensor(context)
+
+    assert "is not set" in tell().skip_message
+    environment.setenv("PENSTOCK_WEBHOOK_URL", f"http://127.0.0.1:{server.server_port}/{SECRET}")
+    tell()
+    server.shutdown()
+    server.server_close()
+    (message,) = told
+    assert message["job"] == "clean" and message["run"] in message["text"]
+    with pytest.raises(ConfigurationError) as refused:
+        tell()
+    assert SECRET not in str(refused.value)
 
 
 def test_a_relay_that_fails_says_why_without_its_secrets(
@@ -107,7 +222,7 @@ def test_a_relay_that_fails_says_why_without_its_secrets(
 
 def relay_config(max_seconds: int) -> dict[str, Any]:
     """Run configuration of the one relay."""
-    return {"ops": {"relay__shop_file_a6b6e10c": {"config": {"max_seconds": max_seconds}}}}
+    return {"ops": {"penstock__relay__shop_file": {"config": {"max_seconds": max_seconds}}}}
 
 
 def assert_no_secret(house: House, done: dg.ExecuteInProcessResult) -> None:
@@ -133,17 +248,21 @@ def test_the_whole_road(house: House, spark: SparkSession) -> None:
         for line in file.read_text().splitlines()
     ]
     assert len(relayed) == 4 * EPOCH_EVENTS
-    names = [epoch_name((partition, n)) for partition in (0, 1) for n in (1, 2)]
-    assert house.instance.get_dynamic_partitions(epochs_name(TOPIC)) == names
-
-    (archived,) = house.asked(house.sense("sealed_epochs"))
-    assert archived.success
-    events = archived.get_asset_materialization_events()
-    assert sorted(str(event.partition) for event in events) == names
-    assert {event.materialization.metadata["dagster/row_count"].value for event in events} == {
-        EPOCH_EVENTS
-    }
+    (hour,) = house.hours()
+    (archived,) = house.archive()
+    assert archived.success, failures(archived)
+    (event,) = archived.get_asset_materialization_events()
+    materialization = event.materialization
+    assert event.partition == hour and materialization.metadata["verified"].value == "4 of 4"
+    assert materialization.metadata["dagster/row_count"].value == 4 * EPOCH_EVENTS
+    version = data_version(log_epochs(house.connection, TOPIC))
+    assert (materialization.tags or {})[DATA_VERSION] == version
+    assert verdicts(archived.get_asset_check_evaluations()) == {"archive:copies_verified": True}
     assert set(house.copies().values()) == {"verified"} and len(house.copies()) == 4
+    # The sensor reports nothing that the runs have reported.
+    assert house.sense("sealed").asset_events == []
+    inspected = house.done("inspect").get_asset_check_evaluations()
+    assert verdicts(inspected) == {"archive:readable": True, "archive:schema_drift": True}
 
     cleaned = house.job("clean")
     assert cleaned.success
@@ -163,31 +282,24 @@ def test_retention_stops_at_a_copy_that_is_not_there_until_it_is_backfilled(
     """The record says that there are copies; the guard reads them back and finds nothing."""
     sealed_with_false_records(house)
     stopped = house.job("clean")
-    assert failed_steps(stopped) == {f"{SLUG}__retention"}
+    assert failed_steps(stopped) == {RETENTION_STEP}
     (check,) = stopped.get_asset_check_evaluations()
     assert not check.passed and check.metadata["copies read"].value == 2
     assert house.low_sequences() == [1, 1]
     assert set(house.copies().values()) == {"missing"}
 
-    asked = house.sense("missing_copies")
-    (first,) = asked.run_requests or []
-    assert house.sense("missing_copies").run_requests == []
-    (repaired,) = house.asked(asked)
-    events = repaired.get_asset_materialization_events()
-    assert sorted(str(event.partition) for event in events) == [
-        epoch_name((0, 1)),
-        epoch_name((1, 1)),
-    ]
+    house.sense("lost_copies")
+    house.asked(house.sense("backfills"))
     assert set(house.copies().values()) == {"verified"}
-    assert house.sense("missing_copies").run_requests == []
+    (event,) = house.sense("sealed").asset_events
+    assert isinstance(event, dg.AssetMaterialization) and event.partition == house.hours()[0]
 
-    file = house.archived_file()
-    file.rename(house.folder / "lost.parquet")
-    (second,) = house.sense("missing_copies").run_requests or []
-    assert second.run_key != first.run_key
-    (house.folder / "lost.parquet").rename(file)
-    house.done("backfill")
-    assert house.sense("missing_copies").run_requests == []
+    house.archived_file().rename(house.folder / "lost.parquet")
+    house.done("audit")
+    assert "missing" in set(house.copies().values())
+    house.sense("lost_copies")
+    house.asked(house.sense("backfills"))
+    assert [each.state for each in list_backfills(house.connection)] == ["done", "done"]
     house.done("clean")
     assert house.low_sequences() == [EPOCH_EVENTS + 1] * 2
 
@@ -212,12 +324,12 @@ def test_retention_alone_over_a_copy_with_a_flipped_bit_removes_nothing(
     assert house.low_sequences() == [1, 1]
     assert house.copies() == {(0, 1, "local"): "missing", (1, 1, "local"): "verified"}
 
-    # A person backfills the partition on Dagster's page; of the other one, which is recorded as
+    # A person backfills the hour on Dagster's page; of the other one, which is recorded as
     # verified, the file is gone without anybody having noticed.
     for other in (house.folder / "archive").glob("*/partition=1/log_epoch=1/*.parquet"):
         other.unlink()
-    for partition in (0, 1):
-        house.done(f"archive_{SLUG}", partition_key=epoch_name((partition, 1)))
+    (hour,) = house.hours()
+    house.done("archive", partition_key=hour)
     assert set(house.copies().values()) == {"verified"}
     house.done("clean")
     assert house.low_sequences() == [EPOCH_EVENTS + 1] * 2
@@ -248,7 +360,7 @@ def archived(house: House) -> None:
     house.publish(2 * EPOCH_EVENTS)
     for name in ("policies", "sequence", "relay", "seal"):
         house.done(name)
-    house.asked(house.sense("sealed_epochs"))
+    assert all(each.success for each in house.archive())
 
 
 def test_a_target_that_is_not_mounted_is_told_and_nothing_goes(house: House) -> None:
@@ -260,9 +372,10 @@ def test_a_target_that_is_not_mounted_is_told_and_nothing_goes(house: House) -> 
     (check,) = done.get_asset_check_evaluations()
     assert check.passed and "not available" in check.metadata
     assert house.low_sequences() == [1, 1]
-    assert house.sense("missing_copies").run_requests == []
-    failed = house.job("backfill")
+    failed = house.job("audit")
     assert "is not available" in failures(failed)
+    house.sense("lost_copies")
+    assert list_backfills(house.connection) == []
     assert set(house.copies().values()) == {"verified"}
     assert list((house.folder / "archive").iterdir()) == []
 
@@ -281,12 +394,13 @@ def test_a_target_that_is_new_gets_what_the_database_has_dropped(
     policy_path.write_text(text.replace("[local]", "[away, second, local]"))
     house.reload()
     house.done("policies")
-    asked = house.sense("missing_copies")
-    (request,) = asked.run_requests or []
-    assert request.run_config["ops"]["backfill_copies"]["config"]["target"] == "second"
-    house.asked(asked)
+    assert "away" in failures(house.job("audit"))
+    (request,) = list_backfills(house.connection)
+    assert request.target == "second"
+    house.asked(house.sense("backfills"))
     assert house.copies()[1, 1, "second"] == "verified"
-    assert house.sense("missing_copies").run_requests == []
+    house.job("audit")
+    assert len(list_backfills(house.connection)) == 1
 
 
 def test_nothing_is_removed_while_the_database_follows_another_policy(house: House) -> None:
@@ -296,8 +410,77 @@ def test_nothing_is_removed_while_the_database_follows_another_policy(house: Hou
     for name in ("sequence", "seal"):
         house.done(name)
     done = house.job("clean")
-    assert failed_steps(done) == {f"{SLUG}__retention"}
+    assert failed_steps(done) == {RETENTION_STEP}
     assert "the policy file says" in str(done.all_events)
+
+
+def test_a_log_epoch_that_fails_stops_no_other_and_the_hour_stays_due(
+    house: House, environment: pytest.MonkeyPatch
+) -> None:
+    """3 of 4 are shown as verified; the run fails, and the hour is missing until it is whole.
+
+    Guard: the archive's run reports what the database has recorded, whatever was raised.
+    """
+    house.create_topic()
+    house.publish(4 * EPOCH_EVENTS)
+    for name in ("policies", "sequence", "seal"):
+        house.done(name)
+    target = Target("local", str(house.folder / "archive"))
+    log = Log(house.connection, house.url, TOPIC)
+    epochs = log_epochs(house.connection, TOPIC)
+
+    def all_but_one(*_: Any, **__: Any) -> list[Exception]:
+        bring(log, target, epochs[:3])
+        return [TargetUnavailable("one could not be copied", hint="mend it")]
+
+    environment.setattr("dagster_project.assets.epochs.bring", all_but_one)
+    house.reload()
+    (failed,) = house.archive()
+    assert not failed.success and "one could not be copied" in failures(failed)
+    assert failed.get_asset_materialization_events() == []
+    (seen,) = failed.get_asset_observation_events()
+    assert seen.asset_observation_data.asset_observation.metadata["verified"].value == "3 of 4"
+    assert not failed.get_asset_check_evaluations()[0].passed
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_target_that_fails_stops_no_other(
+    house: House, spark: SparkSession, policy_path: Path
+) -> None:
+    """Guard: archiving.bring."""
+    assert archiving.bring is not None
+    (house.folder / "second").write_text("no folder")
+    text = policy_path.read_text()
+    text = text.replace("{local: archive}", "{away: '${NOT_SET}', second: second, local: archive}")
+    policy_path.write_text(text.replace("[local]", "[away, second, local]"))
+    house.reload()
+    house.create_topic()
+    house.publish(2 * EPOCH_EVENTS)
+    for name in ("policies", "sequence", "seal"):
+        house.done(name)
+    (failed,) = house.archive()
+    assert not failed.success
+    assert {place[2]: state for place, state in house.copies().items()} == {"local": "verified"}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_closed_day_is_rolled_up(house: House, spark: SparkSession) -> None:
+    """As a run of its partition does it; the clock of the log epochs is set back by a day."""
+    archived(house)
+    house.connection.execute(
+        "UPDATE penstock.log_epochs SET sealed_at = sealed_at - interval '1 d'"
+    )
+    house.reload()
+    day = f"{dt.datetime.now(dt.UTC) - dt.timedelta(days=1):%Y-%m-%d}"
+    job = dg.define_asset_job("alone", [f"{SLUG}/rollup"])
+    alone = dg.Definitions.merge(house.defs, dg.Definitions(jobs=[job]))
+    done = alone.resolve_job_def("alone").execute_in_process(
+        instance=house.instance, raise_on_error=False, partition_key=day
+    )
+    assert done.success, failures(done)
+    assert verdicts(done.get_asset_check_evaluations()) == {"rollup:rows_unchanged": True}
 
 
 def sealed_with_false_records(house: House) -> None:

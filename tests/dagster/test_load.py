@@ -175,14 +175,19 @@ def test_the_process_of_a_run_asks_for_no_catalogue(
     """
     house.create_topic()
     first = definitions.defs()
-    handed = first.metadata[HOUSE]
+    handed: Any = first.metadata[HOUSE].value
     penstock.create_topic(house.connection, "shop/later", 1)
     policy_path.write_text("topics: {}")
     asked: list[str] = []
-    environment.setattr(catalogue, "dump", lambda *_: asked.append("asked") or handed.value.data)
+
+    def ask(*_: object) -> str:
+        asked.append("asked")
+        return str(handed.data)
+
+    environment.setattr(catalogue, "dump", ask)
     context = DefinitionsLoadContext(
         DefinitionsLoadType.RECONSTRUCTION,
-        RepositoryLoadData(reconstruction_metadata={HOUSE: handed.value}),
+        RepositoryLoadData(reconstruction_metadata={HOUSE: handed}),
     )
     with DefinitionsLoadContext.scoped(context):
         again = definitions.defs()

@@ -13,7 +13,7 @@ import penstock
 from dagster_project.common import DATA_VERSION, hour_name
 from dagster_project.sensors import backfills, hours as hours_sensor
 from dagster_project.sensors.sealing import is_ready
-from dagster_project.triggers import Attempt
+from dagster_project.triggers import Attempt, dump_cursor
 from ops import hours
 from ops.backfill.requests import (
     Window,
@@ -201,7 +201,7 @@ def test_a_tick_costs_the_same_at_a_thousand_and_at_a_hundred_thousand_log_epoch
                 (part(house.connection, 0, TOPIC), count, count),
             )
             house.connection.execute("ANALYZE penstock.log_epochs")
-        house.cursors["sealed"] = hours_sensor.dump_cursor(
+        house.cursors["sealed"] = dump_cursor(
             hours_sensor.VERSION,
             topics=hours_sensor.topics_digest([TOPIC]),
             after=(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=10)).isoformat(),
@@ -249,7 +249,9 @@ def test_size_and_age_decide_whether_a_log_is_sealed() -> None:
 def requested(house: House, count: int) -> list[int]:
     """Requests for copies that nobody works off yet."""
     sealed(house, epochs=1)
-    adopt_target(house.url, Target("local", str(house.folder / "archive")), even_without_copies=True)
+    adopt_target(
+        house.url, Target("local", str(house.folder / "archive")), even_without_copies=True
+    )
     return [
         request_backfill(house.connection, TOPIC, "copy", "local", Window(partition=n % 2)).request
         for n in range(count)
@@ -344,7 +346,7 @@ def test_one_failing_topic_does_not_end_the_tick(
     call(house.connection, "seal", topic="shop/aaa", partition=0, max_events=1,
          max_age_seconds=0)  # fmt: skip
     house.reload()
-    real = hours_sensor.epochs_of_hour
+    real = hours.epochs_of_hour
 
     def epochs_of_hour(connection: Any, topic: str, hour: dt.datetime) -> object:
         if topic == TOPIC:
