@@ -235,6 +235,7 @@ def house(
     from resources.database import engine
 
     environment.setattr(common, "RETRY", dg.RetryPolicy(max_retries=0))
-    with dg.instance_for_test() as instance:
+    # In memory: a storage in files is migrated for seconds, for each test.
+    with dg.DagsterInstance.ephemeral() as instance:
         yield House(tmp_path, database_url, connection, instance, build(read()))
     engine(database_url).dispose()
