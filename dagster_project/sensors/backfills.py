@@ -71,6 +71,7 @@ def _run_requests(instance: dg.DagsterInstance, request: BackfillRequest) -> lis
     config = {"ops": {"run_request": {"config": {"request": request.request}}}}
     return [
         dg.RunRequest(
+            job_name="backfill",
             run_key=f"{key}:{len(runs)}" if runs else key,
             run_config=config,
             tags={WORK_TAG: work, "penstock/request": str(request.request)},

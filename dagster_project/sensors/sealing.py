@@ -36,7 +36,7 @@ def build(job: Any) -> dg.SensorDefinition:
         if is_running(context.instance, job="seal"):
             return result([], None, "a run of seal is under way")
         config = {"ops": {"seal_log_epochs": {"config": {"topics": ready}}}}
-        return result([dg.RunRequest(run_config=config)], None, "")
+        return result([dg.RunRequest(job_name="seal", run_config=config)], None, "")
 
     return sensor
 
