@@ -87,7 +87,7 @@ chart: $(READY) ## Draw who holds how many partitions while consumers come, go a
 .PHONY: dev
 dev: $(READY) ## Dagster's web pages and daemon, with its home under .penstock, PostgreSQL up until make clean; DEMO=1: on what the demo left
 	@mkdir -p $(STATE)/dagster && cp tools/dagster.yaml $(STATE)/dagster/dagster.yaml
-	@$(JAVA) DAGSTER_HOME="$(STATE)/dagster" PATH="$(CURDIR)/$(BIN):$$PATH" $(DEMO_SETTINGS) \
+	@$(JAVA) PENSTOCK_EMBEDDED=1 DAGSTER_HOME="$(STATE)/dagster" PATH="$(CURDIR)/$(BIN):$$PATH" $(DEMO_SETTINGS) \
 		exec $(BIN)/python -m tools.dev $(ARGS)
 
 .PHONY: pulsar

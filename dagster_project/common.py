@@ -1,15 +1,18 @@
-"""What the definitions share: descriptions of a topic's assets, and tables for metadata."""
+"""What the definitions share: retries, freshness, tables and plots for metadata."""
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
+import functools
+import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypedDict, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import dagster as dg
 
-from dagster_project.naming import epochs_name, group_of
 from ops.policies.file import TopicPolicy
 from penstock.records import LogEpoch
 from penstock.topics import names
@@ -20,27 +23,36 @@ F = TypeVar("F", bound=Callable[..., Any])
 SPARK_POOL = "spark"
 HOUSE_GROUP = "operations"
 
-
-class AssetOptions(TypedDict):
-    """What all assets of a topic have in common."""
-
-    group_name: str
-    owners: list[str]
-    metadata: dict[str, Any]
-
-
-def topic_options(topic: str, policy: TopicPolicy) -> AssetOptions:
-    """Group, owner and true name of a topic's assets."""
-    return {
-        "group_name": group_of(topic),
-        "owners": [policy.owner] if policy.owner else [],
-        "metadata": {"penstock/topic": topic},
-    }
+#: Where a step failed because of the outside world, it is repeated in its run.
+RETRY = dg.RetryPolicy(
+    max_retries=2, delay=20, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
+)
+#: Dagster looks once a minute at most.
+SHORTEST_FRESH_SECONDS = 60
+#: A table in metadata has so many rows at most.
+MOST_ROWS = 100
+DATA_VERSION = "dagster/data_version"
+_HOUR_FORMAT = "%Y-%m-%d-%H:%M"
 
 
-def epochs_partitions(topic: str) -> dg.DynamicPartitionsDefinition:
-    """A topic's log epochs as dynamic partitions."""
-    return dg.DynamicPartitionsDefinition(name=epochs_name(topic))
+def freshness(policy: TopicPolicy) -> dg.FreshnessPolicy | None:
+    """At twice the age at which log epochs are sealed a warning, at four times a failure."""
+    age = policy.seal.max_age_seconds if policy.seal else None
+    if not age or age < SHORTEST_FRESH_SECONDS:
+        return None
+    return dg.FreshnessPolicy.time_window(
+        fail_window=dt.timedelta(seconds=4 * age), warn_window=dt.timedelta(seconds=2 * age)
+    )
+
+
+def hour_name(hour: dt.datetime) -> str:
+    """The partition key of an hour: ``2026-11-23-07:00``."""
+    return hour.astimezone(dt.UTC).strftime(_HOUR_FORMAT)
+
+
+def hour_of(name: str) -> dt.datetime:
+    """The hour of a partition key."""
+    return dt.datetime.strptime(name, _HOUR_FORMAT).replace(tzinfo=dt.UTC)
 
 
 def evaluated(function: F) -> F:
@@ -54,10 +66,22 @@ def evaluated(function: F) -> F:
 
 @contextmanager
 def beta_allowed() -> Iterator[None]:
-    """Backfill policies and observable assets are what we need, and Dagster calls them beta."""
+    """What Dagster calls beta or a preview, and we need: backfill policies, observable assets."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
+        warnings.simplefilter("ignore", dg.PreviewWarning)
         yield
+
+
+@functools.cache
+def code_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Where an asset is written, as metadata: looked up once for the assets of all topics."""
+    with beta_allowed():
+        place = dg.LocalFileCodeReference(
+            file_path=inspect.getsourcefile(function) or "",
+            line_number=function.__code__.co_firstlineno,
+        )
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[place])}
 
 
 def exists(connection: Any, topic: str) -> bool:
@@ -67,24 +91,47 @@ def exists(connection: Any, topic: str) -> bool:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> dg.MarkdownMetadataValue:
     """A table for metadata."""
+    rows = list(rows)
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
-    lines += [f"| {' | '.join(_cell(value) for value in row)} |" for row in rows]
+    lines += [f"| {' | '.join(_cell(value) for value in row)} |" for row in rows[:MOST_ROWS]]
+    if len(rows) > MOST_ROWS:
+        lines.append(f"\nand {len(rows) - MOST_ROWS} more")
     return dg.MetadataValue.md("\n".join(lines))
 
 
-def epoch_metadata(epoch: LogEpoch) -> Mapping[str, Any]:
-    """What a sealed log epoch is."""
-    found: dict[str, Any] = {
-        "partition": epoch.partition,
-        "log epoch": epoch.log_epoch,
-        "first sequence": epoch.first_sequence,
-        "last sequence": epoch.last_sequence,
-        "dagster/row_count": epoch.event_count,
-        "checksum": epoch.checksum,
+def plot(title: str, values: Sequence[float]) -> str:
+    """A line through some values as an image that Dagster shows in Markdown."""
+    width, height, top = 480, 90, max([*values, 1e-9])
+    step = width / max(len(values) - 1, 1)
+    points = " ".join(
+        f"{n * step:.1f},{height - value / top * (height - 12):.1f}"
+        for n, value in enumerate(values)
+    )
+    image = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height + 20}">'
+        f'<polyline fill="none" stroke="#4f43dd" stroke-width="2" points="{points}"/>'
+        f'<line x1="0" y1="{height}" x2="{width}" y2="{height}" stroke="#999"/>'
+        f'<text x="0" y="{height + 15}" font-family="sans-serif" font-size="12" fill="#666">'
+        f"{title}: now {values[-1] if values else 0:,.1f}, highest {top:,.1f}</text></svg>"
+    )
+    coded = base64.b64encode(image.encode()).decode()
+    return f"![{title}](data:image/svg+xml;base64,{coded})"
+
+
+def epoch_metadata(epochs: Sequence[LogEpoch]) -> dict[str, Any]:
+    """The log epochs of an hour."""
+    columns = ("partition", "log epoch", "first", "last", "sealed at", "copies on", "dropped")
+    rows = (
+        (e.partition, e.log_epoch, e.first_sequence, e.last_sequence,
+         f"{e.sealed_at:%H:%M:%S}" if e.sealed_at else "", ", ".join(sorted(e.targets)),
+         "yes" if e.dropped_at else "")
+        for e in epochs
+    )  # fmt: skip
+    return {
+        "log epochs": len(epochs),
+        "dagster/row_count": sum(each.event_count for each in epochs),
+        "which": table(columns, rows),
     }
-    if epoch.sealed_at is not None:
-        found["sealed at"] = dg.MetadataValue.timestamp(epoch.sealed_at)
-    return found
 
 
 def _parent(topic: str) -> str:

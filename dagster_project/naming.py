@@ -1,59 +1,55 @@
-"""Names for Dagster, which allows few characters: a readable slug and a hash of the true name.
+"""Names for Dagster, which allows few characters: readable ones.
 
-The true name is in the metadata of every asset.
+Two true names that read alike are kept apart: the older one gets the plain name, the other one a
+hash of its true name behind it.  The true name is in the metadata of every asset.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import dagster as dg
 
-from penstock.archive.copies import EpochKey
-from penstock.errors import ConfigurationError
-
-#: The first part of the keys of assets that belong to no topic.
+#: The first part of every asset's key.
 HOUSE = "penstock"
+#: The part of the key before a relay's name; no topic gets it.
+RELAY = "relay"
 
-_SLUG_LENGTH = 40
-_EPOCH = re.compile(r"p(\d{5})-e(\d{9})")
-
-
-def slug(name: str) -> str:
-    """A name of ``[a-z0-9_]`` that no other name has: readable first, then a hash of the whole."""
-    readable = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:_SLUG_LENGTH].strip("_")
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{readable}_{digest}" if readable else digest
+_LENGTH = 60
 
 
-def require_distinct(names: Iterable[str]) -> None:
-    """ConfigurationError when two names have one slug: their assets would be mixed up."""
-    seen: dict[str, str] = {}
+def readable(name: str) -> str:
+    """A name of ``[a-z0-9_]``, as far as the true name has letters and digits."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:_LENGTH].strip("_")
+
+
+def slugs(names: Iterable[str], reserved: Collection[str] = ()) -> dict[str, str]:
+    """For each name one of ``[a-z0-9_]`` that no other has; who comes first gets the plain one."""
+    found: dict[str, str] = {}
+    taken = set(reserved)
     for name in names:
-        other = seen.setdefault(slug(name), name)
-        if other != name:
-            raise ConfigurationError(
-                f"{other!r} and {name!r} have the same name in Dagster, {slug(name)}",
-                hint="rename one of them",
-            )
+        if name not in found:
+            found[name] = _free(name, taken)
+            taken.add(found[name])
+    return found
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    plain = readable(name)
+    if plain and plain not in taken:
+        return plain
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    lengths = range(8, len(digest) + 1)
+    tried = (f"{plain}_{digest[:length]}".strip("_") for length in lengths)
+    return next(each for each in tried if each not in taken)
 
 
 def group_of(topic: str) -> str:
-    """The asset group of a topic: its address, so the groups nest like the namespaces."""
-    parts = (re.sub(r"[^A-Za-z0-9]+", "_", part).strip("_") for part in topic.split("/"))
-    return "/".join(part or "_" for part in parts)
-
-
-def topic_key(topic: str, name: str) -> dg.AssetKey:
-    """The key of one of a topic's assets."""
-    return dg.AssetKey([slug(topic), name])
-
-
-def relay_key(relay: str) -> dg.AssetKey:
-    """The key of a relay's asset."""
-    return dg.AssetKey(["relay", slug(relay)])
+    """The asset group of a topic: the path of its namespace."""
+    parts = (re.sub(r"[^A-Za-z0-9]+", "_", part).strip("_") for part in topic.split("/")[:-1])
+    return "/".join(part or "_" for part in parts) or HOUSE
 
 
 def house_key(name: str) -> dg.AssetKey:
@@ -63,26 +59,6 @@ def house_key(name: str) -> dg.AssetKey:
 
 SEQUENCE = house_key("sequence")
 SWEEP = house_key("sweep")
+STORAGE = house_key("storage")
 POLICIES = house_key("policies")
 HEALTH = house_key("health")
-
-
-def epochs_name(topic: str) -> str:
-    """The name of the dynamic partitions that are a topic's log epochs."""
-    return f"log_epochs/{slug(topic)}"
-
-
-def epoch_name(key: EpochKey) -> str:
-    """The partition key of a log epoch: ``p00003-e000000012``."""
-    partition, log_epoch = key
-    return f"p{partition:05d}-e{log_epoch:09d}"
-
-
-def epoch_of(name: str) -> EpochKey:
-    """(partition, log epoch) out of a partition key."""
-    match = _EPOCH.fullmatch(name)
-    if match is None:
-        raise ConfigurationError(
-            f"{name!r} names no log epoch", hint="write it like p00003-e000000012"
-        )
-    return int(match[1]), int(match[2])

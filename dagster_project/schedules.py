@@ -1,117 +1,91 @@
-"""Schedules: relay, sweep, seal, clean, tidy, policies and health; they run by default."""
+"""Schedules: what is done by the clock; they run by default.
+
+What is done because something happened has a sensor.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
 
-from dagster_project.catalogue import Catalogue
-from dagster_project.duties import Duties
 from dagster_project.triggers import is_running, skip_while_down
 from ops.policies.file import load
 from ops.policies.policy import drift
-from ops.seal import log_epochs
-from penstock import subscriptions
-from penstock.errors import TopicNotFound
-from penstock.topics import names
 from resources.database import DatabaseResource
 
 RUNNING = dg.DefaultScheduleStatus.RUNNING
 
 Evaluated = dg.RunRequest | dg.SkipReason
 
-
-def build(catalogue: Catalogue, duties: Duties) -> dg.Definitions:
-    """The schedules of the jobs that there are."""
-    found = [_sweep(duties), _seal(catalogue, duties), _policies(duties), _health(duties)]
-    if duties.relay:
-        found.append(_relay(catalogue, duties))
-    if duties.clean:
-        found.append(_clean(duties))
-    if duties.archive:
-        found.append(_tidy(duties))
-    return dg.Definitions(schedules=found)
-
-
-def _relay(catalogue: Catalogue, duties: Duties) -> dg.ScheduleDefinition:
-    relayed = {relay.subscription for relay in catalogue.policies.relays.values()}
-
-    @dg.schedule(
-        name="relay_every_minute",
-        job=duties.relay,
-        cron_schedule="* * * * *",
-        default_status=RUNNING,
-        description="Relays a backlog that no daemon holds.",
-    )
-    @skip_while_down
-    def schedule(context: dg.ScheduleEvaluationContext, database: DatabaseResource) -> Evaluated:
-        with database.connect() as connection:
-            lags = [each for each in subscriptions.lag(connection) if each.subscription in relayed]
-        waiting = [each for each in lags if each.lag_events]
-        if not waiting:
-            return dg.SkipReason("every relay has sent all there is")
-        if all(each.holder for each in waiting):
-            return dg.SkipReason("a daemon holds every partition that has events to relay")
-        return _unless_running(context, "relay")
-
-    return schedule
-
-
-def _sweep(duties: Duties) -> dg.ScheduleDefinition:
-    return dg.ScheduleDefinition(
+#: For each job when it runs, and what for.
+PLAIN = {
+    "sweep": (
+        "*/5 * * * *",
         "sweep_every_five_minutes",
-        job=duties.sweep,
-        cron_schedule="*/5 * * * *",
-        default_status=RUNNING,
-        description="The daemon sweeps every few seconds; this is for when none runs.",
-    )
-
-
-def _seal(catalogue: Catalogue, duties: Duties) -> dg.ScheduleDefinition:
-    sealed = [policy for policy in catalogue.policies.topics.values() if policy.seal]
-
-    @dg.schedule(
-        name="seal_every_five_minutes",
-        job=duties.seal,
-        cron_schedule="*/5 * * * *",
-        default_status=RUNNING,
-        description="Seals what has the size or the age of a log epoch.",
-    )
-    @skip_while_down
-    def schedule(context: dg.ScheduleEvaluationContext, database: DatabaseResource) -> Evaluated:
-        with database.connect() as connection:
-            if not any(_unsealed(connection, policy.topic) for policy in sealed):
-                return dg.SkipReason("every event that is in a log is sealed")
-        return _unless_running(context, "seal")
-
-    return schedule
-
-
-def _clean(duties: Duties) -> dg.ScheduleDefinition:
-    return dg.ScheduleDefinition(
+        (
+            "Frees the leases of dead consumers. The daemon does it every few seconds; this is for "
+            "when none runs."
+        ),
+    ),
+    "health": (
+        "7,37 * * * *",
+        "health_every_half_hour",
+        (
+            "Reports what is wrong with the command that mends it, with plots of lag and rates, "
+            "and makes the checks that only look."
+        ),
+    ),
+    "clean": (
+        "17 * * * *",
         "clean_every_hour",
-        job=duties.clean,
-        cron_schedule="17 * * * *",
-        default_status=RUNNING,
-        description="Reads back what retention lets go, then removes it. No daemon does that.",
-    )
-
-
-def _tidy(duties: Duties) -> dg.ScheduleDefinition:
-    return dg.ScheduleDefinition(
+        "Reads back what retention lets go, then removes it. No daemon does that.",
+    ),
+    "storage": (
+        "27 * * * *",
+        "storage_every_hour",
+        "Drops the tables of the log that retention has emptied.",
+    ),
+    "audit": (
+        "47 * * * *",
+        "audit_every_hour",
+        "Looks whether the file of every recorded copy is still there.",
+    ),
+    "inspect": (
+        "33 4 * * *",
+        "inspect_every_day",
+        "Reads the newest copy of each topic back on each target, and looks at its columns.",
+    ),
+    "tidy": (
+        "43 3 * * *",
         "tidy_every_day",
-        job=duties.tidy,
-        cron_schedule="43 3 * * *",
-        default_status=RUNNING,
-        description="Removes what killed archive runs have left on the targets.",
-    )
+        "Removes what killed archive runs have left on the targets.",
+    ),
+}
 
 
-def _policies(duties: Duties) -> dg.ScheduleDefinition:
+def build(jobs: Iterable[Any]) -> list[dg.ScheduleDefinition]:
+    """The schedules of the jobs that there are."""
+    by_name = {job.name: job for job in jobs}
+    found = [
+        dg.ScheduleDefinition(
+            name,
+            job=by_name[job],
+            cron_schedule=cron,
+            default_status=RUNNING,
+            description=description,
+        )
+        for job, (cron, name, description) in PLAIN.items()
+        if job in by_name
+    ]
+    return [*found, _policies(by_name["policies"])]
+
+
+def _policies(job: Any) -> dg.ScheduleDefinition:
     @dg.schedule(
         name="policies_every_five_minutes",
-        job=duties.policies,
+        job=job,
         cron_schedule="*/5 * * * *",
         default_status=RUNNING,
         description="Applies the policy file when the database differs from it.",
@@ -121,31 +95,8 @@ def _policies(duties: Duties) -> dg.ScheduleDefinition:
         with database.connect() as connection:
             if not any(each.mendable for each in drift(connection, load())):
                 return dg.SkipReason("the database follows the policy file")
-        return _unless_running(context, "policies")
+        if is_running(context.instance, job="policies"):
+            return dg.SkipReason("a run of policies is under way")
+        return dg.RunRequest()
 
     return schedule
-
-
-def _health(duties: Duties) -> dg.ScheduleDefinition:
-    return dg.ScheduleDefinition(
-        "health_every_half_hour",
-        job=duties.health,
-        cron_schedule="7,37 * * * *",
-        default_status=RUNNING,
-    )
-
-
-def _unless_running(context: dg.ScheduleEvaluationContext, job: str) -> Evaluated:
-    if is_running(context.instance, job=job):
-        return dg.SkipReason(f"a run of {job} is under way")
-    return dg.RunRequest()
-
-
-def _unsealed(connection: Any, topic: str) -> bool:
-    """Whether a partition has events above its last log epoch."""
-    try:
-        ends = {each.partition: each.last_sequence for each in log_epochs(connection, topic)}
-        described = names.describe_topic(connection, topic)
-    except TopicNotFound:
-        return False
-    return any(each.high_watermark > ends.get(each.partition, 0) for each in described.partitions)

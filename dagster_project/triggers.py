@@ -7,9 +7,11 @@ While the database is down it says so in one line instead of an error every half
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
 
 import dagster as dg
 
@@ -83,6 +85,46 @@ def is_running(instance: dg.DagsterInstance, *, job: str = "", work: str = "") -
         statuses=UNFINISHED,
     )
     return bool(instance.get_runs(filters, limit=1))
+
+
+def cursor_of(context: dg.SensorEvaluationContext, version: int) -> dict[str, Any]:
+    """What the last tick has left; nothing when another version of the sensor has written it.
+
+    Each sensor works without: the database is the truth, and a cursor holds only how far it looked.
+    """
+    try:
+        found = json.loads(context.cursor or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and found.get("version") == version else {}
+
+
+def dump_cursor(version: int, **held: Any) -> str:
+    """The text of a cursor."""
+    return json.dumps({"version": version, **held})
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How often a piece of work was asked for, and when it may be asked for again."""
+
+    fingerprint: str
+    count: int
+    not_before: float
+
+    @classmethod
+    def next_of(cls, given: Any, fingerprint: str, now: float) -> Attempt | None:
+        """The next attempt at this work, or None while the last one's pause lasts."""
+        before = cls(*given) if given else None
+        if before is None or before.fingerprint != fingerprint:
+            return cls(fingerprint, 1, now + pause_after(1))
+        if now < before.not_before:
+            return None
+        return cls(fingerprint, before.count + 1, now + pause_after(before.count + 1))
+
+    def dump(self) -> list[Any]:
+        """For a cursor."""
+        return [self.fingerprint, self.count, self.not_before]
 
 
 def pause_after(attempt: int) -> float:

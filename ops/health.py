@@ -143,14 +143,14 @@ def _copies(connection: Any, policies: Policies) -> Iterator[Finding]:
                 each.topic,
                 f"{each.below_quorum} sealed log epochs have fewer than {each.ack_quorum} verified "
                 f"copies on {each.targets}",
-                run_job("backfill"),
+                f"penstock backfill {each.topic}",
             )
         elif each.below_copies:
             yield warning(
                 each.topic,
                 f"{each.below_copies} sealed log epochs have fewer than {each.copies} verified "
                 f"copies on {each.targets}",
-                run_job("backfill"),
+                f"penstock backfill {each.topic}",
             )
 
 

@@ -51,7 +51,7 @@ def seal(
 
 def log_epochs(connection: Any, topic: str) -> list[LogEpoch]:
     """Every sealed log epoch of a topic, with the targets that hold a verified copy."""
-    return [_log_epoch(topic, row) for row in call(connection, "log_epochs_of", topic=topic)]
+    return [log_epoch_of(topic, row) for row in call(connection, "log_epochs_of", topic=topic)]
 
 
 def choose_epochs(
@@ -73,7 +73,7 @@ def choose_epochs(
 def missing_copies(connection: Any, topic: str, target: str) -> list[LogEpoch]:
     """The sealed log epochs that lack a verified copy on the target."""
     rows = call(connection, "missing_copies", topic=topic, target=target)
-    return [_log_epoch(topic, row) for row in rows]
+    return [log_epoch_of(topic, row) for row in rows]
 
 
 def lacking(connection: Any, topic: str, placement: Placement) -> list[LogEpoch]:
@@ -84,7 +84,7 @@ def lacking(connection: Any, topic: str, placement: Placement) -> list[LogEpoch]
 def due_log_epochs(connection: Any, topic: str, max_epochs: int) -> list[LogEpoch]:
     """The log epochs that a run of clean has to read back before it can drop them."""
     rows = call(connection, "log_epochs_due", topic=topic, max_epochs=max_epochs)
-    return [_log_epoch(topic, row) for row in rows]
+    return [log_epoch_of(topic, row) for row in rows]
 
 
 def copies_of(connection: Any, topic: str) -> list[EpochCopyState]:
@@ -106,6 +106,7 @@ def forget_copy(connection: Any, topic: str, key: EpochKey, target: str, reason:
     )
 
 
-def _log_epoch(topic: str, row: tuple[Any, ...]) -> LogEpoch:
+def log_epoch_of(topic: str, row: tuple[Any, ...]) -> LogEpoch:
+    """A log epoch from a row of `log_epochs_of` or of a function with its columns."""
     found = LogEpoch(topic, *row)
     return dataclasses.replace(found, targets=tuple(found.targets or ()))

@@ -2,15 +2,15 @@
 
 The address never becomes configuration of Dagster, because Dagster stores and shows its
 configuration. Only the process that uses the address reads it, from ``PENSTOCK_DATABASE_URL`` or
-the ``DB_*`` variables. Where neither is set, the embedded database is started, or joined, and
-migrated.
+the ``DB_*`` variables. The embedded database is started, or joined, and migrated only where
+``PENSTOCK_EMBEDDED=1`` asks for it by name: a production host must never start one by mistake.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -19,17 +19,25 @@ import sqlalchemy
 
 from penstock import database
 from penstock.database import config, migrate
+from penstock.errors import ConfigurationError
 from resources.embedded import EmbeddedPostgres
 
+#: 1: use the embedded database where no address is given.
+EMBEDDED = "PENSTOCK_EMBEDDED"
 #: Names the embedded database's directory, when it is not ``.penstock/postgres``.
 EMBEDDED_DIRECTORY = "PENSTOCK_EMBEDDED_DIRECTORY"
+
+HOW_TO_CONFIGURE = (
+    f"set {config.URL_VARIABLE} to the address of a database that `penstock migrate` has prepared, "
+    f"or {EMBEDDED}=1 for the embedded one, as `make dev` does"
+)
 
 _migrated: set[str] = set()
 _starting = threading.Lock()
 
 
 class DatabaseResource(dg.ConfigurableResource[None]):
-    """The database that the environment names, else the embedded one."""
+    """The database that the environment names; with ``PENSTOCK_EMBEDDED=1`` the embedded one."""
 
     def url(self) -> str:
         """Its address, with the password: for connections, never for logs or metadata."""
@@ -42,10 +50,21 @@ class DatabaseResource(dg.ConfigurableResource[None]):
             yield connection
 
 
+def is_configured(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the environment names a database, or asks for the embedded one."""
+    environ = os.environ if environ is None else environ
+    return config.is_configured() or environ.get(EMBEDDED, "").strip() == "1"
+
+
 def database_url() -> str:
-    """The address that the environment gives, else that of the embedded database, started."""
+    """The address that the environment gives, else that of the embedded database, started.
+
+    ConfigurationError when neither is asked for.
+    """
     if config.is_configured():
         return config.database_url()
+    if not is_configured():
+        raise ConfigurationError("no database is configured", hint=HOW_TO_CONFIGURE)
     with _starting:
         server = EmbeddedPostgres(os.environ.get(EMBEDDED_DIRECTORY) or None)
         server.start()

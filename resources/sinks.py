@@ -25,9 +25,13 @@ class SinkResource(dg.ConfigurableResource[None]):
     @contextmanager
     def opened(self, relay: RelayPolicy) -> Iterator[Sink]:
         """The open sink, closed at the end.  An address that names a variable is resolved now."""
-        address = load().sink_address(relay)
-        sink = open_sink(address, token=os.environ.get(self.token_variable) or None)
+        sink = self.at(load().sink_address(relay))
         try:
             yield sink
         finally:
             sink.close()
+
+    def at(self, address: str, beside: str = "") -> Sink:
+        """The sink of an address, open; ``beside`` names places of its own there."""
+        token = os.environ.get(self.token_variable) or None
+        return open_sink(address, token=token, beside=beside)

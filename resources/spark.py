@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 
 from ops.spark import local_session_config
@@ -25,20 +26,35 @@ REMOTE = "PENSTOCK_SPARK_REMOTE"
 CONFIG = "PENSTOCK_SPARK_CONFIG"
 
 
-class SparkResource(dg.ConfigurableResource[None]):
-    """A Spark session that is started by the first one who asks for it."""
+class SparkResource(LazyPySparkResource):
+    """A Spark session that is started by the first one who asks, and stopped when the run ends.
 
-    _lazy: Any = PrivateAttr(default=None)
+    A session that was there before, of a test or of a notebook, is used and left as it is.
+    """
+
+    spark_config: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
+    _is_ours: bool = PrivateAttr(default=False)
 
     def session(self) -> SparkSession:
         """The session of this process."""
-        if self._lazy is None:
-            # Imported here: a code location without Java or pyspark still loads.
-            from dagster_pyspark import LazyPySparkResource
-
-            self._lazy = LazyPySparkResource(spark_config=session_config())
-        session: SparkSession = self._lazy.spark_session
+        session: SparkSession = self.spark_session
         return session
+
+    def _init_session(self) -> None:
+        if self._spark_session is None:
+            # Imported here: a code location without Java still loads.
+            from dagster_pyspark.resources import spark_session_from_config
+            from pyspark.sql import SparkSession
+
+            self._is_ours = SparkSession.getActiveSession() is None
+            settings = {**session_config(), **self.spark_config}
+            self._spark_session = spark_session_from_config(settings)  # type: ignore[no-untyped-call]
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Stop the session if this resource has started it."""
+        session, self._spark_session = self._spark_session, None
+        if session is not None and self._is_ours:
+            session.stop()
 
 
 def session_config(environ: Mapping[str, str] | None = None) -> dict[str, str]:

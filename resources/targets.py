@@ -22,10 +22,9 @@ class ArchiveTargetResource(dg.ConfigurableResource[None]):
         """One target.  A place that names a variable is resolved now."""
         return load().target(name)
 
-    def targets(self, names: Iterable[str]) -> list[Target]:
-        """Several targets, in the given order."""
-        policies = load()
-        return [policies.target(name) for name in names]
+    def every(self) -> list[Target]:
+        """All of them that can be named now."""
+        return self.usable(load().targets)[0]
 
     def usable(self, names: Iterable[str]) -> tuple[list[Target], dict[str, str]]:
         """Those that can be named now, and why the others cannot: one does not stop the rest."""

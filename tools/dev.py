@@ -11,10 +11,19 @@ import shlex
 import signal
 import sys
 
-from penstock.database import config
+from penstock import database
+from penstock.database import config, migrate
+from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
 
 EMBEDDED_DIRECTORY = "PENSTOCK_EMBEDDED_DIRECTORY"
+BEGIN = """\
+It is empty. What to do next, in another terminal in this folder:
+  .penstock/venv/bin/penstock topic create shop/orders --partitions 4 --create-namespaces
+  .penstock/venv/bin/penstock publish shop/orders '{"hello": "world"}'
+Then press "Reload" under Deployment in Dagster: the topic gets its assets. Or stop this, and see a
+whole bank: make demo, then make dev DEMO=1\
+"""
 
 
 def main() -> None:
@@ -34,6 +43,15 @@ def _say_where_the_database_is() -> None:
     server.start()
     print("database: the embedded one; `penstock` finds it in this folder. For programs of yours:")
     print(f"  export {config.URL_VARIABLE}={shlex.quote(server.url())}", flush=True)
+    _say_how_to_begin(server.url())
+
+
+def _say_how_to_begin(url: str) -> None:
+    """Migrate, and say what to do next where nothing is there."""
+    migrate.migrate(url)
+    with database.connect(url) as connection:
+        if not names.list_topics(connection):
+            print(BEGIN, flush=True)
 
 
 if __name__ == "__main__":

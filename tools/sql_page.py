@@ -50,7 +50,8 @@ FAMILIES = {
     "dead_letters": "suspects begin_attempt bring_letter give_up parked_keys commit_parking "
     "poll_redriven finish_redriven fail_redriven redrive dead_letters_of dead_letter_of "
     "dead_letter_counts drop_dead_letters",
-    "epochs": "seal log_epochs_of log_epochs_sealed_on record_copy copies_of copies_between "
+    "epochs": "seal unsealed_logs log_epochs_of log_epochs_sealed_on log_epochs_between "
+    "changed_hours record_copy copies_of copies_between lost_copies "
     "missing_copies forget_copy move_copy event_digest "
     "begin_clean log_epochs_due record_reading clean keep_events carry_positions condemn_slices "
     "condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks "

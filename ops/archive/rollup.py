@@ -13,15 +13,15 @@ Who reads by the manifest of before still finds the small files:
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ops.archive import manifest
 from ops.archive.commits import WrittenFile, discard, replace_files
+from ops.archive.sampling import is_whole
 from ops.archive.writer import RowWriter, new_path, written_file
 from ops.seal import copies_of
-from penstock.archive.checksum import EpochChecksum
 from penstock.archive.contents import EpochRows
 from penstock.archive.copies import Copy
 from penstock.archive.format import DAYS
@@ -59,8 +59,17 @@ class _Pack:
     copies: tuple[Copy, ...]
 
 
-def rollup(url: str, topic: str, target: Target, *, today: dt.date | None = None) -> list[RolledUp]:
+def rollup(
+    url: str,
+    topic: str,
+    target: Target,
+    *,
+    today: dt.date | None = None,
+    days: Collection[dt.date] | None = None,
+) -> list[RolledUp]:
     """Roll up the closed days of a topic on a target; days from ``today`` (UTC) on are open.
+
+    ``days`` are those to look at, else all.
 
     Only files whose log epochs are all recorded as verified are touched.  What a killed run has
     left undone is done first.  Returns the files that it has made.
@@ -71,6 +80,8 @@ def rollup(url: str, topic: str, target: Target, *, today: dt.date | None = None
         table = ArchiveTable(target, describe_topic(connection, topic).known_as)
         done = []
         for day in _days(connection, topic, table, today):
+            if days is not None and day not in days:
+                continue
             check_marker(target, installation)
             done += _finish(connection, topic, table, day)
             for pack in _packs(connection, topic, table, day):
@@ -78,6 +89,17 @@ def rollup(url: str, topic: str, target: Target, *, today: dt.date | None = None
                 if made is not None:
                     done.append(made)
     return done
+
+
+def events_of_days(url: str, topic: str, target: Target, days: Collection[dt.date]) -> int:
+    """How many events of some days of sealing are recorded as verified on a target."""
+    with connect(url, application_name="penstock rollup") as connection:
+        return sum(
+            copy.event_count
+            for day in days
+            for copy, state in manifest.of_day(connection, topic, target.name, day)
+            if state == "verified"
+        )
 
 
 def _days(connection: Any, topic: str, table: ArchiveTable, today: dt.date) -> list[dt.date]:
@@ -218,10 +240,7 @@ def require_whole(
             path,
             each.first_row,
         )
-        seen = EpochChecksum()
-        for batch in read_copy(table.target, placed, copy.first_sequence, copy.last_sequence):
-            seen.add(batch)
-        if (seen.event_count, seen.hexdigest()) != (copy.event_count, copy.checksum):
+        if not is_whole(table.target, placed):
             raise CopyDamaged(
                 f"log epoch {copy.log_epoch} of {copy.known_as}/{copy.partition} on "
                 f"{copy.target} is not what was sealed",

@@ -251,6 +251,22 @@ def fail(connection: Any, claim: Claim, error: str, base_seconds: float = 30.0) 
     return str(state)
 
 
+def give_back(connection: Any, request: BackfillRequest, error: str) -> str:
+    """End the attempt of a runner that is known to be gone.
+
+    Returns what :func:`fail` does; StaleAttempt when the request was claimed again meanwhile.
+    """
+    ((state,),) = call(
+        connection,
+        "fail_backfill",
+        request=request.request,
+        attempt=request.attempts,
+        error=error,
+        base_seconds=1.0,
+    )
+    return str(state)
+
+
 def cancel(connection: Any, request: int) -> bool:
     """End a request that waits or runs.  Returns whether there was anything to cancel."""
     ((was_open,),) = call(connection, "cancel_backfill", request=request)

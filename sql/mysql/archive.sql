@@ -41,6 +41,27 @@ CALL penstock.copies_between(%(topic)s, %(partition)s, %(target)s, %(first_log_e
 -- reads only
 CALL penstock.log_epochs_sealed_on(%(topic)s, %(sealed_date)s)
 
+-- name: changed_hours
+-- The hours of sealing of which something changed after a time.
+-- reads only
+CALL penstock.changed_hours(%(after)s, %(max_changes)s)
+
+-- name: log_epochs_between
+-- The log epochs that were sealed in a span of time, with the targets that hold a verified copy.
+-- reads only
+-- json: 8
+CALL penstock.log_epochs_between(%(topic)s, %(from_time)s, %(to_time)s)
+
+-- name: unsealed_logs
+-- The topics that have events above their last log epoch.
+-- reads only
+CALL penstock.unsealed_logs()
+
+-- name: lost_copies
+-- The copies that are recorded as missing.
+-- reads only
+CALL penstock.lost_copies(%(max_rows)s)
+
 -- name: move_copy
 -- Moves a copy to another file, if it still is where the caller says.
 CALL penstock.move_copy(

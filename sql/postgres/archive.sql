@@ -36,6 +36,24 @@ FROM penstock.copies_between(
 -- The log epochs of a day, for each partition the first and the last.
 SELECT partition, first_log_epoch, last_log_epoch FROM penstock.log_epochs_sealed_on(%(topic)s, %(sealed_date)s::date)
 
+-- name: changed_hours
+-- The hours of sealing of which something changed after a time.
+SELECT topic, hour, changes, changed_at
+FROM penstock.changed_hours(%(after)s::timestamptz, %(max_changes)s::integer)
+
+-- name: log_epochs_between
+-- The log epochs that were sealed in a span of time, with the targets that hold a verified copy.
+SELECT * FROM penstock.log_epochs_between(%(topic)s, %(from_time)s::timestamptz, %(to_time)s::timestamptz)
+
+-- name: unsealed_logs
+-- The topics that have events above their last log epoch.
+SELECT topic, events, seconds FROM penstock.unsealed_logs()
+
+-- name: lost_copies
+-- The copies that are recorded as missing.
+SELECT topic, partition, log_epoch, target, detail, changed_at, sealed_at
+FROM penstock.lost_copies(%(max_rows)s::integer)
+
 -- name: move_copy
 -- Moves a copy to another file, if it still is where the caller says.
 SELECT penstock.move_copy(

@@ -28,6 +28,7 @@ rename_topic
 move_topic resize_topic delete_topic set_retention grant_namespace revoke_namespace grants_of seal
 begin_clean log_epochs_due record_reading clean
 copies_between log_epochs_sealed_on move_copy
+changed_hours log_epochs_between unsealed_logs lost_copies
 sequence_gaps copies_of log_epochs_of record_copy forget_copy missing_copies set_backpressure
 set_policy clear_policy policy_of policy_history list_policies drop_dead_letters
 place_hold release_hold list_holds

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Any
 
+from ops import hours
 from ops.backfill import requests as requests
 from ops.erase import list_erasures
 from penstock import database, subscriptions
@@ -73,6 +74,11 @@ EPOCHS: dict[str, Call] = {
         first_row=0,
     ),
     "log_epochs_of": _looks_at("log_epochs_of"),
+    "log_epochs_between": _looks_at(
+        "log_epochs_between",
+        from_time=datetime(2026, 1, 1, tzinfo=UTC),
+        to_time=datetime(2036, 1, 1, tzinfo=UTC),
+    ),
     "missing_copies": _looks_at("missing_copies", target="t"),
     "begin_clean": _looks_at("begin_clean"),
     "log_epochs_due": _looks_at("log_epochs_due", max_epochs=1),
@@ -118,4 +124,7 @@ LISTS: tuple[Callable[[Any], object], ...] = (
     list_erasures,
     bookmarks.list_bookmarks,
     requests.list_backfills,
+    hours.changed_hours,
+    hours.unsealed_logs,
+    hours.lost_copies,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +63,7 @@ class House:
     instance: dg.DagsterInstance
     defs: dg.Definitions
     cursors: dict[str, str | None] = field(default_factory=dict)
-    run_keys: list[str] = field(default_factory=list)
+    automation: Any = None
 
     def job(self, name: str, **options: Any) -> dg.ExecuteInProcessResult:
         """Run a job in this process; its failure is in the result."""
@@ -73,10 +74,11 @@ class House:
         )
 
     def reload(self) -> None:
-        """Load the code location again, for another policy file."""
+        """Load the code location again, for another policy file or another topic."""
+        from dagster_project.catalogue import read
         from dagster_project.definitions import build
 
-        self.defs = build()
+        self.defs = build(read())
 
     def done(self, name: str, **options: Any) -> dg.ExecuteInProcessResult:
         """Run a job that has to succeed."""
@@ -85,7 +87,7 @@ class House:
         return result
 
     def sense(self, name: str) -> dg.SensorExecutionData:
-        """One tick of a sensor, as the daemon makes it: partitions and cursor take effect."""
+        """One tick of a sensor, as the daemon makes it: its events and its cursor take effect."""
         import dagster as dg
 
         definition = self.defs.resolve_sensor_def(name)
@@ -98,19 +100,53 @@ class House:
         )
         with context:
             done = definition.evaluate_tick(context)
-        for change in done.dynamic_partitions_requests or []:
-            if isinstance(change, dg.AddDynamicPartitionsRequest):
-                self.instance.add_dynamic_partitions(
-                    change.partitions_def_name, change.partition_keys
-                )
+        for event in done.asset_events:
+            self.instance.report_runless_asset_event(event)
         self.cursors[name] = done.cursor
         return done
+
+    def conditions(self, at: dt.datetime) -> dg.EvaluateAutomationConditionsResult:
+        """One tick of the automation sensor at a time; nothing is run."""
+        import dagster as dg
+
+        sensor: Any = self.defs.resolve_sensor_def("automation")
+        found = dg.evaluate_automation_conditions(
+            self.defs,
+            instance=self.instance,
+            asset_selection=sensor.asset_selection,
+            cursor=self.automation,
+            evaluation_time=at,
+        )
+        self.automation = found.cursor
+        return found
+
+    def due(self, key: dg.AssetKey, at: dt.datetime) -> set[str]:
+        """The partitions of an asset for which automation asks for a run at a time."""
+        return set(self.conditions(at).get_requested_partitions(key) - {None})  # type: ignore[arg-type]
+
+    def hours(self) -> list[str]:
+        """The hours in which something was sealed, as partitions."""
+        from dagster_project.common import hour_name
+        from ops.hours import changed_hours
+
+        changed = changed_hours(self.connection)
+        return sorted({hour_name(each.hour) for each in changed})
+
+    def archive(self, **options: Any) -> list[dg.ExecuteInProcessResult]:
+        """Archive every hour, each in a run of its own, as automation asks for them."""
+        tags = {"dagster/from_automation_condition": "true"} | options.pop("tags", {})
+        return [
+            self.job("archive", partition_key=hour, tags=tags, **options) for hour in self.hours()
+        ]
 
     def asked(self, done: dg.SensorExecutionData) -> list[dg.ExecuteInProcessResult]:
         """Run what a sensor asked for; it has to succeed."""
         return [
             self.done(
-                request.job_name or "", run_config=request.run_config, tags=dict(request.tags)
+                request.job_name or "",
+                run_config=request.run_config,
+                tags=dict(request.tags),
+                asset_selection=request.asset_selection,
             )
             for request in done.run_requests or []
         ]
@@ -175,7 +211,11 @@ def environment(
     """The environment that points at the test's database and policy file."""
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", database_url)
     monkeypatch.setenv("PENSTOCK_POLICIES", str(policy_path))
-    monkeypatch.delenv("PENSTOCK_TOPICS", raising=False)
+    for name in ("PENSTOCK_TOPICS", "PENSTOCK_EMBEDDED", "PENSTOCK_WEBHOOK_URL"):
+        monkeypatch.delenv(name, raising=False)
+    from dagster_project import catalogue
+
+    catalogue._of_this_process.cache_clear()
     return monkeypatch
 
 
@@ -189,9 +229,13 @@ def house(
     """A house whose topic does not exist yet; nothing has run."""
     import dagster as dg
 
+    from dagster_project import common
+    from dagster_project.catalogue import read
     from dagster_project.definitions import build
     from resources.database import engine
 
-    with dg.instance_for_test() as instance:
-        yield House(tmp_path, database_url, connection, instance, build())
+    environment.setattr(common, "RETRY", dg.RetryPolicy(max_retries=0))
+    # In memory: a storage in files is migrated for seconds, for each test.
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield House(tmp_path, database_url, connection, instance, build(read()))
     engine(database_url).dispose()

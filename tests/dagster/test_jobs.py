@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import shutil
@@ -12,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from dagster_project.naming import epoch_name, epochs_name
+from dagster_project.assets import archiving
+from dagster_project.common import DATA_VERSION
+from ops.backfill.requests import list_backfills
+from ops.hours import data_version
 from ops.seal import log_epochs
 from penstock.archive.markers import adopt_target
 from penstock.archive.targets import Target
 from penstock.database import call
+from penstock.errors import TargetUnavailable
 from penstock.subscriptions import stream
 from tests.archive.logs import Log, bring
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECRET = "s3cret-word"
+RETENTION_STEP = f"{SLUG.replace('/', '__')}__retention"
 
 
 def metadata_of(done: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
@@ -43,8 +49,13 @@ def failed_steps(done: dg.ExecuteInProcessResult) -> set[str]:
     return {event.step_key or "" for event in done.all_events if event.is_step_failure}
 
 
+@pytest.mark.timeout(400)
 def test_jobs_of_a_topic_that_is_not_there_yet_do_nothing(house: House) -> None:
-    for name in ("sequence", "relay", "sweep", "policies", "seal", "backfill", "tidy", "health"):
+    house.done("archive", partition_key=f"{dt.datetime.now(dt.UTC):%Y-%m-%d-%H:00}")
+    for name in (
+        "sequence", "relay", "sweep", "storage", "policies", "seal", "backfill", "audit", "tidy",
+        "inspect", "health",
+    ):  # fmt: skip
         house.done(name)
     assert house.low_sequences_or_none() is None
 
@@ -55,7 +66,7 @@ def test_sequence_tells_how_far_each_log_is(house: House) -> None:
     done = house.job("sequence")
     assert done.success
     assert metadata_of(done, "penstock/sequence")["events"] == 30
-    assert metadata_of(done, f"{SLUG}/sequenced")["events in the database"] == 30
+    assert metadata_of(done, f"{SLUG}/sequenced")["events ever"] == 30
     assert all(each.passed for each in done.get_asset_check_evaluations())
 
 
@@ -82,13 +93,15 @@ def test_sweep_frees_the_leases_of_the_dead(house: House) -> None:
 def test_policies_and_their_drift(house: House) -> None:
     house.create_topic()
     drifted = house.job("health").get_asset_check_evaluations()
-    assert {each.check_name: each.passed for each in drifted}["policy_drift"] is False
+    assert verdicts(drifted)["policies:policy_drift"] is False
     assert metadata_of(house.job("policies"), "penstock/policies")["changes"] == 2
     applied = house.job("health").get_asset_check_evaluations()
-    assert {each.check_name: each.passed for each in applied} == {
-        "policy_drift": True,
-        "no_errors": True,
-    }
+    assert len(applied) == 10 and all(each.passed for each in applied), verdicts(applied)
+
+
+def verdicts(found: Any) -> dict[str, bool]:
+    """Each check of an asset, and whether it passed."""
+    return {f"{each.asset_key.path[-1]}:{each.check_name}": each.passed for each in found}
 
 
 def test_a_relay_that_fails_says_why_without_its_secrets(
@@ -107,7 +120,7 @@ def test_a_relay_that_fails_says_why_without_its_secrets(
 
 def relay_config(max_seconds: int) -> dict[str, Any]:
     """Run configuration of the one relay."""
-    return {"ops": {"relay__shop_file_a6b6e10c": {"config": {"max_seconds": max_seconds}}}}
+    return {"ops": {"penstock__relay__shop_file": {"config": {"max_seconds": max_seconds}}}}
 
 
 def assert_no_secret(house: House, done: dg.ExecuteInProcessResult) -> None:
@@ -133,17 +146,21 @@ def test_the_whole_road(house: House, spark: SparkSession) -> None:
         for line in file.read_text().splitlines()
     ]
     assert len(relayed) == 4 * EPOCH_EVENTS
-    names = [epoch_name((partition, n)) for partition in (0, 1) for n in (1, 2)]
-    assert house.instance.get_dynamic_partitions(epochs_name(TOPIC)) == names
-
-    (archived,) = house.asked(house.sense("sealed_epochs"))
-    assert archived.success
-    events = archived.get_asset_materialization_events()
-    assert sorted(str(event.partition) for event in events) == names
-    assert {event.materialization.metadata["dagster/row_count"].value for event in events} == {
-        EPOCH_EVENTS
-    }
+    (hour,) = house.hours()
+    (archived,) = house.archive()
+    assert archived.success, failures(archived)
+    (event,) = archived.get_asset_materialization_events()
+    materialization = event.materialization
+    assert event.partition == hour and materialization.metadata["verified"].value == "4 of 4"
+    assert materialization.metadata["dagster/row_count"].value == 4 * EPOCH_EVENTS
+    version = data_version(log_epochs(house.connection, TOPIC))
+    assert (materialization.tags or {})[DATA_VERSION] == version
+    assert verdicts(archived.get_asset_check_evaluations()) == {"archive:copies_verified": True}
     assert set(house.copies().values()) == {"verified"} and len(house.copies()) == 4
+    # The sensor reports nothing that the runs have reported.
+    assert house.sense("sealed").asset_events == []
+    inspected = house.done("inspect").get_asset_check_evaluations()
+    assert verdicts(inspected) == {"archive:readable": True, "archive:schema_drift": True}
 
     cleaned = house.job("clean")
     assert cleaned.success
@@ -163,31 +180,24 @@ def test_retention_stops_at_a_copy_that_is_not_there_until_it_is_backfilled(
     """The record says that there are copies; the guard reads them back and finds nothing."""
     sealed_with_false_records(house)
     stopped = house.job("clean")
-    assert failed_steps(stopped) == {f"{SLUG}__retention"}
+    assert failed_steps(stopped) == {RETENTION_STEP}
     (check,) = stopped.get_asset_check_evaluations()
     assert not check.passed and check.metadata["copies read"].value == 2
     assert house.low_sequences() == [1, 1]
     assert set(house.copies().values()) == {"missing"}
 
-    asked = house.sense("missing_copies")
-    (first,) = asked.run_requests or []
-    assert house.sense("missing_copies").run_requests == []
-    (repaired,) = house.asked(asked)
-    events = repaired.get_asset_materialization_events()
-    assert sorted(str(event.partition) for event in events) == [
-        epoch_name((0, 1)),
-        epoch_name((1, 1)),
-    ]
+    house.sense("lost_copies")
+    house.asked(house.sense("backfills"))
     assert set(house.copies().values()) == {"verified"}
-    assert house.sense("missing_copies").run_requests == []
+    (event,) = house.sense("sealed").asset_events
+    assert isinstance(event, dg.AssetMaterialization) and event.partition == house.hours()[0]
 
-    file = house.archived_file()
-    file.rename(house.folder / "lost.parquet")
-    (second,) = house.sense("missing_copies").run_requests or []
-    assert second.run_key != first.run_key
-    (house.folder / "lost.parquet").rename(file)
-    house.done("backfill")
-    assert house.sense("missing_copies").run_requests == []
+    house.archived_file().rename(house.folder / "lost.parquet")
+    house.done("audit")
+    assert "missing" in set(house.copies().values())
+    house.sense("lost_copies")
+    house.asked(house.sense("backfills"))
+    assert [each.state for each in list_backfills(house.connection)] == ["done", "done"]
     house.done("clean")
     assert house.low_sequences() == [EPOCH_EVENTS + 1] * 2
 
@@ -212,12 +222,12 @@ def test_retention_alone_over_a_copy_with_a_flipped_bit_removes_nothing(
     assert house.low_sequences() == [1, 1]
     assert house.copies() == {(0, 1, "local"): "missing", (1, 1, "local"): "verified"}
 
-    # A person backfills the partition on Dagster's page; of the other one, which is recorded as
+    # A person backfills the hour on Dagster's page; of the other one, which is recorded as
     # verified, the file is gone without anybody having noticed.
     for other in (house.folder / "archive").glob("*/partition=1/log_epoch=1/*.parquet"):
         other.unlink()
-    for partition in (0, 1):
-        house.done(f"archive_{SLUG}", partition_key=epoch_name((partition, 1)))
+    (hour,) = house.hours()
+    house.done("archive", partition_key=hour)
     assert set(house.copies().values()) == {"verified"}
     house.done("clean")
     assert house.low_sequences() == [EPOCH_EVENTS + 1] * 2
@@ -248,7 +258,7 @@ def archived(house: House) -> None:
     house.publish(2 * EPOCH_EVENTS)
     for name in ("policies", "sequence", "relay", "seal"):
         house.done(name)
-    house.asked(house.sense("sealed_epochs"))
+    assert all(each.success for each in house.archive())
 
 
 def test_a_target_that_is_not_mounted_is_told_and_nothing_goes(house: House) -> None:
@@ -260,8 +270,10 @@ def test_a_target_that_is_not_mounted_is_told_and_nothing_goes(house: House) -> 
     (check,) = done.get_asset_check_evaluations()
     assert check.passed and "not available" in check.metadata
     assert house.low_sequences() == [1, 1]
-    assert house.sense("missing_copies").run_requests == []
-    assert house.job("backfill").success, "what is not there is not missing"
+    failed = house.job("audit")
+    assert "is not available" in failures(failed)
+    house.sense("lost_copies")
+    assert list_backfills(house.connection) == []
     assert set(house.copies().values()) == {"verified"}
     assert list((house.folder / "archive").iterdir()) == []
 
@@ -280,12 +292,13 @@ def test_a_target_that_is_new_gets_what_the_database_has_dropped(
     policy_path.write_text(text.replace("[local]", "[away, second, local]"))
     house.reload()
     house.done("policies")
-    asked = house.sense("missing_copies")
-    (request,) = asked.run_requests or []
-    assert request.run_config["ops"]["backfill_copies"]["config"]["target"] == ""
-    house.asked(asked)
+    assert "away" in failures(house.job("audit"))
+    (request,) = list_backfills(house.connection)
+    assert request.target == "second"
+    house.asked(house.sense("backfills"))
     assert house.copies()[1, 1, "second"] == "verified"
-    assert house.sense("missing_copies").run_requests == []
+    house.job("audit")
+    assert len(list_backfills(house.connection)) == 1
 
 
 def test_nothing_is_removed_while_the_database_follows_another_policy(house: House) -> None:
@@ -295,8 +308,77 @@ def test_nothing_is_removed_while_the_database_follows_another_policy(house: Hou
     for name in ("sequence", "seal"):
         house.done(name)
     done = house.job("clean")
-    assert failed_steps(done) == {f"{SLUG}__retention"}
+    assert failed_steps(done) == {RETENTION_STEP}
     assert "the policy file says" in str(done.all_events)
+
+
+def test_a_log_epoch_that_fails_stops_no_other_and_the_hour_stays_due(
+    house: House, environment: pytest.MonkeyPatch
+) -> None:
+    """3 of 4 are shown as verified; the run fails, and the hour is missing until it is whole.
+
+    Guard: the archive's run reports what the database has recorded, whatever was raised.
+    """
+    house.create_topic()
+    house.publish(4 * EPOCH_EVENTS)
+    for name in ("policies", "sequence", "seal"):
+        house.done(name)
+    target = Target("local", str(house.folder / "archive"))
+    log = Log(house.connection, house.url, TOPIC)
+    epochs = log_epochs(house.connection, TOPIC)
+
+    def all_but_one(*_: Any, **__: Any) -> list[Exception]:
+        bring(log, target, epochs[:3])
+        return [TargetUnavailable("one could not be copied", hint="mend it")]
+
+    environment.setattr("dagster_project.assets.epochs.bring", all_but_one)
+    house.reload()
+    (failed,) = house.archive()
+    assert not failed.success and "one could not be copied" in failures(failed)
+    assert failed.get_asset_materialization_events() == []
+    (seen,) = failed.get_asset_observation_events()
+    assert seen.asset_observation_data.asset_observation.metadata["verified"].value == "3 of 4"
+    assert not failed.get_asset_check_evaluations()[0].passed
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_target_that_fails_stops_no_other(
+    house: House, spark: SparkSession, policy_path: Path
+) -> None:
+    """Guard: archiving.bring."""
+    assert archiving.bring is not None
+    (house.folder / "second").write_text("no folder")
+    text = policy_path.read_text()
+    text = text.replace("{local: archive}", "{away: '${NOT_SET}', second: second, local: archive}")
+    policy_path.write_text(text.replace("[local]", "[away, second, local]"))
+    house.reload()
+    house.create_topic()
+    house.publish(2 * EPOCH_EVENTS)
+    for name in ("policies", "sequence", "seal"):
+        house.done(name)
+    (failed,) = house.archive()
+    assert not failed.success
+    assert {place[2]: state for place, state in house.copies().items()} == {"local": "verified"}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_closed_day_is_rolled_up(house: House, spark: SparkSession) -> None:
+    """As a run of its partition does it; the clock of the log epochs is set back by a day."""
+    archived(house)
+    house.connection.execute(
+        "UPDATE penstock.log_epochs SET sealed_at = sealed_at - interval '1 d'"
+    )
+    house.reload()
+    day = f"{dt.datetime.now(dt.UTC) - dt.timedelta(days=1):%Y-%m-%d}"
+    job = dg.define_asset_job("alone", [f"{SLUG}/rollup"])
+    alone = dg.Definitions.merge(house.defs, dg.Definitions(jobs=[job]))
+    done = alone.resolve_job_def("alone").execute_in_process(
+        instance=house.instance, raise_on_error=False, partition_key=day
+    )
+    assert done.success, failures(done)
+    assert verdicts(done.get_asset_check_evaluations()) == {"rollup:rows_unchanged": True}
 
 
 def sealed_with_false_records(house: House) -> None:

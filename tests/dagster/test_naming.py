@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 
 import dagster as dg
-import pytest
 
 from dagster_project import naming
-from penstock.errors import ConfigurationError
 
 ALIKE = [
     "a/b", "a-b", "a_b", "a b", "A/b", "a/B", "a//b", "a/b/", "ä/b", "a.b", "a/b\u200b", "\uff41/b",
@@ -18,30 +16,29 @@ ALIKE = [
 
 
 def test_names_that_look_alike_stay_apart() -> None:
-    slugs = [naming.slug(name) for name in ALIKE]
-    assert len(set(slugs)) == len(ALIKE)
-    assert len({each.lower() for each in slugs}) == len(ALIKE)
-    assert all(re.fullmatch(r"[a-z0-9_]{8,49}", each) for each in slugs)
+    """Guard: naming._free, which looks at the names that are taken."""
+    slugs = naming.slugs([*ALIKE, *ALIKE])
+    assert len(set(slugs.values())) == len(ALIKE)
+    assert all(re.fullmatch(r"[a-z0-9_]{1,69}", each) for each in slugs.values())
 
 
-def test_a_collision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    naming.require_distinct([*ALIKE, *ALIKE])
-    monkeypatch.setattr(naming, "slug", lambda name: "same")
-    with pytest.raises(ConfigurationError, match="have the same name in Dagster"):
-        naming.require_distinct(["a/b", "a/c"])
+def test_names_are_readable_and_the_oldest_keeps_its_name() -> None:
+    assert naming.slugs(["bank/accounts"]) == {"bank/accounts": "bank_accounts"}
+    first, second = naming.slugs(["bank/accounts", "bank-accounts"]).values()
+    assert first == "bank_accounts"
+    assert re.fullmatch(r"bank_accounts_[0-9a-f]{8}", second)
+    assert naming.slugs(["relay"], reserved=["relay"]) != {"relay": "relay"}
 
 
-def test_keys_are_readable_and_dagster_takes_them() -> None:
-    assert naming.topic_key("bank/accounts", "log").to_user_string() == "bank_accounts_f0ffdba3/log"
-    for name in ALIKE:
-        key = naming.topic_key(name, "log")
+def test_a_name_that_is_written_like_a_hashed_one_gets_another() -> None:
+    hashed = naming.slugs(["a/b", "a-b"])["a-b"]
+    found = naming.slugs(["a/b", hashed, "a-b"])
+    assert found[hashed] == hashed and found["a-b"] != hashed
+    assert len(set(found.values())) == 3
+
+
+def test_dagster_takes_every_name() -> None:
+    for name, slug in naming.slugs(ALIKE).items():
+        key = dg.AssetKey([naming.HOUSE, slug, "log"])
         dg.AssetsDefinition(specs=[dg.AssetSpec(key, group_name=naming.group_of(name))])
-        dg.define_asset_job(f"archive_{naming.slug(name)}")
-
-
-def test_log_epochs_as_partition_keys() -> None:
-    assert naming.epoch_name((3, 12)) == "p00003-e000000012"
-    assert naming.epoch_of("p65535-e2147483647"[:7] + "e214748364") == (65535, 214748364)
-    for wrong in ("", "p3-e12", "p00003-e000000012 ", "2026-01-01"):
-        with pytest.raises(ConfigurationError, match="names no log epoch"):
-            naming.epoch_of(wrong)
+    assert naming.group_of("shop/eu/orders") == "shop/eu"

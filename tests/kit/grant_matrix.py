@@ -22,6 +22,7 @@ bring_letter            c . o . .
 broken_slices           . . o . .
 cancel_backfill         . . o . .
 carry_positions         . i o . .
+changed_hours           . . o . r
 check_in                c . o . .
 claim                   c . o . .
 claim_backfill          . . o . .
@@ -102,10 +103,12 @@ list_skips              c . o . r
 list_subscriptions      c . o . r
 list_topics             c . o p r
 locate_time             c . o . .
+log_epochs_between      . . o . r
 log_epochs_due          . . o . .
 log_epochs_of           . . o . r
 log_epochs_sealed_on    . . o . r
 log_status              . . o . r
+lost_copies             . . o . r
 low_sequences           . . o . r
 lsn_of                  c . o . .
 mark_low_water          c . o . .
@@ -210,6 +213,7 @@ target_speeds           . . o . r
 topic_lookup            . . o p .
 turn_dedup              . . o . .
 unleased_cursors        c . o . r
+unsealed_logs           . . o . r
 unsequenced             . . o . r
 unsubscribe             c . o . .
 """

@@ -92,6 +92,7 @@ rename_topic
 move_topic resize_topic delete_topic set_retention grant_namespace revoke_namespace grants_of seal
 begin_clean log_epochs_due record_reading clean
 copies_between log_epochs_sealed_on move_copy
+changed_hours log_epochs_between unsealed_logs lost_copies
 sequence_gaps copies_of log_epochs_of record_copy
 request_backfill claim_backfill extend_backfill backfill_work
 progress_backfill finish_backfill fail_backfill cancel_backfill

@@ -97,18 +97,20 @@ def run(stage: Stage, outcome: Outcome) -> None:
 
 
 def _operate(answer: Path) -> None:
-    """Runs in the separate process: the jobs, one after the other, in one Spark session."""
+    """Runs in the separate process: the jobs, one after the other."""
     from dagster import DagsterInstance
 
-    from dagster_project.definitions import defs
+    from dagster_project.catalogue import read
+    from dagster_project.definitions import build
 
+    defs = build(read())
     with DagsterInstance.get() as instance:
         for job in ("policies", "sequence", "relay", "seal"):
             _execute(defs, instance, job)
         _archive(defs, instance)
         balances, events = _balances()
         log = _history()
-        for job in ("clean", "sweep", "health"):
+        for job in ("clean", "storage", "sweep", "health"):
             _execute(defs, instance, job)
     answer.write_text(
         json.dumps({"balances": balances, "events": events, "notes": [*_cleaned(), _compare(log)]}),
@@ -123,26 +125,23 @@ def _execute(defs: dg.Definitions, instance: dg.DagsterInstance, job: str, **opt
 
 
 def _archive(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
-    """Archive all log epochs in one run, as a backfill from Dagster's pages does."""
-    from dagster_project.naming import epoch_name, epochs_name, slug
-    from ops.seal import missing_copies
+    """Archive all hours in one run, as a backfill from Dagster's pages does."""
+    from dagster_project.common import hour_name
+    from ops.hours import changed_hours
     from penstock import database
-    from penstock.archive.copies import key_of
     from penstock.database import config
 
     with database.connect(config.database_url()) as connection:
-        names = [epoch_name(key_of(each)) for each in missing_copies(connection, TOPIC, TARGET)]
-    known = instance.get_dynamic_partitions(epochs_name(TOPIC))
-    wanted = [name for name in known if name in set(names)]
-    if len(wanted) != len(names) or not wanted:
-        raise DemoFailed("Dagster does not know the log epochs that were sealed")
+        hours = sorted({hour_name(each.hour) for each in changed_hours(connection)})
+    if not hours:
+        raise DemoFailed("no log epoch was sealed")
     _execute(
         defs,
         instance,
-        f"archive_{slug(TOPIC)}",
+        "archive",
         tags={
-            "dagster/asset_partition_range_start": wanted[0],
-            "dagster/asset_partition_range_end": wanted[-1],
+            "dagster/asset_partition_range_start": hours[0],
+            "dagster/asset_partition_range_end": hours[-1],
         },
     )
 

@@ -50,6 +50,16 @@ BEGIN
     SET checksum = SHA2(digests, 256);
 END;
 
+-- name: sequenced_at_of
+-- When the event of a sequence got it; NULL when there is none.
+CREATE FUNCTION sequenced_at_of(part_id BIGINT, wanted BIGINT) RETURNS DATETIME(6)
+READS SQL DATA
+RETURN (
+    SELECT MAX(e.sequenced_at)
+    FROM logged_events AS e
+    WHERE e.partition_id = part_id AND e.sequence = wanted AND e.first_sequence = (
+        SELECT MAX(f.first_sequence) FROM chunks AS f WHERE f.partition_id = part_id AND f.first_sequence <= wanted));
+
 -- name: find_epoch_end
 -- Where the next log epoch of a partition ends: after max_events, or at the high watermark once the first event was
 -- sequenced max_age_seconds ago; NULL when there is nothing to seal.
@@ -58,10 +68,7 @@ READS SQL DATA
 BEGIN
     DECLARE oldest DATETIME(6);
     SET last = LEAST(high_watermark(part_id), start + max_events - 1);
-    SELECT MAX(e.sequenced_at) INTO oldest
-    FROM logged_events AS e
-    WHERE e.partition_id = part_id AND e.sequence = start AND e.first_sequence = (
-        SELECT MAX(f.first_sequence) FROM chunks AS f WHERE f.partition_id = part_id AND f.first_sequence <= start);
+    SET oldest = sequenced_at_of(part_id, start);
     IF last < start OR (last < start + max_events - 1 AND NOT COALESCE(
             TIMESTAMPDIFF(MICROSECOND, oldest, UTC_TIMESTAMP(6)) >= max_age_seconds * 1000000, FALSE)) THEN
         SET last = NULL;

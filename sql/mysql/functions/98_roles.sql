@@ -31,7 +31,8 @@ BEGIN
         UNION ALL SELECT 'reader', '
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag
             take_overs rejected_commits log_epochs_of copies_of copies_between
-            log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks list_skips grants_of unsequenced
+            log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks list_skips grants_of
+            unsequenced changed_hours log_epochs_between unsealed_logs lost_copies
             log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of histories_of
             low_sequences policy_of policy_history list_policies list_subscriptions describe_subscription
             subscription_consumers unleased_cursors leased_cursors subscription_statistics dead_letter_counts
@@ -51,7 +52,7 @@ BEGIN
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave
             held_leases position seek subscription_lag take_overs
             rejected_commits open_block open_cold_block read_block dead_letters_between relay_failure dead_letter
-            dead_letters_of sweep seal log_epochs_of
+            dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             begin_clean
             log_epochs_due record_reading clean installation_id target_in_use copies_on

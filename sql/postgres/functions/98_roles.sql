@@ -26,7 +26,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             receive acknowledge extend release_claims reject peek queue_statistics describe_queue configure_queue'),
         ('reader', 'list_namespaces namespace_exists list_topics describe_topic high_watermarks position
             subscription_lag take_overs rejected_commits log_epochs_of copies_of copies_between
-            log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks grants_of
+            log_epochs_sealed_on missing_copies retention_of list_holds list_bookmarks grants_of changed_hours
+            log_epochs_between unsealed_logs lost_copies
             unsequenced log_status sequence_gaps slices_ready current_history applied_migrations setting settings_of
             histories_of policy_of policy_history list_policies
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
@@ -44,7 +45,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             configure_subscription unsubscribe join check_in heartbeat heartbeats poll commit release leave held_leases
             position seek subscription_lag take_overs
             rejected_commits open_block open_cold_block read_block dead_letters_between relay_failure dead_letter
-            dead_letters_of sweep seal log_epochs_of
+            dead_letters_of sweep seal log_epochs_of changed_hours log_epochs_between unsealed_logs lost_copies
             record_copy copies_of copies_between log_epochs_sealed_on move_copy missing_copies forget_copy
             begin_clean log_epochs_due record_reading clean
             installation_id target_in_use copies_on keep_events carry_positions

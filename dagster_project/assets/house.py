@@ -1,32 +1,48 @@
-"""What keeps the house in order: sweep, policies with their drift check, health."""
+"""What keeps the house in order: sweep, storage, policies with their drift, health."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import dagster as dg
 
-from dagster_project.catalogue import Catalogue
-from dagster_project.common import HOUSE_GROUP, table
-from dagster_project.naming import HEALTH, POLICIES, SEQUENCE, SWEEP
+from dagster_project import common
+from dagster_project.assets.trends import trends
+from dagster_project.common import HOUSE_GROUP, evaluated, table
+from dagster_project.naming import HEALTH, POLICIES, STORAGE, SWEEP
 from ops.health import health
 from ops.policies.file import load
 from ops.policies.policy import Drift, apply, drift, retention_in_force
+from ops.retention.clean import drop_slices
+from penstock import log, subscriptions
 from penstock.doctor import Finding, Severity
+from penstock.topics import names
 from penstock.upkeep.sweeping import sweep
 from resources.database import DatabaseResource
 
 _DRIFT_COLUMNS = ("of", "setting", "the file says", "the database has", "set by")
+START = """
+**There is no topic yet.** Create one and publish to it:
+
+```
+penstock topic create shop/orders --partitions 4 --create-namespaces
+penstock publish shop/orders '{"hello": "world"}'
+```
+
+Then reload the code location, so that the topic gets its assets. Or stop this, and see a whole
+bank: `make demo`, then `make dev DEMO=1`.
+"""
 
 
-def build(catalogue: Catalogue) -> dg.Definitions:
-    """The assets of the house."""
-    return dg.Definitions(
-        assets=[run_sweep, apply_policies, report_health], asset_checks=[policy_drift, no_errors]
-    )
+def build() -> list[Any]:
+    """The assets and checks of the house."""
+    assets = [run_sweep, drop_storage, apply_policies, report_health]
+    with common.beta_allowed():
+        return [*dg.with_source_code_references(assets), policy_drift, no_errors]
 
 
-@dg.asset(key=SWEEP, group_name=HOUSE_GROUP, kinds={"postgres"})
+@dg.asset(key=SWEEP, group_name=HOUSE_GROUP, kinds={"postgres"}, retry_policy=common.RETRY)
 def run_sweep(database: DatabaseResource) -> dg.MaterializeResult[None]:
     """Frees the leases of consumers that died, also of subscriptions that nobody checks in to.
 
@@ -40,6 +56,19 @@ def run_sweep(database: DatabaseResource) -> dg.MaterializeResult[None]:
             "leases still locked": done.locked_leases,
             "dead letters dropped by age": done.expired_letters,
         }
+    )
+
+
+@dg.asset(key=STORAGE, group_name=HOUSE_GROUP, kinds={"postgres"})
+def drop_storage(database: DatabaseResource) -> dg.MaterializeResult[None]:
+    """Drops the tables of the log of which retention has left nothing that anybody needs.
+
+    One that cannot be dropped now, because a transaction is open, is tried again by the next run.
+    """
+    done = drop_slices(database.url())
+    rows = [(each.slice, each.state.value, each.detail) for each in done]
+    return dg.MaterializeResult(
+        metadata={"slices": len(done), "which": table(("slice", "state", "detail"), rows)}
     )
 
 
@@ -76,13 +105,40 @@ def policy_drift(database: DatabaseResource) -> dg.AssetCheckResult:
     )
 
 
-@dg.asset(key=HEALTH, deps=[SEQUENCE, SWEEP, POLICIES], group_name=HOUSE_GROUP, kinds={"postgres"})
-def report_health(database: DatabaseResource) -> dg.MaterializeResult[None]:
-    """What is wrong, or soon will be, each with the command that mends it."""
+@dg.asset(key=HEALTH, group_name=HOUSE_GROUP, kinds={"postgres"})
+@evaluated
+def report_health(
+    context: dg.AssetExecutionContext, database: DatabaseResource
+) -> dg.MaterializeResult[None]:
+    """What is wrong, or soon will be, each with the command that mends it; plots of lag and rates.
+
+    Made every half hour.  It looks at the whole database: sequencer, storage, relays, consumers,
+    dead letters, copies and policies.
+    """
     findings = _findings(database)
+    with database.connect() as connection:
+        topics = names.list_topics(connection)
+        ever = sum(
+            part.high_watermark
+            for topic in topics
+            for part in names.partition_ranges(connection, topic.address)
+        )
+        lags = subscriptions.lag(connection)
+        waiting = log.status(connection).unsequenced_age_seconds
+    figures = {
+        "events ever": ever,
+        "events waiting": sum(each.lag_events for each in lags),
+        "longest wait (s)": float(max((each.lag_seconds for each in lags), default=0.0)),
+        "unsequenced for (s)": float(waiting),
+    }
     return dg.MaterializeResult(
-        metadata={"findings": len(findings), "report": _report(findings)},
-        data_version=dg.DataVersion(str(len(findings))),
+        metadata={
+            **figures,
+            "topics": len(topics),
+            "findings": len(findings),
+            "report": _report(findings) if topics else dg.MetadataValue.md(START),
+            **trends(context.instance, figures),
+        }
     )
 
 

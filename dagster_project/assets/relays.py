@@ -7,10 +7,10 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_project import common
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import evaluated, exists, table, topic_options
-from dagster_project.naming import POLICIES, relay_key, topic_key
-from ops.policies.file import Policies, RelayPolicy, known_targets
+from dagster_project.common import evaluated, table
+from ops.policies.file import RelayPolicy, known_targets
 from ops.relay.relay import RelayResult, relay_micro_batch
 from penstock import subscriptions
 from penstock.errors import SinkError
@@ -29,20 +29,20 @@ RELAY_CONFIG = {
 }
 
 
-def build(catalogue: Catalogue) -> dg.Definitions:
+def build(catalogue: Catalogue) -> list[dg.AssetsDefinition]:
     """The relays."""
-    relays = catalogue.policies.relays.values()
-    return dg.Definitions(assets=[_relay(relay, catalogue.policies) for relay in relays])
+    return [_relay(relay, catalogue) for relay in catalogue.policies.relays.values()]
 
 
-def _relay(relay: RelayPolicy, policies: Policies) -> dg.AssetsDefinition:
-    options = topic_options(relay.topic, policies.of_topic(relay.topic))
+def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
+    options = catalogue.options(relay.topic, _relay)
     # A reference to the environment is shown as it is written, never what it stands for.
     kind = relay.sink.partition(":")[0] if ":" in relay.sink else "sink"
 
     @dg.asset(
-        key=relay_key(relay.name),
-        deps=[topic_key(relay.topic, "sequenced"), POLICIES],
+        key=catalogue.relay_key(relay.name),
+        deps=[catalogue.key(relay.topic, "sequenced")],
+        retry_policy=common.RETRY,
         output_required=False,
         config_schema=RELAY_CONFIG,
         kinds={kind.partition("+")[0]},
@@ -62,7 +62,7 @@ def _relay(relay: RelayPolicy, policies: Policies) -> dg.AssetsDefinition:
         url = database.url()
         limit = context.op_execution_context.op_config["max_seconds"]
         with database.connect() as connection:
-            if not exists(connection, relay.topic):
+            if not common.exists(connection, relay.topic):
                 context.log.info("%s does not exist yet", relay.topic)
                 return
             stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")

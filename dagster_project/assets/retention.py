@@ -1,0 +1,132 @@
+"""Retention: what a topic's policy lets go is read back, and removed from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from dagster_project import common
+from dagster_project.catalogue import Catalogue
+from dagster_project.common import evaluated, table
+from ops.policies.file import Policies, TopicPolicy, load
+from ops.policies.policy import topic_drift
+from ops.retention.clean import CleanRun, clean
+from ops.retention.guard import ReadBack, spark_reader
+from penstock.errors import RetentionRefused
+from resources.database import DatabaseResource
+from resources.spark import SparkResource
+from resources.targets import ArchiveTargetResource
+
+GUARDED_DROP = "guarded_drop"
+
+
+def build(catalogue: Catalogue) -> list[dg.AssetsDefinition]:
+    """An asset for each topic from which something is removed."""
+    return [_retention(policy, catalogue) for policy in catalogue.retained()]
+
+
+def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
+    topic, wanted = policy.topic, policy.retention
+    assert wanted is not None
+    key = catalogue.key(topic, "retention")
+    before = catalogue.key(topic, "archive" if policy.archive else "sealed")
+    copies = (
+        f"whose {wanted.copies} copies this very run has read back and found whole"
+        if wanted.copies
+        else "which need no copy (archive: none)"
+    )
+
+    @dg.asset(
+        key=key,
+        deps=[before],
+        retry_policy=common.RETRY,
+        output_required=False,
+        pool=common.SPARK_POOL,
+        kinds={"postgres", "spark"},
+        check_specs=[_guarded_drop(key)],
+        description=catalogue.about(
+            topic,
+            f"Removes from the database the log epochs of **{topic}** that are sealed, passed by "
+            f"every subscription, older than {wanted.minimum_age_seconds} s, and {copies}. "
+            "It removes nothing when one copy is damaged, nor while the database follows another "
+            "policy than the file.",
+        ),
+        **catalogue.options(topic, _retention),
+    )
+    @evaluated
+    def retention(
+        context: dg.AssetExecutionContext,
+        database: DatabaseResource,
+        spark: SparkResource,
+        targets: ArchiveTargetResource,
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        with database.connect() as connection:
+            if not common.exists(connection, topic):
+                context.log.info("%s does not exist yet", topic)
+                yield _whole(key, ReadBack())
+                return
+            policies = load()  # as the file is now, not as it was when the code was loaded
+            require_policy(connection, policies, topic)
+        url = database.url()
+        read = spark_reader(spark.session, url)
+        places, unnamed = targets.usable(policies.of_topic(topic).archive)
+        run = clean(url, topic, places, read)
+        run.read.unavailable.update(unnamed)
+        yield dg.MaterializeResult(metadata=_cleaned(run))
+        yield _whole(key, run.read)
+
+    return retention
+
+
+def _guarded_drop(key: dg.AssetKey) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(
+        GUARDED_DROP,
+        asset=key,
+        blocking=True,
+        description="Every copy of what the run was about to remove was read back: its count and "
+        "checksum are those of the seal. It only reports: a damaged copy is forgotten by the "
+        "database, which removes nothing, and the sensor `lost_copies` has it made again.",
+    )
+
+
+def _whole(key: dg.AssetKey, read: ReadBack) -> dg.AssetCheckResult:
+    metadata: dict[str, Any] = {"copies read": read.copies, "events read": read.events}
+    if read.damaged:
+        rows = [(d.target, d.partition, d.log_epoch, d.damage) for d in read.damaged]
+        metadata["damaged"] = table(("target", "partition", "log epoch", "damage"), rows)
+    if read.unavailable:
+        metadata["not available"] = table(("target", "why"), read.unavailable.items())
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name=GUARDED_DROP,
+        passed=not read.damaged,
+        metadata=metadata,
+    )
+
+
+def require_policy(connection: Any, policies: Policies, topic: str) -> None:
+    """RetentionRefused unless the database follows the file.
+
+    A relay that is written down but has no subscription yet holds back nothing: it would lose
+    whatever is removed before it starts.
+    """
+    differences = topic_drift(connection, policies, topic)
+    if differences:
+        first = differences[0]
+        raise RetentionRefused(
+            f"nothing of {topic} is removed: for {first.setting} the policy file says "
+            f"{first.wanted}, the database has {first.found}",
+            hint="run the job policies, or change the policy file",
+        )
+
+
+def _cleaned(run: CleanRun) -> dict[str, Any]:
+    moved = [each.low_sequence - each.old_low_sequence for each in run.partitions]
+    rows = [(r.partition, r.old_low_sequence, r.low_sequence, r.reason) for r in run.partitions]
+    columns = ("partition", "low sequence before", "low sequence now", "what holds the rest")
+    return {
+        "events removed": sum(moved),
+        "partitions": table(columns, rows),
+    }

@@ -1,0 +1,288 @@
+"""The jobs: each duty runs alone, by its schedule, its sensor or by hand."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+
+from dagster_project import common
+from dagster_project.assets.epochs import COPIES_VERIFIED, sealed_event
+from dagster_project.catalogue import Catalogue
+from dagster_project.checks import kinds
+from dagster_project.common import SPARK_POOL, evaluated, exists, hour_name
+from dagster_project.naming import HEALTH, POLICIES, SEQUENCE, STORAGE, SWEEP
+from ops.backfill.asking import ask_for_dropped
+from ops.hours import epochs_between
+from ops.policies.file import Policies, TopicPolicy, load
+from ops.seal import seal
+from penstock.archive.copies import key_of
+from penstock.errors import PenstockError
+from resources.database import DatabaseResource
+from resources.sinks import SinkResource
+from resources.spark import SparkResource
+from resources.targets import ArchiveTargetResource
+
+# Schemas, not classes of dg.Config: Dagster cannot read those from annotations that are texts.
+SEAL_CONFIG = {
+    "topics": dg.Field([str], default_value=[], description="none: all that have a seal policy"),
+    "max_events": dg.Field(int, is_required=False, description="instead of the policy's"),
+    "max_age_seconds": dg.Field(int, is_required=False, description="0 seals what is there"),
+}
+BACKFILL_CONFIG = {
+    "request": dg.Field(int, default_value=0, description="the request; 0: all that are due")
+}
+#: Checks that the job health makes; the others run with their assets, or once a day.
+LIGHT = (
+    "unsequenced_age", "horizon_holder", "consumer_lag", "lease_coverage", "dead_letters",
+    "epochs_contiguous", "backlog_age",
+)  # fmt: skip
+DAILY = ("readable", "schema_drift")
+
+
+def build(catalogue: Catalogue) -> list[Any]:
+    """The jobs for these topics and relays."""
+    found: list[Any] = [
+        _sequence(catalogue),
+        _assets("sweep", [SWEEP], "Free dead consumers' leases."),
+        _assets("storage", [STORAGE], "Drop tables of the log that nobody needs."),
+        _assets("policies", [POLICIES], "Apply the policy file."),
+        _health(catalogue),
+        _seal(catalogue),
+        _backfill(),
+    ]
+    relays = [catalogue.relay_key(name) for name in catalogue.policies.relays]
+    archives = [catalogue.key(each.topic, "archive") for each in catalogue.archived()]
+    retentions = [catalogue.key(each.topic, "retention") for each in catalogue.retained()]
+    if relays:
+        found.append(_assets("relay", relays, "Carry the backlog of relays to their sinks."))
+    if archives:
+        found += [_archive(archives), _audit(), _tidy(), _inspect(catalogue)]
+    if retentions:
+        found.append(_assets("clean", retentions, "Read back what is due, then remove it."))
+    return found
+
+
+def _assets(name: str, keys: Iterable[dg.AssetKey], description: str) -> Any:
+    selection: dg.AssetSelection = dg.AssetSelection.assets(*keys)
+    return dg.define_asset_job(name, selection=selection, description=description)
+
+
+def _archive(keys: Iterable[dg.AssetKey]) -> Any:
+    """With the check that the run makes of its own work; those of every day are in `inspect`."""
+    keys = [*keys]
+    own = [dg.AssetCheckKey(key, COPIES_VERIFIED) for key in keys]
+    chosen = dg.AssetSelection.assets(*keys).without_checks() | dg.AssetSelection.checks(*own)
+    return dg.define_asset_job("archive", chosen, description="Archive the log epochs of hours.")
+
+
+def _sequence(catalogue: Catalogue) -> Any:
+    keys = [SEQUENCE, *catalogue.keys("sequenced")]
+    chosen = dg.AssetSelection.assets(*keys).without_checks() | _checks(
+        catalogue, ["no_sequence_gap"]
+    )
+    return dg.define_asset_job("sequence", chosen, description="Give events their sequences.")
+
+
+def _health(catalogue: Catalogue) -> Any:
+    chosen = dg.AssetSelection.assets(HEALTH) | dg.AssetSelection.checks_for_assets(POLICIES)
+    return dg.define_asset_job(
+        "health",
+        chosen | _checks(catalogue, LIGHT),
+        description="Report what is wrong and what mends it, and make the checks that only look.",
+    )
+
+
+def _inspect(catalogue: Catalogue) -> Any:
+    return dg.define_asset_job(
+        "inspect",
+        _checks(catalogue, DAILY),
+        description="Read the newest copies back, and look at the columns of their tables.",
+    )
+
+
+def _checks(catalogue: Catalogue, names: Iterable[str]) -> dg.AssetSelection:
+    keys = [
+        dg.AssetCheckKey(key, kind.name)
+        for kind in kinds(catalogue)
+        if kind.name in names
+        for key in kind.subjects
+    ]
+    return dg.AssetSelection.checks(*keys)
+
+
+class Failures:
+    """What went wrong with some of many; at the end it is one failure."""
+
+    def __init__(self, context: dg.OpExecutionContext) -> None:
+        self._context = context
+        self._said: list[str] = []
+
+    @contextmanager
+    def isolated(self, what: str) -> Iterator[None]:
+        """What fails here is logged, and the others go on."""
+        try:
+            yield
+        except PenstockError as error:
+            self._context.log.exception(what)
+            self._said.append(f"{what}: {error}")
+
+    def tell(self) -> None:
+        """Failure when something failed."""
+        if self._said:
+            raise dg.Failure("\n".join(self._said))
+
+
+def _seal(catalogue: Catalogue) -> dg.JobDefinition:
+    @dg.op(name="seal_log_epochs", config_schema=SEAL_CONFIG, retry_policy=common.RETRY)
+    @evaluated
+    def run(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
+        config, policies = context.op_config, load()
+        failures = Failures(context)
+        for topic in config["topics"] or [p.topic for p in policies.topics.values() if p.seal]:
+            with failures.isolated(topic), database.connect() as connection:
+                if not exists(connection, topic):
+                    context.log.info("%s does not exist yet", topic)
+                    continue
+                new = seal(connection, topic, **_seal_options(config, policies, topic))
+                context.log.info("%s: %s log epochs sealed", topic, len(new))
+                if new and topic in catalogue.topics:
+                    for event in _sealed_hours(connection, catalogue, topic, set(map(key_of, new))):
+                        context.log_event(event)
+        failures.tell()
+
+    @dg.job(name="seal", description="Cut log epochs of what has their size or their age.")
+    def job() -> None:
+        run()
+
+    return job
+
+
+def _seal_options(config: Any, policies: Policies, topic: str) -> dict[str, Any]:
+    policy = policies.of_topic(topic).seal
+    found: dict[str, Any] = {}
+    if policy is not None:
+        found = {"max_events": policy.max_events, "max_age_seconds": policy.max_age_seconds}
+    found.update(
+        {name: config[name] for name in ("max_events", "max_age_seconds") if name in config}
+    )
+    return found
+
+
+def _sealed_hours(
+    connection: Any, catalogue: Catalogue, topic: str, new: set[tuple[int, int]]
+) -> Iterator[Any]:
+    """The events of the hours in which new log epochs were sealed: just now, or an hour ago."""
+    now = dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0)
+    for back in (1, 0, -1):
+        hour = now - dt.timedelta(hours=back)
+        epochs = epochs_between(connection, topic, hour, hour + dt.timedelta(hours=1))
+        if new & set(map(key_of, epochs)):
+            yield sealed_event(catalogue, topic, hour_name(hour), epochs)
+
+
+def _backfill() -> dg.JobDefinition:
+    @dg.op(name="run_request", pool=SPARK_POOL, config_schema=BACKFILL_CONFIG)
+    @evaluated
+    def run(
+        context: dg.OpExecutionContext,
+        database: DatabaseResource,
+        spark: SparkResource,
+        sinks: SinkResource,
+        targets: ArchiveTargetResource,
+    ) -> None:
+        from ops.backfill.running import run_backfill, run_due
+        from ops.backfill.workers import Places, workers
+
+        tools = workers(Places(spark.session, targets.target, targets.every, sinks.at))
+        request, name = context.op_config["request"], f"dagster:{context.run_id}"
+        if request:
+            one = run_backfill(database.url(), tools, run=name, request=request)
+            done = [one] if one else []
+        else:
+            done = run_due(database.url(), tools, run=name)
+        for each in done:
+            context.log.info("request %s is %s: %s events", each.request, each.state,
+                             each.done_events)  # fmt: skip
+        failed = [f"request {each.request}: {each.error}" for each in done if each.state != "done"]
+        if failed:
+            raise dg.Failure("\n".join(failed), allow_retries=False)
+
+    @dg.job(name="backfill", description="Work off a backfill request, or all that are due.")
+    def job() -> None:
+        run()
+
+    return job
+
+
+Look = Callable[[dg.OpExecutionContext, DatabaseResource, ArchiveTargetResource, TopicPolicy, str],
+                None]  # fmt: skip
+
+
+def _audit() -> dg.JobDefinition:
+    def look(
+        context: dg.OpExecutionContext,
+        database: DatabaseResource,
+        targets: ArchiveTargetResource,
+        policy: TopicPolicy,
+        target: str,
+    ) -> None:
+        from ops.backfill.missing import audit_files
+
+        lost = audit_files(database.url(), policy.topic, targets.target(target))
+        context.log.info("%s on %s: %s copies lost", policy.topic, target, len(lost))
+        placement = policy.placement
+        if placement is not None and placement.copies == len(placement.targets):
+            with database.connect() as connection:
+                ask_for_dropped(connection, policy.topic, target)
+
+    return _over_targets(
+        "audit",
+        "Look whether the file of every recorded copy is there, and ask for what a new target "
+        "lacks. What is lost is made again by a backfill request.",
+        look,
+    )
+
+
+def _tidy() -> dg.JobDefinition:
+    def look(
+        context: dg.OpExecutionContext,
+        database: DatabaseResource,
+        targets: ArchiveTargetResource,
+        policy: TopicPolicy,
+        target: str,
+    ) -> None:
+        from ops.backfill.missing import tidy
+
+        removed = tidy(database.url(), policy.topic, targets.target(target))
+        context.log.info("%s on %s: %s files removed", policy.topic, target, len(removed))
+
+    return _over_targets("tidy", "Remove files of killed runs and of replaced copies.", look)
+
+
+def _over_targets(name: str, description: str, look: Look) -> dg.JobDefinition:
+    """A job that looks at every topic on every target; one that fails stops no other."""
+
+    @dg.op(name=f"{name}_targets")
+    @evaluated
+    def run(
+        context: dg.OpExecutionContext, database: DatabaseResource, targets: ArchiveTargetResource
+    ) -> None:
+        failures = Failures(context)
+        for policy in load().topics.values():
+            for target in policy.archive:
+                with failures.isolated(f"{policy.topic} on {target}"):
+                    with database.connect() as connection:
+                        if not exists(connection, policy.topic):
+                            continue
+                    look(context, database, targets, policy, target)
+        failures.tell()
+
+    @dg.job(name=name, description=description)
+    def job() -> None:
+        run()
+
+    return job

@@ -1,0 +1,48 @@
+"""The sensors: each looks at a fact of the database, and asks for a run or reports it.
+
+They are level-triggered: what they look at is what is there now, and a cursor holds only how far a
+look has come, or how long to wait before asking again.  One topic that fails stops no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import dagster as dg
+
+from dagster_project.catalogue import Catalogue
+from dagster_project.sensors import backfills, backlog, failures, hours, lost, sealing
+
+
+def build(catalogue: Catalogue, jobs: Iterable[Any]) -> list[dg.SensorDefinition]:
+    """The sensors that have something to do."""
+    by_name = {job.name: job for job in jobs}
+    found = [
+        backlog.build(catalogue, by_name["sequence"], by_name.get("relay")),
+        sealing.build(by_name["seal"]),
+        backfills.build(by_name["backfill"]),
+        failures.build(),
+    ]
+    if catalogue.topics:
+        found.append(hours.build(catalogue))
+    if catalogue.archived():
+        found += [lost.build(catalogue), automation(catalogue)]
+    return found
+
+
+def automation(catalogue: Catalogue) -> dg.SensorDefinition:
+    """Evaluates the conditions of the archive and of the rollup."""
+    keys = [
+        catalogue.key(policy.topic, name)
+        for policy in catalogue.archived()
+        for name in ("archive", "rollup")
+    ]
+    return dg.AutomationConditionSensorDefinition(
+        "automation",
+        target=dg.AssetSelection.assets(*keys),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        minimum_interval_seconds=30,
+        description="Asks for the archive of hours that were sealed and not archived, and for the "
+        "rollup of closed days: see the automation condition of each asset.",
+    )

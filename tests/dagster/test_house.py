@@ -1,0 +1,118 @@
+"""What Dagster tells people: lag in a sentence, how to begin, plots, failed runs by a webhook."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from penstock.errors import ConfigurationError
+from penstock.subscriptions import stream
+from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
+from tests.dagster.test_jobs import SECRET, metadata_of, verdicts
+
+
+def test_the_lag_of_a_consumer_is_told_in_a_sentence(house: House, policy_path: Path) -> None:
+    """Within the limit it passes and says so; beyond it, and held by nobody, two checks warn."""
+    house.create_topic()
+    stream.subscribe(house.connection, "readers", [TOPIC], start="earliest")
+    house.publish(10)
+    house.done("sequence")
+    found = house.done("health").get_asset_check_evaluations()
+    (lag,) = [each for each in found if each.check_name == "consumer_lag"]
+    assert lag.passed and "10 events wait" in str(lag.metadata["verdict"].value)
+    assert "within the limit of 3600 s" in str(lag.metadata["verdict"].value)
+    policy_path.write_text(policy_path.read_text().replace("consumer_lag: 1h", "consumer_lag: 0"))
+    house.reload()
+    house.connection.execute(
+        "UPDATE penstock.chunks SET sequenced_at = now() - interval '1 minute'"
+    )
+    late = verdicts(house.job("health").get_asset_check_evaluations())
+    assert not late["sequenced:consumer_lag"] and not late["sequenced:lease_coverage"]
+
+
+def test_health_says_how_to_begin_and_plots_what_it_has_seen(house: House) -> None:
+    first = metadata_of(house.done("health"), "penstock/health")
+    assert "penstock topic create" in first["report"]
+    house.create_topic()
+    house.publish(10)
+    house.done("sequence")
+    again = metadata_of(house.done("health"), "penstock/health")
+    assert again["events ever"] == 10 and again["events a second"] > 0
+    assert again["lag"].startswith("![") and "data:image/svg+xml;base64," in again["rate"]
+
+
+def test_nothing_is_unsynced_after_a_run_and_after_a_tick(house: House) -> None:
+    """Guard: the sensor reports `sequenced` together with `log`, and health depends on nothing."""
+    from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+
+    house.create_topic()
+    house.done("policies")
+    house.sense("backlog")
+    for _number in range(2):
+        house.publish(10)
+        for name in ("sequence", "relay", "sweep", "health"):
+            house.done(name)
+        house.sense("backlog")
+    graph = house.defs.resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(house.instance, graph, loading_context=context_of(house))
+    for key in graph.get_all_asset_keys():
+        if graph.get(key).partitions_def is None:
+            assert resolver.get_status(key) is not StaleStatus.STALE, key
+
+
+def context_of(house: House) -> Any:
+    """What Dagster loads its records through."""
+    from dagster._core.loader import LoadingContextForTest
+
+    return LoadingContextForTest(house.instance)
+
+
+def test_a_failed_run_is_told_to_the_webhook_without_its_address(
+    house: House, environment: pytest.MonkeyPatch
+) -> None:
+    """The address is only in the environment; a refusal does not repeat it."""
+    told: list[dict[str, str]] = []
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Hook)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    house.create_topic()
+    house.publish(2 * EPOCH_EVENTS)
+    for name in ("sequence", "seal"):
+        house.done(name)
+    failed = house.job("clean")
+    sensor: Any = house.defs.resolve_sensor_def("run_failures")
+
+    def tell() -> Any:
+        context = dg.build_run_status_sensor_context(
+            "run_failures",
+            dagster_event=failed.get_run_failure_event(),
+            dagster_instance=house.instance,
+            dagster_run=failed.dagster_run,
+        ).for_run_failure()
+        return sensor(context)
+
+    assert "is not set" in tell().skip_message
+    environment.setenv("PENSTOCK_WEBHOOK_URL", f"http://127.0.0.1:{server.server_port}/{SECRET}")
+    tell()
+    server.shutdown()
+    server.server_close()
+    (message,) = told
+    assert message["job"] == "clean" and message["run"] in message["text"]
+    with pytest.raises(ConfigurationError) as refused:
+        tell()
+    assert SECRET not in str(refused.value)
