@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ops.archive.placement import Placement
 from ops.seal import log_epoch_of
 from penstock.database import call
 from penstock.records import LogEpoch, as_time
@@ -103,11 +102,3 @@ def data_version(epochs: Iterable[LogEpoch]) -> str:
     for each in sorted(epochs, key=lambda epoch: (epoch.partition, epoch.log_epoch)):
         seen.update(f"{each.partition}:{each.log_epoch}:{each.checksum}\n".encode())
     return f"sha256:{seen.hexdigest()}"
-
-
-def verified_on(epochs: Iterable[LogEpoch], placement: Placement | None) -> list[LogEpoch]:
-    """Those of the log epochs that have as many verified copies as their policy asks for."""
-    if placement is None:
-        return []
-    wanted = placement.targets.keys()
-    return [each for each in epochs if len(wanted & set(each.targets)) >= placement.copies]

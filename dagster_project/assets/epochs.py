@@ -17,7 +17,8 @@ from dagster_project import common
 from dagster_project.assets.archiving import bring
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import DATA_VERSION, SPARK_POOL, epoch_metadata, evaluated, hour_of
-from ops.hours import data_version, epochs_of_hour, verified_on
+from ops.archive.placement import verified_on
+from ops.hours import data_version, epochs_of_hour
 from ops.policies.file import Policies, TopicPolicy
 from penstock.archive.copies import key_of
 from penstock.records import LogEpoch
@@ -214,8 +215,8 @@ def _copies_verified(key: dg.AssetKey) -> dg.AssetCheckSpec:
         COPIES_VERIFIED,
         asset=key,
         blocking=True,
-        description="Every log epoch of the hour has as many copies as its policy asks for, each of "
-        "them read back and found to be what was sealed.",
+        description="Every log epoch of the hour has as many copies as its policy asks for, each "
+        "read back and found to be what was sealed.",
     )
 
 

@@ -71,9 +71,7 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
     return sensor
 
 
-def _wanted(
-    connection: Any, policies: Policies, lost: Sequence[LostCopy]
-) -> Iterator[LostCopy]:
+def _wanted(connection: Any, policies: Policies, lost: Sequence[LostCopy]) -> Iterator[LostCopy]:
     """Those that count: on a target of the policy, of log epochs with too few copies elsewhere."""
     few: dict[str, set[EpochKey]] = {}
     for each in lost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,3 +101,11 @@ def _hash(of: str, target: str) -> float:
     """A number between 0 and 1, neither of them, that is the same on every machine."""
     digest = hashlib.sha256(f"{of}\0{target}".encode()).digest()
     return (float(int.from_bytes(digest[:8]) >> (64 - _BITS)) + 0.5) / 2.0**_BITS
+
+
+def verified_on(epochs: Iterable[LogEpoch], placement: Placement | None) -> list[LogEpoch]:
+    """Those of the log epochs that have as many verified copies as their policy asks for."""
+    if placement is None:
+        return []
+    wanted = placement.targets.keys()
+    return [each for each in epochs if len(wanted & set(each.targets)) >= placement.copies]

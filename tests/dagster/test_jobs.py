@@ -24,7 +24,7 @@ from penstock.database import call
 from penstock.errors import TargetUnavailable
 from penstock.subscriptions import stream
 from tests.archive.logs import Log, bring
-from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
+from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
 from tests.dagster.test_load import SLUG
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ops import hours
+from ops.archive.placement import Placement, verified_on
 from ops.hours import BEGINNING, HOUR
 from ops.seal import forget_copy, log_epochs, seal
 from penstock import database
@@ -104,8 +105,10 @@ def test_an_hour_holds_its_log_epochs_and_no_others(db: ContractDatabase) -> Non
     assert sorted(found[0].targets) == ["one", "two"] and found[1].targets == ()
     assert hours.epochs_of_hour(own, STREAM, hour - HOUR) == []
     assert hours.epochs_between(own, STREAM, hour - HOUR, hour) == []
-    assert hours.verified_on(found, ["two", "one"]) == found[:1]
-    assert hours.verified_on(found, ["two", "three"]) == []
+    assert verified_on(found, Placement.on_each("two", "one")) == found[:1]
+    assert verified_on(found, Placement.on_each("two", "three")) == []
+    assert verified_on(found, Placement({"two": 1, "three": 1}, 1, 1)) == found[:1]
+    assert verified_on(found, None) == []
     with pytest.raises(TopicNotFound):
         hours.epochs_of_hour(own, "no/topic", hour)
 
