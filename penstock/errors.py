@@ -346,6 +346,10 @@ class CopyDamaged(PenstockError):
     """A copy of a log epoch is not what was sealed, or is gone; another target may hold it."""
 
 
+class PayloadMisfit(PenstockError):
+    """A payload cannot be decoded to the schema that was asked for."""
+
+
 class EpochMissing(PenstockError):
     """Events are no longer in the database, and no copy of them can be read from the archive."""
 
