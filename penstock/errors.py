@@ -486,10 +486,7 @@ def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> Penstoc
 
 
 def _texts(error: BaseException) -> tuple[str, str]:
-    """Message and hint, as psycopg (`diag`) and asyncpg (`message`, `hint`) give them.
-
-    Drivers of MySQL have the message in their last argument, and no hint.
-    """
+    """Message and hint of psycopg (`diag`), asyncpg and MySQL's drivers; those have no hint."""
     if errno_of(error) is not None and error.args:
         return str(error.args[-1]).strip(), ""
     diagnosis = getattr(error, "diag", None)
