@@ -346,6 +346,10 @@ class CopyDamaged(PenstockError):
     """A copy of a log epoch is not what was sealed, or is gone; another target may hold it."""
 
 
+class PayloadMisfit(PenstockError):
+    """A payload cannot be decoded to the schema that was asked for."""
+
+
 class EpochMissing(PenstockError):
     """Events are no longer in the database, and no copy of them can be read from the archive."""
 
@@ -482,10 +486,7 @@ def from_database(error: BaseException, schema: str = DEFAULT_SCHEMA) -> Penstoc
 
 
 def _texts(error: BaseException) -> tuple[str, str]:
-    """Message and hint, as psycopg (`diag`) and asyncpg (`message`, `hint`) give them.
-
-    Drivers of MySQL have the message in their last argument, and no hint.
-    """
+    """Message and hint of psycopg (`diag`), asyncpg and MySQL's drivers; those have no hint."""
     if errno_of(error) is not None and error.args:
         return str(error.args[-1]).strip(), ""
     diagnosis = getattr(error, "diag", None)

@@ -16,6 +16,9 @@ from penstock.errors import MissingExtra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from penstock.spark.drift import Drift
 
 
 def register(spark: SparkSession) -> None:
@@ -31,3 +34,18 @@ def register(spark: SparkSession) -> None:
     # build the session has none until it makes a first data frame.
     spark.createDataFrame([], "nothing int")
     spark.dataSource.register(PenstockSource)
+
+
+def schema_drift(
+    spark: SparkSession,
+    topic: str,
+    schema: str | StructType,
+    *,
+    last: int = 1_000,
+    **options: object,
+) -> list[Drift]:
+    """Where the JSON payloads of a topic differ from a schema, in its last events or a range."""
+    register(spark)
+    from penstock.spark.drift import schema_drift as found
+
+    return found(spark, topic, schema, last=last, **options)

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.spark.cold import Archive, read_cold
 from penstock.spark.columns import Wanted
+from penstock.spark.decoding import Decoded
 from penstock.spark.hot import RangeDropped, read_hot, require_same_topic
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import batch_ranges
@@ -33,10 +34,13 @@ class RangesInput(InputPartition):
 class BatchReader(DataSourceReader):
     """Reads a part of a topic's log."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: ReadOptions, columns: tuple[str, ...], *, decoded: Decoded | None = None
+    ) -> None:
         """Keep what to read; nothing is opened here."""
         self._options = options
         self._wanted = Wanted(options.topic, columns, options.types)
+        self._decoded = decoded
 
     def partitions(self) -> list[InputPartition]:
         """One input partition for each task; Spark keeps them for the data frame."""
@@ -47,7 +51,8 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a task."""
-        return read_input(Archive.of(self._options), self._wanted, partition)
+        events = read_input(Archive.of(self._options), self._wanted, partition)
+        return events if self._decoded is None else self._decoded.batches(events)
 
 
 def inputs(ranges: list[Range], options: ReadOptions) -> list[InputPartition]:

@@ -48,9 +48,14 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, COLUMNS[name]) for name in names])
 
 
-def chosen(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema that the user gives; each has to be one of ours, with its type."""
+def chosen(schema: StructType, *, decoded: Sequence[str] = ()) -> tuple[str, ...]:
+    """The columns of a schema that the user gives; each has to be one of ours, with its type.
+
+    Those of ``decoded`` are made from the payload, and are not looked at here.
+    """
     for field in schema.fields:
+        if field.name in decoded:
+            continue
         given = field.dataType.simpleString()
         if field.name not in COLUMNS:
             raise InvalidArgument(
@@ -62,4 +67,4 @@ def chosen(schema: StructType) -> tuple[str, ...]:
                 f"the schema has the column {field.name} as {given[:80]}",
                 hint=f"it is {_SPARK_TYPES[field.name]}; cast it after reading",
             )
-    return tuple(schema.fieldNames())
+    return tuple(name for name in schema.fieldNames() if name not in decoded)

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 #: The places that have a name.
 EARLIEST, LATEST = "earliest", "latest"
 _BOOKMARK = "bookmark:"
+#: What becomes of a payload that does not fit: NULL, an error, or the event is left out.
+PERMISSIVE, FAILFAST, DROPMALFORMED = "permissive", "failfast", "dropmalformed"
 #: Where events are read: the database, the archive, or both.
 HOT, COLD, AUTO = "hot", "cold", "auto"
 
 _MOST_EVENTS = 100_000_000
 _MOST_CONNECTIONS = 10_000
 _MOST_VERSIONS = 10**18
+_MOST_SAMPLED = 1_000_000
 _OFFSETS_HINT = (
     'use "earliest", "latest", "bookmark:NAME", or a JSON object of positions by partition, like '
     '{"0": 1200}'
@@ -38,7 +41,7 @@ READ_NAMES = (
     "url", "urlVariable", "topic", "partitions", "types", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "eventsPerTask", "maxConnections",
     "maxEventsPerTrigger", "minEventsPerTrigger", "maxTriggerDelay", "failOnHistoryChange",
-    "subscription", "source", "targets",
+    "subscription", "source", "targets", "decode", "decodeSchema", "decodeSample", "decodeMode",
 )  # fmt: skip
 WRITE_NAMES = ("url", "urlVariable", "topic", "topicColumn", "writeId", "writeVersion")
 #: What Spark itself passes on to a data source.
@@ -107,6 +110,15 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
+class Decode:
+    """How JSON payloads become columns; without a schema it is inferred from so many events."""
+
+    schema: str | None
+    sample: int
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What to read, and how it is shared out among tasks."""
 
@@ -123,6 +135,7 @@ class ReadOptions:
     subscription: str | None
     source: str
     targets: tuple[Target, ...]
+    decode: Decode | None
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -144,6 +157,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
         subscription=_subscription(given),
         source=_source(given, streaming=streaming),
         targets=_targets(given.get("targets")),
+        decode=_decode(given),
     )
 
 
@@ -355,6 +369,28 @@ def _targets(text: str | None) -> tuple[Target, ...]:
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
         raise InvalidArgument("targets is no JSON object of texts", hint=hint)
     return tuple(Target(name, place) for name, place in found.items())
+
+
+def _decode(given: Mapping[str, str]) -> Decode | None:
+    kind, schema = given.get("decode"), given.get("decodeSchema")
+    if kind is None:
+        for name in ("decodeSchema", "decodeSample", "decodeMode"):
+            if given.get(name) is not None:
+                raise InvalidArgument(
+                    f"{name} is given without decode", hint='write .option("decode", "json") too'
+                )
+        return None
+    if kind.lower() != "json":
+        _refuse("decode", kind, "only json is decoded; for Avro apply Spark's from_avro to payload")
+    mode = given.get("decodeMode", PERMISSIVE).lower()
+    if mode not in {PERMISSIVE, FAILFAST, DROPMALFORMED}:
+        _refuse("decodeMode", mode, "give permissive, failfast or dropmalformed")
+    if schema is not None and given.get("decodeSample") is not None:
+        raise InvalidArgument(
+            "decodeSchema and decodeSample are both given",
+            hint="a sample is only read where the schema is to be inferred; give one of them",
+        )
+    return Decode(schema, _number(given, "decodeSample", 1_000, _MOST_SAMPLED), mode)
 
 
 def _version(text: str | None) -> int:

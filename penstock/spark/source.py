@@ -8,7 +8,10 @@ from pyspark.sql.datasource import DataSource
 
 from penstock.spark.batch import BatchReader
 from penstock.spark.columns import SPARK_SCHEMA, chosen
-from penstock.spark.options import read_options, write_options
+from penstock.spark.decoding import Decoded, decoded, with_decoded
+from penstock.spark.options import ReadOptions, read_options, write_options
+from penstock.spark.sampling import value_schema
+from penstock.spark.schemas import parse_schema
 from penstock.spark.stream import StreamReader
 from penstock.spark.writing import BatchWriter, StreamWriter
 
@@ -24,18 +27,24 @@ class PenstockSource(DataSource):
         """The name of the format."""
         return "penstock"
 
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
         """The columns of an event.  Bad options are refused here, when the read is loaded."""
-        read_options(self.options)
-        return SPARK_SCHEMA
+        options = read_options(self.options)
+        if options.decode is None:
+            return SPARK_SCHEMA
+        return with_decoded(parse_schema(SPARK_SCHEMA), value_schema(options, options.decode))
 
     def reader(self, schema: StructType) -> BatchReader:
         """The reader of a batch."""
-        return BatchReader(read_options(self.options), chosen(schema))
+        options = read_options(self.options)
+        columns, found = _columns(options, schema)
+        return BatchReader(options, columns, decoded=found)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """The reader of a stream."""
-        return StreamReader(read_options(self.options, streaming=True), chosen(schema))
+        options = read_options(self.options, streaming=True)
+        columns, found = _columns(options, schema)
+        return StreamReader(options, columns, decoded=found)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """The writer of a batch."""
@@ -45,3 +54,11 @@ class PenstockSource(DataSource):
         """The writer of a stream."""
         options = write_options(self.options, streaming=True)
         return StreamWriter(options, schema, overwrite=overwrite)
+
+
+def _columns(options: ReadOptions, schema: StructType) -> tuple[tuple[str, ...], Decoded | None]:
+    """The columns to read, and what is made of the payloads."""
+    if options.decode is None:
+        return chosen(schema), None
+    found = decoded(options.topic, options.decode, schema)
+    return found.read, found

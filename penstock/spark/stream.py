@@ -22,6 +22,7 @@ from penstock.records import PartitionRange
 from penstock.spark.batch import inputs, read_input
 from penstock.spark.cold import Archive
 from penstock.spark.columns import Wanted
+from penstock.spark.decoding import Decoded
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import chosen_partitions, ranges_between, start_positions
 from penstock.spark.ranges import shared
@@ -47,10 +48,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options: ReadOptions,
         columns: tuple[str, ...],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        decoded: Decoded | None = None,
     ) -> None:
         """Keep what to read; nothing is opened here."""
         self._options = options
         self._wanted = Wanted(options.topic, columns, options.types)
+        self._decoded = decoded
         self._clock = clock
         self._last_read = clock()
         #: With the trigger availableNow: where the log ended when the query began.
@@ -104,7 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of a task."""
-        return read_input(Archive.of(self._options), self._wanted, partition)
+        events = read_input(Archive.of(self._options), self._wanted, partition)
+        return events if self._decoded is None else self._decoded.batches(events)
 
     def commit(self, end: Offset) -> None:
         """Copy Spark's progress into the subscription, so that retention sees it.

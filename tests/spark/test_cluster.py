@@ -74,7 +74,12 @@ PROGRAM = textwrap.dedent(
     writer = options(stream.select("key", "payload").writeStream.format("penstock"), sink)
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(240)
+    decoded = options(spark.read.format("penstock"), source).option("decode", "json")
+    decoded = decoded.option("decodeSchema", "a int").load()
+    malformed = decoded.where("_malformed IS NOT NULL").count()
+    drift = penstock.spark.schema_drift(spark, source, "a int", url=url)
     print(json.dumps({"events": events.count(), "workers": workers, "places": places,
+                      "malformed": malformed, "drift": [each.events for each in drift],
                       "batches": len(query.recentProgress)}))
     spark.stop()
     """
@@ -181,7 +186,11 @@ def test_the_code_travels_as_an_archive(
     assert done.returncode == 0, done.stderr[-4_000:]
     said = json.loads(done.stdout.splitlines()[-1])
     places = said.pop("places")
-    assert said == {"events": events, "workers": 2, "batches": 11}
+    # Two events have no payload, and no other one has a JSON object.
+    assert said == {
+        "events": events, "workers": 2, "batches": 11, "malformed": events - 2,
+        "drift": [events - 2],
+    }  # fmt: skip
     # In the folder that the worker runs in, and in none of a checkout.
     assert places == ["./penstock.zip/penstock/__init__.py"]
     ((written,),) = db.run(

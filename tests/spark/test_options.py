@@ -43,6 +43,15 @@ URL = f"postgresql://me:{SECRET}@host/db"
         ({**TOPIC, "minEventsPerTrigger": "9", "maxEventsPerTrigger": "8"}, "is above"),
         ({**TOPIC, "failOnHistoryChange": "maybe"}, "true or false"),
         ({**TOPIC, "subscription": " "}, "is empty"),
+        ({**TOPIC, "decodeSchema": "a int"}, "decodeSchema is given without decode"),
+        ({**TOPIC, "decodeMode": "failfast"}, "decodeMode is given without decode"),
+        ({**TOPIC, "decode": "avro"}, "only json is decoded"),
+        ({**TOPIC, "decode": "json", "decodeMode": "strict"}, "permissive, failfast or"),
+        ({**TOPIC, "decode": "json", "decodeSample": "0"}, "from 1 to"),
+        (
+            {**TOPIC, "decode": "json", "decodeSample": "9", "decodeSchema": "a int"},
+            "decodeSchema and decodeSample are both given",
+        ),
     ],
 )
 def test_a_bad_option_is_refused(given: dict[str, str], match: str) -> None:

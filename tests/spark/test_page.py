@@ -40,7 +40,7 @@ def test_every_block_runs(
     spark: SparkSession, database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 7
     db = PostgresDatabase("postgres", database_url)
     archive = Target("nearby", str(tmp_path / "archive"))
     names: dict[str, Any] = {
@@ -49,7 +49,10 @@ def test_every_block_runs(
     with closing(db.connect()) as own:
         topics.create_topic(own, TOPIC, 2, create_namespaces=True)
         stream.subscribe(own, "lake", [TOPIC])
-        orders = [Message(TOPIC, b"%d" % n, key=f"k{n}", type="order-placed") for n in range(60)]
+        orders = [
+            Message(TOPIC, b'{"order": %d}' % n, key=f"k{n}", type="order-placed")
+            for n in range(60)
+        ]
         publish_batch(own, orders)
         drain(own)
         seal(own, TOPIC, max_events=10, max_age_seconds=0)
@@ -58,10 +61,13 @@ def test_every_block_runs(
             exec(compile(block, PAGE.name, "exec"), names)
             if "subscription" in block:
                 assert names["spring"].count() == 60
+                assert [(each.field, each.kind, each.events) for each in names["drift"]] == [
+                    ("customer", "missing", 60)
+                ]
                 stream.unsubscribe(own, "lake")
                 drop(own, TOPIC, [archive])
                 exec(compile(blocks[2], PAGE.name, "exec"), names)
-                assert (number, names["whole"].count()) == (3, 60)
+                assert (number, names["whole"].count()) == (5, 60)
         drain(own)
         written = [event for part in range(2) for event in _from(own, part)]
     assert len(written) == 1_000
