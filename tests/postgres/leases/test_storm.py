@@ -256,5 +256,5 @@ def _sound(verb: str, member: Membership) -> list[str]:
         "commit": [*me, partition, epoch, "ARRAY[3]::bigint[]", "ARRAY[0]::bigint[]"],
         "check_in": [*me, f"'{member.session}'", "true"],
         "seek": [me[0], f"'{STREAM}'", "0", "'earliest'"],
-        "subscribe": [me[0], f"ARRAY['{STREAM}']", "'earliest'"],
+        "subscribe": [me[0], f"ARRAY['{STREAM}']", "'earliest'", "'stream'"],
     }[verb]
