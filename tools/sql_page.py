@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import database, errors
+from penstock import database
 from penstock.database import catalog, config, migrate
+from penstock.driver_errors import BY_SQLSTATE
 from resources.embedded import EmbeddedPostgres
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "sql.md"
@@ -214,7 +215,7 @@ def _internal(rows: list[Function]) -> str:
 
 def _errors() -> str:
     lines = ["| code | in Python | meaning |", "|---|---|---|"]
-    for code, kind in sorted(errors.BY_SQLSTATE.items()):
+    for code, kind in sorted(BY_SQLSTATE.items()):
         meaning = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         lines.append(f"| {code} | `{kind.__name__}` | {_cell(meaning)} |")
     return "\n".join(lines)

@@ -12,14 +12,8 @@ from importlib.util import find_spec
 
 from penstock.cli import page
 from penstock.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
-from penstock.errors import (
-    MissingExtra,
-    PenstockError,
-    UsageError,
-    driver_error,
-    errno_of,
-    sqlstate_of,
-)
+from penstock.driver_errors import driver_error, errno_of, sqlstate_of
+from penstock.errors import MissingExtra, PenstockError, UsageError
 
 _OF_THE_COMMAND = frozenset({"typer", "rich", "click"})
 

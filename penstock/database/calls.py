@@ -21,16 +21,13 @@ from penstock.database.dialect import Dialect, Row
 from penstock.database.postgres import connection as postgres
 from penstock.database.postgres.connection import libpq_url as libpq_url
 from penstock.database.unwrap import driver_connection as driver_connection
+from penstock.driver_errors import driver_error, errno_of, from_database, sqlstate_of
 from penstock.errors import (
     DatabaseUnavailable,
     InvalidArgument,
     NoDiskSpace,
     PenstockError,
     TransactionRolledBack,
-    driver_error,
-    errno_of,
-    from_database,
-    sqlstate_of,
 )
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import re
 from functools import cache
 
 from penstock.database import catalog
-from penstock.errors import NotInRole, PenstockError, driver_error, errno_of, sqlstate_of
+from penstock.driver_errors import driver_error, errno_of, sqlstate_of
+from penstock.errors import NotInRole, PenstockError
 
 _POSTGRES_DENIED, _POSTGRES_NO_OBJECT = "42501", "42704"
 _MYSQL_DATABASE, _MYSQL_ROUTINE = 1044, 1370

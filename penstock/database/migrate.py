@@ -22,6 +22,7 @@ from penstock.database import calls, catalog, config, denied
 from penstock.database.mysql import migrate as mysql_migrate
 from penstock.database.postgres import migrate as postgres_migrate, scripts as migration_scripts
 from penstock.database.postgres.scripts import FUNCTIONS_VERSION
+from penstock.driver_errors import errno_of, from_database, sqlstate_of
 from penstock.errors import (
     ConfigurationError,
     DatabaseUnavailable,
@@ -30,9 +31,6 @@ from penstock.errors import (
     PenstockError,
     PermissionDenied,
     SchemaTooNew,
-    errno_of,
-    from_database,
-    sqlstate_of,
 )
 
 if TYPE_CHECKING:

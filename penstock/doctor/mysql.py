@@ -15,7 +15,8 @@ from penstock.doctor.letters import examine_letters, examine_skips
 from penstock.doctor.mysql_settings import Client, examine_settings
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
-from penstock.errors import DatabaseTooOld, NotMigrated, errno_of
+from penstock.driver_errors import errno_of
+from penstock.errors import DatabaseTooOld, NotMigrated
 from penstock.log import status as log_status
 from penstock.log.sequencer_state import longest_locks, second_look
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock import database
 from penstock.database import config
-from penstock.errors import errno_of
+from penstock.driver_errors import errno_of
 
 #: Publish takes ids of events in blocks of this size.
 BLOCK = 256

@@ -9,7 +9,8 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from penstock import database
-from penstock.errors import PermissionDenied, errno_of
+from penstock.driver_errors import errno_of
+from penstock.errors import PermissionDenied
 from penstock.log.sequences import status
 
 #: An idle sequencer looks at least this often for new events.

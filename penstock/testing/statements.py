@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from penstock.database import catalog
 from penstock.database.catalog import Statement
 from penstock.database.dialect import Row
-from penstock.errors import HINTS, PenstockError, UsageError
+from penstock.driver_errors import HINTS
+from penstock.errors import PenstockError, UsageError
 
 Answer = Callable[..., list[Row]]
 F = TypeVar("F", bound=Answer)

@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.database import call
-from penstock.errors import NotMigrated, PermissionDenied, errno_of
+from penstock.driver_errors import errno_of
+from penstock.errors import NotMigrated, PermissionDenied
 from penstock.log import LogStatus
 from penstock.subscriptions import dead_letters
 from penstock.upkeep.metrics import Figures, labels_of

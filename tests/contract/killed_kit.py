@@ -10,7 +10,8 @@ from itertools import count
 from typing import Any
 
 from penstock import database
-from penstock.errors import TornTransaction, errno_of
+from penstock.driver_errors import errno_of
+from penstock.errors import TornTransaction
 from tests.contract.databases import MySQLDatabase, routines
 from tests.contract.kit import sql
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock import database
-from penstock.errors import errno_of
+from penstock.driver_errors import errno_of
 from penstock.publishing.bulk import publish_bulk
 from penstock.publishing.publish import publish, publish_batch
 from penstock.records import Message

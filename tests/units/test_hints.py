@@ -6,7 +6,8 @@ import re
 
 from penstock.cli.hints import for_the_command
 from penstock.database import catalog
-from penstock.errors import HINTS, PenstockError
+from penstock.driver_errors import HINTS
+from penstock.errors import PenstockError
 
 #: A call of SQL or Python, or a named argument.
 _CODE = re.compile(r"=>|\bSELECT\b|\bpenstock\.\w|\b\w+\(|\w=(?!\w*//)")

@@ -26,14 +26,8 @@ from penstock.database.dialect import (
     tuples,
     unavailable,
 )
-from penstock.errors import (
-    ConfigurationError,
-    DatabaseTooOld,
-    MissingExtra,
-    PenstockError,
-    driver_error,
-    errno_of,
-)
+from penstock.driver_errors import driver_error, errno_of
+from penstock.errors import ConfigurationError, DatabaseTooOld, MissingExtra, PenstockError
 
 #: DEFAULT (expression) and CHECK; SKIP LOCKED and JSON_TABLE.
 OLDEST_MYSQL = (8, 0, 16)

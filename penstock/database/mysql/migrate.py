@@ -17,7 +17,8 @@ from penstock.database.dialect import Row
 from penstock.database.mysql import scripts as mysql_scripts
 from penstock.database.mysql.connection import in_transaction, is_mariadb, require_server
 from penstock.database.postgres.migrate import blocked
-from penstock.errors import ConfigurationError, InvalidArgument, errno_of
+from penstock.driver_errors import errno_of
+from penstock.errors import ConfigurationError, InvalidArgument
 
 _OF_THE_SERVER = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
 _LOCK_WAIT_TIMEOUT = 1205

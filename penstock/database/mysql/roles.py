@@ -14,7 +14,8 @@ from typing import Any
 
 from penstock.database import calls, config
 from penstock.database.mysql.connection import in_transaction, is_mariadb
-from penstock.errors import InvalidArgument, NotInRole, errno_of
+from penstock.driver_errors import errno_of
+from penstock.errors import InvalidArgument, NotInRole
 
 #: Refusals on a database, a table, a column, a procedure, of a right of the server, and to grant.
 DENIED = frozenset({1044, 1142, 1143, 1227, 1370, 1410, 1698})

@@ -16,14 +16,8 @@ from penstock.database.dialect import (
     tuples,
     unavailable,
 )
-from penstock.errors import (
-    ConfigurationError,
-    DatabaseTooOld,
-    MissingExtra,
-    PenstockError,
-    driver_error,
-    sqlstate_of,
-)
+from penstock.driver_errors import driver_error, sqlstate_of
+from penstock.errors import ConfigurationError, DatabaseTooOld, MissingExtra, PenstockError
 
 OLDEST_SERVER = 140_000
 _OUT_OF_RANGE = "22003"  # numeric_value_out_of_range

@@ -11,7 +11,8 @@ from penstock.database import calls, catalog
 from penstock.database.dialect import Row
 from penstock.database.postgres import scripts as migration_scripts
 from penstock.database.postgres.connection import require_server
-from penstock.errors import InvalidArgument, MigrationBlocked, sqlstate_of
+from penstock.driver_errors import sqlstate_of
+from penstock.errors import InvalidArgument, MigrationBlocked
 
 _LOCK_NOT_AVAILABLE = "55P03"
 

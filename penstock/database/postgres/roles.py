@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.database import calls, config
-from penstock.errors import InvalidArgument, NotInRole, sqlstate_of
+from penstock.driver_errors import sqlstate_of
+from penstock.errors import InvalidArgument, NotInRole
 
 _DENIED = "42501"
 _ROLES = """

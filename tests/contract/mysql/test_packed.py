@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from penstock import Message, database, log
-from penstock.errors import BackPressure, TopicNotFound, driver_error, errno_of
+from penstock.driver_errors import driver_error, errno_of
+from penstock.errors import BackPressure, TopicNotFound
 from penstock.publishing import packing
 from penstock.publishing.packing import packed
 from penstock.publishing.publish import publish_batch

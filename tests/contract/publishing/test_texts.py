@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock import database
+from penstock.driver_errors import errno_of, sqlstate_of
 from penstock.errors import (
     BackPressure,
     InvalidArgument,
@@ -19,8 +20,6 @@ from penstock.errors import (
     PayloadTooLarge,
     PenstockError,
     TopicNotFound,
-    errno_of,
-    sqlstate_of,
 )
 from penstock.records import Event
 from tests.contract.databases import ContractDatabase, MySQLDatabase

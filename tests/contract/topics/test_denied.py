@@ -13,7 +13,8 @@ from penstock import database, log
 from penstock.cli import main
 from penstock.database import config
 from penstock.doctor import doctor
-from penstock.errors import DatabaseUnavailable, NotInRole, PermissionDenied, errno_of, sqlstate_of
+from penstock.driver_errors import errno_of, sqlstate_of
+from penstock.errors import DatabaseUnavailable, NotInRole, PermissionDenied
 from tests.contract.databases import ContractDatabase, MySQLDatabase
 from tests.contract.tenants import OPEN, Tenants, as_login, tenants_of, three_topics
 

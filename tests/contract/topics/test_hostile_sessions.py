@@ -16,6 +16,7 @@ from pymysql.err import OperationalError
 
 import penstock
 from penstock import database, log
+from penstock.driver_errors import errno_of
 from penstock.errors import (
     BackPressure,
     InvalidArgument,
@@ -23,7 +24,6 @@ from penstock.errors import (
     StaleLease,
     TopicNotFound,
     WrongIsolation,
-    errno_of,
 )
 from penstock.log import mysql_storage
 from penstock.records import Lease

@@ -15,7 +15,8 @@ import penstock
 from penstock import database, log, subscriptions
 from penstock.cli import main
 from penstock.database import config, migrate
-from penstock.errors import InvalidArgument, PermissionDenied, TopicNotFound, errno_of
+from penstock.driver_errors import errno_of
+from penstock.errors import InvalidArgument, PermissionDenied, TopicNotFound
 from penstock.publishing import known_topics
 from penstock.subscriptions import stream
 from penstock.topics import rights

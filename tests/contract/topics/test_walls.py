@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock import database, log, subscriptions
 from penstock.database import sessions
+from penstock.driver_errors import sqlstate_of
 from penstock.errors import (
     AlreadyExists,
     InUse,
@@ -18,7 +19,6 @@ from penstock.errors import (
     PenstockError,
     SubscriptionNotFound,
     TopicNotFound,
-    sqlstate_of,
 )
 from penstock.publishing import known_topics
 from penstock.subscriptions import dead_letters, policies, stream

@@ -10,7 +10,8 @@ import pytest
 import sqlalchemy
 
 from penstock import database, errors
-from penstock.errors import BY_SQLSTATE, NoDiskSpace, NotMigrated, PenstockError, TopicNotFound
+from penstock.driver_errors import BY_SQLSTATE
+from penstock.errors import NoDiskSpace, NotMigrated, PenstockError, TopicNotFound
 
 EXPECTED = {
     "PS001": "NamespaceNotFound",
