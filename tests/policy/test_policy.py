@@ -195,7 +195,7 @@ def test_each_finding_says_what_mends_it(
     assert [each.what for each in found[orders]] == [
         "2 sealed log epochs have fewer than 1 verified copies on local"
     ]
-    assert found[orders][0].command == f"penstock backfill {orders} --target local"
+    assert found[orders][0].command == f"penstock backfill {orders}"
 
 
 def test_a_database_that_is_not_migrated_is_the_first_finding(

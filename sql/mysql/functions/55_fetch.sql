@@ -165,3 +165,13 @@ BEGIN
     WHERE p.topic_id = owner_id
     ORDER BY p.number;
 END;
+
+-- name: sequenced_at_of
+-- When the event of a sequence got it; NULL when there is none.
+CREATE FUNCTION sequenced_at_of(part_id BIGINT, wanted BIGINT) RETURNS DATETIME(6)
+READS SQL DATA
+RETURN (
+    SELECT MAX(e.sequenced_at)
+    FROM logged_events AS e
+    WHERE e.partition_id = part_id AND e.sequence = wanted AND e.first_sequence = (
+        SELECT MAX(f.first_sequence) FROM chunks AS f WHERE f.partition_id = part_id AND f.first_sequence <= wanted));
