@@ -48,18 +48,24 @@ class PostgresServer:
 
     def create(self, database: str, template: str = "template0") -> str:
         """Create a database, empty or as a copy, and answer its URL."""
-        self._administrate(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
-                sql.Identifier(database), sql.Identifier(template)
+        with psycopg.connect(self.admin_url, autocommit=True) as connection:
+            # Files are copied in half the time that the write-ahead log of the copy takes.
+            by_files = sql.SQL(
+                "" if connection.info.server_version < 150000 else "STRATEGY file_copy"
             )
-        )
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {} {}").format(
+                    sql.Identifier(database), sql.Identifier(template), by_files
+                )
+            )
         return self.url(database)
 
     def drop(self, database: str) -> None:
         """Drop a database, whoever is still connected to it."""
-        self._administrate(
-            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
-        )
+        with psycopg.connect(self.admin_url, autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
+            )
 
     def version(self) -> str:
         """What ``SHOW server_version`` says."""
@@ -67,7 +73,3 @@ class PostgresServer:
             row = connection.execute("SHOW server_version").fetchone()
         assert row is not None
         return str(row[0])
-
-    def _administrate(self, statement: sql.Composed) -> None:
-        with psycopg.connect(self.admin_url, autocommit=True) as connection:
-            connection.execute(statement)
