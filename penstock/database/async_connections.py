@@ -123,8 +123,8 @@ async def _call(door: Door, name: str, binds: dict[str, Any]) -> Rows:
         with calls.typed_errors():
             return await door.execute(statement.text, binds)
     finally:
-        if observe is not None and name in timings.TIMED:
-            observe(name, perf_counter() - begun)
+        if observe is not None and name in timings.OPERATIONS:
+            observe(timings.OPERATIONS[name], perf_counter() - begun)
 
 
 @cache

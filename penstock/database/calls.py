@@ -113,13 +113,13 @@ def _statement(dialect: Dialect, name: str, binds: dict[str, Any]) -> Statement:
 
 def _call(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
     observe = timings.observer
-    if observe is None or name not in timings.TIMED:
+    if observe is None or name not in timings.OPERATIONS:
         return _rows(connection, name, binds, raw=raw)
     begun = perf_counter()
     try:
         return _rows(connection, name, binds, raw=raw)
     finally:
-        observe(name, perf_counter() - begun)
+        observe(timings.OPERATIONS[name], perf_counter() - begun)
 
 
 def _rows(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:

@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: The statements whose time is told: what applications and consumers wait for.
-TIMED = frozenset({"publish", "publish_batch", "poll", "commit"})
+#: The operation of each statement whose time is told: what applications and consumers wait for.
+OPERATIONS = {
+    "publish": "publish",
+    "publish_batch": "publish_batch",
+    "publish_packed": "publish_batch",  # the short way of a batch on MySQL
+    "poll": "poll",
+    "commit": "commit",
+}
 
-#: Gets the name of the statement and its seconds, also of one that has failed.
+#: Gets the name of the operation and its seconds, also of one that has failed.
 observer: Callable[[str, float], None] | None = None

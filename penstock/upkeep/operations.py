@@ -15,7 +15,7 @@ from __future__ import annotations
 from penstock.database import timings
 from penstock.upkeep.metrics import Figures, Histogram, exposition
 
-_histograms = {name: Histogram() for name in sorted(timings.TIMED)}
+_histograms = {name: Histogram() for name in sorted(set(timings.OPERATIONS.values()))}
 
 
 def record() -> None:
