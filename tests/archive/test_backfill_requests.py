@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ops.archive.archiving import archive_epochs
 from ops.backfill import requests as requests
 from ops.backfill.missing import audit_files
 from ops.backfill.requests import COPY
@@ -18,6 +17,7 @@ from ops.backfill.workers import workers
 from ops.seal import log_epochs
 from penstock.archive.table import ArchiveTable
 from penstock.archive.targets import Target
+from tests.archive.logs import Log, bring
 from tests.kit.backfill import DONE, EPOCHS, EVENTS, filled, places, state_of, target
 from tests.kit.log import Connection, known_as
 from tests.kit.stream import STREAM
@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
+#: Each log epoch is a job of Spark.
+FEW = 3
 
 
-def _archived(spark: SparkSession, url: str, connection: Any, folder: Path) -> None:
+def _archived(url: str, connection: Any, folder: Path, epochs: int) -> None:
     """A log that the database has dropped, and its archive on one target."""
 
     def copy(own: Any, topic: str, place: Target) -> object:
-        return archive_epochs(spark, url, topic, place)
+        return bring(Log(own, url, topic), place, log_epochs(own, topic))
 
-    filled(connection, folder, dropped=True, copy=copy)
+    filled(connection, folder, dropped=True, epochs=epochs, copy=copy)
 
 
 def _lose(connection: Any, place: Target, log_epoch: int) -> None:
@@ -57,15 +59,15 @@ def test_what_a_target_lacks_is_made_there(
     spark: SparkSession, database_url: str, connection: Connection, tmp_path: Path
 ) -> None:
     """From another target, because the database has dropped it; then a file is lost."""
-    _archived(spark, database_url, connection, tmp_path)
+    _archived(database_url, connection, tmp_path, FEW)
     dry = requests.request_backfill(connection, STREAM, COPY, "two", dry_run=True)
     asked = _ask(connection)
     (result,) = run_due(database_url, workers(places(tmp_path)))
     assert (result.state, result.done_events) == ("done", dry.total_events)
-    assert state_of(connection, asked) == ("done", EPOCHS, EPOCHS * EVENTS)
+    assert state_of(connection, asked) == ("done", FEW, FEW * EVENTS)
     assert {each.targets for each in log_epochs(connection, STREAM)} == {("one", "two")}
     two = Target("two", str(tmp_path / "two"))
-    _lose(connection, two, 4)
+    _lose(connection, two, 2)
     assert len(audit_files(database_url, STREAM, two)) == 1
     again = requests.request_backfill(connection, STREAM, COPY, "two")
     assert (again.units, again.total_events) == (1, EVENTS)
@@ -77,14 +79,14 @@ def test_what_a_target_lacks_is_made_there(
 def test_what_cannot_be_made_stops_no_other(
     spark: SparkSession, database_url: str, connection: Connection, tmp_path: Path
 ) -> None:
-    """Of one log epoch there is no copy any more: nine are made."""
-    _archived(spark, database_url, connection, tmp_path)
-    _lose(connection, target(tmp_path), 3)
+    """Of one log epoch there is no copy any more: all others are made."""
+    _archived(database_url, connection, tmp_path, FEW)
+    _lose(connection, target(tmp_path), 2)
     asked = _ask(connection)
     (result,) = run_due(database_url, workers(places(tmp_path)))
     assert result.state == "waiting"
-    assert "partition 0, 15 to 21" in result.error
-    assert state_of(connection, asked) == ("waiting", EPOCHS - 1, (EPOCHS - 1) * EVENTS)
+    assert "partition 0, 8 to 14" in result.error
+    assert state_of(connection, asked) == ("waiting", FEW - 1, (FEW - 1) * EVENTS)
 
 
 @pytest.mark.long
@@ -92,7 +94,7 @@ def test_a_killed_runner_repeats_one_copy_at_most(
     spark: SparkSession, database_url: str, connection: Connection, tmp_path: Path
 ) -> None:
     """SIGKILL at 40 %, after the copy is recorded and before the range is."""
-    _archived(spark, database_url, connection, tmp_path)
+    _archived(database_url, connection, tmp_path, EPOCHS)
     asked = _ask(connection)
     program = [sys.executable, "-m", "tests.kit.backfill", database_url, str(tmp_path)]
     killed = subprocess.run([*program, "one-runner", DONE, "4"], cwd=ROOT, check=False)

@@ -90,7 +90,7 @@ def test_folders_of_layout_1_become_files_of_layout_2(
     _require_erased(log, target, before)
 
 
-@pytest.mark.parametrize("layout", [1, 2])
+@pytest.mark.parametrize("layout", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize(
     "place",
     [

@@ -1,4 +1,8 @@
-"""A killed archive run leaves no half log epoch, and repeating it is safe."""
+"""A killed archive run leaves no half log epoch, and repeating it is safe.
+
+Each test starts a second Spark.  What `make test` has of this is in test_kill_story, where the
+processes of one Spark are killed.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,12 @@ from tests.kit.standing import standing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(
     ("place", "committed"),
-    [
-        ("between_commits", {(0, 1)}),
-        pytest.param("before_record", {(0, 1), (1, 1)}, marks=pytest.mark.long),
-    ],
+    [("between_commits", {(0, 1)}), ("before_record", {(0, 1), (1, 1)})],
 )
 def test_kill(
     spark: SparkSession, log: Log, target: Target, place: str, committed: set[tuple[int, int]]

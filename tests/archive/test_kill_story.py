@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 EVENTS = 5
-EPOCHS_PER_JOB = 10
+#: The small form has two jobs of Spark, if none is killed.
+SMALL = 8
+EPOCHS_PER_JOB = 4
 
 
 class Killed(BaseException):
@@ -59,7 +61,7 @@ def _archived(spark: SparkSession, log: Log, target: Target, at: Collection[int]
 @pytest.mark.parametrize(
     ("epochs", "fuses", "seed"),
     [
-        (20, 1, 5),
+        (SMALL, 1, 5),
         pytest.param(200, 12, 11, marks=[pytest.mark.long, pytest.mark.timeout(7_200)]),
     ],
 )
@@ -80,7 +82,7 @@ def test_the_archive_equals_the_log_whatever_is_killed(
               for epoch in rng.sample(sealed, fuses)]  # fmt: skip
     for place in places:
         place.touch()
-    if epochs > 20:
+    if epochs > SMALL:
         marker = target.root.with_name("reached")
         arguments = ["before_record", str(marker), log.url, log.topic, target.uri]
         with standing("tests.archive.stalled", *arguments, marker=marker):
@@ -88,7 +90,7 @@ def test_the_archive_equals_the_log_whatever_is_killed(
     died = _archived(spark, log, target, rng.sample(range(1, epochs), fuses), 10 * fuses)
 
     assert died >= fuses
-    assert epochs > 20 or not any(place.exists() for place in places)
+    assert epochs > SMALL or not any(place.exists() for place in places)
     committed = ArchiveTable(target, log.known_as).committed()
     assert {key: len(files) for key, files in committed.items()} == {
         key_of(epoch): 1 for epoch in sealed

@@ -1,4 +1,7 @@
-"""An executor is killed in the middle of a unit, and another one does it."""
+"""An executor is killed in the middle of a unit, and another one does it.
+
+What `make test` has of this is in test_spreading, with a process of one executor.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tests.kit.interpreter import bare_interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 #: Which scenario, and where its executor dies: the duty, the statement, when, and which call of it.
 DEATHS: dict[str, tuple[Any, ...]] = {
@@ -90,32 +93,15 @@ def outcomes_of(cluster: subprocess.Popen[str], job: Job, file: Path) -> list[Ou
     return found
 
 
-def _done_by_another(
-    cluster: subprocess.Popen[str], db: ContractDatabase, death: str, folder: Path
-) -> list[Outcome]:
-    name, *place = DEATHS[death]
-    scenario = (SCENARIOS | JOBS)[name](db, folder)
-    marker = folder / "marker"
-    outcomes = outcomes_of(cluster, Job(name, scenario.setup, marker, *place), folder / "job")
-    dead, duty = marker.read_text(), place[0]
-    assert dead not in {each.worker for each in outcomes if each.unit.duty == duty}
-    scenario.check(outcomes)
-    return outcomes
-
-
-@pytest.mark.parametrize("db", ["postgres"], indirect=True)
-def test_another_executor_sequences(
-    cluster: subprocess.Popen[str], db: ContractDatabase, tmp_path: Path
-) -> None:
-    """The dead one had numbered all events: the other one finds none, and numbers none again."""
-    (outcome,) = _done_by_another(cluster, db, "sequenced, and not reported", tmp_path)
-    assert outcome.events == 0
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("death", DEATHS)
 def test_another_executor_does_the_unit(
     cluster: subprocess.Popen[str], db: ContractDatabase, death: str, tmp_path: Path
 ) -> None:
     """Guard: what fences the unit in SQL; the work is done once, whatever the first one did."""
-    _done_by_another(cluster, db, death, tmp_path)
+    name, *place = DEATHS[death]
+    scenario = (SCENARIOS | JOBS)[name](db, tmp_path)
+    marker = tmp_path / "marker"
+    outcomes = outcomes_of(cluster, Job(name, scenario.setup, marker, *place), tmp_path / "job")
+    dead, duty = marker.read_text(), place[0]
+    assert dead not in {each.worker for each in outcomes if each.unit.duty == duty}
+    scenario.check(outcomes)

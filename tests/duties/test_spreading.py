@@ -16,8 +16,11 @@ from ops.duties.running import run
 from ops.duties.setup import Setup
 from ops.duties.spreading import spread
 from ops.duties.units import DONE, FAILED, LOST, Outcome, Unit, frame
+from ops.duties.work import do_unit
 from penstock.errors import ConfigurationError
 from penstock.spark.options import Address
+from tests.contract.databases import ContractDatabase
+from tests.duties.kit import to_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +71,31 @@ def test_a_unit_that_kills_its_process_is_lost_alone(spark: SparkSession) -> Non
     outcomes = spread(spark, units, work)
     assert [each.unit for each in outcomes] == units
     assert [each.state for each in outcomes] == [DONE, DONE, DONE, LOST, DONE]
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_a_unit_whose_process_dies_is_done_by_another_one(
+    spark: SparkSession, db: ContractDatabase, tmp_path: Path
+) -> None:
+    """The dead one had numbered all events: the other one finds none, and numbers none again.
+
+    Guard: what fences the unit in SQL.  Whole executors are killed in test_executors.
+    """
+    scenario = to_sequence(db, tmp_path)
+    setup, marker = scenario.setup, tmp_path / "marker"
+
+    def work(unit: Unit) -> Outcome:
+        outcome = do_unit(unit, setup)
+        if unit.duty == "sequence" and not marker.exists():
+            marker.write_text(f"{outcome.worker} {outcome.events}")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return outcome
+
+    sequenced, swept = spread(spark, [Unit("sequence"), Unit("sweep")], work)
+    assert marker.read_text().split()[1:] == ["50"]
+    assert sequenced.worker not in marker.read_text()
+    assert (sequenced.events, swept.state) == (0, DONE)
+    scenario.check([sequenced])
 
 
 def test_a_duty_that_does_not_exist_is_refused_at_once() -> None:

@@ -45,13 +45,14 @@ def filled(
     folder: Path,
     *,
     partitions: int = 1,
+    epochs: int = EPOCHS,
     dropped: bool,
     copy: Callable[[Any, str, Target], object] = copy_all,
 ) -> list[Event]:
     """A log of sealed and copied log epochs, which the database has dropped or not."""
     topic(connection, partitions, STREAM)
     for part in range(partitions):
-        rows = range(EPOCHS * EVENTS)
+        rows = range(epochs * EVENTS)
         publish_batch(
             connection, [Message(STREAM, f"{part}.{n}".encode(), partition=part) for n in rows]
         )
@@ -60,7 +61,7 @@ def filled(
     events = [
         each
         for part in range(partitions)
-        for each in log.fetch(connection, STREAM, part, 1, EPOCHS * EVENTS)
+        for each in log.fetch(connection, STREAM, part, 1, epochs * EVENTS)
     ]
     copy(connection, STREAM, target(folder))
     if dropped:
