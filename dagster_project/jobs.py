@@ -9,20 +9,22 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_project import common
+from dagster_project import common, duties
 from dagster_project.assets.epochs import COPIES_VERIFIED, sealed_event
 from dagster_project.catalogue import Catalogue
 from dagster_project.checks import kinds
 from dagster_project.common import SPARK_POOL, evaluated, exists, hour_name
 from dagster_project.naming import HEALTH, POLICIES, SEQUENCE, STORAGE, SWEEP
 from ops.backfill.asking import ask_for_dropped
+from ops.duties import verbs
+from ops.duties.setup import Setup
+from ops.duties.units import DONE
 from ops.hours import epochs_between
 from ops.policies.file import Policies, TopicPolicy, load
 from ops.seal import seal
 from penstock.archive.copies import key_of
 from penstock.errors import PenstockError
 from resources.database import DatabaseResource
-from resources.sinks import SinkResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
 
@@ -185,29 +187,30 @@ def _sealed_hours(
 
 
 def _backfill() -> dg.JobDefinition:
-    @dg.op(name="run_request", pool=SPARK_POOL, config_schema=BACKFILL_CONFIG)
+    @dg.op(name="run_request", pool=SPARK_POOL, config_schema=duties.config(**BACKFILL_CONFIG))
     @evaluated
     def run(
         context: dg.OpExecutionContext,
         database: DatabaseResource,
         spark: SparkResource,
-        sinks: SinkResource,
         targets: ArchiveTargetResource,
     ) -> None:
-        from ops.backfill.running import run_backfill, run_due
-        from ops.backfill.workers import Places, workers
+        from ops.backfill.workers import Places
+        from ops.sinks.address import configured_sink
 
-        tools = workers(Places(spark.session, targets.target, targets.every, sinks.at))
-        request, name = context.op_config["request"], f"dagster:{context.run_id}"
-        if request:
-            one = run_backfill(database.url(), tools, run=name, request=request)
-            done = [one] if one else []
-        else:
-            done = run_due(database.url(), tools, run=name)
-        for each in done:
-            context.log.info("request %s is %s: %s events", each.request, each.state,
-                             each.done_events)  # fmt: skip
-        failed = [f"request {each.request}: {each.error}" for each in done if each.state != "done"]
+        def sink(address: str, beside: str) -> Sink:
+            return configured_sink(address, beside=beside)
+
+        outcomes = verbs.backfill_all(
+            Setup.of_url(database.url(), *targets.every()),
+            Places(spark.session, targets.target, targets.every, sink),
+            request=context.op_config["request"] or None,
+            name=f"dagster:{context.run_id}",
+            engine=context.op_config["engine"],
+        )
+        duties.told(context, outcomes)
+        # Also one that waits for its next attempt: this one has failed.
+        failed = [f"request {e.unit.subject}: {e.error}" for e in outcomes if e.state != DONE]
         if failed:
             raise dg.Failure("\n".join(failed), allow_retries=False)
 

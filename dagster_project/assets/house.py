@@ -7,10 +7,12 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_project import common
+from dagster_project import common, duties
 from dagster_project.assets.trends import trends
 from dagster_project.common import HOUSE_GROUP, evaluated, table
 from dagster_project.naming import HEALTH, POLICIES, STORAGE, SWEEP
+from ops.duties import verbs
+from ops.duties.setup import Setup
 from ops.health import health
 from ops.policies.file import load
 from ops.policies.policy import Drift, apply, drift, retention_in_force
@@ -18,8 +20,8 @@ from ops.retention.clean import drop_slices
 from penstock import log, subscriptions
 from penstock.doctor import Finding, Severity
 from penstock.topics import names
-from penstock.upkeep.sweeping import sweep
 from resources.database import DatabaseResource
+from resources.spark import SparkResource
 
 _DRIFT_COLUMNS = ("of", "setting", "the file says", "the database has", "set by")
 START = """
@@ -42,19 +44,32 @@ def build() -> list[Any]:
         return [*dg.with_source_code_references(assets), policy_drift, no_errors]
 
 
-@dg.asset(key=SWEEP, group_name=HOUSE_GROUP, kinds={"postgres"}, retry_policy=common.RETRY)
-def run_sweep(database: DatabaseResource) -> dg.MaterializeResult[None]:
+@dg.asset(
+    key=SWEEP,
+    group_name=HOUSE_GROUP,
+    kinds={"postgres"},
+    retry_policy=common.RETRY,
+    config_schema=duties.config(),
+)
+@evaluated
+def run_sweep(
+    context: dg.AssetExecutionContext, database: DatabaseResource, spark: SparkResource
+) -> dg.MaterializeResult[None]:
     """Frees the leases of consumers that died, also of subscriptions that nobody checks in to.
 
     Drops dead letters that are older than their policy says.
     """
-    with database.connect() as connection:
-        done = sweep(connection)
+    step = context.op_execution_context
+    engine = step.op_config["engine"]
+    done = verbs.sweep(Setup.of_url(database.url()), engine=engine, spark=spark.session)
+    duties.require(duties.told(step, done))
+    found = [each.found for each in done]
     return dg.MaterializeResult(
         metadata={
-            "expired consumers": done.expired_consumers,
-            "leases still locked": done.locked_leases,
-            "dead letters dropped by age": done.expired_letters,
+            "expired consumers": sum(each["expired_consumers"] for each in found),
+            "leases still locked": sum(each["locked_leases"] for each in found),
+            "dead letters dropped by age": sum(each["expired_letters"] for each in found),
+            **duties.metadata(done),
         }
     )
 

@@ -7,14 +7,18 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_project import duties
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import HOUSE_GROUP, beta_allowed, evaluated, table
 from dagster_project.naming import SEQUENCE
+from ops.duties import verbs
+from ops.duties.setup import Setup
+from ops.duties.units import Outcome
 from penstock.errors import TopicNotFound
 from penstock.records import PartitionRange
 from penstock.topics import names
-from penstock.upkeep.sequencing import sequence
 from resources.database import DatabaseResource
+from resources.spark import SparkResource
 
 
 def build(catalogue: Catalogue) -> list[Any]:
@@ -95,22 +99,22 @@ def _logs(catalogue: Catalogue) -> Any:
 def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
     topics = catalogue.keys("sequenced")
 
-    @dg.multi_asset(name="penstock__sequence", specs=_specs(catalogue), can_subset=True)
+    @dg.multi_asset(
+        name="penstock__sequence",
+        specs=_specs(catalogue),
+        can_subset=True,
+        config_schema=duties.config(),
+    )
     @evaluated
     def run(
-        context: dg.AssetExecutionContext, database: DatabaseResource
+        context: dg.AssetExecutionContext, database: DatabaseResource, spark: SparkResource
     ) -> Iterator[dg.MaterializeResult[None]]:
-        done = sequence(database.url())
+        step = context.op_execution_context
+        engine = step.op_config["engine"]
+        done = verbs.sequence(Setup.of_url(database.url()), engine=engine, spark=spark.session)
+        duties.require(duties.told(step, done))
         if SEQUENCE in context.selected_asset_keys:
-            yield dg.MaterializeResult(
-                asset_key=SEQUENCE,
-                metadata={
-                    "events": done.events,
-                    "passes": done.passes,
-                    "another sequencer was at work": done.busy,
-                    "slices added": done.slices_added,
-                },
-            )
+            yield dg.MaterializeResult(asset_key=SEQUENCE, metadata=_sequenced(done))
         with database.connect() as connection:
             for key in context.selected_asset_keys - {SEQUENCE}:
                 try:
@@ -125,6 +129,17 @@ def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
                 )
 
     return run
+
+
+def _sequenced(done: Sequence[Outcome]) -> dict[str, Any]:
+    found = [each.found for each in done]
+    return {
+        "events": sum(each["events"] for each in found),
+        "passes": sum(each["passes"] for each in found),
+        "another sequencer was at work": any(each["busy"] for each in found),
+        "slices added": sum(each["slices_added"] for each in found),
+        **duties.metadata(done),
+    }
 
 
 def _specs(catalogue: Catalogue) -> list[dg.AssetSpec]:

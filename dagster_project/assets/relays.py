@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
-from dagster_project import common
+from dagster_project import common, duties
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import evaluated, table
+from ops.duties import verbs
+from ops.duties.setup import Setup
+from ops.duties.units import LEFT, MAIN, Outcome
 from ops.policies.file import RelayPolicy, known_targets
-from ops.relay.relay import RelayResult, relay_micro_batch
 from penstock import subscriptions
 from penstock.errors import SinkError
+from penstock.spark.options import Address
 from penstock.subscriptions import Lag, stream
 from penstock.subscriptions.dead_letters import dead_letters
 from resources.database import DatabaseResource
 from resources.sinks import SinkResource
+from resources.spark import SparkResource
 
 MAX_SECONDS = 60
 
 
-RELAY_CONFIG = {
-    "max_seconds": dg.Field(
-        int, default_value=MAX_SECONDS, description="after these the next run goes on"
+def relay_config() -> dict[str, dg.Field]:
+    """The run config of a relay."""
+    return duties.config(
+        max_seconds=dg.Field(
+            int, default_value=MAX_SECONDS, description="after these the next run goes on"
+        )
     )
-}
 
 
 def build(catalogue: Catalogue) -> list[dg.AssetsDefinition]:
@@ -44,7 +50,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         deps=[catalogue.key(relay.topic, "sequenced")],
         retry_policy=common.RETRY,
         output_required=False,
-        config_schema=RELAY_CONFIG,
+        config_schema=relay_config(),
         kinds={kind.partition("+")[0]},
         group_name=options["group_name"],
         owners=options["owners"],
@@ -58,21 +64,27 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext,
         database: DatabaseResource,
         sinks: SinkResource,
+        spark: SparkResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
-        url = database.url()
-        limit = context.op_execution_context.op_config["max_seconds"]
+        step = context.op_execution_context
         with database.connect() as connection:
             if not common.exists(connection, relay.topic):
                 context.log.info("%s does not exist yet", relay.topic)
                 return
             stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
-        with sinks.opened(relay) as sink:
-            done = relay_micro_batch(
-                url, relay.subscription, sink, limit, archive=known_targets(None)
-            )
-        if done.failures and not done.drained:
+        place = (MAIN, relay.subscription)
+        setup = Setup(
+            {MAIN: Address(database.url())},
+            tuple(known_targets(None)),
+            {place: sinks.address(relay)},
+            step.op_config["max_seconds"],
+        )
+        engine = step.op_config["engine"]
+        done = verbs.relay(setup, [place], engine=engine, spark=spark.session)
+        duties.require(duties.told(step, done))
+        if any(each.state == LEFT and each.error for each in done):
             raise SinkError(
-                f"the relay {relay.name} stopped after {done.failures} failures: {done.last_error}",
+                f"the relay {relay.name} stopped: {'; '.join(e.error for e in done if e.error)}",
                 hint="nothing is lost: the next run sends the open block again",
             )
         with database.connect() as connection:
@@ -83,14 +95,16 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
     return run
 
 
-def _metadata(done: RelayResult, lags: list[Lag], dead: list[Any]) -> Mapping[str, Any]:
+def _metadata(done: Sequence[Outcome], lags: list[Lag], dead: list[Any]) -> Mapping[str, Any]:
     positions = [(each.partition, each.position, each.lag_events) for each in lags]
+    results = [each.found for each in done]
     found: dict[str, Any] = {
-        "events": done.events,
-        "blocks": done.blocks,
-        "failures": done.failures,
-        "dead letters": done.dead_letters,
-        "drained": done.drained,
+        "events": sum(each["events"] for each in results),
+        "blocks": sum(each["blocks"] for each in results),
+        "failures": sum(each["failures"] for each in results),
+        "dead letters": sum(each["dead_letters"] for each in results),
+        "drained": all(each["drained"] for each in results),
+        **duties.metadata(done),
         "positions": table(("partition", "position", "lag (events)"), positions),
     }
     if dead:

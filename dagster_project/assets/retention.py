@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
 
-from dagster_project import common
+from dagster_project import common, duties
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import evaluated, table
+from ops.duties import verbs
+from ops.duties.setup import Setup
+from ops.duties.units import Outcome
 from ops.policies.file import Policies, TopicPolicy, load
 from ops.policies.policy import topic_drift
-from ops.retention.clean import CleanRun, clean
-from ops.retention.guard import ReadBack, spark_reader
+from ops.retention.guard import DamagedCopy, ReadBack
 from penstock.errors import RetentionRefused
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
@@ -46,6 +48,7 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         pool=common.SPARK_POOL,
         kinds={"postgres", "spark"},
         check_specs=[_guarded_drop(key)],
+        config_schema=duties.config(),
         description=catalogue.about(
             topic,
             f"Removes from the database the log epochs of **{topic}** that are sealed, passed by "
@@ -69,13 +72,21 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
                 return
             policies = load()  # as the file is now, not as it was when the code was loaded
             require_policy(connection, policies, topic)
-        url = database.url()
-        read = spark_reader(spark.session, url)
         places, unnamed = targets.usable(policies.of_topic(topic).archive)
-        run = clean(url, topic, places, read)
-        run.read.unavailable.update(unnamed)
-        yield dg.MaterializeResult(metadata=_cleaned(run))
-        yield _whole(key, run.read)
+        step = context.op_execution_context
+        outcomes = duties.told(
+            step,
+            verbs.clean_topics(
+                Setup.of_url(database.url(), *places),
+                [verbs.Place(topic)],
+                engine=step.op_config["engine"],
+                spark=spark.session,
+            ),
+        )
+        # A damaged copy fails the check below, with its place.  All other errors fail the run.
+        duties.require(each for each in outcomes if not _is_reading(each))
+        yield dg.MaterializeResult(metadata=_cleaned(outcomes))
+        yield _whole(key, _read(outcomes, unnamed))
 
     return retention
 
@@ -122,11 +133,32 @@ def require_policy(connection: Any, policies: Policies, topic: str) -> None:
         )
 
 
-def _cleaned(run: CleanRun) -> dict[str, Any]:
-    moved = [each.low_sequence - each.old_low_sequence for each in run.partitions]
-    rows = [(r.partition, r.old_low_sequence, r.low_sequence, r.reason) for r in run.partitions]
+def _is_reading(outcome: Outcome) -> bool:
+    """Whether a unit has read copies back, so that it can say which are damaged."""
+    return outcome.unit.duty == "read back" and outcome.found is not None
+
+
+def _read(outcomes: Sequence[Outcome], unnamed: dict[str, str]) -> ReadBack:
+    """What all units together have read back."""
+    whole = ReadBack(unavailable=dict(unnamed))
+    for found in (each.found for each in outcomes if _is_reading(each)):
+        whole.copies += found["copies"]
+        whole.events += found["events"]
+        whole.damaged += [DamagedCopy(**each) for each in found["damaged"]]
+        whole.unavailable = found["unavailable"] | whole.unavailable
+    return whole
+
+
+def _cleaned(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    done = [each for each in outcomes if each.unit.duty == "clean"]
+    rows = [
+        (r["partition"], r["old_low_sequence"], r["low_sequence"], r["reason"])
+        for each in done
+        for r in each.found or []
+    ]
     columns = ("partition", "low sequence before", "low sequence now", "what holds the rest")
     return {
-        "events removed": sum(moved),
+        "events removed": sum(each.events for each in done),
         "partitions": table(columns, rows),
+        **duties.metadata(outcomes),
     }

@@ -26,7 +26,7 @@ class Unit:
     ``database`` is a name that `Setup` knows.  ``first`` and ``last`` are a range of the partition:
     log epochs where copies are read back, sequences in an audit.  ``subject`` is the subscription
     of a relay, the target of an archive or a rollup, the number of a backfill request.  ``run`` is
-    the run of clean that the unit belongs to.
+    the run of clean that the unit belongs to, or the name under which a request is worked off.
     """
 
     duty: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -10,13 +11,17 @@ from typing import TYPE_CHECKING
 from ops.duties.engine import AUTO
 from ops.duties.running import run
 from ops.duties.setup import Setup
-from ops.duties.units import DONE, FAILED, MAIN, Outcome, Unit, as_json
+from ops.duties.units import DONE, FAILED, LEFT, MAIN, Outcome, Unit, as_json
+from ops.duties.work import this_process
 from penstock import database, subscriptions
+from penstock.records import as_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ops.archive.copying import EpochCopy
+    from ops.backfill.running import BackfillRun
+    from ops.backfill.workers import Places
     from penstock.records import LogEpoch
 
 #: Log epochs that one unit reads back at most, and events of a subscription for one consumer.
@@ -50,7 +55,17 @@ def sweep(setup: Setup, *, engine: str = AUTO, spark: Spark = None) -> list[Outc
 def clean(
     setup: Setup, topics: Iterable[Place], *, engine: str = AUTO, spark: Spark = None
 ) -> list[Outcome]:
-    """Read back what retention lets go, drop what is whole, then drop tables nobody needs.
+    """Read back what retention lets go, drop what is whole, then drop tables nobody needs."""
+    outcomes = clean_topics(setup, topics, engine=engine, spark=spark)
+    cleaned = dict.fromkeys(each.unit.database for each in outcomes if each.unit.duty == "clean")
+    slices = run([Unit("storage", name) for name in cleaned], setup, engine=engine, spark=spark)
+    return [*outcomes, *slices]
+
+
+def clean_topics(
+    setup: Setup, topics: Iterable[Place], *, engine: str = AUTO, spark: Spark = None
+) -> list[Outcome]:
+    """Read back what retention lets go, and drop what is whole.
 
     Read-back and drop of a topic share one run token, which the database demands.  The outcomes of
     the units "begin clean" are returned only where they failed.
@@ -70,9 +85,7 @@ def clean(
         for each in open_runs
     ]
     dropped = run(drops, setup, engine=engine, spark=spark)
-    places = dict.fromkeys(each.unit.database for each in open_runs)
-    slices = run([Unit("storage", name) for name in places], setup, engine=engine, spark=spark)
-    return [*(each for each in begun if each.state != DONE), *read, *dropped, *slices]
+    return [*(each for each in begun if each.state != DONE), *read, *dropped]
 
 
 def _lots(begun: Outcome) -> Iterable[Unit]:
@@ -133,19 +146,64 @@ def backfill(
     return run(units, setup, engine=engine, spark=spark, events=events)
 
 
-def backfill_units(setup: Setup, database_name: str = MAIN) -> tuple[list[Unit], int]:
-    """The units of waiting requests, the most urgent first, and how many events they bring."""
+def backfill_units(
+    setup: Setup, database_name: str = MAIN, *, request: int | None = None, run: str = ""
+) -> tuple[list[Unit], int]:
+    """The units of requests that are due, the most urgent first, and how many events they bring.
+
+    With ``request`` only that one.  ``run`` is the name under which they are worked off.
+    """
     from ops.backfill import requests as requests
 
     place = Unit("backfill", database_name)
     with database.connect(setup.url(place), application_name="penstock backfill") as connection:
-        waiting = requests.list_backfills(connection, state="waiting", max_rows=1_000)
-    chosen = [each for each in waiting if each.kind != requests.COPY]
+        waiting = requests.list_backfills(
+            connection, state="waiting", request=request, max_rows=1_000
+        )
+    now = dt.datetime.now(dt.UTC)
+    due = [each for each in waiting if as_time(each.not_before) <= now]
+    chosen = [each for each in due if each.kind != requests.COPY]
     chosen.sort(key=lambda each: (-each.priority, each.request))
     units = [
-        Unit("backfill", database_name, each.topic, subject=str(each.request)) for each in chosen
+        Unit("backfill", database_name, each.topic, subject=str(each.request), run=run)
+        for each in chosen
     ]
     return units, sum(each.total_events - each.done_events for each in chosen)
+
+
+def backfill_all(
+    setup: Setup,
+    places: Places,
+    *,
+    database_name: str = MAIN,
+    request: int | None = None,
+    name: str = "",
+    engine: str = AUTO,
+) -> list[Outcome]:
+    """Work off the backfill requests that are due, or one of them; copies with jobs of Spark.
+
+    ``name`` is the name under which the database knows who works on them.
+    """
+    from ops.backfill.requests import COPY
+    from ops.backfill.running import run_backfill, run_due
+    from ops.backfill.workers import workers
+
+    units, events = backfill_units(setup, database_name, request=request, run=name)
+    outcomes = run(units, setup, engine=engine, spark=places.spark, events=events)
+    url, copier = setup.url(Unit("backfill", database_name)), {COPY: workers(places)[COPY]}
+    if request is None:
+        copied = run_due(url, copier, run=name or None)
+    else:
+        one = run_backfill(url, copier, run=name or None, request=request)
+        copied = [one] if one else []
+    return [*outcomes, *(_brought(database_name, each) for each in copied)]
+
+
+def _brought(database_name: str, done: BackfillRun) -> Outcome:
+    """The outcome of a request whose copies were made."""
+    unit = Unit("backfill", database_name, subject=str(done.request))
+    state = DONE if done.state == "done" else LEFT
+    return Outcome(unit, state, done.done_events, 0.0, done.error, worker=this_process())
 
 
 def rollup(

@@ -115,8 +115,11 @@ def _read_back(unit: Unit, setup: Setup) -> Did:
             for each in due_log_epochs(connection, unit.topic, MOST_EPOCHS)
             if each.partition == unit.partition and unit.first <= each.log_epoch <= unit.last
         ]
-    targets = [setup.target(name) for name in (policy.targets if policy else ())]
+    wanted = policy.targets if policy else ()
+    targets = [each for each in setup.targets if each.name in wanted]
     read = read_back(url, unit.run, due, targets, plain_reader(url))
+    for name in sorted({*wanted} - {each.name for each in targets}):
+        read.unavailable[name] = f"the archive target {name} has no place here"
     wrong = [
         f"{each.target}: {each.partition}/{each.log_epoch} is damaged: {each.damage}"
         for each in read.damaged
@@ -164,7 +167,13 @@ def _backfill(unit: Unit, setup: Setup) -> Did:
     url, number = setup.url(unit), int(unit.subject)
     end = time.monotonic() + 2 * setup.lease_seconds
     while True:
-        done = run_backfill(url, _tools(setup), request=number, lease_seconds=setup.lease_seconds)
+        done = run_backfill(
+            url,
+            _tools(setup),
+            run=unit.run or None,
+            request=number,
+            lease_seconds=setup.lease_seconds,
+        )
         if done is not None:
             return Did(done.done_events, done, DONE if done.state == "done" else LEFT, done.error)
         with database.connect(url, application_name="penstock backfill") as connection:
