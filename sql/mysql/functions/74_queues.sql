@@ -175,3 +175,17 @@ BEGIN
     END LOOP;
     CLOSE queue_ids;
 END;
+
+-- name: cut_back
+-- Deletes what a queue has dealt beyond the end of the log, when a history begins: other events get these sequences.
+-- Copies stay: they are whole, and of the history before.
+CREATE PROCEDURE cut_back(owner_id BIGINT, part_id BIGINT, watermark BIGINT)
+BEGIN
+    DELETE r FROM queue_ranges AS r
+    WHERE r.subscription_id = owner_id AND r.partition_id = part_id AND r.waiting_id IS NULL
+      AND r.first_sequence > watermark;
+    UPDATE queue_ranges AS r
+    SET r.last_sequence = watermark
+    WHERE r.subscription_id = owner_id AND r.partition_id = part_id AND r.waiting_id IS NULL
+      AND r.last_sequence > watermark;
+END;

@@ -35,7 +35,8 @@ BEGIN
 END;
 
 -- name: read_claims
--- The events of claims (ids with commas between them).
+-- The events of claims (ids with commas between them). A long range takes its chunks apart as a whole; of a short one
+-- that would take longer than to find each event.
 CREATE PROCEDURE read_claims(owner_id BIGINT, claimed LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -44,7 +45,8 @@ BEGIN
     IF INSTR(claimed, ',') = 0 THEN
         SELECT r.partition_id, r.first_sequence, r.last_sequence INTO part_id, lowest, highest
         FROM queue_ranges AS r
-        WHERE r.subscription_id = owner_id AND r.id = claimed + 0 AND r.waiting_id IS NULL;
+        WHERE r.subscription_id = owner_id AND r.id = claimed + 0 AND r.waiting_id IS NULL
+          AND r.last_sequence - r.first_sequence >= 50;
     END IF;
     SELECT MAX(h.history) INTO present FROM histories AS h;
     IF part_id IS NOT NULL THEN

@@ -382,3 +382,49 @@ BEGIN
     ORDER BY sequence, topic, `partition`
     LIMIT max_events;
 END;
+
+-- name: erase_copies
+-- What erase_letters does, for the copies that queues have of events that wait or have a body of their own. erased is
+-- how many. Raises PS027.
+CREATE PROCEDURE erase_copies(
+    held CHAR(36), source_id BIGINT, is_replaced BOOLEAN, `key` LONGTEXT, max_rows INT, OUT erased BIGINT
+)
+BEGIN
+    DECLARE copy_id BIGINT;
+    DECLARE held_by VARCHAR(200);
+    DECLARE is_over BOOLEAN DEFAULT FALSE;
+    DECLARE copies CURSOR FOR
+        SELECT w.id,
+               (SELECT MAX(h.name)
+                FROM partitions AS p
+                JOIN legal_holds AS h ON h.topic_id = p.topic_id AND h.released_at IS NULL
+                                         AND COALESCE(h.number, p.number) = p.number
+                WHERE p.id = w.partition_id AND w.sequence >= h.first_sequence
+                  AND w.sequence <= COALESCE(h.last_sequence, w.sequence))
+        FROM queue_waiting AS w JOIN erasures AS e ON e.erasure = held
+        WHERE w.partition_id BETWEEN source_id << 16 AND (source_id << 16) + 65535
+          AND (w.event_id = e.event_id OR CAST(w.`key` AS BINARY) = CAST(`key` AS BINARY))
+          AND NOT EXISTS (
+              SELECT * FROM erasures AS z
+              WHERE z.topic_id = source_id AND w.payload = '' AND w.body IS NULL
+                AND w.headers = erasure_mark(z.erasure) AND w.reason IN ('', erased_reason(z.erasure)))
+        ORDER BY w.id
+        LIMIT 10000;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET is_over = TRUE;
+    SET erased = 0;
+    OPEN copies;
+    each_copy: LOOP
+        FETCH copies INTO copy_id, held_by;
+        IF is_over OR erased >= max_rows THEN
+            LEAVE each_copy;
+        ELSEIF held_by IS NOT NULL THEN
+            CALL refuse('PS027', CONCAT('legal hold "', LEFT(held_by, 60), '" covers a copy in a queue'));
+        END IF;
+        UPDATE queue_waiting AS w
+        SET w.payload = '', w.body = NULL, w.headers = erasure_mark(held), w.reason = erased_reason(held),
+            w.`key` = IF(is_replaced, NULL, w.`key`)
+        WHERE w.id = copy_id;
+        SET erased = erased + 1;
+    END LOOP;
+    CLOSE copies;
+END;

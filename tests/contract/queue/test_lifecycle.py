@@ -16,6 +16,7 @@ from penstock.errors import (
     SubscriptionNotFound,
     WrongMode,
 )
+from penstock.log import histories
 from penstock.subscriptions import dead_letters, queue, stream
 from penstock.topics import names, rights
 from tests.contract.databases import ContractDatabase
@@ -28,6 +29,7 @@ from tests.kit.queue import (
     count,
     filled,
     more,
+    mutated,
     pass_time,
     receipts,
     receive,
@@ -189,6 +191,86 @@ def test_resize_rename_and_delete_with_open_claims(own: Connection) -> None:
     with pytest.raises(StaleReceipt):
         acknowledge(own, held[1:])
     assert texts(receive(own, 5)) == ["stays"]
+
+
+def _lost_and_published(db: ContractDatabase, own: Connection) -> list[str]:
+    """What a queue hands out of a new history, whose events have sequences that it had dealt."""
+    filled(own, 3)
+    more(own, 3, start=4)
+    held = receive(own, 5)
+    db.run("DELETE FROM penstock.chunks WHERE first_sequence = 4")
+    db.run("DELETE FROM penstock.events WHERE payload IN ('4', '5', '6')")
+    histories.reconcile(own, "the last commits were lost")
+    more(own, 3, start=7)
+    with pytest.raises(StaleReceipt):
+        acknowledge(own, held[3:4])
+    acknowledge(own, held[:3])
+    pass_time(own, 100)
+    return sorted(text for _ in range(4) for text in texts(receive(own, 5)))
+
+
+def test_a_restore_with_open_claims_loses_no_later_event(
+    db: ContractDatabase, own: Connection
+) -> None:
+    """Claims on what is still there stay; those beyond the end of the log end."""
+    assert _lost_and_published(db, own) == ["7", "8", "9"]
+
+
+def test_without_the_cut_old_claims_take_new_events(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: ranges beyond the log stay; a receipt for a lost event finishes another one."""
+    mutated(
+        db,
+        {
+            "postgres": ("open_history", [("PERFORM cut_back(", "PERFORM concat(")]),
+            "mysql": ("bring_back", [("CALL cut_back(owner_id, part_id, watermark)", "DO 0")]),
+        },
+    )
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        assert _lost_and_published(db, own) == ["7", "8", "9"]
+
+
+def _erased(own: Connection) -> list[bytes]:
+    """What a queue with a rejected and a changed event hands out after an erasure of both."""
+    for key in ("k", "k", "other"):
+        put(own, "secret", key=key, name=TOPIC)
+    drain(own)
+    held = receive(own, 3)
+    queue.reject(own, QUEUE, [held[0].receipt], reason="secret", delay_seconds=10)
+    (changed,) = queue.extend(own, QUEUE, [held[1].receipt], 100, body=b"a secret too")
+    given = {"topic": TOPIC, "event_id": None, "key": "k", "reason": "why", "replace_key": False}
+    erasure = database.call(own, "begin_erasure", **given)[0][0]
+    given = {"partition": 0, "sequences": [1, 2], "old_checksum": None, "checksum": None}
+    assert database.call(own, "erase_events", erasure=erasure, **given)[0][0] == 2
+    given = {"erasure": erasure, "key": "k", "max_rows": 10}
+    assert [int(database.call(own, "erase_letters", **given)[0][0]) for _ in range(2)] == [2, 0]
+    queue.extend(own, QUEUE, [changed], 0)
+    pass_time(own, 20)
+    found = sorted(
+        (each for _ in range(3) for each in receive(own, 3)), key=lambda each: each.event.sequence
+    )
+    acknowledge(own, found)
+    queue.acknowledge(own, QUEUE, [held[2].receipt])
+    return [each.event.payload for each in found]
+
+
+def test_an_erasure_reaches_what_waits_and_what_has_a_body(own: Connection) -> None:
+    """While claims are open, whose receipts stay good.  The log is as for any reader."""
+    filled(own, 0)
+    assert _erased(own) == [b"", b""]
+
+
+def test_without_it_the_secret_comes_again(db: ContractDatabase, own: Connection) -> None:
+    """Mutant: erase_letters leaves out what queues have copied."""
+    mutated(
+        db,
+        {
+            "postgres": ("erase_copies", [("LIMIT max_rows", "LIMIT 0")]),
+            "mysql": ("erase_copies", [("LIMIT 10000", "LIMIT 0")]),
+        },
+    )
+    filled(own, 0)
+    with pytest.raises(AssertionError):
+        _erased(own)
 
 
 def test_a_purge_leaves_a_record_and_the_dead_letters(own: Connection) -> None:
