@@ -237,12 +237,20 @@ def _erased(own: Connection) -> list[bytes]:
     held = receive(own, 3)
     queue.reject(own, QUEUE, [held[0].receipt], reason="secret", delay_seconds=10)
     (changed,) = queue.extend(own, QUEUE, [held[1].receipt], 100, body=b"a secret too")
-    given = {"topic": TOPIC, "event_id": None, "key": "k", "reason": "why", "replace_key": False}
-    erasure = database.call(own, "begin_erasure", **given)[0][0]
-    given = {"partition": 0, "sequences": [1, 2], "old_checksum": None, "checksum": None}
-    assert database.call(own, "erase_events", erasure=erasure, **given)[0][0] == 2
-    given = {"erasure": erasure, "key": "k", "max_rows": 10}
-    assert [int(database.call(own, "erase_letters", **given)[0][0]) for _ in range(2)] == [2, 0]
+    begun = database.call(
+        own, "begin_erasure", topic=TOPIC, event_id=None, key="k", reason="why", replace_key=False
+    )
+    erasure = begun[0][0]
+    done = database.call(
+        own, "erase_events", erasure=erasure, partition=0, sequences=[1, 2], old_checksum=None,
+        checksum=None,
+    )  # fmt: skip
+    assert done[0][0] == 2
+    letters = [
+        int(database.call(own, "erase_letters", erasure=erasure, key="k", max_rows=10)[0][0])
+        for _ in range(2)
+    ]
+    assert letters == [2, 0]
     queue.extend(own, QUEUE, [changed], 0)
     pass_time(own, 20)
     found = sorted(
