@@ -8,8 +8,6 @@ out again, so an event is never lost; ``acknowledge`` finishes it, in the caller
         with connection.transaction():
             ...  # the handler's own writes
             queue.acknowledge(connection, "mails", [delivery.receipt])
-
-On PostgreSQL only: MySQL and MariaDB raise NotOnThisEngine.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from uuid import UUID
 
 from penstock import database
 from penstock.database import sessions
-from penstock.errors import InvalidArgument, MalformedReceipt, NotOnThisEngine
+from penstock.errors import InvalidArgument, MalformedReceipt
 from penstock.records import Event, as_time, as_uuid
 from penstock.subscriptions.dead_letters import redrive as redrive
 
@@ -118,7 +116,7 @@ def subscribe(
 
     WrongMode when a stream has the name: a subscription keeps its mode.
     """
-    rows = _call(
+    rows = database.call(
         connection, "subscribe_queue", subscription=subscription, topics=list(topics), start=start
     )
     return int(rows[0][0])
@@ -127,12 +125,12 @@ def subscribe(
 def configure(connection: Any, subscription: str, **settings: float) -> None:
     """Set some of the settings of a queue: the fields of :class:`QueueSettings`."""
     given = json.dumps(settings)
-    _call(connection, "configure_queue", subscription=subscription, settings=given)
+    database.call(connection, "configure_queue", subscription=subscription, settings=given)
 
 
 def describe(connection: Any, subscription: str) -> QueueSettings:
     """The settings of a queue."""
-    (row,) = _call(connection, "describe_queue", subscription=subscription)
+    (row,) = database.call(connection, "describe_queue", subscription=subscription)
     return QueueSettings(*row)
 
 
@@ -148,7 +146,6 @@ def receive(
     Commits by itself: InvalidArgument inside a transaction, with which the count of the delivery
     would be forgotten.  An event that was handed out twice and never finished comes alone.
     """
-    _require_postgres(connection)
     if not sessions.of_connection(connection).commits_by_itself(connection):
         raise InvalidArgument(
             "receive inside a transaction would be forgotten with it",
@@ -215,7 +212,7 @@ def extend(
     if not given:
         return []
     entries, _ = _entries(given, whole=body is None)
-    rows = _call(
+    rows = database.call(
         connection,
         "extend",
         subscription=subscription,
@@ -228,12 +225,12 @@ def extend(
 
 def purge(connection: Any, subscription: str) -> int:
     """Throw away all that the queue has not finished; dead letters stay.  Returns how many."""
-    return int(_call(connection, "purge", subscription=subscription)[0][0])
+    return int(database.call(connection, "purge", subscription=subscription)[0][0])
 
 
 def peek(connection: Any, subscription: str, max_events: int = 10) -> list[Peeked]:
     """The next events of a queue, without handing them out."""
-    rows = _call(connection, "peek", subscription=subscription, max_events=max_events)
+    rows = database.call(connection, "peek", subscription=subscription, max_events=max_events)
     return [
         Peeked(_event(row[4:]), row[0], None if row[1] is None else as_time(row[1]), *row[2:4])
         for row in rows
@@ -242,7 +239,7 @@ def peek(connection: Any, subscription: str, max_events: int = 10) -> list[Peeke
 
 def statistics(connection: Any, subscription: str) -> QueueStatistics:
     """How many events a queue has, by state."""
-    (row,) = _call(connection, "queue_statistics", subscription=subscription)
+    (row,) = database.call(connection, "queue_statistics", subscription=subscription)
     return QueueStatistics(*map(int, row))
 
 
@@ -258,7 +255,7 @@ def _settle(
     if not given:
         return []
     entries, places = _entries(given, whole=not partly)
-    rows = _call(
+    rows = database.call(
         connection, name, subscription=subscription, **_binds(entries), partly=partly, **binds
     )
     settled = rows[0][0]
@@ -330,15 +327,3 @@ def _delivery(row: Sequence[Any]) -> Delivery:
 def _event(row: Sequence[Any]) -> Event:
     topic, partition, *fields, history = row
     return Event.from_rows(topic, partition, history, [fields])[0]
-
-
-def _call(connection: Any, name: str, **binds: Any) -> list[tuple[Any, ...]]:
-    _require_postgres(connection)
-    return database.call(connection, name, **binds)
-
-
-def _require_postgres(connection: Any) -> None:
-    if database.dialect_of(connection) == "mysql":
-        raise NotOnThisEngine(
-            "queue mode is not there on MySQL and MariaDB yet", hint="use a stream, or PostgreSQL"
-        )

@@ -54,7 +54,7 @@ def grant_namespace(connection: Any, namespace: str, login: str, verb: str) -> N
     """Give a login, or a role for all its members, a right in a namespace and below it.
 
     ``verb`` is publish, consume (which includes the four after it), read, receive, acknowledge or
-    peek, or operate (which includes all).  The last three are for queues, on PostgreSQL only.
+    peek, or operate (which includes all).  The last three are for queues.
     """
     validation.namespace(namespace)
     _verb(verb)

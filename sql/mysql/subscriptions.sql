@@ -1,6 +1,6 @@
 -- name: subscribe
 -- Creates a subscription, or adds topics to it.
-CALL penstock.subscribe(%(subscription)s, %(topics)s, %(start)s)
+CALL penstock.subscribe(%(subscription)s, %(topics)s, %(start)s, 'stream')
 
 -- name: configure_subscription
 -- Sets the times of a subscription.

@@ -16,7 +16,7 @@ TWO_PLACES = {
 }
 
 #: Files of statements of one dialect, and why.
-ONLY_ONE = {"queue.sql": "queue mode is on PostgreSQL only: penstock.queue refuses the others"}
+ONLY_ONE: dict[str, str] = {}
 
 
 def _subjects(dialect: str) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+from penstock import database
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from penstock.subscriptions import queue
@@ -48,11 +50,41 @@ def more(connection: Connection, events: int, partitions: int = 1, start: int = 
 
 def pass_time(connection: Connection, seconds: float) -> None:
     """The database's clock as the protocol sees it goes on: all that it has stored is older."""
-    for table, column in _TIMES.items():
-        connection.execute(
-            f"UPDATE penstock.{table} SET {column} = {column} - %s * interval '1 second'".encode(),
-            (seconds,),
-        )
+    for table in _TIMES:
+        pass_time_of(connection, table, seconds)
+
+
+def pass_time_of(connection: Connection, table: str, seconds: float) -> None:
+    """As pass_time, for one of its tables."""
+    column = _TIMES[table]
+    interval = "interval '1 second' * %(seconds)s"
+    if database.dialect_of(connection) == "mysql":
+        interval, seconds = "INTERVAL %(seconds)s MICROSECOND", int(seconds * 1_000_000)
+    database.execute(
+        connection,
+        f"UPDATE penstock.{table} SET {column} = {column} - {interval}",
+        {"seconds": seconds},
+    )
+
+
+def rows(connection: Connection, sql: str) -> list[tuple[Any, ...]]:
+    """What a query returns, on each engine."""
+    return database.execute(connection, sql)
+
+
+def mutated(db: Any, change: dict[str, tuple[str, list[tuple[str, str]]]]) -> None:
+    """Functions without a guard; change has one for each dialect: function, old and new texts."""
+    if db.engine == "postgres":
+        function, texts_of_it = change["postgres"]
+        for old, new in texts_of_it:
+            db.without_guard(function, old, new)
+    else:
+        db.without_guards(*change["mysql"])
+
+
+def count(connection: Connection, table: str) -> int:
+    """How many rows a table has."""
+    return int(rows(connection, f"SELECT count(*) FROM penstock.{table}")[0][0])
 
 
 def receive(connection: Connection, max_events: int = 1, **options: float) -> list[Delivery]:

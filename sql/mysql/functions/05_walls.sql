@@ -76,8 +76,9 @@ END;
 -- name: has_right
 -- Whether the login may publish, consume, read, operate or give rights ('grant') in a namespace, or see that it
 -- exists ('any'). Always true in a namespace that is not restricted. The right to operate includes all of these, and
--- the right to consume includes reading. Every query here names the columns that it needs. If a session has made a
--- temporary table with the name of one of our tables, the query fails instead of reading it.
+-- the right to consume includes reading, and receive, acknowledge and peek of queues. Every query here names the
+-- columns that it needs. If a session has made a temporary table with the name of one of our tables, the query fails
+-- instead of reading it.
 CREATE FUNCTION has_right(of_namespace BIGINT, verb VARCHAR(20)) RETURNS BOOLEAN
 READS SQL DATA
 BEGIN
@@ -87,7 +88,8 @@ BEGIN
     DECLARE given, held INT DEFAULT 0;
     SELECT COUNT(g.login), COALESCE(SUM(
         g.login = caller AND (
-            g.verb IN (verb, 'operate') OR verb = 'any' OR (verb = 'read' AND g.verb = 'consume'))), 0)
+            g.verb IN (verb, 'operate') OR verb = 'any'
+            OR (verb IN ('read', 'receive', 'acknowledge', 'peek') AND g.verb = 'consume'))), 0)
     INTO given, held
     FROM JSON_TABLE(above, '$[*]' COLUMNS (id BIGINT PATH '$')) AS a
     JOIN namespace_grants AS g ON g.namespace_id = a.id;
@@ -100,7 +102,8 @@ BEGIN
     END IF;
     SELECT COUNT(g.login) INTO held
     FROM JSON_TABLE(above, '$[*]' COLUMNS (id BIGINT PATH '$')) AS a JOIN namespace_grants AS g ON g.namespace_id = a.id
-    WHERE (g.verb IN (verb, 'operate') OR verb = 'any' OR (verb = 'read' AND g.verb = 'consume'))
+    WHERE (g.verb IN (verb, 'operate') OR verb = 'any'
+           OR (verb IN ('read', 'receive', 'acknowledge', 'peek') AND g.verb = 'consume'))
       AND JSON_CONTAINS(roles, JSON_QUOTE(g.login));
     RETURN held > 0;
 END;

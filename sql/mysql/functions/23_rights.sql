@@ -30,7 +30,8 @@ END;
 CREATE PROCEDURE require_verb(verb LONGTEXT)
 NO SQL
 BEGIN
-    IF verb IS NULL OR verb NOT IN ('publish', 'consume', 'operate', 'read') THEN
+    IF verb IS NULL OR verb NOT IN (
+        'publish', 'consume', 'operate', 'read', 'receive', 'acknowledge', 'peek') THEN
         CALL refuse('PS006', CONCAT('there is no right "', COALESCE(LEFT(verb, 80), ''), '"'));
     END IF;
 END;

@@ -146,8 +146,8 @@ carry: BEGIN
         FROM newest_positions AS n
         WHERE n.subscription_id = owner_id AND n.partition_id = part_id;
         IF is_held AND newest <= last_full THEN
-            INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, at)
-            SELECT p.subscription_id, p.partition_id, p.position, p.lease_epoch, 'carried', p.at
+            INSERT INTO positions (subscription_id, partition_id, position, reached, lease_epoch, reason, at)
+            SELECT p.subscription_id, p.partition_id, p.position, p.reached, p.lease_epoch, 'carried', p.at
             FROM positions AS p
             WHERE p.id = newest;
             SET carried = carried + 1;

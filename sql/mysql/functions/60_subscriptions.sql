@@ -244,9 +244,10 @@ BEGIN
 END;
 
 -- name: subscribe
--- Creates the subscription if it does not exist, and adds topics (a JSON array) to it. Returns how many were new.
--- Raises PS002, PS006, PS007, PS012, PS013, PS016, PS018, PS019, PS021, PS029, PS030, PS031, PS033.
-CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start LONGTEXT)
+-- Creates the subscription if it does not exist, and adds topics (a JSON array) to it. Returns how many were new. In
+-- mode 'queue' its events are received and acknowledged one by one; the mode (stream or queue) stays. Raises PS002,
+-- PS006, PS007, PS012, PS013, PS016, PS018, PS019, PS021, PS029, PS030, PS031, PS033, PS042.
+CREATE PROCEDURE subscribe(subscription LONGTEXT, topics JSON, start LONGTEXT, mode LONGTEXT)
 BEGIN
     DECLARE owner_id, source_id BIGINT;
     DECLARE added, known, taken INT DEFAULT 0;
@@ -272,8 +273,10 @@ BEGIN
     END IF;
     -- Locked before the subscription, as in every call that locks both.
     CALL lock_topics(topics, 'consume');
-    INSERT INTO subscriptions (name) VALUES (subscription) ON DUPLICATE KEY UPDATE mode = mode;
+    INSERT INTO subscriptions (name) VALUES (subscription)
+    ON DUPLICATE KEY UPDATE max_consumers = subscriptions.max_consumers;
     CALL lock_subscription(subscription, owner_id);
+    CALL begin_queue(owner_id, mode);
     OPEN given;
     topic: LOOP
         FETCH given INTO source_id;
@@ -343,6 +346,7 @@ BEGIN
     DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id;
     DELETE d FROM dead_letters AS d WHERE d.subscription_id = owner_id;
+    CALL forget_queue(owner_id);
     CALL forget_policies('subscription', JSON_ARRAY(owner_id));
     DELETE s FROM subscriptions AS s WHERE s.id = owner_id;
     CALL end_call();

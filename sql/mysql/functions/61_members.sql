@@ -137,6 +137,7 @@ BEGIN
                     CONCAT('weight cannot be ', COALESCE(weight, 'NULL'), ': use 0.001 to 1,000'));
     END IF;
     CALL lock_subscription(subscription, owner_id);
+    CALL require_stream(owner_id);
     CALL require_listed(owner_id, subscription, topics);
     SET present = UTC_TIMESTAMP(6);
     SELECT s.heartbeat_seconds, s.lease_seconds, s.max_consumers INTO heartbeat_time, lease_time, places

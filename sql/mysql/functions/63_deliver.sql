@@ -302,6 +302,7 @@ BEGIN
     CALL begin_call('seek()');
     CALL require_read_committed('seek()');
     CALL find_subscription(subscription, owner_id);
+    CALL require_stream(owner_id);
     CALL lock_topic(topic, 'read', topic_id, partitions);
     CALL find_partition(topic, `partition`, source_id);
     CALL require_reader(owner_id, topic_id, subscription, topic);
@@ -364,6 +365,7 @@ BEGIN
     CALL begin_call('reset_subscription()');
     CALL require_read_committed('reset_subscription()');
     CALL find_subscription(subscription, owner_id);
+    CALL require_stream(owner_id);
     IF of_topic IS NOT NULL THEN
         CALL find_topic_for(of_topic, 'consume', only_id);
         CALL require_reader(owner_id, only_id, subscription, of_topic);

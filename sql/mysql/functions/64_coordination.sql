@@ -223,6 +223,7 @@ BEGIN
     CALL begin_call('mark_low_water()');
     CALL require_read_committed('mark_low_water()');
     CALL find_subscription(subscription, owner_id);
+    CALL require_stream(owner_id);
     IF places <> COALESCE(JSON_LENGTH(lease_epochs), 0) OR places <> COALESCE(JSON_LENGTH(positions), 0) THEN
         CALL refuse('PS006', 'each partition needs one lease_epoch and one position');
     END IF;

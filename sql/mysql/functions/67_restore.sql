@@ -3,7 +3,7 @@
 -- beyond. lease_epoch rises above every value that can have been given out in the lost time.
 CREATE PROCEDURE bring_back(owner_id BIGINT, part_id BIGINT, opened INT)
 BEGIN
-    DECLARE held_epoch BIGINT;
+    DECLARE held_epoch, watermark, stands_at BIGINT;
     DECLARE held_by VARCHAR(255);
     SELECT GREATEST(l.lease_epoch, opened * 4294967296) + 1, l.holder INTO held_epoch, held_by
     FROM leases AS l WHERE l.subscription_id = owner_id AND l.partition_id = part_id
@@ -16,9 +16,11 @@ BEGIN
         INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, `change`, at)
         VALUES (owner_id, part_id, held_epoch, held_by, 'history', UTC_TIMESTAMP(6));
     END IF;
-    IF current_position(owner_id, part_id) > high_watermark(part_id) THEN
-        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
-        VALUES (owner_id, part_id, high_watermark(part_id), held_epoch, 'history');
+    SET watermark = high_watermark(part_id), stands_at = current_position(owner_id, part_id);
+    IF GREATEST(stands_at, current_reached(owner_id, part_id)) > watermark THEN
+        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
+        VALUES (owner_id, part_id, LEAST(stands_at, watermark), held_epoch, 'history', watermark);
+        CALL cut_back(owner_id, part_id, watermark);
     END IF;
 END;
 

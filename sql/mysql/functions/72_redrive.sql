@@ -159,11 +159,17 @@ CREATE PROCEDURE redrive(subscription LONGTEXT, letter_ids JSON)
 BEGIN
     DECLARE owner_id BIGINT;
     DECLARE changed BIGINT DEFAULT 0;
+    DECLARE is_queue BOOLEAN;
+    DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     {{on error: CALL undo_call()}}
     CALL begin_call('redrive()');
     CALL require_read_committed('redrive()');
     CALL find_subscription(subscription, owner_id);
-    IF letter_ids IS NULL THEN
+    SELECT COUNT(*) INTO is_queue FROM queues AS q WHERE q.subscription_id = owner_id;
+    IF is_queue THEN
+        CALL redrive_queue(owner_id, letter_ids, changed);
+        DO LAST_INSERT_ID(id_before);
+    ELSEIF letter_ids IS NULL THEN
         UPDATE dead_letters AS d
         SET d.redriven_at = UTC_TIMESTAMP(6), d.attempts_before = d.attempts
         WHERE d.subscription_id = owner_id AND d.redriven_at IS NULL;

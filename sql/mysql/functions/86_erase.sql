@@ -330,12 +330,12 @@ END;
 
 -- name: erase_letters
 -- Replaces dead letters of the event, or of the key, of an erasure by tombstones, with the reason of their death: it
--- may quote the event. At most max_rows (1 to 10,000); returns how many. Call it until that is 0, after the events.
--- Raises PS006, PS018, PS027.
+-- may quote the event. So it does with the copies that queues have. At most max_rows (1 to 10,000); returns how many.
+-- Call it until that is 0, after the events. Raises PS006, PS018, PS027.
 CREATE PROCEDURE erase_letters(erasure CHAR(36), `key` LONGTEXT, max_rows INT)
 BEGIN
     DECLARE source_id, letter BIGINT;
-    DECLARE done_letters BIGINT DEFAULT 0;
+    DECLARE done_letters, done_copies BIGINT DEFAULT 0;
     DECLARE is_replaced, is_same, is_over BOOLEAN DEFAULT FALSE;
     DECLARE held_by VARCHAR(200);
     DECLARE letters CURSOR FOR
@@ -381,6 +381,8 @@ BEGIN
         SET done_letters = done_letters + 1;
     END LOOP;
     CLOSE letters;
+    CALL erase_copies(erasure, source_id, is_replaced, `key`, max_rows - done_letters, done_copies);
+    SET done_letters = done_letters + done_copies;
     UPDATE erasures AS e SET e.letters = e.letters + done_letters WHERE e.erasure = erasure;
     SELECT done_letters AS letters;
     CALL end_call();

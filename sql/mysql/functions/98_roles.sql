@@ -27,7 +27,8 @@ BEGIN
             finish_redriven fail_redriven redrive dead_letter_of reset_subscription pause_subscription
             resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
-            subscription_statistics dead_letter_counts list_skips'
+            subscription_statistics dead_letter_counts list_skips
+            receive acknowledge extend release_claims reject peek queue_statistics describe_queue configure_queue'
         UNION ALL SELECT 'reader', '
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag
             take_overs rejected_commits log_epochs_of copies_of copies_between
@@ -75,7 +76,8 @@ BEGIN
             list_backfills backfill_ranges
             begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated find_erasable
             begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of
-            note_target_speed target_speeds'
+            note_target_speed target_speeds receive acknowledge extend release_claims reject peek queue_statistics
+            describe_queue configure_queue purge'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

@@ -130,10 +130,16 @@ BEGIN
             VALUES (lease.subscription_id, lease.partition_id, lease.lease_epoch, lease.holder, 'history',
                     clock_timestamp());
         END IF;
-        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
-        SELECT lease.subscription_id, lease.partition_id, high_watermark(lease.partition_id), lease.lease_epoch,
-               'history'
-        WHERE current_position(lease.subscription_id, lease.partition_id) > high_watermark(lease.partition_id);
+        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
+        SELECT o.subscription_id, o.partition_id, LEAST(o.position, w.watermark), lease.lease_epoch, 'history',
+               w.watermark
+        FROM positions AS o
+        CROSS JOIN LATERAL (SELECT high_watermark(lease.partition_id) AS watermark) AS w
+        WHERE o.id = (newest_row(lease.subscription_id, lease.partition_id)).id
+          AND GREATEST(o.position, o.reached) > w.watermark;
+        IF FOUND THEN
+            PERFORM cut_back(lease.subscription_id, lease.partition_id, high_watermark(lease.partition_id));
+        END IF;
     END LOOP;
     UPDATE bookmarks AS b SET lost_in = opened
     WHERE b.lost_in IS NULL AND b.position > high_watermark(b.partition_id);

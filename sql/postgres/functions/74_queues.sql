@@ -132,3 +132,20 @@ BEGIN
     END IF;
 END
 $$;
+
+-- name: cut_back
+-- Deletes what a queue has dealt beyond the end of the log, when a history begins: other events get these sequences.
+-- Copies stay: they are whole, and of the history before.
+CREATE OR REPLACE FUNCTION cut_back(owner_id bigint, part_id bigint, watermark bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM queue_ranges AS r
+    WHERE r.subscription_id = owner_id AND r.partition_id = part_id AND r.waiting_id IS NULL
+      AND r.first_sequence > watermark;
+    UPDATE queue_ranges AS r
+    SET last_sequence = watermark,
+        finished = substring(r.finished FROM 1 FOR (watermark - r.first_sequence + 1)::integer)
+    WHERE r.subscription_id = owner_id AND r.partition_id = part_id AND r.waiting_id IS NULL
+      AND r.last_sequence > watermark;
+END
+$$;

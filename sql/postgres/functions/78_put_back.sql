@@ -277,3 +277,36 @@ BEGIN
     LIMIT max_events;
 END
 $$;
+
+-- name: erase_copies
+-- What erase_letters does, for the copies that queues have of events that wait or have a body of their own. Returns how
+-- many. Raises PS027.
+CREATE OR REPLACE FUNCTION erase_copies(held erasures, key text, max_rows integer) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    copy record;
+    done bigint := 0;
+BEGIN
+    FOR copy IN
+        SELECT w.id, w.partition_id, w.sequence
+        FROM queue_waiting AS w
+        WHERE w.partition_id BETWEEN held.topic_id << 16 AND (held.topic_id << 16) + 65535
+          AND (w.event_id = held.event_id OR w.key = erase_copies.key)
+          AND NOT EXISTS (
+              SELECT FROM erasures AS z
+              WHERE z.topic_id = held.topic_id AND w.payload = '' AND w.body IS NULL
+                AND w.headers = erasure_mark(z.erasure) AND w.reason IN ('', erased_reason(z.erasure)))
+        ORDER BY w.id
+        LIMIT max_rows
+        FOR UPDATE
+    LOOP
+        PERFORM require_unheld(copy.partition_id, ARRAY[copy.sequence]);
+        UPDATE queue_waiting AS w
+        SET payload = '', body = NULL, headers = erasure_mark(held.erasure), reason = erased_reason(held.erasure),
+            key = CASE WHEN NOT held.replace_key THEN w.key END
+        WHERE w.id = copy.id;
+        done := done + 1;
+    END LOOP;
+    RETURN done;
+END
+$$;

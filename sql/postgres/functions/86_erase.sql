@@ -306,8 +306,8 @@ $$;
 
 -- name: erase_letters
 -- Replaces dead letters of the event, or of the key, of an erasure by tombstones, with the reason of their death: it
--- may quote the event. At most max_rows (1 to 10,000); returns how many. Call it until that is 0, after the events.
--- Raises PS006, PS018, PS027.
+-- may quote the event. So it does with the copies that queues have. At most max_rows (1 to 10,000); returns how many.
+-- Call it until that is 0, after the events. Raises PS006, PS018, PS027.
 CREATE OR REPLACE FUNCTION erase_letters(erasure uuid, key text DEFAULT NULL, max_rows integer DEFAULT 1000)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -340,6 +340,7 @@ BEGIN
         WHERE d.subscription_id = letter.subscription_id AND d.id = letter.id;
         done := done + 1;
     END LOOP;
+    done := done + erase_copies(held, key, max_rows - done::integer);
     UPDATE erasures AS e SET letters = e.letters + done WHERE e.erasure = held.erasure;
     RETURN done;
 END

@@ -37,12 +37,12 @@ NO_STOP: Guard = {
 NOT_BROUGHT_BACK: Guard = {
     "postgres": (
         "open_history",
-        "> high_watermark(lease.partition_id);",
-        "> high_watermark(lease.partition_id) AND false;",
+        "GREATEST(o.position, o.reached) > w.watermark",
+        "false",
     ),
     "mysql": (
         "bring_back",
-        "IF current_position(owner_id, part_id) > high_watermark(part_id) THEN",
+        "IF GREATEST(stands_at, current_reached(owner_id, part_id)) > watermark THEN",
         "IF FALSE THEN",
     ),
 }

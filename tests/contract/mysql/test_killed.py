@@ -48,7 +48,7 @@ CALLS = {
     "publish_batch": f"CALL penstock.publish_batch('{_BATCH}', TRUE)",
     "create_topic": "CALL penstock.create_topic('tests/new', 2, 'crc32')",
     "delete_topic": f"CALL penstock.delete_topic('{STREAM}', TRUE)",
-    "subscribe": f"CALL penstock.subscribe('new', '[\"{STREAM}\"]', 'earliest')",
+    "subscribe": f"CALL penstock.subscribe('new', '[\"{STREAM}\"]', 'earliest', 'stream')",
     "unsubscribe": f"CALL penstock.unsubscribe('{SUBSCRIPTION}')",
     "commit": f"CALL penstock.`commit`('{SUBSCRIPTION}', 'a', '[%(part)s]', '[1]', '[2]', NULL)",
     "give_up": f"CALL penstock.give_up('{SUBSCRIPTION}', 'a', %(part)s, 1, 1, 'x', 1, TRUE)",

@@ -1,4 +1,4 @@
-"""Queue mode is there on PostgreSQL; the tests say so until the other engines have it."""
+"""What the tests of queues share."""
 
 from __future__ import annotations
 

@@ -1,0 +1,191 @@
+-- name: require_queue
+-- The id of a subscription in queue mode for a login that holds a right (receive, acknowledge, peek, consume, operate)
+-- in all its topics. Raises PS013, in the same words whether it is missing or hidden, and PS042 for a stream.
+CREATE PROCEDURE require_queue(subscription LONGTEXT, verb VARCHAR(20), OUT owner_id BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE is_queue BOOLEAN;
+    DECLARE given, hidden INT DEFAULT 0;
+    SELECT MAX(s.id), COUNT(q.subscription_id) > 0 INTO owner_id, is_queue
+    FROM subscriptions AS s LEFT JOIN queues AS q ON q.subscription_id = s.id
+    WHERE s.name_hash = UNHEX(SHA2(subscription, 256));
+    SELECT COUNT(g.verb) INTO given FROM (SELECT n.verb FROM namespace_grants AS n LIMIT 1) AS g;
+    IF given > 0 THEN
+        SELECT COUNT(t.id) INTO hidden
+        FROM subscription_topics AS r JOIN topics AS t ON t.id = r.topic_id
+        WHERE r.subscription_id = owner_id AND t.restricted AND NOT has_right(t.namespace_id, verb);
+    END IF;
+    IF owner_id IS NULL OR hidden > 0 THEN
+        CALL refuse_subscription(subscription);
+    ELSEIF NOT is_queue THEN
+        CALL refuse('PS042', CONCAT('subscription "', LEFT(subscription, 80), '" is a stream'));
+    END IF;
+END;
+
+-- name: require_stream
+-- Refuses a call of stream mode for a subscription in queue mode (PS042).
+CREATE PROCEDURE require_stream(owner_id BIGINT)
+READS SQL DATA
+BEGIN
+    DECLARE queue_name VARCHAR(500);
+    SELECT MAX(s.name) INTO queue_name FROM subscriptions AS s WHERE s.id = owner_id AND s.mode <> 'stream';
+    IF queue_name IS NOT NULL THEN
+        CALL refuse('PS042', CONCAT('subscription "', LEFT(queue_name, 80), '" is a queue'));
+    END IF;
+END;
+
+-- name: begin_queue
+-- Sets the mode of a subscription that subscribe has locked: of a new one the mode that was asked for, and of an old
+-- one nothing. Raises PS006, PS042.
+CREATE PROCEDURE begin_queue(owner_id BIGINT, wanted LONGTEXT)
+BEGIN
+    DECLARE present VARCHAR(20);
+    DECLARE name VARCHAR(500);
+    DECLARE read_topics INT;
+    SELECT MAX(s.mode), MAX(s.name) INTO present, name FROM subscriptions AS s WHERE s.id = owner_id;
+    SELECT COUNT(*) INTO read_topics FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
+    IF wanted = 'queue' AND read_topics = 0 THEN
+        UPDATE subscriptions AS s SET s.mode = 'queue' WHERE s.id = owner_id;
+        INSERT INTO queues (subscription_id) VALUES (owner_id) ON DUPLICATE KEY UPDATE jitter = jitter;
+        INSERT INTO queue_turns (subscription_id) VALUES (owner_id) ON DUPLICATE KEY UPDATE last_id = last_id;
+    ELSEIF wanted IS NULL OR wanted NOT IN ('stream', 'queue') THEN
+        CALL refuse('PS006', CONCAT('there is no mode "', LEFT(COALESCE(wanted, 'NULL'), 60), '"'));
+    ELSEIF wanted <> present THEN
+        CALL refuse('PS042', CONCAT('subscription "', LEFT(name, 80), '" is in mode ', present));
+    END IF;
+END;
+
+-- name: queue_bounds
+-- The settings of a queue and their bounds.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW queue_bounds AS
+SELECT 'visibility_seconds' AS setting, 0 AS lowest, 43200 AS highest, FALSE AS is_whole
+UNION ALL SELECT 'max_deliveries', 1, 1000, TRUE
+UNION ALL SELECT 'max_failures', 1, 1000, TRUE
+UNION ALL SELECT 'max_in_flight', 1, 1000000, TRUE
+UNION ALL SELECT 'first_backoff_seconds', 0, 86400, FALSE
+UNION ALL SELECT 'longest_backoff_seconds', 0, 604800, FALSE
+UNION ALL SELECT 'jitter', 0, 1, FALSE;
+
+-- name: configure_queue
+-- Sets settings of a queue, given as a JSON object; the others stay. Raises PS006, PS013, PS018, PS042.
+CREATE PROCEDURE configure_queue(subscription LONGTEXT, settings JSON)
+BEGIN
+    DECLARE owner_id BIGINT;
+    DECLARE bad VARCHAR(100);
+    {{on error: CALL undo_call()}}
+    CALL begin_call('configure_queue()');
+    CALL require_queue(subscription, 'consume', owner_id);
+    IF COALESCE(JSON_TYPE(settings), '') <> 'OBJECT' THEN
+        CALL refuse('PS006', 'the settings of a queue are not a JSON object');
+    END IF;
+    SELECT MAX(LEFT(g.setting, 60)) INTO bad
+    FROM JSON_TABLE(JSON_KEYS(settings), '$[*]' COLUMNS (setting VARCHAR(100) PATH '$')) AS g
+    LEFT JOIN queue_bounds AS b ON b.setting = g.setting
+    WHERE b.setting IS NULL
+       OR JSON_TYPE(JSON_EXTRACT(settings, CONCAT('$.', b.setting))) NOT IN ('INTEGER', 'DOUBLE', 'DECIMAL')
+       OR NOT JSON_EXTRACT(settings, CONCAT('$.', b.setting)) + 0 BETWEEN b.lowest AND b.highest
+       OR (b.is_whole AND MOD(JSON_EXTRACT(settings, CONCAT('$.', b.setting)) + 0, 1) <> 0);
+    IF bad IS NOT NULL THEN
+        CALL refuse('PS006', CONCAT('the setting ', bad, ' of a queue cannot have this value, or there is none'));
+    END IF;
+    UPDATE queues AS q
+    SET q.visibility_seconds = COALESCE(JSON_EXTRACT(settings, '$.visibility_seconds') + 0, q.visibility_seconds),
+        q.max_deliveries = COALESCE(JSON_EXTRACT(settings, '$.max_deliveries') + 0, q.max_deliveries),
+        q.max_failures = COALESCE(JSON_EXTRACT(settings, '$.max_failures') + 0, q.max_failures),
+        q.max_in_flight = COALESCE(JSON_EXTRACT(settings, '$.max_in_flight') + 0, q.max_in_flight),
+        q.first_backoff_seconds
+            = COALESCE(JSON_EXTRACT(settings, '$.first_backoff_seconds') + 0, q.first_backoff_seconds),
+        q.longest_backoff_seconds
+            = COALESCE(JSON_EXTRACT(settings, '$.longest_backoff_seconds') + 0, q.longest_backoff_seconds),
+        q.jitter = COALESCE(JSON_EXTRACT(settings, '$.jitter') + 0, q.jitter)
+    WHERE q.subscription_id = owner_id;
+    CALL end_call();
+END;
+
+-- name: describe_queue
+-- The settings of a queue. Raises PS013, PS042.
+CREATE PROCEDURE describe_queue(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id BIGINT;
+    CALL refuse_serializable('describe_queue()');
+    CALL require_queue(subscription, 'consume', owner_id);
+    SELECT q.visibility_seconds, q.max_deliveries, q.max_failures, q.max_in_flight, q.first_backoff_seconds,
+           q.longest_backoff_seconds, q.jitter
+    FROM queues AS q WHERE q.subscription_id = owner_id;
+END;
+
+-- name: forget_queue
+-- Deletes all that a queue has, if the subscription is one.
+CREATE PROCEDURE forget_queue(owner_id BIGINT)
+BEGIN
+    -- First what the dealer locks: he has to end first, or what he deals would remain.
+    DELETE q FROM queues AS q WHERE q.subscription_id = owner_id;
+    DELETE t FROM queue_turns AS t WHERE t.subscription_id = owner_id;
+    DELETE r FROM queue_ranges AS r WHERE r.subscription_id = owner_id;
+    DELETE w FROM queue_waiting AS w WHERE w.subscription_id = owner_id;
+    DELETE p FROM queue_purges AS p WHERE p.subscription_id = owner_id;
+END;
+
+-- name: forget_doomed
+-- Deletes what queues (a JSON array of ids) have of the partitions in the session's table doomed_partitions. The rows
+-- are found before they are locked: a DELETE by a condition would wait for claims of other topics.
+CREATE PROCEDURE forget_doomed(readers JSON)
+BEGIN
+    DECLARE reader, range_id, waiting BIGINT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE queue_ids CURSOR FOR
+        SELECT q.subscription_id
+        FROM JSON_TABLE(readers, '$[*]' COLUMNS (id BIGINT PATH '$')) AS j JOIN queues AS q ON q.subscription_id = j.id
+        ORDER BY q.subscription_id;
+    DECLARE ranges CURSOR FOR
+        SELECT r.id FROM queue_ranges AS r JOIN doomed_partitions AS p ON p.id = r.partition_id
+        WHERE r.subscription_id = reader ORDER BY r.id;
+    DECLARE copies CURSOR FOR
+        SELECT w.id FROM queue_waiting AS w JOIN doomed_partitions AS p ON p.id = w.partition_id
+        WHERE w.subscription_id = reader ORDER BY w.id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    OPEN queue_ids;
+    each_queue: LOOP
+        FETCH queue_ids INTO reader;
+        IF done THEN
+            LEAVE each_queue;
+        END IF;
+        SET reader = (SELECT q.subscription_id FROM queues AS q WHERE q.subscription_id = reader FOR UPDATE);
+        OPEN ranges;
+        each_range: LOOP
+            FETCH ranges INTO range_id;
+            IF done THEN
+                LEAVE each_range;
+            END IF;
+            DELETE r FROM queue_ranges AS r WHERE r.subscription_id = reader AND r.id = range_id;
+        END LOOP;
+        CLOSE ranges;
+        SET done = FALSE;
+        OPEN copies;
+        each_copy: LOOP
+            FETCH copies INTO waiting;
+            IF done THEN
+                LEAVE each_copy;
+            END IF;
+            DELETE w FROM queue_waiting AS w WHERE w.id = waiting;
+        END LOOP;
+        CLOSE copies;
+        SET done = FALSE;
+    END LOOP;
+    CLOSE queue_ids;
+END;
+
+-- name: cut_back
+-- Deletes what a queue has dealt beyond the end of the log, when a history begins: other events get these sequences.
+-- Copies stay: they are whole, and of the history before.
+CREATE PROCEDURE cut_back(owner_id BIGINT, part_id BIGINT, watermark BIGINT)
+BEGIN
+    DELETE r FROM queue_ranges AS r
+    WHERE r.subscription_id = owner_id AND r.partition_id = part_id AND r.waiting_id IS NULL
+      AND r.first_sequence > watermark;
+    UPDATE queue_ranges AS r
+    SET r.last_sequence = watermark
+    WHERE r.subscription_id = owner_id AND r.partition_id = part_id AND r.waiting_id IS NULL
+      AND r.last_sequence > watermark;
+END;

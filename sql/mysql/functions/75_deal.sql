@@ -1,0 +1,347 @@
+-- name: current_reached
+-- The last sequence of a partition that a queue has dealt; NULL when it does not read the partition.
+CREATE FUNCTION current_reached(of_subscription BIGINT, of_partition BIGINT) RETURNS BIGINT
+READS SQL DATA
+BEGIN
+    DECLARE newest BIGINT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT COALESCE(p.reached, p.position) INTO newest
+    FROM positions AS p FORCE INDEX (positions_newest)
+    WHERE p.subscription_id = of_subscription AND p.partition_id = of_partition
+    ORDER BY p.id DESC
+    LIMIT 1;
+    RETURN newest;
+END;
+
+-- name: has_undealt
+-- Whether a partition has events that a queue has not dealt.
+CREATE FUNCTION has_undealt(of_subscription BIGINT) RETURNS BOOLEAN
+READS SQL DATA
+BEGIN
+    DECLARE found BIGINT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT l.partition_id INTO found
+    FROM leases AS l
+    WHERE l.subscription_id = of_subscription
+      AND high_watermark(l.partition_id) > current_reached(of_subscription, l.partition_id)
+    LIMIT 1;
+    RETURN found IS NOT NULL;
+END;
+
+-- name: has_due
+-- Whether an event out of the window is due.
+CREATE FUNCTION has_due(of_subscription BIGINT, present DATETIME(6)) RETURNS BOOLEAN
+READS SQL DATA
+BEGIN
+    DECLARE found BIGINT;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT w.id INTO found
+    FROM queue_waiting AS w
+    WHERE w.subscription_id = of_subscription AND w.due_at <= present
+    LIMIT 1;
+    RETURN found IS NOT NULL;
+END;
+
+-- name: turn_queue
+-- Does what all receivers of a queue need once: brings expired claims and due events back, finds the first free range,
+-- deals new ranges, and moves the positions. turned is false when another session is doing it. wanted_size is what the
+-- caller asks for at a time.
+CREATE PROCEDURE turn_queue(owner_id BIGINT, wanted_size INT, OUT turned BOOLEAN)
+turn: BEGIN
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    DECLARE begun DATETIME(6) DEFAULT SYSDATE(6);
+    DECLARE held, floor_id, last_id, seen_floor, seen_free, events, free_events, room, brought BIGINT;
+    DECLARE most INT;
+    DECLARE is_due BOOLEAN;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    SELECT q.subscription_id, q.max_in_flight INTO held, most
+    FROM queues AS q WHERE q.subscription_id = owner_id FOR UPDATE SKIP LOCKED;
+    SET turned = held IS NOT NULL;
+    IF NOT turned THEN
+        LEAVE turn;
+    END IF;
+    SELECT t.floor_id, t.last_id, t.rest_until <= present INTO floor_id, last_id, is_due
+    FROM queue_turns AS t WHERE t.subscription_id = owner_id;
+    IF is_due THEN
+        CALL end_claims(owner_id, floor_id, present);
+        CALL move_claims(owner_id, floor_id);
+    END IF;
+    -- A range that somebody is just cutting is still seen whole, so nothing that is not seen yet is below these.
+    SELECT GREATEST(last_id, COALESCE(MAX(r.id), 0)), MIN(r.id), MIN(IF(r.token IS NULL, r.id, NULL)),
+           CAST(COALESCE(SUM(r.last_sequence - r.first_sequence + 1), 0) AS SIGNED),
+           CAST(COALESCE(SUM(IF(r.token IS NULL, r.last_sequence - r.first_sequence + 1, 0)), 0) AS SIGNED)
+    INTO last_id, seen_floor, seen_free, events, free_events
+    FROM queue_ranges AS r
+    WHERE r.subscription_id = owner_id AND r.id >= floor_id;
+    SET seen_floor = COALESCE(seen_floor, last_id + 1), seen_free = COALESCE(seen_free, last_id + 1);
+    SET room = LEAST(most - events, LEAST(200 * wanted_size, 20000) - free_events);
+    IF is_due THEN
+        CALL bring_due(owner_id, present, LEAST(most - events, 1000), last_id, brought);
+        SET room = room - brought;
+    END IF;
+    CALL deal(owner_id, wanted_size, room, last_id);
+    IF is_due THEN
+        CALL move_floors(owner_id, seen_floor);
+    END IF;
+    UPDATE queue_turns AS t
+    SET t.floor_id = seen_floor, t.free_id = seen_free, t.last_id = last_id, t.range_size = wanted_size,
+        t.rest_until = IF(is_due, UTC_TIMESTAMP(6) + INTERVAL LEAST(GREATEST(
+            100000, 20 * TIMESTAMPDIFF(MICROSECOND, begun, SYSDATE(6))), 5000000) MICROSECOND, t.rest_until)
+    WHERE t.subscription_id = owner_id;
+END;
+
+-- name: note_range_ids
+-- Raises last_id to the newest range of a queue. A counter that was set back is refused (PS021): what is dealt would
+-- stand below the first free range, where no receiver looks.
+CREATE PROCEDURE note_range_ids(owner_id BIGINT, dealt INT, INOUT last_id BIGINT)
+BEGIN
+    IF dealt > 0 THEN
+        IF LAST_INSERT_ID() <= last_id THEN
+            CALL refuse('PS021', CONCAT('the counter queue_ranges was set back, below ', last_id));
+        END IF;
+        SELECT COALESCE(MAX(r.id), last_id) INTO last_id
+        FROM queue_ranges AS r WHERE r.subscription_id = owner_id AND r.id > last_id;
+    END IF;
+END;
+
+-- name: lock_ranges
+-- Those of some ranges (ids with commas between them) whose time is over and that nobody has locked, locked. They were
+-- selected before: a locking query would lock what it passes over.
+CREATE PROCEDURE lock_ranges(owner_id BIGINT, present DATETIME(6), INOUT ids LONGTEXT)
+BEGIN
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
+    SET SESSION group_concat_max_len = 4294967295;
+    SELECT GROUP_CONCAT(r.id ORDER BY r.id) INTO ids
+    FROM (
+        SELECT j.id FROM JSON_TABLE(CONCAT('[', ids, ']'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS j LIMIT 10000
+    ) AS g
+    STRAIGHT_JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = owner_id AND r.id = g.id
+    WHERE present IS NULL OR r.deadline <= present
+    FOR UPDATE SKIP LOCKED;
+    SET SESSION group_concat_max_len = limit_before;
+END;
+
+-- name: drop_ranges
+-- Deletes ranges that the caller has locked (ids with commas between them).
+CREATE PROCEDURE drop_ranges(owner_id BIGINT, ids LONGTEXT)
+BEGIN
+    DELETE r
+    FROM JSON_TABLE(CONCAT('[', ids, ']'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+    STRAIGHT_JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = owner_id AND r.id = g.id;
+END;
+
+-- name: end_claims
+-- Frees the events of claims whose time is over, each alone, so that one bad event does not end the deliveries of its
+-- neighbours. Their receipts stay good until the events are handed out again. An event that was handed out too often
+-- becomes a dead letter. A claim that somebody is just finishing is locked, and is left to the next turn.
+CREATE PROCEDURE end_claims(owner_id BIGINT, floor_id BIGINT, present DATETIME(6))
+BEGIN
+    DECLARE ids, pieces LONGTEXT;
+    DECLARE most INT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
+    SET SESSION group_concat_max_len = 4294967295;
+    SELECT GROUP_CONCAT(o.id ORDER BY o.id) INTO ids
+    FROM (
+        SELECT r.id FROM queue_ranges AS r
+        WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.deadline <= present
+        ORDER BY r.id
+        LIMIT 200
+    ) AS o;
+    IF ids IS NOT NULL THEN
+        CALL lock_ranges(owner_id, present, ids);
+    END IF;
+    IF ids IS NOT NULL THEN
+        SELECT MAX(q.max_deliveries) INTO most FROM queues AS q WHERE q.subscription_id = owner_id;
+        SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(
+                   0, 0, r.id, r.partition_id, r.first_sequence, r.last_sequence, r.deliveries,
+                   COALESCE(r.waiting_id, 0))), ']')
+        INTO pieces
+        FROM JSON_TABLE(CONCAT('[', ids, ']'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+        STRAIGHT_JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = owner_id AND r.id = g.id
+        WHERE r.deliveries >= most;
+        CALL bury_pieces(owner_id, pieces, 'was handed out as often as it may be, and never finished');
+        INSERT INTO queue_ranges (
+            subscription_id, partition_id, first_sequence, last_sequence, deliveries, waiting_id, former, former_token)
+        SELECT owner_id, r.partition_id, r.first_sequence + n.n, r.first_sequence + n.n, r.deliveries, r.waiting_id,
+               COALESCE(r.former, r.id), r.token
+        FROM JSON_TABLE(CONCAT('[', ids, ']'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+        STRAIGHT_JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = owner_id AND r.id = g.id
+        STRAIGHT_JOIN places AS n
+            ON n.size = 1 << CAST(CEIL(LOG2(r.last_sequence - r.first_sequence + 1)) AS UNSIGNED)
+            AND n.n <= r.last_sequence - r.first_sequence
+        WHERE r.deliveries < most
+        ORDER BY r.id, n.n;
+        CALL drop_ranges(owner_id, ids);
+    END IF;
+    SET SESSION group_concat_max_len = limit_before;
+END;
+
+-- name: move_claims
+-- Writes claims that are held for long to the end of the window, with receipts, deadline and all, so that the window
+-- stays short.
+CREATE PROCEDURE move_claims(owner_id BIGINT, floor_id BIGINT)
+BEGIN
+    DECLARE ids LONGTEXT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
+    SET SESSION group_concat_max_len = 4294967295;
+    SELECT GROUP_CONCAT(o.id ORDER BY o.id) INTO ids
+    FROM (
+        SELECT r.id
+        FROM queue_turns AS t JOIN queue_ranges AS r ON r.subscription_id = t.subscription_id
+        WHERE t.subscription_id = owner_id AND r.id >= floor_id AND r.id < t.free_id - 5000
+        ORDER BY r.id
+        LIMIT 1000
+    ) AS o;
+    IF ids IS NOT NULL THEN
+        CALL lock_ranges(owner_id, NULL, ids);
+    END IF;
+    IF ids IS NOT NULL THEN
+        INSERT INTO queue_ranges (
+            subscription_id, partition_id, first_sequence, last_sequence, deliveries, token, deadline, waiting_id,
+            former, former_token)
+        SELECT r.subscription_id, r.partition_id, r.first_sequence, r.last_sequence, r.deliveries, r.token, r.deadline,
+               r.waiting_id, COALESCE(r.former, r.id), r.former_token
+        FROM JSON_TABLE(CONCAT('[', ids, ']'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+        STRAIGHT_JOIN queue_ranges AS r FORCE INDEX (PRIMARY) ON r.subscription_id = owner_id AND r.id = g.id
+        ORDER BY r.id;
+        CALL drop_ranges(owner_id, ids);
+    END IF;
+    SET SESSION group_concat_max_len = limit_before;
+END;
+
+-- name: bring_due
+-- Brings events that are due into the window again, the earliest first. brought is how many.
+CREATE PROCEDURE bring_due(
+    owner_id BIGINT, present DATETIME(6), room BIGINT, INOUT last_id BIGINT, OUT brought BIGINT
+)
+BEGIN
+    DECLARE ids LONGTEXT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
+    SET SESSION group_concat_max_len = 4294967295;
+    SET room = GREATEST(room, 0), brought = 0;
+    SELECT GROUP_CONCAT(o.id ORDER BY o.due_at, o.id) INTO ids
+    FROM (
+        SELECT w.id, w.due_at FROM queue_waiting AS w
+        WHERE w.subscription_id = owner_id AND w.due_at <= present
+        ORDER BY w.due_at
+        LIMIT room
+    ) AS o;
+    IF ids IS NOT NULL THEN
+        -- Only the dealer writes due_at where it is due: what he has seen is still so.
+        INSERT INTO queue_ranges (
+            subscription_id, partition_id, first_sequence, last_sequence, deliveries, waiting_id)
+        SELECT owner_id, w.partition_id, w.sequence, w.sequence, w.deliveries, w.id
+        FROM JSON_TABLE(CONCAT('[', ids, ']'), '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS g
+        STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = g.id
+        ORDER BY g.place;
+        SET brought = ROW_COUNT();
+        CALL note_range_ids(owner_id, brought, last_id);
+        UPDATE JSON_TABLE(CONCAT('[', ids, ']'), '$[*]' COLUMNS (id BIGINT PATH '$')) AS g
+        STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = g.id
+        SET w.due_at = NULL;
+    END IF;
+    SET SESSION group_concat_max_len = limit_before;
+END;
+
+-- name: deal
+-- Cuts what a queue has not dealt into ranges, the oldest of each partition first, by turns over the partitions. A
+-- lease row that is locked is left to the next turn.
+CREATE PROCEDURE deal(owner_id BIGINT, wanted_size INT, room BIGINT, INOUT last_id BIGINT)
+BEGIN
+    DECLARE part_id, held_epoch, stands_at, after, watermark, low, share BIGINT;
+    DECLARE plan LONGTEXT DEFAULT '';
+    DECLARE dealt INT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE grown CURSOR FOR
+        SELECT l.partition_id FROM leases AS l
+        WHERE l.subscription_id = owner_id AND room > 0
+          AND high_watermark(l.partition_id) > current_reached(owner_id, l.partition_id)
+        ORDER BY l.partition_id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    OPEN grown;
+    each_part: LOOP
+        FETCH grown INTO part_id;
+        IF done THEN
+            LEAVE each_part;
+        END IF;
+        SET held_epoch = (
+            SELECT l.lease_epoch FROM leases AS l
+            WHERE l.subscription_id = owner_id AND l.partition_id = part_id
+            FOR UPDATE SKIP LOCKED);
+        SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = part_id;
+        SET stands_at = current_position(owner_id, part_id), watermark = high_watermark(part_id),
+            after = GREATEST(LEAST(current_reached(owner_id, part_id), watermark), low - 1);
+        IF held_epoch IS NOT NULL AND watermark > after THEN
+            SET plan = CONCAT_WS(',', NULLIF(plan, ''), JSON_ARRAY(part_id, held_epoch, stands_at, after, watermark));
+        END IF;
+    END LOOP;
+    CLOSE grown;
+    IF plan <> '' THEN
+        SET plan = CONCAT('[', plan, ']'), share = GREATEST(room DIV JSON_LENGTH(plan), 1);
+        INSERT INTO queue_ranges (subscription_id, partition_id, first_sequence, last_sequence)
+        SELECT owner_id, g.partition_id, g.after + 1 + n.n * wanted_size,
+               LEAST(g.after + (n.n + 1) * wanted_size, g.until)
+        FROM (
+            SELECT j.partition_id, j.after, LEAST(j.watermark, j.after + share) AS until
+            FROM JSON_TABLE(plan, '$[*]' COLUMNS (
+                partition_id BIGINT PATH '$[0]', after BIGINT PATH '$[3]', watermark BIGINT PATH '$[4]')) AS j
+            LIMIT 1000000
+        ) AS g
+        STRAIGHT_JOIN places AS n
+            ON n.size = 1 << CAST(CEIL(LOG2((g.until - g.after + wanted_size - 1) DIV wanted_size)) AS UNSIGNED)
+            AND n.n < (g.until - g.after + wanted_size - 1) DIV wanted_size
+        ORDER BY n.n, g.partition_id;
+        SET dealt = ROW_COUNT();
+        CALL note_range_ids(owner_id, dealt, last_id);
+        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
+        SELECT owner_id, j.partition_id, j.position, j.lease_epoch, 'queue', LEAST(j.watermark, j.after + share)
+        FROM JSON_TABLE(plan, '$[*]' COLUMNS (
+            partition_id BIGINT PATH '$[0]', lease_epoch BIGINT PATH '$[1]', position BIGINT PATH '$[2]',
+            after BIGINT PATH '$[3]', watermark BIGINT PATH '$[4]')) AS j;
+    END IF;
+END;
+
+-- name: move_floors
+-- Moves the position of each partition to before its lowest unfinished event. Events out of the window are copies and
+-- do not count. A lease row that is locked is left to the next turn.
+CREATE PROCEDURE move_floors(owner_id BIGINT, floor_id BIGINT)
+BEGIN
+    DECLARE part_id, held_epoch, lowest, dealt_to BIGINT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE moved CURSOR FOR
+        SELECT l.partition_id, COALESCE(u.sequence - 1, current_reached(owner_id, l.partition_id))
+        FROM leases AS l
+        LEFT JOIN (
+            SELECT r.partition_id, MIN(r.first_sequence) AS sequence
+            FROM queue_ranges AS r
+            WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.waiting_id IS NULL
+            GROUP BY r.partition_id
+        ) AS u ON u.partition_id = l.partition_id
+        WHERE l.subscription_id = owner_id
+          AND COALESCE(u.sequence - 1, current_reached(owner_id, l.partition_id))
+              > current_position(owner_id, l.partition_id)
+        ORDER BY l.partition_id;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    OPEN moved;
+    each_part: LOOP
+        FETCH moved INTO part_id, lowest;
+        IF done THEN
+            LEAVE each_part;
+        END IF;
+        SET held_epoch = (
+            SELECT l.lease_epoch FROM leases AS l
+            WHERE l.subscription_id = owner_id AND l.partition_id = part_id
+            FOR UPDATE SKIP LOCKED);
+        -- Asked again under the lock: a new history may have brought the position back.
+        SET dealt_to = current_reached(owner_id, part_id);
+        IF held_epoch IS NOT NULL AND lowest <= dealt_to THEN
+            INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
+            VALUES (owner_id, part_id, lowest, held_epoch, 'queue', dealt_to);
+        END IF;
+    END LOOP;
+    CLOSE moved;
+END;
