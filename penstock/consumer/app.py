@@ -23,7 +23,7 @@ from penstock.consumer.consumer import Consumer
 from penstock.consumer.options import ConsumerOptions
 from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.consumer.queue_options import QueueOptions
-from penstock.consumer.worker import ConsumerWorker, Worker
+from penstock.consumer.worker import ConsumerWorker, QueueWorker, Worker
 from penstock.database import config, migrate
 from penstock.errors import InvalidArgument, SubscriptionNotFound
 from penstock.subscriptions import queue, stream
@@ -136,7 +136,8 @@ class App:
             name = f"consumer:{subscription}"
             if around is not None:
                 declared = declared.around(functools.partial(around, name))
-            found.append(ConsumerWorker(name, functools.partial(self._make, url, declared)))
+            kind = QueueWorker if isinstance(declared.options, QueueOptions) else ConsumerWorker
+            found.append(kind(name, functools.partial(self._make, url, declared)))
         return found
 
     def prepare(self) -> None:

@@ -195,6 +195,8 @@ class QueueConsumer(Rounds):
         found = queue.receive(
             connection, self._subscription, size, visibility_seconds=self._visibility
         )
+        self.stats.hand_outs += len(found)
+        self.stats.expirations += sum(each.deliveries > each.failures + 1 for each in found)
         until = begun + self._visibility
         self._waiting.extend(InHand(each, each.receipt, until) for each in found)
         if found:

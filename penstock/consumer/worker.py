@@ -70,14 +70,17 @@ class ConsumerWorker:
     def counters(self) -> dict[str, float]:
         """Events, batches, failures and stale commits."""
         consumer, before = self._state
-        stats = consumer.stats if consumer else LoopStats()
-        now = {
+        now = self.counted(consumer.stats if consumer else LoopStats())
+        return {name: value + before.get(name, 0.0) for name, value in now.items()}
+
+    def counted(self, stats: LoopStats) -> dict[str, float]:
+        """What one run has done, by metric name."""
+        return {
             f"{self.prefix}_events": stats.events,
             f"{self.prefix}_batches": stats.batches,
             f"{self.prefix}_failures": stats.failures,
             "stale_commits": stats.stale_commits,
         }
-        return {name: value + before.get(name, 0.0) for name, value in now.items()}
 
     def gauges(self) -> dict[str, float]:
         """What the consumer has in hand."""
@@ -87,3 +90,14 @@ class ConsumerWorker:
     def _follow(self, consumer: Rounds) -> Rounds:
         self._state = (consumer, self.counters())
         return consumer
+
+
+class QueueWorker(ConsumerWorker):
+    """The same for a queue."""
+
+    def counted(self, stats: LoopStats) -> dict[str, float]:
+        """Also what the queue has handed out."""
+        return super().counted(stats) | {
+            "queue_hand_outs": stats.hand_outs,
+            "queue_expirations": stats.expirations,
+        }

@@ -47,6 +47,9 @@ class LoopStats:
     filtered: int = 0
     timeouts: int = 0
     dead_letters: int = 0
+    #: Deliveries of a queue, and those of them whose deliveries before ended unfinished.
+    hand_outs: int = 0
+    expirations: int = 0
     last_error: str = ""
     last_round: float = field(default_factory=time.monotonic)
 
