@@ -21,8 +21,13 @@ if TYPE_CHECKING:
         testing as testing,
     )
     from penstock.consumer.app import App as App
-    from penstock.consumer.async_consumer import AsyncConsumer as AsyncConsumer
+    from penstock.consumer.async_consumer import (
+        AsyncConsumer as AsyncConsumer,
+        AsyncQueueConsumer as AsyncQueueConsumer,
+    )
     from penstock.consumer.consumer import Batch as Batch, Consumer as Consumer
+    from penstock.consumer.queue_consumer import QueueConsumer as QueueConsumer
+    from penstock.consumer.queue_delivery import QueueDelivery as QueueDelivery
     from penstock.database import connect as connect, migrate as migrate
     from penstock.database.config import database_url as database_url
     from penstock.errors import (
@@ -136,11 +141,16 @@ __version__ = "0.1.0"
 #: the consumer.
 _NAMES = {
     "penstock.consumer.app": ("App",),
-    "penstock.consumer.async_consumer": ("AsyncConsumer",),
+    "penstock.consumer.async_consumer": (
+        "AsyncConsumer",
+        "AsyncQueueConsumer",
+    ),
     "penstock.consumer.consumer": (
         "Batch",
         "Consumer",
     ),
+    "penstock.consumer.queue_consumer": ("QueueConsumer",),
+    "penstock.consumer.queue_delivery": ("QueueDelivery",),
     "penstock.database": ("connect",),
     "penstock.database.config": ("database_url",),
     "penstock.errors": (

@@ -37,6 +37,10 @@ OWN = {
         "subscriptions:app",
         "Create, list, describe, move, pause and delete subscriptions.",
     ),
+    "queue": (
+        "queues:app",
+        "Create, list, describe, count, look into, purge and redrive queues.",
+    ),
     "dead-letter": (
         "dead_letters:app",
         "Events that a subscription has given up: look at them, hand them out again, drop them.",
@@ -75,6 +79,10 @@ OWN = {
     "consume": (
         "consume:consume",
         "Join a subscription and write the events of the partitions that it is handed.",
+    ),
+    "work": (
+        "work:work",
+        "Receive the events of a queue and run a command for each, until SIGTERM.",
     ),
     "status": (
         "status:status",

@@ -5,6 +5,9 @@ app = penstock.App()
 @app.consumer("billing", topics=["bank/accounts"])
 def bill(event): ...
 
+@app.queue("mails", topics=["shop/mails"], concurrency=10)
+def send(mail): ...
+
 $ penstock worker module:app
 """
 
@@ -18,10 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock import database, subscriptions
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.options import ConsumerOptions
-from penstock.consumer.worker import ConsumerWorker, Worker
+from penstock.consumer.queue_consumer import QueueConsumer
+from penstock.consumer.queue_options import QueueOptions
+from penstock.consumer.worker import ConsumerWorker, QueueWorker, Worker
 from penstock.database import config, migrate
 from penstock.errors import InvalidArgument, SubscriptionNotFound
-from penstock.subscriptions import stream
+from penstock.subscriptions import queue, stream
 
 if TYPE_CHECKING:
     from penstock.archive.targets import Target
@@ -36,12 +41,12 @@ class Declared:
     subscription: str
     topics: tuple[str, ...]
     start: str | int
-    options: ConsumerOptions
+    options: ConsumerOptions | QueueOptions
 
     def around(self, change: Callable[[Any], Any]) -> Declared:
         """The same declaration with another handler."""
-        kind = "handler" if self.options.batch_handler is None else "batch_handler"
-        changed = {kind: change(getattr(self.options, kind))}
+        kind = "handler" if self.options.handler is not None else "batch_handler"
+        changed: dict[str, Any] = {kind: change(getattr(self.options, kind))}
         return replace(self, options=replace(self.options, **changed))
 
 
@@ -71,6 +76,33 @@ class App:
         A new subscription reads from ``start`` on.  The other options are those of
         :class:`penstock.Consumer`.
         """
+        given = ConsumerOptions(**options)
+        kind = "batch_handler" if batch else "handler"
+        return self._declaring(subscription, topics, start, given, kind)
+
+    def queue(
+        self,
+        subscription: str,
+        *,
+        topics: Iterable[str] = (),
+        start: str | int = "earliest",
+        **options: Any,
+    ) -> Callable[[Function], Function]:
+        """Work off a queue with the function below; it gets a :class:`penstock.QueueDelivery`.
+
+        The options are those of :class:`penstock.QueueConsumer`, the rest is as for a consumer.
+        """
+        given = QueueOptions(**options)
+        return self._declaring(subscription, topics, start, given, "handler")
+
+    def _declaring(
+        self,
+        subscription: str,
+        topics: Iterable[str],
+        start: str | int,
+        given: ConsumerOptions | QueueOptions,
+        kind: str,
+    ) -> Callable[[Function], Function]:
         if isinstance(topics, str):
             raise InvalidArgument("topics is a single string", hint="give a list of topics")
         if subscription in self.consumers:
@@ -78,15 +110,10 @@ class App:
                 f"the subscription {subscription!r} is declared twice",
                 hint="each has one handler; give a second reader a subscription of its own",
             )
-        given = ConsumerOptions(**options)
 
         def declare(function: Function) -> Function:
-            whole = (
-                replace(given, batch_handler=function)
-                if batch
-                else replace(given, handler=function)
-            )
-            declared = Declared(subscription, tuple(topics), start, whole)
+            handled: dict[str, Any] = {kind: function}
+            declared = Declared(subscription, tuple(topics), start, replace(given, **handled))
             self._make("postgresql://nowhere/none", declared)  # refuses wrong options now
             self.consumers[subscription] = declared
             return function
@@ -109,7 +136,8 @@ class App:
             name = f"consumer:{subscription}"
             if around is not None:
                 declared = declared.around(functools.partial(around, name))
-            found.append(ConsumerWorker(name, functools.partial(self._make, url, declared)))
+            kind = QueueWorker if isinstance(declared.options, QueueOptions) else ConsumerWorker
+            found.append(kind(name, functools.partial(self._make, url, declared)))
         return found
 
     def prepare(self) -> None:
@@ -117,9 +145,11 @@ class App:
         with database.connect(self.url) as connection:
             migrate.require_usable(connection)
             for declared in self.consumers.values():
+                is_queue = isinstance(declared.options, QueueOptions)
+                subscribe: Any = queue.subscribe if is_queue else stream.subscribe
                 if declared.topics:
-                    stream.subscribe(
-                        connection, declared.subscription, declared.topics, declared.start
+                    subscribe(
+                        connection, declared.subscription, declared.topics, start=declared.start
                     )
                 elif not subscriptions.lag(connection, declared.subscription):
                     raise SubscriptionNotFound(
@@ -127,8 +157,10 @@ class App:
                         hint="name its topics: @app.consumer(..., topics=[...])",
                     )
 
-    def _make(self, url: str, declared: Declared) -> Consumer:
+    def _make(self, url: str, declared: Declared) -> Consumer | QueueConsumer:
         options = declared.options
+        if isinstance(options, QueueOptions):
+            return QueueConsumer.of(url, declared.subscription, options)
         if options.archive is None:
             options = replace(options, archive=self.archive)
         return Consumer.of(url, declared.subscription, options)

@@ -16,6 +16,7 @@ from penstock.consumer.options import TopicPartition
 from penstock.records import Lease
 
 if TYPE_CHECKING:
+    from penstock.consumer.delivery import Batch
     from penstock.consumer.executors import Executor
     from penstock.consumer.options import ConsumerOptions
     from penstock.leases.keeper import Keeper
@@ -34,7 +35,11 @@ class Assignment:
     """
 
     def __init__(
-        self, keeper: Keeper, stats: LoopStats, executor: Executor, options: ConsumerOptions
+        self,
+        keeper: Keeper,
+        stats: LoopStats,
+        executor: Executor[Unit, Batch],
+        options: ConsumerOptions,
     ) -> None:
         self.lock = threading.Lock()
         self._keeper = keeper

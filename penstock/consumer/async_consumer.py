@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.options import ConsumerOptions, taking
+from penstock.consumer.queue_consumer import QueueConsumer
+from penstock.consumer.queue_options import QueueOptions
 from penstock.consumer.signals import stopped_by_signals_on_loop
 from penstock.errors import InvalidArgument
 from penstock.leases.keeper import Keeper
@@ -24,27 +26,15 @@ from penstock.leases.loop import LoopStats
 T = TypeVar("T")
 
 
-class AsyncConsumer:
-    """:class:`penstock.Consumer` for ``async def`` handlers; it takes the same options."""
+class _OnLoop:
+    """What is the same for streams and queues."""
 
-    @taking(ConsumerOptions)
-    def __init__(self, url: str | None, subscription: str, options: ConsumerOptions) -> None:
-        self._consumer = Consumer.of(url, subscription, options)
-        if not self._consumer.is_async:
-            raise InvalidArgument(
-                "the handler is not a coroutine function",
-                hint="write it as `async def`, or use penstock.Consumer",
-            )
+    _consumer: Consumer | QueueConsumer
 
     @property
     def stats(self) -> LoopStats:
         """What this consumer has done since it was made."""
         return self._consumer.stats
-
-    @property
-    def keeper(self) -> Keeper:
-        """The keeper of its leases."""
-        return self._consumer.keeper
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Work until ``stop`` is set, or the task is cancelled.
@@ -90,3 +80,36 @@ class AsyncConsumer:
             ask_to_end()
             await done
             raise
+
+
+class AsyncConsumer(_OnLoop):
+    """:class:`penstock.Consumer` for ``async def`` handlers; it takes the same options."""
+
+    _consumer: Consumer
+
+    @taking(ConsumerOptions)
+    def __init__(self, url: str | None, subscription: str, options: ConsumerOptions) -> None:
+        self._consumer = Consumer.of(url, subscription, options)
+        _require_async(self._consumer, "penstock.Consumer")
+
+    @property
+    def keeper(self) -> Keeper:
+        """The keeper of its leases."""
+        return self._consumer.keeper
+
+
+class AsyncQueueConsumer(_OnLoop):
+    """:class:`penstock.QueueConsumer` for ``async def`` handlers; it takes the same options."""
+
+    @taking(QueueOptions)
+    def __init__(self, url: str | None, subscription: str, options: QueueOptions) -> None:
+        self._consumer = QueueConsumer.of(url, subscription, options)
+        _require_async(self._consumer, "penstock.QueueConsumer")
+
+
+def _require_async(consumer: Consumer | QueueConsumer, other: str) -> None:
+    if not consumer.is_async:
+        raise InvalidArgument(
+            "the handler is not a coroutine function",
+            hint=f"write it as `async def`, or use {other}",
+        )

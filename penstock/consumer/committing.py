@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.consumer.delivery import HandlerRolledBack
+from penstock.consumer.working import HandlerRolledBack
 from penstock.database import sessions
 from penstock.errors import BackwardCommit, PenstockError, StaleLease, TooManyParked
 from penstock.subscriptions import dead_letters
 
 if TYPE_CHECKING:
     from penstock.consumer.assignment import Assignment
+    from penstock.consumer.delivery import Batch
     from penstock.consumer.executors import Outcome
-    from penstock.consumer.in_flight import InHand
+    from penstock.consumer.in_flight import InHand, Unit
     from penstock.consumer.options import ConsumerOptions
     from penstock.database import Connection
     from penstock.leases.keeper import Keeper
@@ -176,7 +177,9 @@ class Committer:
         self._stats.done(each.handled)
         each.handled, each.first_done_at = 0, None
 
-    def compare(self, connection: Connection, outcome: Outcome) -> BaseException | None:
+    def compare(
+        self, connection: Connection, outcome: Outcome[Unit, Batch]
+    ) -> BaseException | None:
         """A handler may have moved the position, so ask the store for it."""
         unit, error = outcome.unit, outcome.error
         stored = self._keeper.position(connection, unit.work.lease)
@@ -189,7 +192,7 @@ class Committer:
         self.stands_at(unit.work, stored)
         return error
 
-    def look_at_late_commit(self, connection: Connection, outcome: Outcome) -> None:
+    def look_at_late_commit(self, connection: Connection, outcome: Outcome[Unit, Batch]) -> None:
         """Take over a handler's commit under a lease that had ended here, and may be held again."""
         lease = outcome.unit.work.lease
         if not outcome.batch.handed_over or not self._keeper.knows(lease):

@@ -19,9 +19,7 @@ from penstock.consumer.assignment import Assignment
 from penstock.consumer.committing import Committer
 from penstock.consumer.delivery import (
     Batch,
-    Connections,
     HandlerFailed,
-    HandlerRolledBack,
     HandlerTimedOut,
     OutlivedLease,
 )
@@ -33,6 +31,7 @@ from penstock.consumer.reading import Reader
 from penstock.consumer.retrying import Retrier
 from penstock.consumer.signals import stopped_by_signals
 from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
+from penstock.consumer.working import Connections, HandlerRolledBack
 from penstock.errors import PenstockError, StaleLease
 from penstock.leases.keeper import Keeper
 from penstock.leases.keepers import keeper_for
@@ -231,7 +230,7 @@ class Consumer(LeaseLoop):
                 self.committer.lease_lost(outcome.unit.work, error)
         return done
 
-    def _settled(self, connection: Connection, outcome: Outcome) -> int:
+    def _settled(self, connection: Connection, outcome: Outcome[Unit, Batch]) -> int:
         """Take back a unit.  Returns how many events made progress: 0 when the lease is stale."""
         unit, error = outcome.unit, outcome.error
         self.stats.last_round = self._clock()
@@ -251,7 +250,7 @@ class Consumer(LeaseLoop):
         failed = self.retrier.unit_disturbed if outcome.disturbed else self.retrier.unit_failed
         return failed(unit, error)
 
-    def _letter_settled(self, connection: Connection, outcome: Outcome) -> int:
+    def _letter_settled(self, connection: Connection, outcome: Outcome[Unit, Batch]) -> int:
         unit, error = outcome.unit, outcome.error
         if outcome.disturbed and error is not None:
             return self.retrier.unit_disturbed(unit, error)
@@ -355,7 +354,7 @@ class Consumer(LeaseLoop):
             due += [each if each > now else now + HANGING_LOOK_SECONDS for each in limits]
         return max(0.0, min(due) - now)
 
-    def _new_executor(self, handled: Handling, options: ConsumerOptions) -> Executor:
+    def _new_executor(self, handled: Handling, options: ConsumerOptions) -> Executor[Unit, Batch]:
         """Who runs the handlers: tasks, the loop's own thread, or threads."""
         keeper = self.keeper
         common: dict[str, Any] = {

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-)
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from penstock import database
-from penstock.database import sessions, steps
+from penstock.consumer.working import (
+    Connections,
+    Transaction,
+    Working,
+)
+from penstock.database import steps
 from penstock.database.async_connections import run_on
 from penstock.errors import InvalidArgument, PenstockError, PositionsElsewhere, StaleLease
 from penstock.records import Event, Lease
 from penstock.subscriptions import dead_letters, stream
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from penstock.consumer.in_flight import Unit
-    from penstock.database import Connection
     from penstock.database.steps import Steps
     from penstock.leases.keeper import Keeper
-
-
-#: Where a transaction is: before the handler's block, in it, or after it.
-_BEFORE, _WITHIN, _BEHIND = range(3)
-
-
-@dataclass(slots=True)
-class _At:
-    step: int = _BEFORE
 
 
 class HandlerFailed(PenstockError):
@@ -50,22 +34,7 @@ class OutlivedLease(PenstockError):
     """The server ended a transaction that would have outlived its lease; the events come again."""
 
 
-class HandlerRolledBack(PenstockError):
-    """A handler committed the position and rolled its transaction back; the events come again."""
-
-
-class Connections(Protocol):
-    """Gives a handler its connection; the executor that runs the handler is one."""
-
-    @property
-    def connection(self) -> Connection:
-        """The connection on which the caller's thread may work."""
-
-    def async_connection(self) -> AbstractAsyncContextManager[Any]:
-        """The same for a coroutine."""
-
-
-class Batch:
+class Batch(Working):
     """Events of one partition, in order, under one lease; iterate over it.
 
     A handler that returns without having committed has its events committed for it: at least once.
@@ -75,25 +44,25 @@ class Batch:
     def __init__(
         self, unit: Unit, keeper: Keeper, connections: Connections, *, in_order: bool
     ) -> None:
+        super().__init__(connections)
         self.events = unit.events
         self.lease = unit.work.lease
         #: Whether the handler may have moved the position: then the database is asked for it.
         self.handed_over = False
-        #: Whether the last transaction failed, and not because of the handler: that was no attempt.
-        self.disturbed = False
         self._unit = unit
         self._keeper = keeper
-        self._connections = connections
         self._in_order = in_order
         self._after = unit.after
-        self._began = 0.0
-        self._used: Any = None
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
 
     def __len__(self) -> int:
         return len(self.events)
+
+    def each(self, event: Event) -> Delivery:
+        """An event of the batch as a handler gets it."""
+        return Delivery.of(event, self)
 
     @property
     def last_sequence(self) -> int:
@@ -140,13 +109,13 @@ class Batch:
 
     def commit_to(self, connection: Any, position: int) -> None:
         """Commit as far as an event of the batch."""
-        steps.run(connection, self._commit_steps(position))
+        steps.run(connection, self.finish_steps(position))
 
     async def commit_to_async(self, connection: Any, position: int) -> None:
         """The same on an asynchronous connection."""
-        await run_on(connection, self._commit_steps(position))
+        await run_on(connection, self.finish_steps(position))
 
-    def _commit_steps(self, position: int) -> Steps[None]:
+    def finish_steps(self, position: int) -> Steps[None]:
         before, member = self._before_commit(), self._keeper.member
         letter, parked = self._unit.letter, self._parked(position)
         if letter is not None:
@@ -184,56 +153,18 @@ class Batch:
             )
         return self._after
 
-    @contextmanager
-    def work_on(self, position: int) -> Iterator[Connection]:
-        """The transaction of :meth:`transaction`, committing up to a position."""
-        with self._trying() as at:
-            connection = self._used = self._connections.connection
-            kind = sessions.of_connection(connection)
-            with kind.transaction(connection):
-                self.commit_to(connection, position)
-                at.step = _WITHIN
-                yield connection
-                at.step = _BEHIND
-                if kind.is_broken(connection):
-                    raise _swallowed()
-
-    @asynccontextmanager
-    async def work_on_async(self, position: int) -> AsyncIterator[Any]:
-        """The same on the consumer's asynchronous connection."""
-        with self._trying() as at:
-            async with self._connections.async_connection() as connection:
-                kind = sessions.of_async_connection(connection)
-                async with connection.transaction():
-                    await self.commit_to_async(connection, position)
-                    at.step = _WITHIN
-                    yield connection
-                    at.step = _BEHIND
-                    if kind.is_broken(connection):
-                        raise _swallowed()
-
-    @contextmanager
-    def _trying(self) -> Iterator[_At]:
-        """Record that a block which ends in an error has committed nothing, and what caused it."""
-        before, self._began = self._after, time.monotonic()
-        self.disturbed, at = False, _At()
-        try:
-            yield at
-        except BaseException as error:
-            self._after = before
-            self.disturbed = _is_disturbed(at.step, error)
-            raise
-
     @property
-    def cut_off(self) -> bool:
-        """Whether the consumer's own connection is lost, and not one of the handler's."""
-        return self._used is not None and sessions.of_connection(self._used).is_closed(self._used)
+    def limit_seconds(self) -> float:
+        """How long a transaction may take: the lease."""
+        return self._keeper.member.lease_seconds
 
-    def outlived_lease(self, error: BaseException) -> bool:
-        """Whether it is lost because the transaction took too long."""
-        seconds = time.monotonic() - self._began if self._began else 0.0
-        kind = sessions.of_connection(self._used)
-        return kind.outlived_lease(error, seconds, self._keeper.member.lease_seconds)
+    def mark(self) -> int:
+        """Where the handler is."""
+        return self._after
+
+    def back_to(self, mark: int) -> None:
+        """A transaction has committed nothing."""
+        self._after = mark
 
 
 class Delivery(Event):
@@ -286,57 +217,6 @@ class Delivery(Event):
     async def commit_async(self, connection: Any) -> None:
         """The same on an asynchronous connection, as :mod:`penstock.aio` takes them."""
         await self._batch.commit_to_async(connection, self.sequence)
-
-
-class Transaction:
-    """``with`` it, or ``async with`` it in an async handler."""
-
-    def __init__(self, batch: Batch, position: int) -> None:
-        self._batch = batch
-        self._position = position
-        self._sync: AbstractContextManager[Connection] | None = None
-        self._async: AbstractAsyncContextManager[Any] | None = None
-
-    def __enter__(self) -> Connection:
-        self._sync = self._batch.work_on(self._position)
-        return self._sync.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        assert self._sync is not None
-        return self._sync.__exit__(kind, error, trace)
-
-    async def __aenter__(self) -> Any:
-        self._async = self._batch.work_on_async(self._position)
-        return await self._async.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        assert self._async is not None
-        return await self._async.__aexit__(kind, error, trace)
-
-
-def _is_disturbed(step: int, error: BaseException) -> bool:
-    """Whether a step of Penstock failed, and not one of the handler's.
-
-    A COMMIT that takes too long counts as the handler's step: it does what the handler left to
-    it, a deferred constraint for example.
-    """
-    if step == _WITHIN or not database.is_passing(error):
-        return False
-    return step == _BEFORE or not database.is_cancelled(error)
-
-
-def _swallowed() -> HandlerRolledBack:
-    return HandlerRolledBack("a statement failed in the transaction and was passed over")
 
 
 _new = object.__new__

@@ -11,14 +11,13 @@ import logging
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from penstock.consumer.delivery import Batch, Connections, Delivery
 from penstock.consumer.handler import Handling
-from penstock.consumer.in_flight import Unit
+from penstock.consumer.working import Connections
 from penstock.database import sessions
 from penstock.database.wake import Wake
 from penstock.errors import InvalidArgument
@@ -31,12 +30,44 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], float]
 
 
+class Handed(Protocol):
+    """What an executor needs of a unit: of a stream's, or of a queue's."""
+
+    done: int
+    began: float
+    abandoned: bool
+
+    @property
+    def events(self) -> Sequence[Any]:
+        """What the handler is called for."""
+
+
+class Given(Protocol):
+    """What an executor needs of what a handler is given."""
+
+    disturbed: bool
+
+    def each(self, event: Any) -> Any:
+        """One event of it, as a handler gets it."""
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the consumer's own connection is lost, and not one of the handler's."""
+
+    def outlived_lease(self, error: BaseException) -> bool:
+        """Whether it is lost because the transaction took too long."""
+
+
+U = TypeVar("U", bound=Handed)
+B = TypeVar("B", bound=Given)
+
+
 @dataclass(slots=True)
-class Outcome:
+class Outcome(Generic[U, B]):
     """What became of a unit.  The unit itself says how many of its events are done."""
 
-    unit: Unit
-    batch: Batch
+    unit: U
+    batch: B
     error: BaseException | None = None
     #: The connection that the consumer gave it is lost.
     cut_off: bool = False
@@ -48,7 +79,7 @@ class Outcome:
         return self.batch.disturbed and not self.outlived
 
 
-class Executor(ABC):
+class Executor(ABC, Generic[U, B]):
     """Runs up to so many units at once."""
 
     def __init__(
@@ -56,15 +87,15 @@ class Executor(ABC):
         handling: Handling,
         count: int,
         *,
-        deliver: Callable[[Unit, Connections], Batch],
+        deliver: Callable[[U, Connections], B],
         clock: Clock,
         slice_seconds: float,
         stopping: Callable[[], bool],
     ) -> None:
         self.handling = handling
         self.count = count
-        self._mailbox: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        self.under_way: list[Unit] = []
+        self._mailbox: queue.SimpleQueue[Outcome[U, B]] = queue.SimpleQueue()
+        self.under_way: list[U] = []
         self._deliver = deliver
         self._clock = clock
         self._slice_seconds = slice_seconds
@@ -75,15 +106,15 @@ class Executor(ABC):
         """How many more units can be taken."""
         return self.count - len(self.under_way)
 
-    def submit(self, unit: Unit) -> None:
+    def submit(self, unit: U) -> None:
         """Handle a unit.  Its outcome comes into the mailbox."""
         unit.began = self._clock()
         self.under_way.append(unit)
         self._start(unit)
 
-    def arrived(self) -> list[Outcome]:
+    def arrived(self) -> list[Outcome[U, B]]:
         """The outcomes that have come."""
-        came: list[Outcome] = []
+        came: list[Outcome[U, B]] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 outcome = self._mailbox.get_nowait()
@@ -92,17 +123,17 @@ class Executor(ABC):
                     came.append(outcome)
         return came
 
-    def hanging(self, overdue: list[Unit]) -> list[Unit]:
+    def hanging(self, overdue: list[U]) -> list[U]:
         """Of the units that take too long, those that cause it themselves."""
         return overdue
 
-    def abandon(self, unit: Unit) -> bool:
+    def abandon(self, unit: U) -> bool:
         """Stop waiting for a unit.  Returns False when it has ended meanwhile."""
         unit.abandoned = True
         self.under_way.remove(unit)
         return True
 
-    def stranded(self) -> list[Unit]:
+    def stranded(self) -> list[U]:
         """Units that ended only because another one was abandoned."""
         return []
 
@@ -124,10 +155,10 @@ class Executor(ABC):
             self._close()
             self.wake.close()
 
-    def _open(self) -> None:  # noqa: B027 - there may be nothing to begin
+    def _open(self) -> None:
         """Begin."""
 
-    def _close(self) -> None:  # noqa: B027 - nor to end
+    def _close(self) -> None:
         """End."""
 
     def async_connection(self) -> contextlib.AbstractAsyncContextManager[Any]:
@@ -141,17 +172,17 @@ class Executor(ABC):
         callback(said)
 
     @abstractmethod
-    def _start(self, unit: Unit) -> None: ...
+    def _start(self, unit: U) -> None: ...
 
-    def _is_over(self, unit: Unit, until: float) -> bool:
+    def _is_over(self, unit: U, until: float) -> bool:
         """Whether a unit ends here, and the rest of it comes again."""
         return unit.began >= until or unit.abandoned or self._stopping()
 
-    def _post(self, outcome: Outcome) -> None:
+    def _post(self, outcome: Outcome[U, B]) -> None:
         self._mailbox.put(outcome)
         self.wake.set()
 
-    def _handle(self, unit: Unit) -> Outcome:
+    def _handle(self, unit: U) -> Outcome[U, B]:
         batch = self._deliver(unit, self)
         call = self.handling.call
         try:
@@ -161,7 +192,7 @@ class Executor(ABC):
             else:
                 until = unit.began + self._slice_seconds
                 for event in unit.events:
-                    call(Delivery.of(event, batch))
+                    call(batch.each(event))
                     unit.done += 1
                     unit.began = self._clock()
                     if self._is_over(unit, until):
@@ -171,7 +202,7 @@ class Executor(ABC):
         return Outcome(unit, batch)
 
 
-class InlineExecutor(Executor):
+class InlineExecutor(Executor[U, B]):
     """The consumer's own thread."""
 
     _connection: Connection | None = None
@@ -185,18 +216,18 @@ class InlineExecutor(Executor):
         """The consumer works on this connection now."""
         self._connection = connection
 
-    def _start(self, unit: Unit) -> None:
+    def _start(self, unit: U) -> None:
         self._mailbox.put(self._handle(unit))
 
 
-class ThreadExecutor(Executor):
+class ThreadExecutor(Executor[U, B]):
     """Threads, each with a connection that opens when a handler first asks for one."""
 
     def __init__(self, *given: Any, connect: Callable[[], Connection], **options: Any) -> None:
         super().__init__(*given, **options)
         self._connect = connect
         self._own = threading.local()
-        self._tasks: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[U | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
@@ -218,7 +249,7 @@ class ThreadExecutor(Executor):
             self._tasks.put(None)
         self._threads.clear()
 
-    def abandon(self, unit: Unit) -> bool:
+    def abandon(self, unit: U) -> bool:
         """Start another thread in place of the one that hangs, which cannot be ended."""
         with self._lock:
             if unit.abandoned:
@@ -232,7 +263,7 @@ class ThreadExecutor(Executor):
         self._threads.append(thread)
         thread.start()
 
-    def _start(self, unit: Unit) -> None:
+    def _start(self, unit: U) -> None:
         self._tasks.put(unit)
 
     def _run(self) -> None:
@@ -249,7 +280,7 @@ class ThreadExecutor(Executor):
                 connection.close()
 
 
-def failed(unit: Unit, batch: Batch, error: BaseException) -> Outcome:
+def failed(unit: U, batch: B, error: BaseException) -> Outcome[U, B]:
     """What became of a unit whose handler raised."""
     cut_off = batch.cut_off
     return Outcome(unit, batch, error, cut_off, cut_off and batch.outlived_lease(error))

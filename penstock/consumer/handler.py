@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +29,26 @@ def handling(subscription: str, options: ConsumerOptions) -> Handling:
     if by_batch == (options.handler is not None):
         raise InvalidArgument("a consumer has exactly one of handler and batch_handler")
     given = options.batch_handler if by_batch else options.handler
-    is_async = _is_async(given, "the handler")
-    around = list(options.middleware)
+    return wrapped(subscription, given, options.middleware, by_batch=by_batch)
+
+
+def wrapped(
+    subscription: str,
+    given: Handler | None,
+    middleware: Iterable[Middleware],
+    *,
+    by_batch: bool = False,
+) -> Handling:
+    """A handler in its middleware."""
+    is_async = is_coroutine_function(given, "the handler")
+    around = list(middleware)
     traced = tracing.around_handlers(subscription, is_async=is_async)
     if traced is not None:
         around.insert(0, traced)
     assert given is not None
     call: Handler = given if is_async else _refusing_coroutines(given)
     for each in reversed(around):
-        if _is_async(each, "a middleware") != is_async:
+        if is_coroutine_function(each, "a middleware") != is_async:
             kind = "async def" if is_async else "def"
             raise InvalidArgument(
                 "of middleware and handler, only one is async",
@@ -54,7 +65,7 @@ def _around(each: Middleware, call_next: Handler, delivered: Any) -> Any:
 def _refusing_coroutines(handler: Handler) -> Handler:
     """Refuse a plain function that returns a coroutine: it has done nothing yet."""
 
-    def call(delivered: Any) -> None:
+    def call(delivered: Any) -> Any:
         answer = handler(delivered)
         if answer is not None and isinstance(answer, Awaitable):
             if inspect.iscoroutine(answer):
@@ -63,11 +74,13 @@ def _refusing_coroutines(handler: Handler) -> Handler:
                 "the handler returned a coroutine, which nobody awaits",
                 hint="write it as `async def`, or call asyncio.run in it",
             )
+        return answer
 
     return call
 
 
-def _is_async(given: object, what: str) -> bool:
+def is_coroutine_function(given: object, what: str) -> bool:
+    """Whether it is ``async def``.  Refuses what a consumer cannot call."""
     validation.function(what, given, "give a function, def or async def")
     call: Any = given
     while isinstance(call, functools.partial):

@@ -22,6 +22,7 @@ from penstock.topics.validation import Range
 
 P = ParamSpec("P")
 Self = TypeVar("Self")
+Options = TypeVar("Options")
 
 Handler = Callable[[Any], Any]
 #: ``middleware(delivered, call_next)`` wraps each call of the handler.
@@ -94,10 +95,7 @@ class ConsumerOptions:
         for name in ("on_assigned", "on_revoked"):
             if getattr(self, name) is not None:
                 validation.function(name, getattr(self, name))
-        if not isinstance(self.middleware, Sequence):
-            raise InvalidArgument(
-                f"middleware is a {type(self.middleware).__name__}", hint="give a list of functions"
-            )
+        require_middleware(self.middleware)
         self._check_filter()
         self._check_archive()
 
@@ -178,16 +176,24 @@ _MAY_BE_NONE = (
 )  # fmt: skip
 
 
+def require_middleware(given: object) -> None:
+    """Refuse what is no list of functions."""
+    if not isinstance(given, Sequence):
+        raise InvalidArgument(
+            f"middleware is a {type(given).__name__}", hint="give a list of functions"
+        )
+
+
 def taking(
-    options: Callable[P, ConsumerOptions],
+    options: Callable[P, Options],
 ) -> Callable[
-    [Callable[[Self, str | None, str, ConsumerOptions], None]],
+    [Callable[[Self, str | None, str, Options], None]],
     Callable[Concatenate[Self, str | None, str, P], None],
 ]:
     """An ``__init__`` that takes the options as keywords, for callers and for type checkers."""
 
     def decorate(
-        init: Callable[[Self, str | None, str, ConsumerOptions], None],
+        init: Callable[[Self, str | None, str, Options], None],
     ) -> Callable[Concatenate[Self, str | None, str, P], None]:
         @functools.wraps(init)
         def spread(self: Any, url: Any, subscription: Any, *args: Any, **given: Any) -> None:

@@ -29,6 +29,7 @@ from penstock.subscriptions.policies import SubscriptionPolicy
 if TYPE_CHECKING:
     from penstock.consumer.assignment import Assignment
     from penstock.consumer.committing import Committer
+    from penstock.consumer.delivery import Batch
     from penstock.consumer.executors import Executor
     from penstock.consumer.options import ConsumerOptions
     from penstock.consumer.reading import Reader
@@ -55,7 +56,7 @@ class Retrier:
         assignment: Assignment,
         committer: Committer,
         reader: Reader,
-        executor: Executor,
+        executor: Executor[Unit, Batch],
         keeper: Keeper,
         stats: LoopStats,
         options: ConsumerOptions,

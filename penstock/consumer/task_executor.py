@@ -13,9 +13,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock import database
-from penstock.consumer.delivery import Batch, Delivery, HandlerTimedOut
-from penstock.consumer.executors import Executor, Outcome, failed
-from penstock.consumer.in_flight import Unit
+from penstock.consumer.delivery import HandlerTimedOut
+from penstock.consumer.executors import B, Executor, Outcome, U, failed
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class _LoopWasBlocked(Exception):
         )
 
 
-class TaskExecutor(Executor):
+class TaskExecutor(Executor[U, B]):
     """Runs handlers as tasks of an event loop: the caller's, or one in a separate thread."""
 
     def __init__(
@@ -56,8 +55,8 @@ class TaskExecutor(Executor):
         self._handler_seconds = handler_seconds
         self._own_thread: threading.Thread | None = None
         self._idle_connections: list[Any] = []
-        self._tasks: dict[asyncio.Task[None], Unit] = {}
-        self._stranded: list[Unit] = []
+        self._tasks: dict[asyncio.Task[None], U] = {}
+        self._stranded: list[U] = []
         # Asks the event loop whether it runs: when this was asked, the answer, and since when
         # it has answered.
         self._asked_at: float | None = None
@@ -102,7 +101,7 @@ class TaskExecutor(Executor):
         left, self._own_thread, self._idle_connections = self._own_thread, None, []
         return left
 
-    def hanging(self, overdue: list[Unit]) -> list[Unit]:
+    def hanging(self, overdue: list[U]) -> list[U]:
         """In a blocked event loop every handler waits: only the one that runs hangs."""
         assert self.loop is not None
         now = self._clock()
@@ -130,7 +129,7 @@ class TaskExecutor(Executor):
         assert self._handler_seconds is not None
         return since is not None and now - since > self._handler_seconds
 
-    def abandon(self, unit: Unit) -> bool:
+    def abandon(self, unit: U) -> bool:
         """Leave a blocked event loop to the handler that blocks it.  Its other units strand."""
         if unit not in self.under_way:
             return False
@@ -144,7 +143,7 @@ class TaskExecutor(Executor):
             self._open_loop()
         return True
 
-    def stranded(self) -> list[Unit]:
+    def stranded(self) -> list[U]:
         """The units that were under way on an event loop that was left."""
         stranded, self._stranded = self._stranded, []
         return stranded
@@ -177,12 +176,12 @@ class TaskExecutor(Executor):
             else:
                 self._idle_connections.append(connection)
 
-    def _start(self, unit: Unit) -> None:
+    def _start(self, unit: U) -> None:
         assert self.loop is not None
         unit.began = math.inf  # not before the event loop runs it
         asyncio.run_coroutine_threadsafe(self._run(unit), self.loop)
 
-    async def _run(self, unit: Unit) -> None:
+    async def _run(self, unit: U) -> None:
         task = asyncio.current_task()
         assert task is not None
         if unit.abandoned:
@@ -194,7 +193,7 @@ class TaskExecutor(Executor):
         finally:
             del self._tasks[task]
 
-    async def _handled(self, unit: Unit) -> None:
+    async def _handled(self, unit: U) -> None:
         batch = self._deliver(unit, self)
         try:
             await self._handle_async(unit, batch)
@@ -209,7 +208,7 @@ class TaskExecutor(Executor):
             outcome = Outcome(unit, batch, HandlerTimedOut("the handler was cancelled"))
         self._post(outcome)
 
-    async def _handle_async(self, unit: Unit, batch: Batch) -> None:
+    async def _handle_async(self, unit: U, batch: B) -> None:
         call = self.handling.call
         if self.handling.by_batch:
             await self._within_limit(call(batch))
@@ -217,7 +216,7 @@ class TaskExecutor(Executor):
             return
         until = unit.began + self._slice_seconds
         for event in unit.events:
-            await self._within_limit(call(Delivery.of(event, batch)))
+            await self._within_limit(call(batch.each(event)))
             unit.done += 1
             unit.began = self._clock()
             if self._is_over(unit, until):

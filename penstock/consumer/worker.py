@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.errors import DuplicateSession
-from penstock.leases.loop import LeaseLoop, LoopStats
+from penstock.leases.rounds import LoopStats, Rounds
 
 logger = logging.getLogger(__name__)
 
@@ -36,15 +36,15 @@ class Worker(Protocol):
 
 
 class ConsumerWorker:
-    """Runs a :class:`penstock.Consumer`, a new one for every start, and keeps its figures."""
+    """Runs a consumer of a stream or a queue, a new one for every start, and keeps its figures."""
 
     prefix = "consumed"
 
-    def __init__(self, name: str, make: Callable[[], LeaseLoop]) -> None:
+    def __init__(self, name: str, make: Callable[[], Rounds]) -> None:
         self.name = name
         self._make = make
         # Both in one tuple, so that a scrape in between does not count the same events twice.
-        self._state: tuple[LeaseLoop | None, dict[str, float]] = (None, {})
+        self._state: tuple[Rounds | None, dict[str, float]] = (None, {})
 
     def run(self, stop: threading.Event) -> None:
         """Consume until told to stop.
@@ -70,26 +70,34 @@ class ConsumerWorker:
     def counters(self) -> dict[str, float]:
         """Events, batches, failures and stale commits."""
         consumer, before = self._state
-        stats = consumer.stats if consumer else LoopStats()
-        now = {
+        now = self.counted(consumer.stats if consumer else LoopStats())
+        return {name: value + before.get(name, 0.0) for name, value in now.items()}
+
+    def counted(self, stats: LoopStats) -> dict[str, float]:
+        """What one run has done, by metric name."""
+        return {
             f"{self.prefix}_events": stats.events,
             f"{self.prefix}_batches": stats.batches,
             f"{self.prefix}_failures": stats.failures,
             "stale_commits": stats.stale_commits,
         }
-        return {name: value + before.get(name, 0.0) for name, value in now.items()}
 
     def gauges(self) -> dict[str, float]:
-        """What it holds, and how long ago the database last heard from it."""
+        """What the consumer has in hand."""
         consumer, _ = self._state
-        if consumer is None:
-            return {}
-        keeper = consumer.keeper
-        return {
-            "held_leases": float(len(keeper.leases())),
-            "heartbeat_age_seconds": time.monotonic() - keeper.last_success,
-        }
+        return consumer.gauges() if consumer else {}
 
-    def _follow(self, consumer: LeaseLoop) -> LeaseLoop:
+    def _follow(self, consumer: Rounds) -> Rounds:
         self._state = (consumer, self.counters())
         return consumer
+
+
+class QueueWorker(ConsumerWorker):
+    """The same for a queue."""
+
+    def counted(self, stats: LoopStats) -> dict[str, float]:
+        """Also what the queue has handed out."""
+        return super().counted(stats) | {
+            "queue_hand_outs": stats.hand_outs,
+            "queue_expirations": stats.expirations,
+        }

@@ -45,6 +45,7 @@ class Limits:
     snapshot_seconds: float = 600.0
     waiting_seconds: float = 10.0
     storage_days: float = 2.0
+    queue_seconds: float = 600.0
 
 
 #: The alert that goes with a check.  Each has a section in docs/alerts.md.
@@ -57,6 +58,8 @@ ALERTS = {
     "storage": "PenstockStorageShort",
     "dead_letters": "PenstockDeadLetters",
     "skips": "PenstockSubscriptionLate",
+    "queue_full": "PenstockQueueOld",
+    "queue_old": "PenstockQueueOld",
 }
 
 

@@ -13,6 +13,7 @@ from penstock.database.mysql.connection import is_mariadb
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, more, warning
 from penstock.doctor.letters import examine_letters, examine_skips
 from penstock.doctor.mysql_settings import Client, examine_settings
+from penstock.doctor.queues import examine_queues
 from penstock.doctor.restores import examine_restores
 from penstock.doctor.schema import examine_schema
 from penstock.driver_errors import errno_of
@@ -61,6 +62,7 @@ def examine(url: str, limits: Limits) -> list[Finding]:
         with suppress(NotMigrated):  # the functions of an older version
             found += examine_letters(connection)
             found += examine_skips(connection)
+            found += examine_queues(connection, limits)
         return found + schema
 
 

@@ -22,9 +22,17 @@ from uuid import UUID
 
 from penstock import database
 from penstock.database import sessions
+from penstock.database.steps import Steps, asked
 from penstock.errors import InvalidArgument, MalformedReceipt
 from penstock.records import Event, as_time, as_uuid
 from penstock.subscriptions.dead_letters import redrive as redrive
+from penstock.subscriptions.verdicts import (
+    AGAIN as AGAIN,
+    DISCARD as DISCARD,
+    DONE as DONE,
+    Verdict as Verdict,
+    again as again,
+)
 
 _HIGHEST = 2**63 - 1
 
@@ -169,6 +177,13 @@ def acknowledge(
     Without ``partly``, one that is not good refuses all: StaleReceipt.
     """
     return _settle(connection, "acknowledge", subscription, receipts, partly)
+
+
+def acknowledge_steps(subscription: str, receipts: Sequence[Receipt]) -> Steps[None]:
+    """The steps of an acknowledgement of all receipts, for synchronous and async connections."""
+    entries, _ = _entries(receipts, whole=True)
+    binds = _binds(entries)
+    yield from asked("acknowledge", subscription=subscription, partly=False, **binds)
 
 
 def release(

@@ -38,6 +38,11 @@ METRICS: dict[str, About] = {
     "consumed_batches": About("counter", "worker", "Batches that handlers have done"),
     "consumed_failures": About("counter", "worker", "Handlers that failed, and refused commits"),
     "stale_commits": About("counter", "worker", "Commits of this program that the fence refused"),
+    "queue_hand_outs": About("counter", "worker", "Events that a queue has handed to the worker"),
+    "queue_expirations": About(
+        "counter", "worker", "Of these, events whose hand-outs before had ended unfinished"
+    ),
+    "queue_in_hand": About("gauge", "worker", "Events of a queue that the worker has"),
     "relayed_events": About("counter", "worker", "Events that a sink has taken"),
     "relayed_batches": About("counter", "worker", "Blocks that a sink has taken"),
     "relayed_failures": About("counter", "worker", "Attempts that a sink refused, or lost"),
@@ -80,6 +85,12 @@ METRICS: dict[str, About] = {
         "gauge",
         "",
         "For how many days storage is ready at the highest rate; +Inf before there is one",
+    ),
+    "queue_ready": About("gauge", "subscription", "Events of a queue that can be handed out"),
+    "queue_in_flight": About("gauge", "subscription", "Events of a queue that workers have"),
+    "queue_delayed": About("gauge", "subscription", "Events of a queue that wait for a retry"),
+    "queue_oldest_seconds": About(
+        "gauge", "subscription", "For how long the oldest event of a queue has been unfinished"
     ),
     "dead_letters": About(
         "gauge", "subscription", "Events that were given up and wait for somebody, up to 10,000"

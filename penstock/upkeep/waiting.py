@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock import subscriptions
 from penstock.database import call
 from penstock.driver_errors import errno_of
 from penstock.errors import NotMigrated, PermissionDenied
 from penstock.log import LogStatus
-from penstock.subscriptions import dead_letters
-from penstock.upkeep.metrics import Figures, labels_of
+from penstock.subscriptions import dead_letters, queue
+from penstock.upkeep.metrics import MOST_SUBSCRIPTIONS, Figures, labels_of
 
 #: What MySQL and MariaDB say to a login without the right PROCESS.
 _NO_PROCESS_RIGHT = 1227
@@ -25,12 +26,32 @@ def figures(connection: Any, status: LogStatus, served: Sequence[str] | None) ->
         found["sequencer_last_pass_seconds", ""] = float(status.last_pass_age_seconds)
     if served is None:
         found |= _of_the_server(connection)
+    found |= _of_queues(connection, served)
     counts = _counts(connection, served)
     labels = labels_of(each.subscription for each in counts)
     left = dict.fromkeys(labels.values(), 0)
     for each in counts:
         left[labels[each.subscription]] += each.left
     return found | {("dead_letters", label): float(number) for label, number in left.items()}
+
+
+def _of_queues(connection: Any, served: Sequence[str] | None) -> Figures:
+    """How many events each queue has, by state, and the age of its oldest unfinished one."""
+    found: Figures = {}
+    with suppress(NotMigrated, PermissionDenied):
+        names = [
+            each.name
+            for each in subscriptions.list_subscriptions(connection)
+            if each.mode == "queue" and (served is None or each.name in served)
+        ]
+        for name in names[:MOST_SUBSCRIPTIONS]:
+            counted = queue.statistics(connection, name)
+            ages = [each.lag_seconds for each in subscriptions.lag(connection, name)]
+            found["queue_ready", name] = float(counted.ready)
+            found["queue_in_flight", name] = float(counted.in_flight)
+            found["queue_delayed", name] = float(counted.delayed)
+            found["queue_oldest_seconds", name] = float(max(ages, default=0.0))
+    return found
 
 
 def _of_the_server(connection: Any) -> Figures:

@@ -81,6 +81,10 @@ CASES: dict[str, tuple[Series, Series]] = {
             ('penstock_relayed_batches_total{worker="relay:export"}', "1x30"),
         ],
     ),
+    "PenstockQueueOld": (
+        [('penstock_queue_oldest_seconds{subscription="mails"}', "601x30")],
+        [('penstock_queue_oldest_seconds{subscription="mails"}', "600x30")],
+    ),
     "PenstockDeadLetters": (
         [('penstock_dead_letters{subscription="billing"}', "1x30")],
         [('penstock_dead_letters{subscription="billing"}', "0x30")],

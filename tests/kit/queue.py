@@ -13,6 +13,8 @@ from penstock.subscriptions.queue import Delivery, Receipt
 from tests.kit.log import Connection, drain, topic
 
 QUEUE = "mails"
+#: The engines that have queue mode.
+ENGINES = ["postgres", "mysql", "mariadb"]
 TOPIC = "tests/mails"
 
 #: The times that the protocol has stored.

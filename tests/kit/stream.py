@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock import subscriptions
-from penstock.consumer.consumer import Consumer
 from penstock.leases.database_keeper import LeaseKeeper
 from penstock.leases.keeper import Keeper
+from penstock.leases.rounds import Rounds
 from penstock.publishing.publish import publish_batch
 from penstock.records import Lease, Message
 from penstock.subscriptions import policies, stream
@@ -131,7 +131,7 @@ def holders(connection: Connection) -> dict[int, str]:
 
 
 @contextmanager
-def running(consumer: Consumer) -> Iterator[threading.Event]:
+def running(consumer: Rounds) -> Iterator[threading.Event]:
     """Run the consumer in a thread.  At the end it is stopped, and its error is raised again."""
     stop = threading.Event()
     raised: list[BaseException] = []

@@ -1,0 +1,102 @@
+"""``penstock work``: a worker of a queue whose handler is a command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Annotated
+
+import typer
+
+from penstock.cli.output import say
+from penstock.consumer.delivery import HandlerFailed, HandlerTimedOut
+from penstock.consumer.queue_consumer import QueueConsumer
+from penstock.consumer.queue_delivery import QueueDelivery
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.subscriptions import queue
+from penstock.subscriptions.verdicts import Verdict
+
+#: sysexits.h: EX_TEMPFAIL and EX_DATAERR.
+AGAIN_CODE, DISCARD_CODE = 75, 65
+#: How much of what a command says becomes the reason of a failure.
+_REASON = 500
+
+
+class CommandFailed(PenstockError):
+    """The command of a worker ended with an exit code that means a failure."""
+
+
+def work(
+    name: Annotated[str, typer.Argument(metavar="QUEUE")],
+    command: Annotated[list[str], typer.Argument(help="After --: the command and its arguments.")],
+    *,
+    concurrency: Annotated[int, typer.Option(min=1, help="So many events at once.")] = 1,
+    visibility: Annotated[
+        float | None, typer.Option(min=1, help="Seconds; else the queue's own.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="End a command that takes longer.")
+    ] = None,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="Leave when nothing is ready.")
+    ] = False,
+) -> None:
+    """Receive the events of a queue and run a command for each, until SIGTERM.
+
+    The payload is its standard input; PENSTOCK_TOPIC, _PARTITION, _SEQUENCE, _KEY, _TYPE, _TAG and
+    _DELIVERIES are in its environment. Exit code 0 finishes the event, 75 asks for it again after
+    its backoff, 65 discards it, and any other is a failure.
+    """
+
+    def handle(delivery: QueueDelivery) -> Verdict | None:
+        return _run(command, delivery, seconds)
+
+    consumer = QueueConsumer(
+        None, name, handler=handle, concurrency=concurrency, visibility_seconds=visibility
+    )
+    if not until_idle:
+        consumer.run()
+    else:
+        try:
+            consumer.run_until_idle()
+        except HandlerFailed as error:
+            say(f"{error}")
+    say(f"queue {name}: {consumer.stats.events} done, {consumer.stats.failures} failed")
+    if consumer.stats.failures and until_idle:
+        raise typer.Exit(1)
+
+
+def _run(command: list[str], delivery: QueueDelivery, seconds: float | None) -> Verdict | None:
+    try:
+        done = subprocess.run(
+            command,
+            input=delivery.payload,
+            env=os.environ | _environment(delivery),
+            stderr=subprocess.PIPE,
+            timeout=seconds,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise InvalidArgument(f"there is no command {command[0]!r}") from error
+    except subprocess.TimeoutExpired as error:
+        raise HandlerTimedOut(f"the command was ended after {seconds} s") from error
+    if done.returncode == AGAIN_CODE:
+        return queue.AGAIN
+    if done.returncode == DISCARD_CODE:
+        return queue.DISCARD
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip()[-_REASON:]
+        raise CommandFailed(f"exit code {done.returncode}: {said}")
+    return None
+
+
+def _environment(delivery: QueueDelivery) -> dict[str, str]:
+    return {
+        "PENSTOCK_TOPIC": delivery.topic,
+        "PENSTOCK_PARTITION": str(delivery.partition),
+        "PENSTOCK_SEQUENCE": str(delivery.sequence),
+        "PENSTOCK_KEY": delivery.key or "",
+        "PENSTOCK_TYPE": delivery.type,
+        "PENSTOCK_TAG": delivery.tag,
+        "PENSTOCK_DELIVERIES": str(delivery.deliveries),
+    }

@@ -1,0 +1,340 @@
+"""A consumer of a queue with a handler: receives, handles, extends, acknowledges.
+
+The loop is here, and it alone talks to the database for the consumer.  Handlers run in other
+threads, or as tasks of an event loop, so the loop extends the claims of handlers that take long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.consumer.delivery import HandlerFailed, HandlerTimedOut
+from penstock.consumer.executors import Executor, Outcome, ThreadExecutor
+from penstock.consumer.handler import Handling, is_coroutine_function, wrapped
+from penstock.consumer.options import taking
+from penstock.consumer.queue_delivery import Claim, InHand, record, record_async
+from penstock.consumer.queue_options import QueueOptions
+from penstock.consumer.queue_settling import Settler
+from penstock.consumer.signals import stopped_by_signals
+from penstock.consumer.task_executor import BLOCKED_LOOP_FACTOR, TaskExecutor
+from penstock.consumer.working import Connections
+from penstock.database import config
+from penstock.errors import StaleReceipt
+from penstock.leases.keeper import consumer_id
+from penstock.leases.rounds import Rounds
+from penstock.subscriptions import queue
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+__all__ = ["QueueConsumer"]
+
+log = logging.getLogger(__name__)
+
+#: The sizes of a receive: few, because ranges that are dealt in one size are not cut for another.
+SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+#: How much time the handlers' work may take that is received ahead of them.
+AHEAD_SECONDS = 1.0
+#: The same as a share of the visibility.
+AHEAD_SHARE = 0.25
+#: A claim is extended when this share of its time is left, and given back when nobody began it.
+EXTEND_SHARE = 0.5
+#: The first pause after a look that found nothing; each one is twice as long.
+FIRST_PAUSE_SECONDS = 0.01
+#: How soon to look again at why a handler takes too long.
+HANGING_LOOK_SECONDS = 0.05
+#: The weight of a new measurement in the mean time of a handler.
+_WEIGHT = 0.2
+
+
+class QueueConsumer(Rounds):
+    """Receives from a queue until it is told to stop.
+
+    ``handler`` is called with each :class:`penstock.QueueDelivery`.  When it returns, the event is
+    finished; when it raises, the event comes again after a pause.  It may return a verdict
+    (:data:`penstock.queue.AGAIN`).  The options are those of
+    :class:`penstock.consumer.queue_options.QueueOptions`; docs/queue.md explains them.
+    """
+
+    @taking(QueueOptions)
+    def __init__(self, url: str | None, subscription: str, options: QueueOptions) -> None:
+        is_async = is_coroutine_function(options.handler, "the handler")
+        middleware = (*options.middleware, record_async if is_async else record)
+        handled = wrapped(subscription, options.handler, middleware)
+        super().__init__(
+            url or config.database_url(),
+            subscription,
+            consumer_id(),
+            idle_seconds=options.idle_seconds,
+        )
+        self.is_async = is_async
+        self._options = options
+        self._clock = options.clock
+        self._visibility = options.visibility_seconds or 1.0
+        self._overdue_seconds = options.handler_seconds
+        if options.handler_seconds is not None and is_async:
+            self._overdue_seconds = options.handler_seconds * BLOCKED_LOOP_FACTOR
+        self.executor = self._new_executor(handled)
+        self.settler = Settler(subscription, self.stats)
+        self._waiting: deque[InHand] = deque()
+        self._pause = FIRST_PAUSE_SECONDS
+        #: How long a handler takes in the mean; None before the first has ended.
+        self._mean: float | None = None
+
+    @classmethod
+    def of(cls, url: str | None, subscription: str, options: QueueOptions) -> QueueConsumer:
+        """A consumer with existing options."""
+        return cls(url, subscription, **options.given())
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Work until ``stop`` is set.  The handlers under way end first; the rest is given back.
+
+        Without ``stop``, SIGINT (Ctrl-C) and SIGTERM end it in the same way, in the main thread.
+        """
+        with stopped_by_signals(stop) as asked:
+            super().run(asked)
+
+    def run_until_idle(self) -> int:
+        """Handle the events that are there now.  Returns how many are finished.
+
+        Raises HandlerFailed when a handler raised: its event comes again later.
+        """
+        before, failures = self.stats.events, self.stats.failures
+        with self.at_work(), self.open() as connection, self.session(connection):
+            while self.turn(connection) or self._in_hand:
+                if self.executor.under_way:
+                    self._wait_for_outcomes()
+        if self.stats.failures > failures:
+            raise HandlerFailed(
+                f"a handler failed: {self.stats.last_error}",
+                hint="the event comes again after its pause, or is a dead letter",
+            )
+        return self.stats.events - before
+
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the handlers on this event loop, not on one that the consumer makes."""
+        assert isinstance(self.executor, TaskExecutor)
+        self.executor.loop = loop
+
+    def gauges(self) -> dict[str, float]:
+        """How many events it has in hand."""
+        return {"queue_in_hand": float(self._in_hand)}
+
+    # -- one round ------------------------------------------------------------------------------
+
+    def turn(self, connection: Connection) -> int:
+        """Settle, extend, receive, hand over.  Returns 0 when there is nothing more to do now."""
+        self.stats.last_round = time.monotonic()
+        done = self._settle(connection)
+        self._keep_claims(connection)
+        self._give_up_overdue(connection)
+        is_full = not self.is_stopping() and self._receive(connection)
+        self._hand_over()
+        return done + is_full
+
+    def heard(self, notices: Sequence[str]) -> None:
+        """There are new events: the pace of an idle worker ends."""
+        if notices:
+            self._pause = FIRST_PAUSE_SECONDS
+
+    def longest_rest(self) -> float:
+        """Until the next look, or until a claim or a handler needs something."""
+        now = self._clock()
+        due = [now + self._pause * random.uniform(0.5, 1.0)]
+        if self._room() <= 0:
+            due = [now + self._idle_seconds * 10]  # the end of a handler wakes the loop
+        share = self._visibility * EXTEND_SHARE
+        due += [each.until - share for each in (*self._waiting, *self.executor.under_way)]
+        if self._overdue_seconds is not None:
+            limits = [each.began + self._overdue_seconds for each in self.executor.under_way]
+            due += [each if each > now else now + HANGING_LOOK_SECONDS for each in limits]
+        return max(0.001, min(due) - now)
+
+    @property
+    def _in_hand(self) -> int:
+        return len(self._waiting) + len(self.executor.under_way) + len(self.settler.outcomes)
+
+    def _settle(self, connection: Connection) -> int:
+        """Take back the outcomes that have come, and tell the database."""
+        now = self._clock()
+        for outcome in self.executor.arrived():
+            took = max(0.0, now - outcome.unit.began)
+            mean = took if self._mean is None else self._mean
+            self._mean = mean + _WEIGHT * (took - mean)
+            self.settler.outcomes.append(outcome)
+        return self.settler.settle(connection)
+
+    def _room(self) -> int:
+        """How many more events to receive; 0 until half of what is received ahead is gone."""
+        ahead = self._options.prefetch
+        if ahead is None:
+            seconds = min(AHEAD_SECONDS, self._visibility * AHEAD_SHARE)
+            most = SIZES[-1] if self._mean is not None else 0
+            per_second = self.executor.count / max(self._mean or 0.0, 1e-6)
+            ahead = min(most, int(seconds * per_second))
+        missing = self.executor.free + ahead - len(self._waiting)
+        idle = self.executor.free > len(self._waiting)
+        return missing if idle or missing > ahead // 2 else 0
+
+    def _receive(self, connection: Connection) -> bool:
+        """Receive what there is room for.  Returns whether there may be more at once."""
+        room = self._room()
+        if room <= 0:
+            return False
+        size = max(each for each in SIZES if each <= room)
+        begun = self._clock()
+        found = queue.receive(
+            connection, self._subscription, size, visibility_seconds=self._visibility
+        )
+        self.stats.hand_outs += len(found)
+        self.stats.expirations += sum(each.deliveries > each.failures + 1 for each in found)
+        until = begun + self._visibility
+        self._waiting.extend(InHand(each, each.receipt, until) for each in found)
+        if found:
+            self._pause = FIRST_PAUSE_SECONDS
+        else:
+            self._pause = min(2 * self._pause, self._idle_seconds)
+        return len(found) == size
+
+    def _hand_over(self) -> None:
+        while self._waiting and self.executor.free and not self.is_stopping():
+            self.executor.submit(self._waiting.popleft())
+
+    # -- claims ---------------------------------------------------------------------------------
+
+    def _keep_claims(self, connection: Connection) -> None:
+        """Extend the claims of handlers that take long, and give back what nobody has begun."""
+        soon = self._clock() + self._visibility * EXTEND_SHARE
+        late = [each for each in self._waiting if each.until <= soon]
+        if late:
+            self._put_back(connection, late)
+        due = [
+            each
+            for each in self.executor.under_way
+            if each.until <= soon and not each.in_use and not each.lost
+        ]
+        if due:
+            self._extend(connection, due)
+
+    def _extend(self, connection: Connection, due: list[InHand]) -> None:
+        """Extend claims together; where one of them is lost, one by one."""
+        locked = [each for each in due if each.lock.acquire(blocking=False)]
+        try:
+            free = [each for each in locked if not each.in_use]
+            begun = self._clock()
+            try:
+                renewed = self._extended(connection, free)
+            except StaleReceipt:
+                renewed = []
+                for each in free:
+                    renewed += self._extended_alone(connection, each)
+            for each, receipt in renewed:
+                each.receipt, each.until = receipt, begun + self._visibility
+        finally:
+            for each in locked:
+                each.lock.release()
+
+    def _extended(
+        self, connection: Connection, units: list[InHand]
+    ) -> list[tuple[InHand, queue.Receipt]]:
+        receipts = [each.receipt for each in units]
+        renewed = queue.extend(connection, self._subscription, receipts, self._visibility)
+        return list(zip(units, renewed, strict=True))
+
+    def _extended_alone(
+        self, connection: Connection, unit: InHand
+    ) -> list[tuple[InHand, queue.Receipt]]:
+        try:
+            return self._extended(connection, [unit])
+        except StaleReceipt:
+            unit.lost = True
+            self.stats.stale_commits += 1
+            log.warning("a handler has lost its event: it took longer than its claim")
+            return []
+
+    def _put_back(self, connection: Connection, units: list[InHand]) -> None:
+        """Release events that nobody has begun: that was no delivery."""
+        receipts = [each.receipt for each in units]
+        for each in units:
+            self._waiting.remove(each)
+        queue.release(connection, self._subscription, receipts, partly=True)
+
+    # -- handlers that take too long ------------------------------------------------------------
+
+    def _give_up_overdue(self, connection: Connection) -> None:
+        """Reject the event of each handler that hangs.  Its thread cannot be ended."""
+        if self._overdue_seconds is None:
+            return
+        latest = self._clock() - self._overdue_seconds
+        overdue = [unit for unit in self.executor.under_way if unit.began < latest]
+        error = HandlerTimedOut(f"the handler is at it for more than {self._overdue_seconds} s")
+        for unit in self.executor.hanging(overdue):
+            if self.executor.abandon(unit):
+                self.settler.outcomes.append(Outcome(unit, self._claim(unit), error))
+        for unit in self.executor.stranded():
+            self.settler.outcomes.append(Outcome(unit, self._claim(unit, disturbed=True), error))
+
+    def _claim(self, unit: InHand, *, disturbed: bool = False) -> Claim:
+        """A claim whose handler says nothing any more."""
+        claim = Claim(unit, self._subscription, self._visibility, self.executor)
+        claim.disturbed = disturbed
+        return claim
+
+    # -- the frame ------------------------------------------------------------------------------
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Handlers run from here on."""
+        with self.executor.at_work(), self.woken(self.executor.wake):
+            yield
+
+    @contextmanager
+    def session(self, connection: Connection) -> Iterator[None]:
+        """What is in hand stays in hand when the connection is lost: receipts are good on any."""
+        if self._options.visibility_seconds is None:
+            found = queue.describe(connection, self._subscription)
+            self._visibility = max(1.0, found.visibility_seconds)
+        yield
+        self._put_back(connection, list(self._waiting))
+        while self.executor.under_way:
+            self._wait_for_outcomes()
+            self._settle(connection)
+            self._keep_claims(connection)
+            self._give_up_overdue(connection)
+        self._settle(connection)
+
+    def _wait_for_outcomes(self) -> None:
+        self.executor.wake.wait(self.longest_rest())
+        self.executor.wake.clear()
+
+    def _new_executor(self, handled: Handling) -> Executor[InHand, Claim]:
+        """Who runs the handlers: tasks, or threads; never the loop, which extends claims."""
+        count = self._options.concurrency
+        common: dict[str, Any] = {
+            "deliver": self._deliver,
+            "clock": self._clock,
+            "slice_seconds": 0.0,
+            "stopping": self.is_stopping,
+        }
+        if handled.is_async:
+            return TaskExecutor(
+                handled,
+                count,
+                url=self._url,
+                application_name=self.application_name,
+                handler_seconds=self._options.handler_seconds,
+                **common,
+            )
+        return ThreadExecutor(handled, count, connect=partial(self.open), **common)
+
+    def _deliver(self, unit: InHand, connections: Connections) -> Claim:
+        return Claim(unit, self._subscription, self._visibility, connections)

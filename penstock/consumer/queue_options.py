@@ -1,0 +1,58 @@
+"""The options of a consumer of a queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from penstock.consumer.options import Handler, Middleware, require_middleware
+from penstock.topics.validation import Range
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueOptions:
+    """How a consumer of a queue works.  A wrong value raises InvalidArgument.
+
+    docs/queue.md explains each.
+    """
+
+    #: Called with each :class:`penstock.QueueDelivery`; ``def`` or ``async def``.
+    handler: Handler | None = None
+    #: How many handlers run at once.
+    concurrency: int = 1
+    #: How many events are received ahead of the handlers.  Default: what they do in a second, as
+    #: measured, and at most what a quarter of the visibility is enough for.
+    prefetch: int | None = None
+    #: How long an event is hidden at a time.  Default: the queue's own.
+    visibility_seconds: float | None = None
+    #: The longest pause between two looks for events, where nothing wakes it.
+    idle_seconds: float = 0.1
+    #: How long one call of a handler may take.
+    handler_seconds: float | None = None
+    #: They wrap each call of the handler, the first one outermost.
+    middleware: Sequence[Middleware] = ()
+    #: A monotonic clock in seconds.
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        for name, allowed in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name in _NEVER_NONE:
+                allowed.require(name, value)
+        require_middleware(self.middleware)
+
+    def given(self) -> dict[str, Any]:
+        """The value of each option, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+_RANGES = {
+    "concurrency": Range(1, is_whole=True),
+    "prefetch": Range(0, is_whole=True),
+    "visibility_seconds": Range(1, 43_200),
+    "idle_seconds": Range(0, is_above=True),
+    "handler_seconds": Range(0, is_above=True),
+}
+_NEVER_NONE = ("concurrency", "idle_seconds")

@@ -1,0 +1,96 @@
+"""What becomes of events that a queue's handlers are done with: one call for many."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.consumer.delivery import HandlerTimedOut
+from penstock.consumer.executors import Outcome
+from penstock.consumer.queue_delivery import Claim, InHand
+from penstock.errors import StaleReceipt
+from penstock.subscriptions import queue
+from penstock.subscriptions.queue import Receipt
+from penstock.subscriptions.verdicts import AGAIN, DISCARD, again
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+    from penstock.leases.rounds import LoopStats
+
+log = logging.getLogger(__name__)
+
+
+class Settler:
+    """Acknowledges, rejects and releases.  An outcome stays until the database has answered."""
+
+    def __init__(self, subscription: str, stats: LoopStats) -> None:
+        self._subscription = subscription
+        self._stats = stats
+        self.outcomes: list[Outcome[InHand, Claim]] = []
+
+    def settle(self, connection: Connection) -> int:
+        """Tell the database of all outcomes.  Returns how many events came to an end."""
+        if not self.outcomes:
+            return 0
+        settled = len(self.outcomes)
+        self._acknowledge(connection, [each for each in self.outcomes if _is_done(each)])
+        for each in list(self.outcomes):
+            self._fail(connection, each)
+            self.outcomes.remove(each)
+        return settled
+
+    def _acknowledge(self, connection: Connection, done: list[Outcome[InHand, Claim]]) -> None:
+        """Those that the handler has finished itself are only counted."""
+        receipts = [each.unit.receipt for each in done if not each.batch.acknowledged]
+        good = len(done) - len(receipts)
+        try:
+            queue.acknowledge(connection, self._subscription, receipts)
+            good += len(receipts)
+        except StaleReceipt:
+            good += self._acknowledge_partly(connection, receipts)
+        for each in done:
+            self.outcomes.remove(each)
+            if each.batch.verdict is DISCARD:
+                log.warning("the handler discarded %s", _place(each.unit))
+        self._stats.done(good)
+
+    def _acknowledge_partly(self, connection: Connection, receipts: list[Receipt]) -> int:
+        good = queue.acknowledge(connection, self._subscription, receipts, partly=True)
+        stale = good.count(False)
+        self._stats.stale_commits += stale
+        log.warning("%s events were handled, but others have them by now", stale)
+        return len(good) - stale
+
+    def _fail(self, connection: Connection, outcome: Outcome[InHand, Claim]) -> None:
+        """An event that is not done: it comes again."""
+        unit, error = outcome.unit, outcome.error
+        verdict = outcome.batch.verdict
+        if error is not None:
+            self._stats.failed(error)
+            self._stats.timeouts += isinstance(error, HandlerTimedOut)
+            log.error("handler failed at %s", _place(unit), exc_info=error)
+            verdict = again(reason=f"{type(error).__name__}: {error}")
+        if outcome.batch.acknowledged or isinstance(error, StaleReceipt):
+            return
+        if outcome.disturbed or (error is None and verdict.kind != AGAIN.kind):
+            queue.release(connection, self._subscription, [unit.receipt], partly=True)
+            return
+        queue.reject(
+            connection,
+            self._subscription,
+            [unit.receipt],
+            reason=verdict.reason,
+            delay_seconds=verdict.delay_seconds,
+            partly=True,
+        )
+
+
+def _is_done(outcome: Outcome[InHand, Claim]) -> bool:
+    """Whether the event is finished.  A handler may have been cut off before it began."""
+    has_ended = outcome.error is None and outcome.unit.done > 0
+    return has_ended and outcome.batch.verdict.kind != AGAIN.kind
+
+
+def _place(unit: InHand) -> str:
+    event = unit.delivery.event
+    return f"{event.topic} partition {event.partition} sequence {event.sequence}"

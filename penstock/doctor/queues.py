@@ -1,0 +1,62 @@
+"""Queues that hand out nothing more, or whose oldest event waits for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.database import call
+from penstock.doctor.findings import Finding, Limits, duration, more, shell, warning
+from penstock.errors import NotMigrated, PermissionDenied
+
+#: The columns of `peek` that are named here.
+_STATE, _UNTIL, _DELIVERIES, _, _TOPIC, _PARTITION, _SEQUENCE = range(7)
+
+
+def examine_queues(connection: Any, limits: Limits) -> list[Finding]:
+    """At most one finding of each kind.  Nothing for a login that may not look into queues."""
+    found: dict[str, list[Finding]] = {}
+    try:
+        names = [row[0] for row in call(connection, "list_subscriptions") if row[1] == "queue"]
+        for name in names:
+            for each in _of_queue(connection, name, limits):
+                found.setdefault(each.check, []).append(each)
+    except (NotMigrated, PermissionDenied):
+        return []
+    return [
+        warning(each[0].check, each[0].what + more(len(each) - 1), each[0].command)
+        for each in found.values()
+    ]
+
+
+def _of_queue(connection: Any, name: str, limits: Limits) -> Iterator[Finding]:
+    most = int(call(connection, "describe_queue", subscription=name)[0][3])
+    counted = map(int, call(connection, "queue_statistics", subscription=name)[0][:5])
+    _, ready, in_flight, delayed, _ = counted
+    if in_flight >= most:
+        yield warning(
+            "queue_full",
+            f"queue {name!r} hands out nothing more: {in_flight} events are in flight, as many as "
+            f"its max_in_flight allows{_oldest(connection, name)}",
+            shell("penstock", "queue", "peek", name)
+            + "  # then let its workers finish or release, or raise max_in_flight",
+        )
+    lags = call(connection, "subscription_lag", subscription=name)
+    seconds = max((float(row[6]) for row in lags), default=0.0)
+    if seconds > limits.queue_seconds:
+        yield warning(
+            "queue_old",
+            f"the oldest event of queue {name!r} has waited for {duration(seconds)}: {ready} are "
+            f"ready, {in_flight} in flight, {delayed} delayed",
+            shell("penstock", "queue", "describe", name) + "  # then: more workers, or faster ones",
+        )
+
+
+def _oldest(connection: Any, name: str) -> str:
+    """Which event is held for longest."""
+    for row in call(connection, "peek", subscription=name, max_events=1):
+        if row[_STATE] == "in_flight":
+            place = f"{row[_TOPIC]} partition {row[_PARTITION]} sequence {row[_SEQUENCE]}"
+            until = f"{row[_UNTIL]:%Y-%m-%d %H:%M:%S}"
+            return f"; the first is {place}, hand-out {row[_DELIVERIES]}, until {until}"
+    return ""

@@ -1,0 +1,186 @@
+"""The frame of a loop that works on a connection, round by round: outages, rests, the end.
+
+A loop with leases and a consumer of a queue share it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock import database
+from penstock.database import dialect as work, sessions
+from penstock.database.backoff import backoff
+from penstock.database.wake import Wake
+from penstock.errors import (
+    CoordinationUnavailable,
+    DatabaseUnavailable,
+    PenstockError,
+    StaleLease,
+)
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
+
+log = logging.getLogger(__name__)
+
+
+class ConnectionLost(PenstockError):
+    """The loop's connection ended under its work; it opens another one."""
+
+
+@dataclass(slots=True)
+class LoopStats:
+    """What a loop has done since it started.  ``last_round`` is a time of the monotonic clock."""
+
+    events: int = 0
+    batches: int = 0
+    failures: int = 0
+    stale_commits: int = 0
+    #: Events that the filter passed over, and handlers that took too long.
+    filtered: int = 0
+    timeouts: int = 0
+    dead_letters: int = 0
+    #: Deliveries of a queue, and those of them whose deliveries before ended unfinished.
+    hand_outs: int = 0
+    expirations: int = 0
+    last_error: str = ""
+    last_round: float = field(default_factory=time.monotonic)
+
+    def done(self, events: int) -> None:
+        """Count events that were committed together."""
+        self.events += events
+        self.batches += events > 0
+
+    def failed(self, error: BaseException) -> None:
+        """Count a failure, and log it if it is an expected one."""
+        self.last_round = time.monotonic()
+        self.failures += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        if isinstance(error, PenstockError) or database.is_unavailable(error):
+            log.warning("%s", self.last_error)
+
+    def stale(self, error: StaleLease) -> None:
+        """Count a commit that the fence refused."""
+        self.stale_commits += 1
+        self.failed(error)
+
+
+class Rounds(ABC):
+    """Works round by round until told to stop.  ``name`` is said in the log."""
+
+    def __init__(self, url: str, subscription: str, name: str, *, idle_seconds: float) -> None:
+        self._url = url
+        self._subscription = subscription
+        self._name = name
+        self._idle_seconds = idle_seconds
+        self._stop: threading.Event | None = None
+        self._outages = 0
+        self._ear: work.Ear | None = None
+        self.stats = LoopStats()
+
+    def is_stopping(self) -> bool:
+        """Whether the loop begins nothing more."""
+        return self._stop is not None and self._stop.is_set()
+
+    @abstractmethod
+    def turn(self, connection: Connection) -> int:
+        """One round.  Returns how much was done: after nothing, the loop rests."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until ``stop`` is set.  The events in hand are finished and committed first."""
+        self._stop = stop
+        with self.whole_run():
+            while not stop.is_set():
+                try:
+                    self._work(stop)
+                except Exception as error:
+                    if not _is_lost(error):
+                        raise
+                    self._outages += 1
+                    self.stats.failed(error)
+                    stop.wait(backoff(self._outages))
+
+    def gauges(self) -> dict[str, float]:
+        """What it has in hand, by metric name."""
+        return {}
+
+    @property
+    def application_name(self) -> str:
+        """What its connections are called in the database."""
+        return f"penstock {self._subscription}"[:63]
+
+    def open(self) -> Connection:
+        """A connection for the work."""
+        return database.connect(self._url, application_name=self.application_name)
+
+    def whole_run(self) -> AbstractContextManager[object]:
+        """A context for the whole run of the loop."""
+        return self.at_work()
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """A context in which the loop can be woken."""
+        wake = Wake()
+        try:
+            with self.woken(wake):
+                yield
+        finally:
+            wake.close()
+
+    @contextmanager
+    def woken(self, wake: Wake) -> Iterator[None]:
+        """In the block, ``wake`` ends the loop's rest."""
+        self._wake = wake
+        yield
+
+    def session(self, connection: Connection) -> AbstractContextManager[object]:
+        """A context for one connection of the loop.  The work on that connection ends with it."""
+        return nullcontext()
+
+    def rest(self) -> None:
+        """After a round without work: wait until events are sequenced, or the loop is woken."""
+        assert self._ear is not None
+        self.heard(self._ear.wait(self.longest_rest(), self._wake))
+        self._wake.clear()
+
+    def heard(self, notices: Sequence[str]) -> None:  # noqa: B027 - the next round looks anyway
+        """The database says that these partitions have grown."""
+
+    def longest_rest(self) -> float:
+        """How long the loop may rest at most."""
+        return self._idle_seconds
+
+    def reconnected(self, connection: Connection) -> None:  # noqa: B027 - there may be nothing
+        """The database can be used again after an outage."""
+
+    def _work(self, stop: threading.Event) -> None:
+        with self.open() as connection:
+            if self._outages:
+                self.reconnected(connection)
+            with self.session(connection):
+                self._work_on(connection, stop)
+
+    def _work_on(self, connection: Connection, stop: threading.Event) -> None:
+        self._ear = sessions.of_connection(connection).listen(connection)
+        try:
+            while not stop.is_set():
+                done = self.turn(connection)
+                if self._outages:
+                    log.info("%s works again", self._name)
+                self._outages = 0
+                if not done:
+                    self.rest()
+        finally:
+            self._ear = None
+
+
+def _is_lost(error: BaseException) -> bool:
+    away = CoordinationUnavailable | DatabaseUnavailable | ConnectionLost
+    return isinstance(error, away) or database.is_unavailable(error)

@@ -1,0 +1,93 @@
+"""Queues on the command line, and workers whose handler is a command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from penstock.subscriptions import queue
+from tests import command
+from tests.command import Result
+from tests.contract.databases import ContractDatabase
+from tests.kit.log import topic
+from tests.kit.queue import ENGINES, QUEUE, TOPIC, more, pass_time
+
+Run = Callable[..., Result]
+
+pytestmark = pytest.mark.parametrize("db", ENGINES, indirect=True)
+
+#: Takes what it should do from the payload.
+WORKER = """
+import os, sys
+number = int(sys.stdin.buffer.read())
+assert os.environ["PENSTOCK_SEQUENCE"] == str(number), os.environ
+assert os.environ["PENSTOCK_DELIVERIES"] == "1"
+codes = {2: 75, 3: 65, 4: 9}
+print("no luck", file=sys.stderr)
+sys.exit(codes.get(number, 0))
+"""
+
+
+@pytest.fixture
+def run(
+    db: ContractDatabase, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """The command on a database with a queue of five events."""
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", db.url)
+    topic(db.connect(), 1, TOPIC)
+    run = partial(command.run, capsys)
+    made = run("queue", "create", QUEUE, "-t", TOPIC, "--set", "max_failures=1")
+    assert (made.code, made.err) == (0, f"queue {QUEUE}: 1 topic added\n")
+    more(db.connect(), 5)
+    return run
+
+
+def test_what_a_queue_is_and_has(db: ContractDatabase, run: Run) -> None:
+    counted = {"queue": QUEUE, "size": 5, "ready": 5, "in_flight": 0, "delayed": 0, "dead": 0}
+    assert run("queue", "list", "-o", "json").rows == [counted]
+    assert run("queue", "statistics", QUEUE, "-o", "json").rows == [counted]
+    found = run("queue", "describe", QUEUE, "-o", "json").json
+    assert (found["max_failures"], found["max_deliveries"], found["topics"]) == (1, 5, [TOPIC])
+    assert run("queue", "configure", QUEUE, "--set", "visibility_seconds=1.5").code == 0
+    assert queue.describe(db.connect(), QUEUE).visibility_seconds == 1.5
+    looked = run("queue", "peek", QUEUE, "--max", "2", "-o", "json").rows
+    assert [(each["state"], each["payload"]) for each in looked] == [("ready", "1"), ("ready", "2")]
+
+
+def test_bad_settings_are_refused(db: ContractDatabase, run: Run) -> None:
+    for bad in ("max_failures", "max_failures=many", "max_failures=0", "colour=3"):
+        assert run("queue", "configure", QUEUE, "--set", bad).code == 2
+    assert run("queue", "configure", QUEUE).code == 2
+    assert run("queue", "describe", "nobody").code == 2
+
+
+def test_a_command_handles_the_events(db: ContractDatabase, run: Run) -> None:
+    """Exit codes 0, 75, 65 and others are the verdicts; O-F20."""
+    worked = run("work", QUEUE, "--until-idle", "--", sys.executable, "-c", WORKER)
+    assert (worked.code, worked.err.splitlines()[-1]) == (1, f"queue {QUEUE}: 3 done, 1 failed")
+    (counted,) = run("queue", "statistics", QUEUE, "-o", "json").rows
+    assert (counted["size"], counted["dead"]) == (0, 2)
+    letters = run("dead-letter", "list", QUEUE, "-o", "json").rows
+    assert {each["reason"] for each in letters} == {
+        "CommandFailed: exit code 9: no luck", "the handler asked for it again",
+    }  # fmt: skip
+    assert run("queue", "redrive", QUEUE).code == 2
+    assert run("queue", "redrive", QUEUE, "--all").err == f"queue {QUEUE}: 2 redriven\n"
+    pass_time(db.connect(), 10)
+    assert run("queue", "purge", QUEUE).code == 2
+    assert run("queue", "purge", QUEUE, "--yes", "-o", "json").json == {
+        "queue": QUEUE,
+        "purged": 2,
+    }
+
+
+def test_a_command_that_takes_too_long_is_ended(db: ContractDatabase, run: Run) -> None:
+    sleeps = ["sh", "-c", "sleep 60"]
+    worked = run("work", QUEUE, "--concurrency", "5", "--seconds", "0.2", "--until-idle",
+                 "--", *sleeps)  # fmt: skip
+    assert worked.code == 1
+    assert "5 failed" in worked.err
+    assert queue.statistics(db.connect(), QUEUE).dead == 5
