@@ -58,7 +58,8 @@ READS SQL DATA
 BEGIN
     DECLARE oldest DATETIME(6);
     SET last = LEAST(high_watermark(part_id), start + max_events - 1);
-    SET oldest = sequenced_at_of(part_id, start);
+    -- By SELECT: the reads of a function lock rows where SET calls it (MariaDB), and wait for publishers.
+    SELECT sequenced_at_of(part_id, start) INTO oldest;
     IF last < start OR (last < start + max_events - 1 AND NOT COALESCE(
             TIMESTAMPDIFF(MICROSECOND, oldest, UTC_TIMESTAMP(6)) >= max_age_seconds * 1000000, FALSE)) THEN
         SET last = NULL;
