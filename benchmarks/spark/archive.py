@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from benchmarks.bench import Bench
 from benchmarks.measure import Aim, Case, Figure, Gap, Settings, figure
 from benchmarks.processor import processor_seconds
+from benchmarks.spark import cold_start
 from benchmarks.spark.session import checked, drained, filled
 from ops.archive.archiving import archive_epochs, read_archive
 from ops.seal import MAX_EVENTS, seal
@@ -49,6 +50,7 @@ def cases(
         lambda: drained(read_archive(spark, target, known_as), count), "plain Parquet", COLD,
     )  # fmt: skip
     yield Gap("spark_read_cold_delta", "there is no delta-spark for Spark 4.3 in Maven Central yet")
+    yield from cold_start.figures(bench, settings, topic, target)
 
 
 class Archiving:

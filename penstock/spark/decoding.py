@@ -12,9 +12,10 @@ from pyspark.sql.types import BinaryType, StructType
 
 from penstock.errors import InvalidArgument, PayloadMisfit
 from penstock.spark.columns import COLUMNS, chosen
-from penstock.spark.json_values import MISFIT, converter, has_decimal, parse
+from penstock.spark.json_values import MISFIT, Convert
 from penstock.spark.options import DROPMALFORMED, FAILFAST, Decode
-from penstock.spark.schemas import checked, parse_schema
+from penstock.spark.payloads import Payloads, given_schema, payloads
+from penstock.spark.schemas import checked
 
 #: The columns that decoding adds: the payload's fields, and a payload that does not fit.
 VALUE, MALFORMED = "value", "_malformed"
@@ -34,11 +35,11 @@ def decoded(topic: str, options: Decode, schema: StructType) -> Decoded:
     value = given.get(VALUE)
     if not isinstance(value, StructType):
         raise InvalidArgument(
-            "decode=json and a schema whose column value is missing or no struct",
+            f"decode={options.kind} and a schema whose column value is missing or no struct",
             hint="add it, like value struct<id: bigint>, or leave the option decode out",
         )
     value = checked(value)
-    if options.schema is not None and parse_schema(options.schema) != value:
+    if given_schema(options) not in (None, value):
         raise InvalidArgument(
             "the column value of the schema is not what decodeSchema says",
             hint="leave decodeSchema out, or give value the same type",
@@ -47,7 +48,7 @@ def decoded(topic: str, options: Decode, schema: StructType) -> Decoded:
         raise InvalidArgument(
             f"the schema has the column {MALFORMED} with another type", hint="it is binary"
         )
-    return Decoded(topic, log, tuple(schema.fieldNames()), value, options.mode)
+    return Decoded(topic, log, tuple(schema.fieldNames()), value, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Decoded:
     log: tuple[str, ...]
     columns: tuple[str, ...]
     value: StructType
-    mode: str
+    decode: Decode
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -68,8 +69,9 @@ class Decoded:
 
     def batches(self, events: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The events with their decoded payloads."""
-        # It is made here, in the task: a converter does not travel.
-        convert, exact = converter(self.value), has_decimal(self.value)
+        # They are made here, in the task: a converter does not travel.
+        kind = payloads(self.decode, self.value)
+        convert = kind.converter(self.value)
         types: dict[str, pa.DataType] = {
             **COLUMNS,
             VALUE: to_arrow_type(self.value, timezone="UTC"),
@@ -81,8 +83,8 @@ class Decoded:
             malformed: list[bytes | None] = []
             for row, payload in enumerate(batch.column("payload").to_pylist()):
                 bad: list[str] = []
-                value = _value(payload, convert, bad, exact=exact)
-                if bad and self.mode == FAILFAST:
+                value = _value(payload, kind, convert, bad)
+                if bad and self.decode.mode == FAILFAST:
                     raise self._misfit(batch, row, bad)
                 values.append(value)
                 malformed.append(payload if bad else None)
@@ -104,7 +106,7 @@ class Decoded:
             else:
                 columns.append(batch.column(field.name))
         found = pa.RecordBatch.from_arrays(columns, schema=schema)
-        if self.mode != DROPMALFORMED:
+        if self.decode.mode != DROPMALFORMED:
             return found
         return found.filter(pa.array([each is None for each in malformed], pa.bool_()))
 
@@ -117,12 +119,12 @@ class Decoded:
         )
 
 
-def _value(payload: bytes | None, convert: Any, bad: list[str], *, exact: bool) -> Any:
+def _value(payload: bytes | None, kind: Payloads, convert: Convert, bad: list[str]) -> Any:
     """The decoded payload; an event without a payload, an erased one for example, has none."""
     if not payload:
         return None
-    found = parse(payload, exact=exact)
+    found = kind.parse(payload)
     if found is MISFIT:
-        bad.append("it is no JSON object")
+        bad.append(kind.misfit)
         return None
     return convert(found, bad)

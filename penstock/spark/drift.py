@@ -1,4 +1,4 @@
-"""Where JSON payloads differ from a schema: new, missing and other fields, counted."""
+"""Where payloads differ from a schema: new, missing and other fields, counted."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import types as t
+from pyspark.sql.datasource import CaseInsensitiveDict
 
 from penstock.errors import InvalidArgument
 from penstock.log.positions import Lsn, lsn_of
-from penstock.spark.json_values import MISFIT, Convert, converter, has_decimal, parse
-from penstock.spark.options import HOT, ReadOptions, read_options
+from penstock.spark.json_values import MISFIT, Convert, JsonPayloads
+from penstock.spark.options import HOT, JSON, Decode, ReadOptions, read_options
+from penstock.spark.payloads import Payloads, given_schema, payloads
 from penstock.spark.planning import chosen_partitions
-from penstock.spark.schemas import checked, parse_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,9 +45,9 @@ _TYPES: dict[str, pa.DataType] = {
     "sequence": pa.int64(),
 }
 _ARROW = pa.schema(list(_TYPES.items()))
-_JSON_NAMES = {
+_NAMES = {
     bool: "boolean", int: "integer", float: "number", Decimal: "number", str: "string",
-    list: "array",
+    list: "array", bytes: "bytes", date: "date", datetime: "timestamp",
 }  # fmt: skip
 
 #: field, kind, expected, found
@@ -57,7 +59,7 @@ class Drift:
     """A field in which payloads differ from the schema, and the first event that does.
 
     ``field`` is a path like ``customer.name`` or ``items[].price``, and empty where the payload is
-    no JSON object at all.  ``kind`` is ``new``, ``missing`` or ``type``.
+    no JSON object or no Avro record at all.  ``kind`` is ``new``, ``missing`` or ``type``.
     """
 
     field: str
@@ -79,24 +81,38 @@ def schema_drift(
 ) -> list[Drift]:
     """What differs in a range of a topic; without a start, in the last events of each partition.
 
-    ``options`` are those of a read.  The records come with the most frequent first, at most 1,000.
+    ``options`` are those of a read, with ``decode="avro"`` for an Avro schema.  The records come
+    with the most frequent first, at most 1,000.
     """
-    expected = checked(schema) if isinstance(schema, t.StructType) else parse_schema(schema)
     given = {name: str(value) for name, value in options.items()} | {"topic": topic}
+    decode, expected = _expected(given, schema)
+    given = {name: each for name, each in given.items() if not name.lower().startswith("decode")}
     reading = read_options(given)
-    if reading.decode is not None:
-        raise InvalidArgument("schema_drift takes no option decode", hint="leave it out")
     if not {"startingoffsets", "startingtimestamp"} & {name.lower() for name in given}:
         given["startingOffsets"] = _last_events(reading, last)
     frame = spark.read.format("penstock").options(**given).load().select(*_READ)
     # The schema travels as text: it is the same on every version of Spark.
-    rows = frame.mapInArrow(partial(_counted, expected.json()), _COLUMNS).collect()
+    rows = frame.mapInArrow(partial(_counted, expected.json(), decode), _COLUMNS).collect()
     found = sorted(_merged(rows).items(), key=lambda each: (-each[1][0], each[0][:2]))[:_MOST]
     with closing(reading.address.connect()) as connection:
         return [
             Drift(*key, events, number, lsn_of(connection, topic, number, sequence))
             for key, (events, (_, number, sequence)) in found
         ]
+
+
+def _expected(given: dict[str, str], schema: str | t.StructType) -> tuple[Decode, t.StructType]:
+    """How payloads are read, and the columns that they should have."""
+    for name in given:
+        if name.lower() in {"decodeschema", "decodemode", "decodesample"}:
+            raise InvalidArgument(f"schema_drift takes no option {name}", hint="leave it out")
+    text = schema.json() if isinstance(schema, t.StructType) else schema
+    whole = {"decode": JSON} | {name.lower(): each for name, each in given.items()}
+    decode = read_options(CaseInsensitiveDict(whole | {"decodeSchema": text})).decode
+    assert decode is not None
+    expected = given_schema(decode)
+    assert expected is not None
+    return decode, expected
 
 
 def _last_events(options: ReadOptions, last: int) -> str:
@@ -125,9 +141,12 @@ def _merged(rows: list[Any]) -> dict[Difference, tuple[int, tuple[Any, int, int]
     return merged
 
 
-def _counted(schema: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _counted(
+    schema: str, decode: Decode, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """The differences in a task's events, in Spark's executor."""
-    walk = Walk(t.StructType.fromJson(json.loads(schema)))
+    expected = t.StructType.fromJson(json.loads(schema))
+    walk = Walk(expected, payloads(decode, expected, resolve=False))
     found: dict[Difference, list[Any]] = {}
     for batch in batches:
         for number, sequence, at, payload in zip(
@@ -149,19 +168,19 @@ def _counted(schema: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 class Walk:
     """Compares payloads with a schema."""
 
-    def __init__(self, schema: t.StructType) -> None:
+    def __init__(self, schema: t.StructType, kind: Payloads | None = None) -> None:
         """Keep the schema; the converters are made as they are needed."""
         self._schema = schema
-        self._exact = has_decimal(schema)
+        self._kind = kind or JsonPayloads(schema)
         self._converters: dict[t.DataType, Convert] = {}
 
     def differences(self, payload: bytes) -> set[Difference]:
         """Each difference once, however often an event has it."""
         if not payload:
             return set()
-        value = parse(payload, exact=self._exact)
+        value = self._kind.parse(payload)
         if value is MISFIT:
-            return {("", OTHER_TYPE, "object", None)}
+            return {("", OTHER_TYPE, self._kind.whole, None)}
         return set(self._of_struct(value, self._schema, ""))
 
     def _of_struct(self, value: Any, schema: t.StructType, path: str) -> Iterator[Difference]:
@@ -194,12 +213,12 @@ class Walk:
         if isinstance(expected, t.StringType):
             return isinstance(value, str)
         if expected not in self._converters:
-            self._converters[expected] = converter(expected)
+            self._converters[expected] = self._kind.converter(expected)
         return self._converters[expected](value, []) is not MISFIT
 
 
 def _name_of(value: Any) -> str:
-    return "null" if value is None else _JSON_NAMES.get(type(value), "object")
+    return "null" if value is None else _NAMES.get(type(value), "object")
 
 
 def _shown(name: str) -> str:

@@ -26,6 +26,7 @@ _BITS: dict[type[t.DataType], int] = {
 
 #: The second argument gets the names of the fields within the value that do not fit.
 Convert = Callable[[Any, list[str]], Any]
+Leaf = Callable[[t.DataType], Convert]
 
 
 def parse(payload: bytes, *, exact: bool = False) -> Any:
@@ -52,19 +53,40 @@ def has_decimal(found: t.DataType) -> bool:
     )
 
 
-def converter(wanted: t.DataType) -> Convert:
-    """The converter to a type."""
+class JsonPayloads:
+    """Reads JSON payloads for a schema."""
+
+    whole, misfit = "object", "it is no JSON object"
+
+    def __init__(self, schema: t.StructType) -> None:
+        """Look whether the schema needs every digit of a fraction."""
+        self._exact = has_decimal(schema)
+
+    def parse(self, payload: bytes) -> Any:
+        """The object of a payload, or ``MISFIT``."""
+        return parse(payload, exact=self._exact)
+
+    def converter(self, wanted: t.DataType) -> Convert:
+        """The converter to a type, for what ``parse`` returns."""
+        return converter(wanted)
+
+
+def converter(wanted: t.DataType, leaf: Leaf | None = None) -> Convert:
+    """The converter to a type; ``leaf`` makes those of the types that have no parts."""
+    leaf = leaf or _leaf
     if isinstance(wanted, t.StructType):
-        return _struct([(each.name, converter(each.dataType)) for each in wanted.fields])
+        return _struct([(each.name, converter(each.dataType, leaf)) for each in wanted.fields])
     if isinstance(wanted, t.ArrayType):
-        return _array(converter(wanted.elementType))
+        return _array(converter(wanted.elementType, leaf))
     if isinstance(wanted, t.MapType):
-        return _map(converter(wanted.valueType))
+        return _map(converter(wanted.valueType, leaf))
+    return leaf(wanted)
+
+
+def _leaf(wanted: t.DataType) -> Convert:
     if isinstance(wanted, t.DecimalType):
         return _decimal(wanted.precision, wanted.scale)
-    if type(wanted) in _BITS:
-        return _integer(_BITS[type(wanted)])
-    return _ATOMS[type(wanted)]
+    return integer(wanted) if type(wanted) in _BITS else _ATOMS[type(wanted)]
 
 
 def _no_constant(_: str) -> NoReturn:
@@ -116,8 +138,9 @@ def _without_misfits(found: list[Any], bad: list[str]) -> list[Any]:
     return [None if each is MISFIT else each for each in found]
 
 
-def _integer(bits: int) -> Convert:
-    limit = 1 << (bits - 1)
+def integer(wanted: t.DataType) -> Convert:
+    """The converter to a whole number of so many bits."""
+    limit = 1 << (_BITS[type(wanted)] - 1)
 
     def convert(value: Any, _: list[str]) -> Any:
         return value if type(value) is int and -limit <= value < limit else MISFIT

@@ -24,6 +24,8 @@ EARLIEST, LATEST = "earliest", "latest"
 _BOOKMARK = "bookmark:"
 #: What becomes of a payload that does not fit: NULL, an error, or the event is left out.
 PERMISSIVE, FAILFAST, DROPMALFORMED = "permissive", "failfast", "dropmalformed"
+#: What payloads are decoded from.
+JSON, AVRO = "json", "avro"
 #: Where events are read: the database, the archive, or both.
 HOT, COLD, AUTO = "hot", "cold", "auto"
 
@@ -41,7 +43,8 @@ READ_NAMES = (
     "url", "urlVariable", "topic", "partitions", "types", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "eventsPerTask", "maxConnections",
     "maxEventsPerTrigger", "minEventsPerTrigger", "maxTriggerDelay", "failOnHistoryChange",
-    "subscription", "source", "targets", "decode", "decodeSchema", "decodeSample", "decodeMode",
+    "subscription", "source", "targets", "decode", "decodeSchema", "decodeWriters", "decodeSample",
+    "decodeMode",
 )  # fmt: skip
 WRITE_NAMES = ("url", "urlVariable", "topic", "topicColumn", "writeId", "writeVersion")
 #: What Spark itself passes on to a data source.
@@ -111,9 +114,12 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """How JSON payloads become columns; without a schema it is inferred from so many events."""
+    """How payloads become columns; without a schema it is inferred from so many events."""
 
+    kind: str
     schema: str | None
+    #: For Avro: the schemas that payloads name by a number.
+    writers: str | None
     sample: int
     mode: str
 
@@ -372,16 +378,20 @@ def _targets(text: str | None) -> tuple[Target, ...]:
 
 
 def _decode(given: Mapping[str, str]) -> Decode | None:
-    kind, schema = given.get("decode"), given.get("decodeSchema")
+    kind, schema, writers = (given.get(f"decode{end}") for end in ("", "Schema", "Writers"))
     if kind is None:
-        for name in ("decodeSchema", "decodeSample", "decodeMode"):
+        for name in ("decodeSchema", "decodeWriters", "decodeSample", "decodeMode"):
             if given.get(name) is not None:
                 raise InvalidArgument(
                     f"{name} is given without decode", hint='write .option("decode", "json") too'
                 )
         return None
-    if kind.lower() != "json":
-        _refuse("decode", kind, "only json is decoded; for Avro apply Spark's from_avro to payload")
+    if kind.lower() not in {JSON, AVRO}:
+        _refuse("decode", kind, "give json or avro")
+    if kind.lower() == AVRO and schema is None:
+        _refuse("decode", kind, "give decodeSchema too: Avro payloads do not name their fields")
+    if kind.lower() == JSON and writers is not None:
+        raise InvalidArgument("decodeWriters is given with decode=json", hint="it is for Avro")
     mode = given.get("decodeMode", PERMISSIVE).lower()
     if mode not in {PERMISSIVE, FAILFAST, DROPMALFORMED}:
         _refuse("decodeMode", mode, "give permissive, failfast or dropmalformed")
@@ -390,7 +400,8 @@ def _decode(given: Mapping[str, str]) -> Decode | None:
             "decodeSchema and decodeSample are both given",
             hint="a sample is only read where the schema is to be inferred; give one of them",
         )
-    return Decode(schema, _number(given, "decodeSample", 1_000, _MOST_SAMPLED), mode)
+    sample = _number(given, "decodeSample", 1_000, _MOST_SAMPLED)
+    return Decode(kind.lower(), schema, writers, sample, mode)
 
 
 def _version(text: str | None) -> int:

@@ -15,9 +15,10 @@ from penstock.spark.cold import Archive
 from penstock.spark.columns import Wanted
 from penstock.spark.json_values import MISFIT, parse
 from penstock.spark.options import Decode, ReadOptions
+from penstock.spark.payloads import given_schema
 from penstock.spark.planning import batch_ranges
 from penstock.spark.ranges import Range, shared
-from penstock.spark.schemas import checked, parse_schema
+from penstock.spark.schemas import checked
 
 _MOST_FIELDS = 1_000
 _DEEPEST = 20
@@ -31,8 +32,9 @@ _ATOMS: dict[type, t.DataType] = {
 
 def value_schema(options: ReadOptions, decode: Decode) -> t.StructType:
     """The schema that the options give, or else that of a sample."""
-    if decode.schema is not None:
-        return parse_schema(decode.schema)
+    given = given_schema(decode)
+    if given is not None:
+        return given
     found = inferred(_payloads(options, decode.sample))
     if found is None:
         raise InvalidArgument(

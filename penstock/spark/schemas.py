@@ -16,8 +16,8 @@ from pyspark.sql import types as t
 from penstock.errors import InvalidArgument
 
 _HINT = "write columns and types as in SQL, like: id bigint, tags array<string>"
-_DEEPEST = 50
-_MOST_DIGITS = 38
+DEEPEST = 50
+MOST_DIGITS = 38
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|([<>(),:]))")
 _ATOMS: dict[str, t.DataType] = {
     "boolean": t.BooleanType(),
@@ -66,8 +66,8 @@ def _from_json(text: str) -> t.StructType:
 
 
 def _checked(found: t.DataType, depth: int) -> t.DataType:
-    if depth > _DEEPEST:
-        raise InvalidArgument(f"the schema is nested deeper than {_DEEPEST} levels")
+    if depth > DEEPEST:
+        raise InvalidArgument(f"the schema is nested deeper than {DEEPEST} levels")
     if isinstance(found, t.StructType):
         names = found.fieldNames()
         if not names or len(set(names)) < len(names):
@@ -127,8 +127,8 @@ class _Parser:
             self._take()
 
     def _type(self, depth: int) -> t.DataType:
-        if depth > _DEEPEST:
-            raise InvalidArgument(f"the schema is nested deeper than {_DEEPEST} levels")
+        if depth > DEEPEST:
+            raise InvalidArgument(f"the schema is nested deeper than {DEEPEST} levels")
         name = self._take().lower()
         if name in _ATOMS:
             return _ATOMS[name]
@@ -158,7 +158,7 @@ class _Parser:
                 self._take()
                 numbers[1] = self._number()
             self._expect(")")
-        if not 1 <= numbers[0] <= _MOST_DIGITS or numbers[1] > numbers[0]:
+        if not 1 <= numbers[0] <= MOST_DIGITS or numbers[1] > numbers[0]:
             self._refuse(f"decimal({numbers[0]},{numbers[1]})")
         return t.DecimalType(*numbers)
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ops.archive.archiving import archive_epochs, verify_copies
@@ -21,6 +25,7 @@ from ops.archive.plans import TARGETS_OPTION, dump_targets
 from ops.archive.rollup import rollup
 from ops.archive.verify import CopySource, read_copy
 from ops.backfill.missing import audit_files, backfill, tidy
+from ops.erase import erase
 from ops.seal import log_epochs
 from penstock.archive.format import DAYS
 from penstock.archive.markers import MARKER, require_target
@@ -29,6 +34,7 @@ from penstock.archive.targets import Target
 from penstock.errors import ForeignTarget, TargetUnavailable
 from tests.archive.logs import Log, Row, bring, states
 from tests.archive.test_rollup import manifest_rows, yesterday
+from tests.kit.erasing import BY_KEY, SECRET as ERASED, WHO, WHY, archived, secret_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,6 +118,39 @@ def test_rollup_and_tidy(log: Log, s3: Target) -> None:
     assert len(tidy(log.url, log.topic, s3, hours=0)) == 10
     assert rows_of(log, s3) == manifest_rows(log, s3) == log.rows()
     assert audit_files(log.url, log.topic, s3) == []
+
+
+def test_an_erasure_replaces_files(
+    connection: psycopg.Connection[tuple[Any, ...]], database_url: str, endpoint: str, s3: Target
+) -> None:
+    """The file is deleted from the store, not only left out of the table."""
+    log = secret_log(connection, database_url)
+    log.seal(max_events=4)
+    before = log.rows()
+    bring(log, s3, log_epochs(connection, log.topic))
+    assert secrets_in(endpoint, s3) == 6
+    done = erase(log.url, BY_KEY, WHY, [s3])
+    assert done.files > 0
+    assert secrets_in(endpoint, s3) == 0
+    rows = archived(log, s3)
+    assert [row for row in rows if row[3] != WHO] == [row for row in before if row[3] != WHO]
+    assert [row[7] for row in rows if row[3] == WHO] == [b""] * 6
+    assert audit_files(log.url, log.topic, s3) == []
+
+
+def secrets_in(endpoint: str, target: Target) -> int:
+    """The rows with the secret in all files of the store, named by a commit or not."""
+    bucket = f"{endpoint}/{target.uri.removeprefix('s3://').partition('/')[0]}"
+    with urllib.request.urlopen(f"{bucket}?list-type=2") as listed:
+        names = re.findall("<Key>([^<]*[.]parquet)</Key>", listed.read().decode())
+    found: list[Any] = []
+    for name in names:
+        data = target.store.read(name.removeprefix("archive/"))
+        assert data is not None, name
+        file = pq.read_table(pa.BufferReader(data), columns=["payload"])
+        found += file["payload"].to_pylist()
+    assert found
+    return sum(ERASED in each for each in found)
 
 
 def test_a_table_is_created_once(endpoint: str, s3: Target) -> None:

@@ -150,7 +150,7 @@ def test_drift_is_counted_over_a_range(spark: SparkSession, database_url: str) -
     ]  # fmt: skip
     for options, match in (
         ({"last": 0}, "last is 0"),
-        ({"decode": "json"}, "takes no option decode"),
+        ({"decodeMode": "failfast"}, "takes no option decodeMode"),
         ({"eventPerTask": 1}, "did you mean eventsPerTask"),
     ):
         with pytest.raises(InvalidArgument, match=match):

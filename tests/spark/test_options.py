@@ -45,7 +45,10 @@ URL = f"postgresql://me:{SECRET}@host/db"
         ({**TOPIC, "subscription": " "}, "is empty"),
         ({**TOPIC, "decodeSchema": "a int"}, "decodeSchema is given without decode"),
         ({**TOPIC, "decodeMode": "failfast"}, "decodeMode is given without decode"),
-        ({**TOPIC, "decode": "avro"}, "only json is decoded"),
+        ({**TOPIC, "decode": "protobuf"}, "give json or avro"),
+        ({**TOPIC, "decode": "avro"}, "give decodeSchema too"),
+        ({**TOPIC, "decodeWriters": "{}"}, "decodeWriters is given without decode"),
+        ({**TOPIC, "decode": "json", "decodeWriters": "{}"}, "decodeWriters is given with"),
         ({**TOPIC, "decode": "json", "decodeMode": "strict"}, "permissive, failfast or"),
         ({**TOPIC, "decode": "json", "decodeSample": "0"}, "from 1 to"),
         (

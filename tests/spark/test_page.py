@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ def test_every_block_runs(
     spark: SparkSession, database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     db = PostgresDatabase("postgres", database_url)
     archive = Target("nearby", str(tmp_path / "archive"))
     names: dict[str, Any] = {
@@ -54,6 +55,8 @@ def test_every_block_runs(
             for n in range(60)
         ]
         publish_batch(own, orders)
+        topics.create_topic(own, "shop/payments", 1)
+        publish_batch(own, [Message("shop/payments", b"\x0e\x00\x02", key="k7")])
         drain(own)
         seal(own, TOPIC, max_events=10, max_age_seconds=0)
         copy_all(own, TOPIC, archive)
@@ -65,9 +68,12 @@ def test_every_block_runs(
                     ("customer", "missing", 60)
                 ]
                 stream.unsubscribe(own, "lake")
+                paid = names["payments"].selectExpr("key", "value.*").toArrow().to_pylist()
+                at = datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
+                assert paid == [{"key": "k7", "order": 7, "note": None, "paid_at": at}]
                 drop(own, TOPIC, [archive])
                 exec(compile(blocks[2], PAGE.name, "exec"), names)
-                assert (number, names["whole"].count()) == (5, 60)
+                assert (number, names["whole"].count()) == (6, 60)
         drain(own)
         written = [event for part in range(2) for event in _from(own, part)]
     assert len(written) == 1_000

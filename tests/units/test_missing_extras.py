@@ -13,12 +13,14 @@ from penstock.cli import main
 from penstock.database import config
 from penstock.errors import MissingExtra
 from penstock.leases.coordination import etcd, redis
+from penstock.spark.avro_schemas import avro_schema
 
 EXTRAS: dict[str, tuple[Callable[[], object], str]] = {
     "psycopg": (lambda: database.connect("postgresql://h/x"), "psycopg[binary]"),
     "pymysql": (lambda: database.connect("mysql://h/x"), "pymysql"),
     "redis": (lambda: redis._client("redis://h"), "redis"),
     "etcd3gw": (lambda: etcd._client("etcd://h"), "etcd3gw"),
+    "fastavro": (lambda: avro_schema("{}"), "fastavro"),
     "pyarrow": (lambda: archive.read, "pyarrow"),
     "pulsar": (
         lambda: open_sink("pulsar://h:1/public/default?admin=http://h:1"),

@@ -120,14 +120,43 @@ BEGIN
     PERFORM require_readable(source, GREATEST(low, from_sequence), 0);  -- What is below is read from the archive.
     last_wanted := LEAST(from_sequence - 1 + max_events, high_watermark(source));
     RETURN QUERY
-    SELECT CASE WHEN s.first_sequence < low AND NOT EXISTS (
-               SELECT FROM rehydrated_epochs AS r WHERE r.partition_id = source AND r.first_sequence = s.first_sequence)
+    SELECT r.place, r.log_epoch, r.first_sequence, r.last_sequence, r.event_count, r.checksum, name, r.target, r.state,
+           r.location, r.layout, r.first_row
+    FROM planned_rows(source, low, fetch_plan.from_sequence, last_wanted) AS r;
+END
+$$;
+
+-- name: planned_rows
+-- The segments of a plan with their copies. The copies are one range of the manifest's index, joined by hash: the
+-- planner expects two rows, and would look 1,000 times for the copies of one log epoch. The order of targets is that of
+-- their bytes, because comparing texts by the database's collation took half of the time.
+CREATE OR REPLACE FUNCTION planned_rows(
+    partition_id bigint, low_sequence bigint, from_sequence bigint, last_wanted bigint
+) RETURNS TABLE (
+    place text, log_epoch integer, first_sequence bigint, last_sequence bigint, event_count bigint, checksum text,
+    target text, state text, location text, layout integer, first_row bigint
+)
+LANGUAGE plpgsql STABLE SET enable_nestloop = off AS $$
+BEGIN
+    RETURN QUERY
+    WITH segments AS MATERIALIZED (
+        SELECT * FROM planned_segments(planned_rows.partition_id, low_sequence, from_sequence, last_wanted)
+    )
+    SELECT CASE WHEN s.first_sequence < low_sequence AND NOT EXISTS (
+               SELECT FROM rehydrated_epochs AS r
+               WHERE r.partition_id = planned_rows.partition_id AND r.first_sequence = s.first_sequence)
            THEN 'cold' ELSE 'hot' END, s.log_epoch, s.first_sequence, s.last_sequence,
-           s.last_sequence - s.first_sequence + 1, s.checksum, name, c.target, c.state, c.location, c.layout::integer,
+           s.last_sequence - s.first_sequence + 1, s.checksum, c.target, c.state, c.location, c.layout::integer,
            c.first_row
-    FROM planned_segments(source, low, fetch_plan.from_sequence, last_wanted) AS s
-    LEFT JOIN epoch_copies AS c ON c.partition_id = source AND c.log_epoch = s.log_epoch
-    ORDER BY s.first_sequence, c.target;
+    FROM segments AS s
+    LEFT JOIN (
+        SELECT k.log_epoch, k.target, k.state, k.location, k.layout, k.first_row
+        FROM epoch_copies AS k
+        WHERE k.partition_id = planned_rows.partition_id
+          AND k.log_epoch BETWEEN (SELECT min(b.log_epoch) FROM segments AS b)
+                              AND (SELECT max(b.log_epoch) FROM segments AS b)
+    ) AS c ON c.log_epoch = s.log_epoch
+    ORDER BY s.first_sequence, c.target COLLATE "C";
 END
 $$;
 
