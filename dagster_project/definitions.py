@@ -15,7 +15,7 @@ import warnings
 import dagster as dg
 
 from dagster_project import checks, jobs, schedules, sensors
-from dagster_project.assets import epochs, house, logs, relays, retention, rollups
+from dagster_project.assets import canary, epochs, house, logs, relays, retention, rollups
 from dagster_project.catalogue import Catalogue, loaded
 from dagster_project.common import beta_allowed
 from dagster_project.naming import HOUSE, house_key
@@ -47,6 +47,7 @@ def build(catalogue: Catalogue) -> dg.Definitions:
         *retention.build(catalogue),
         *relays.build(catalogue),
         *house.build(),
+        *canary.build(catalogue),
     ]
     assets = [each for each in found if not isinstance(each, dg.AssetChecksDefinition)]
     made = jobs.build(catalogue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -14,7 +14,7 @@ from dagster_project.assets.epochs import COPIES_VERIFIED, sealed_event
 from dagster_project.catalogue import Catalogue
 from dagster_project.checks import kinds
 from dagster_project.common import SPARK_POOL, evaluated, exists, hour_name
-from dagster_project.naming import HEALTH, POLICIES, SEQUENCE, STORAGE, SWEEP
+from dagster_project.naming import CANARY, HEALTH, POLICIES, SEQUENCE, STORAGE, SWEEP
 from ops.backfill.asking import ask_for_dropped
 from ops.duties import verbs
 from ops.duties.setup import Setup
@@ -27,6 +27,9 @@ from penstock.errors import PenstockError
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
+
+if TYPE_CHECKING:
+    from ops.sinks.base import Sink
 
 # Schemas, not classes of dg.Config: Dagster cannot read those from annotations that are texts.
 SEAL_CONFIG = {
@@ -52,6 +55,11 @@ def build(catalogue: Catalogue) -> list[Any]:
         _assets("sweep", [SWEEP], "Free dead consumers' leases."),
         _assets("storage", [STORAGE], "Drop tables of the log that nobody needs."),
         _assets("policies", [POLICIES], "Apply the policy file."),
+        *(
+            [_assets("canary", [CANARY], "Send one event the whole way.")]
+            if catalogue.policies.canary
+            else []
+        ),
         _health(catalogue),
         _seal(catalogue),
         _backfill(),

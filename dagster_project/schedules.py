@@ -37,6 +37,11 @@ PLAIN = {
             "and makes the checks that only look."
         ),
     ),
+    "canary": (
+        "12 * * * *",
+        "canary_every_hour",
+        "Sends one event the whole way, as applications do, and measures each part of it.",
+    ),
     "clean": (
         "17 * * * *",
         "clean_every_hour",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from ops.policies.file import load
-from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,12 +27,4 @@ class ArchiveTargetResource(dg.ConfigurableResource[None]):
 
     def usable(self, names: Iterable[str]) -> tuple[list[Target], dict[str, str]]:
         """Those that can be named now, and why the others cannot: one does not stop the rest."""
-        policies = load()
-        found: list[Target] = []
-        failed: dict[str, str] = {}
-        for name in names:
-            try:
-                found.append(policies.target(name))
-            except ConfigurationError as error:
-                failed[name] = str(error)
-        return found, failed
+        return load().usable(names)

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime as dt
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import dagster as dg
 
-from dagster_project import common, duties
+from dagster_project import checks, common, duties
 from dagster_project.assets.trends import trends
 from dagster_project.common import HOUSE_GROUP, evaluated, table
 from dagster_project.naming import HEALTH, POLICIES, STORAGE, SWEEP
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.health import health
-from ops.policies.file import load
-from ops.policies.policy import Drift, apply, drift, retention_in_force
+from ops.policies.file import Policies, load
+from ops.policies.policy import (
+    Drift,
+    RetentionInForce,
+    apply,
+    drift,
+    newest_versions,
+    retention_in_force,
+)
+from ops.probes import NO_ERRORS, POLICY_DRIFT, Probe, World
 from ops.retention.clean import drop_slices
 from penstock import log, subscriptions
-from penstock.doctor import Finding, Severity
+from penstock.doctor import Finding
+from penstock.subscriptions.policies import Policy, PolicyVersion
 from penstock.topics import names
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
+from resources.targets import ArchiveTargetResource
 
 _DRIFT_COLUMNS = ("of", "setting", "the file says", "the database has", "set by")
 START = """
@@ -96,28 +107,50 @@ def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
     shown by the check `policy_drift`.
     """
     with database.connect() as connection:
-        changed = apply(connection, load())
+        wanted = load()
+        changed = apply(connection, wanted)
+        left = drift(connection, wanted)
         in_force = retention_in_force(connection)
-    rows = [(r.topic, r.minimum_age_seconds, r.copies, r.version) for r in in_force.values()]
+        versions = newest_versions(connection)
     return dg.MaterializeResult(
         metadata={
             "changes": len(changed),
             "changed": table(_DRIFT_COLUMNS, _drift_rows(changed)),
-            "retention in force": table(("topic", "minimum age (s)", "copies", "version"), rows),
+            "differs still": table(_DRIFT_COLUMNS, _drift_rows(left)),
+            "retention in force": _retentions(in_force.values()),
+            "who set what": _versions(versions),
         }
     )
 
 
-@dg.asset_check(asset=POLICIES)
-def policy_drift(database: DatabaseResource) -> dg.AssetCheckResult:
-    """The database follows the policy file."""
-    with database.connect() as connection:
-        found = drift(connection, load())
-    return dg.AssetCheckResult(
-        passed=not found,
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={"differences": table(_DRIFT_COLUMNS, _drift_rows(found))} if found else {},
+def _retentions(found: Iterable[RetentionInForce]) -> dg.MarkdownMetadataValue:
+    columns = ("topic", "minimum age (s)", "copies", "version", "set by", "at")
+    rows = (
+        (r.topic, r.minimum_age_seconds, r.copies, r.version, r.origin, _minute(r.updated_at))
+        for r in found
     )
+    return table(columns, rows)
+
+
+def _versions(found: Iterable[tuple[Policy, PolicyVersion]]) -> dg.MarkdownMetadataValue:
+    columns = ("at", "of", "policy", "version", "sets", "origin", "by")
+    rows = (
+        (_minute(version.updated_at), f"{policy.scope} {policy.name}".strip(), policy.kind,
+         version.version, ", ".join(f"{k} {v}" for k, v in version.settings.items()),
+         version.origin, version.updated_by)
+        for policy, version in found
+    )  # fmt: skip
+    return table(columns, rows)
+
+
+def _minute(at: dt.datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M}"
+
+
+@dg.asset_check(asset=POLICIES, description=POLICY_DRIFT.about)
+def policy_drift(database: DatabaseResource, targets: ArchiveTargetResource) -> dg.AssetCheckResult:
+    """As `penstock verify` looks at it."""
+    return _looked(POLICY_DRIFT, database, targets)
 
 
 @dg.asset(key=HEALTH, group_name=HOUSE_GROUP, kinds={"postgres"})
@@ -130,9 +163,11 @@ def report_health(
     Made every half hour.  It looks at the whole database: sequencer, storage, relays, consumers,
     dead letters, copies and policies.
     """
-    findings = _findings(database)
+    policies = load()
+    findings = _findings(database, policies)
     with database.connect() as connection:
         topics = names.list_topics(connection)
+        used = [each for each in topics if each.address != policies.canary]
         ever = sum(
             part.high_watermark
             for topic in topics
@@ -151,26 +186,32 @@ def report_health(
             **figures,
             "topics": len(topics),
             "findings": len(findings),
-            "report": _report(findings) if topics else dg.MetadataValue.md(START),
+            "report": _report(findings) if used else dg.MetadataValue.md(START),
             **trends(context.instance, figures),
         }
     )
 
 
-@dg.asset_check(asset=HEALTH)
-def no_errors(database: DatabaseResource) -> dg.AssetCheckResult:
-    """Nothing is wrong that needs somebody now."""
-    findings = _findings(database)
-    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-    return dg.AssetCheckResult(passed=not errors, metadata={"report": _report(findings)})
+@dg.asset_check(asset=HEALTH, description=NO_ERRORS.about)
+def no_errors(database: DatabaseResource, targets: ArchiveTargetResource) -> dg.AssetCheckResult:
+    """As `penstock verify` looks at it."""
+    return _looked(NO_ERRORS, database, targets)
 
 
-def _findings(database: DatabaseResource) -> list[Finding]:
+def _looked(
+    probe: Probe, database: DatabaseResource, targets: ArchiveTargetResource
+) -> dg.AssetCheckResult:
+    with database.connect() as connection:
+        world = World(connection, database.url(), load(), targets.usable)
+        return checks.result_of(probe.look(world)(""))
+
+
+def _findings(database: DatabaseResource, policies: Policies) -> list[Finding]:
     from penstock.database import connect
 
     # A driver connection of our own: the schema is looked at as well, outside any pool.
     with connect(database.url(), application_name="penstock health") as connection:
-        return health(connection, load())
+        return health(connection, policies)
 
 
 def _report(findings: Sequence[Finding]) -> dg.MarkdownMetadataValue:

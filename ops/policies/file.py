@@ -29,7 +29,9 @@ VARIABLE = "PENSTOCK_POLICIES"
 
 _OF_TOPICS = ("owner", "seal", "archive", "retention")
 #: What the file says of each database for itself.
-_OF_DATABASES = ("topics", "relays", "limits", "global", "namespaces", "subscriptions")
+_OF_DATABASES = (
+    "topics", "relays", "limits", "global", "namespaces", "subscriptions", "canary"
+)  # fmt: skip
 #: A folder of this name in a target is no topic's: those have a dash.
 _DATABASE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 #: What an entry of each section is, for sections whose entries may set policies.
@@ -104,6 +106,7 @@ class Limits:
     unsequenced: int = 15
     relay_lag: int = 30
     consumer_lag: int = 300
+    end_to_end: int = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ class Policies:
     relays: dict[str, RelayPolicy] = field(default_factory=dict)
     targets: dict[str, TargetSettings] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    #: The topic through which a test event is sent; empty: none is.
+    canary: str = ""
     #: What the policies set, by scope, name and kind.
     settings: dict[tuple[str, str, str], dict[str, float | str]] = field(default_factory=dict)
     database: str = ""
@@ -174,14 +179,22 @@ class Policies:
             place = f"{place.rstrip('/')}/{self.database}"
         return Target(name, place, tuple(sorted(options.items())))
 
+    def usable(self, wanted: Iterable[str]) -> tuple[list[Target], dict[str, str]]:
+        """The targets that can be named now, and why others cannot: one does not stop the rest."""
+        found: list[Target] = []
+        failed: dict[str, str] = {}
+        for name in wanted:
+            try:
+                found.append(self.target(name))
+            except ConfigurationError as error:
+                failed[name] = str(error)
+        return found, failed
+
     def usable_targets(self) -> list[Target]:
         """All targets, without those whose place cannot be resolved now."""
-        found = []
-        for each in self.targets:
-            try:
-                found.append(self.target(each))
-            except ConfigurationError as error:
-                log.warning("the archive target %s is left out: %s", each, error)
+        found, failed = self.usable(self.targets)
+        for name, why in failed.items():
+            log.warning("the archive target %s is left out: %s", name, why)
         return found
 
     def sink_address(self, relay: RelayPolicy, environ: Mapping[str, str] | None = None) -> str:
@@ -259,7 +272,12 @@ def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:
     relays = {name: _relay(name, value) for name, value in checks.entries(top, "relays").items()}
     _check_subscriptions(relays.values())
     limits = _limits(top.get("limits") or {}, base.limits)
-    return replace(base, topics=topics, relays=relays, limits=limits, settings=_settings(top))
+    canary = top.get("canary") or ""
+    if canary:
+        checks.require_name(checks.text(canary, "canary"), "topic", "canary")
+    return replace(
+        base, topics=topics, relays=relays, limits=limits, canary=canary, settings=_settings(top)
+    )
 
 
 def _url(value: Any, where: str) -> str:
@@ -415,7 +433,7 @@ def _relay(name: str, value: Any) -> RelayPolicy:
 
 
 def _limits(value: Any, base: Limits) -> Limits:
-    names = ("unsequenced", "relay_lag", "consumer_lag")
+    names = ("unsequenced", "relay_lag", "consumer_lag", "end_to_end")
     given = checks.section(value, "limits", names)
     return replace(base, **{name: checks.seconds(given[name], f"limits.{name}") for name in given})
 

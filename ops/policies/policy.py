@@ -17,6 +17,8 @@ from penstock.topics import names
 NONE = "none"
 HAND = "hand"
 NO_TOPIC = "the topic does not exist yet"
+#: A history in a report has so many versions, of so many policies at most.
+MOST_VERSIONS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,29 @@ def apply(connection: Any, wanted: Policies) -> list[Drift]:
             origin="file",
         )
     return changed + settings
+
+
+def set_by_hand(connection: Any) -> list[policies.Policy]:
+    """The policies whose present version was set by hand, the newest first."""
+    found = [each for each in policies.list_policies(connection) if each.origin == HAND]
+    return sorted(found, key=lambda each: each.updated_at, reverse=True)
+
+
+def newest_versions(
+    connection: Any, most: int = MOST_VERSIONS
+) -> list[tuple[policies.Policy, policies.PolicyVersion]]:
+    """Who set what, the newest first: versions of the policies that were changed last."""
+    present = sorted(
+        policies.list_policies(connection), key=lambda each: each.updated_at, reverse=True
+    )
+    found = [
+        (each, version)
+        for each in present[:most]
+        for version in policies.policy_history(
+            connection, each.kind, scope=each.scope, name=each.name
+        )
+    ]
+    return sorted(found, key=lambda pair: pair[1].updated_at, reverse=True)[:most]
 
 
 def _keep(connection: Any, wanted: Policies, each: Drift) -> None:

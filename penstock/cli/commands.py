@@ -136,6 +136,8 @@ OF_THE_PLATFORM = {
     "rollup": "Turn the many small files of closed days on a target into few large ones.",
     "seal": "Cut the end of a topic's partitions into log epochs.",
     "target": "The places that archives are kept in.",
+    "verify": "Make every check that Dagster makes: log, consumers, copies, policies, one event end"
+    " to end.",
 }
 
 

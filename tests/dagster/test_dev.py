@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import penstock
@@ -26,11 +15,8 @@ from ops.hours import changed_hours
 from ops.seal import log_epochs, seal
 from penstock.database import connect, migrate
 from penstock.upkeep.sequencing import sequence
-from resources.embedded import EmbeddedPostgres
-from tests.dagster.conftest import POLICIES, TOPIC
-from tests.dagster.test_load import ROOT
-
-START_SECONDS = 150
+from tests.dagster.conftest import TOPIC
+from tests.dagster.dev import RELOAD, Dev, duty_config, running
 
 LOADED = """
 { workspaceOrError { ... on Workspace { locationEntries {
@@ -42,23 +28,6 @@ LOADED = """
             schedules { name scheduleState { status } }
         } } } } } } }
 """
-BACKFILL = """
-mutation Launch($hours: [String!]) {
-  launchPartitionBackfill(backfillParams: {
-    partitionNames: $hours, assetSelection: [{path: ["penstock", "shop_orders", "archive"]}]
-  }) { __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }
-"""
-STATUS = """
-query Status($id: String!) { partitionBackfillOrError(backfillId: $id) {
-  __typename ... on PartitionBackfill { status } ... on PythonError { message } } }
-"""
-PARTITIONS = """
-{ assetNodeOrError(assetKey: {path: ["penstock", "shop_orders", "archive"]}) {
-  ... on AssetNode { partitionStats { numMaterialized numFailed } } } }
-"""
-RELOAD = """
-mutation { reloadRepositoryLocation(repositoryLocationName: "penstock") { __typename } }
-"""
 TICKS = """
 { sensorOrError(sensorSelector: {
     repositoryLocationName: "penstock", repositoryName: "__repository__", sensorName: "backlog"
@@ -66,95 +35,11 @@ TICKS = """
 """
 
 
-@dataclass
-class Dev:
-    """A running ``dagster dev``."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-    log: Path
-    embedded: EmbeddedPostgres
-
-    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """The answer to a GraphQL query."""
-        request = urllib.request.Request(
-            f"{self.url}/graphql",
-            data=json.dumps({"query": query, "variables": variables}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            found: dict[str, Any] = json.load(answer)
-        assert "errors" not in found, found
-        data: dict[str, Any] = found["data"]
-        return data
-
-    def wait_until_it_answers(self) -> None:
-        """Until the web server says who it is."""
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            assert self.process.poll() is None, self.log.read_text()
-            try:
-                with urllib.request.urlopen(f"{self.url}/server_info", timeout=10) as answer:
-                    assert "dagster_webserver_version" in json.load(answer)
-                    return
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                assert time.monotonic() < deadline, self.log.read_text()
-                time.sleep(0.5)
-
-
 @pytest.fixture
 def dev(tmp_path: Path) -> Iterator[Dev]:
-    """``dagster dev`` on a port of the kernel's choice, with an embedded database of its own."""
-    home = tmp_path / "dagster"
-    home.mkdir()
-    shutil.copy(ROOT / "tools" / "dagster.yaml", home / "dagster.yaml")
-    embedded = EmbeddedPostgres(tmp_path / "postgres")
-    policies = tmp_path / "policies.yaml"
-    policies.write_text(POLICIES, encoding="utf-8")
-    unset = {"PENSTOCK_DATABASE_URL", "DB_NAME", "DB_HOST"}
-    environment = {name: value for name, value in os.environ.items() if name not in unset} | {
-        "DAGSTER_HOME": str(home),
-        "PENSTOCK_POLICIES": str(policies),
-        "PENSTOCK_EMBEDDED": "1",
-        "PENSTOCK_EMBEDDED_DIRECTORY": str(embedded.directory),
-    }
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path / "dev.log"
-    command = [sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(port)]
-    # dagster-webserver and dagster-daemon are looked up on the PATH.
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True, preexec_fn=_default_signals,
-        )  # fmt: skip
-    try:
-        yield Dev(f"http://127.0.0.1:{port}", process, log, embedded)
-    finally:
-        stop(process)
-        embedded.stop()
-
-
-def _default_signals() -> None:
-    """Dagster takes over how SIGINT is handled: ignored, it could only be killed."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, time to leave, and then every process that is left, by its id."""
-    try:
-        family = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        family = []
-    process.terminate()
-    _, left = psutil.wait_procs([psutil.Process(process.pid), *family], timeout=30)
-    for each in left:
-        each.kill()
-    psutil.wait_procs(left, timeout=10)
-    process.wait(timeout=10)
+    """``dagster dev`` with the policy file of the tests."""
+    with running(tmp_path) as found:
+        yield found
 
 
 @pytest.mark.timeout(300)
@@ -172,6 +57,12 @@ def test_dagster_dev_starts_loads_and_ticks(dev: Dev) -> None:
     ticks = wait_for_a_tick(dev)
     # The embedded database was started and migrated, or the sensor could not have looked.
     assert {(tick["status"], tick["skipReason"]) for tick in ticks} == {("SKIPPED", "no backlog")}
+    with connect(dev.embedded.url()) as connection:
+        penstock.create_topic(connection, TOPIC, 1, create_namespaces=True)
+        penstock.publish(connection, TOPIC, b"x")
+        assert dev.refused("sequence", duty_config("sequence", "sparkle"))
+        dev.done("sequence", duty_config("sequence", "sql"))
+        assert penstock.log.high_watermarks(connection, TOPIC) == {0: 1}
     said = dev.log.read_text()
     assert "the topics of the database are not known" not in said
     assert "Traceback" not in said
@@ -184,17 +75,7 @@ def test_a_backfill_of_several_hours_from_the_page(dev: Dev) -> None:
     dev.wait_until_it_answers()
     hours = sealed_hours(dev.embedded.url())
     dev.ask(RELOAD)
-    launched = dev.ask(BACKFILL, hours=hours)["launchPartitionBackfill"]
-    assert launched["__typename"] == "LaunchBackfillSuccess", launched
-    deadline = time.monotonic() + 600
-    while True:
-        found = dev.ask(STATUS, id=launched["backfillId"])["partitionBackfillOrError"]
-        if found["status"].startswith("COMPLETED"):
-            break
-        assert time.monotonic() < deadline, dev.log.read_text()
-        time.sleep(2)
-    assert found["status"] == "COMPLETED_SUCCESS", dev.log.read_text()
-    states = dev.ask(PARTITIONS)["assetNodeOrError"]["partitionStats"]
+    states = dev.backfilled(["penstock", "shop_orders", "archive"], hours)
     assert states["numMaterialized"] == 3 and states["numFailed"] == 0
     with connect(dev.embedded.url()) as connection:
         assert {each.targets for each in log_epochs(connection, TOPIC)} == {("local",)}

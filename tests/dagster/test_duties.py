@@ -42,9 +42,7 @@ def did(house: House, duty: str, engine: str) -> dict[str, Any]:
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("engine", [SPARK, pytest.param(SQL, marks=pytest.mark.long)])
-def test_every_duty_runs_with_every_engine(
-    house: House, spark: SparkSession, engine: str
-) -> None:
+def test_every_duty_runs_with_every_engine(house: House, spark: SparkSession, engine: str) -> None:
     """The same work is done by the same functions; only who did it differs.
 
     That `auto` does it in the process of the run is in the other tests of jobs.

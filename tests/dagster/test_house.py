@@ -12,7 +12,8 @@ import dagster as dg
 import pytest
 
 from penstock.errors import ConfigurationError
-from penstock.subscriptions import stream
+from penstock.subscriptions import policies, stream
+from penstock.upkeep.sequencing import sequence
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House
 from tests.dagster.test_jobs import SECRET, metadata_of, verdicts
 
@@ -45,6 +46,55 @@ def test_health_says_how_to_begin_and_plots_what_it_has_seen(house: House) -> No
     again = metadata_of(house.done("health"), "penstock/health")
     assert again["events ever"] == 10 and again["events a second"] > 0
     assert again["lag"].startswith("![") and "data:image/svg+xml;base64," in again["rate"]
+
+
+def test_who_set_what_and_what_was_set_by_hand_is_shown(house: House) -> None:
+    """The file's own versions, and one that a hand has set and the file does not name."""
+    house.create_topic()
+    said = metadata_of(house.done("policies"), "penstock/policies")
+    assert "| shop/orders | 0 | 1 | 1 | file |" in said["retention in force"]
+    assert "shop-file" in said["changed"] and said["differs still"].count("\n") == 1
+    policies.set_policy(house.connection, "retry", {"max_attempts": 5}, scope="topic", name=TOPIC)
+    policies.set_policy(house.connection, "retry", {"max_attempts": 7}, scope="topic", name=TOPIC)
+    said = metadata_of(house.done("policies"), "penstock/policies")
+    login = house.connection.info.user
+    assert "retry" in said["differs still"]
+    for version, attempts in ((1, 5), (2, 7)):
+        assert (
+            f"| retry | {version} | max_attempts {attempts} | hand | {login} |"
+            in (said["who set what"])
+        )
+    found = house.job("health").get_asset_check_evaluations()
+    (drifted,) = [each for each in found if each.check_name == "policy_drift"]
+    assert not drifted.passed and f"| {login} |" in str(drifted.metadata["set by hand"].value)
+
+
+def test_the_canary_goes_the_whole_way(house: House, policy_path: Path) -> None:
+    """With somebody who sequences it passes; with nobody it says so, and health stays empty."""
+    assert "canary" not in {job.name for job in house.defs.resolve_all_job_defs()}
+    text = policy_path.read_text() + "canary: ops/canary\n"
+    policy_path.write_text(text.replace("limits: {", "limits: {end_to_end: 0, "))
+    house.reload()
+    alone = house.job("canary")
+    (check,) = alone.get_asset_check_evaluations()
+    assert not check.passed and "nobody sequenced it" in str(check.metadata["problem"].value)
+    assert "There is no topic yet" in metadata_of(house.done("health"), "penstock/health")["report"]
+
+    policy_path.write_text(text.replace("limits: {", "limits: {end_to_end: 60, "))
+    done = threading.Event()
+
+    def sequencer() -> None:
+        while not done.wait(0.1):
+            sequence(house.url)
+
+    thread = threading.Thread(target=sequencer)
+    thread.start()
+    flown = house.job("canary")
+    done.set()
+    thread.join()
+    (check,) = flown.get_asset_check_evaluations()
+    assert check.passed, check.metadata
+    assert 0 <= metadata_of(flown, "penstock/canary")["consumed after (s)"] < 60
 
 
 def test_nothing_is_unsynced_after_a_run_and_after_a_tick(house: House) -> None:
