@@ -46,6 +46,10 @@ demo: $(READY) ## A bank publishes, consumers follow, one is killed: then all ba
 demo-rebalance: $(READY) ## Three consumers share partitions, one is removed; PARTITIONS=16 REGISTRY=memory|postgres|etcd|redis
 	@exec $(BIN)/python -m tools.demo_rebalance $(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(REGISTRY),--registry $(REGISTRY)) $(ARGS)
 
+.PHONY: demo-queue
+demo-queue: $(READY) ## 11 workers of a queue, one fails, one is killed, one is paused: each of 20,000 jobs is done once
+	@exec $(BIN)/python -m tools.demo_queue $(ARGS)
+
 .PHONY: test
 test: $(READY) ## The tests, in three processes; ARGS="-k name" chooses, ARGS=-v names each, ARGS="-n 0" is one process
 	@$(SERVERS_OPTIONAL)
