@@ -6,12 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from penstock.spark.options import write_options
+from penstock.spark.options import WriteOptions, write_options
 from penstock.spark.source import PenstockSource
 from penstock.spark.writing import BatchWriter, Staged, StreamWriter
 
@@ -50,7 +51,11 @@ class StallingSource(PenstockSource):
 
 
 class DyingSource(PenstockSource):
-    """``penstock_dying``: a task dies by SIGKILL while it writes, and its next attempt does not."""
+    """``penstock_dying``: a task dies by SIGKILL while it writes, and its next attempt does not.
+
+    Its own options are ``marker``, the file that says that it has died, and ``rows``: after so many
+    rows of a batch it dies, or after all that there are.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -59,30 +64,31 @@ class DyingSource(PenstockSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DyingWriter:
         """A writer whose first task dies."""
-        given = {name: value for name, value in self.options.items() if name != "marker"}
-        return DyingWriter(
-            write_options(given), schema, overwrite=overwrite, marker=self.options["marker"]
-        )
+        given = dict(self.options)
+        marker, rows = given.pop("marker"), int(given.pop("rows"))
+        options = write_options(given)
+        return DyingWriter(options, schema, overwrite=overwrite, marker=marker, rows=rows)
 
 
 class DyingWriter(BatchWriter):
-    """Dies once, after it has staged a chunk."""
+    """Dies once, when it has taken so many rows."""
 
     def __init__(
-        self, options: object, schema: StructType, *, overwrite: bool, marker: str
+        self, options: WriteOptions, schema: StructType, *, overwrite: bool, marker: str, rows: int
     ) -> None:
         """The file that says that it has died already."""
-        super().__init__(options, schema, overwrite=overwrite)  # type: ignore[arg-type]
+        super().__init__(options, schema, overwrite=overwrite)
         self._marker = Path(marker)
+        self._rows = rows
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
         """Stage, unless it is the first attempt of all."""
         return super().write(self._dying(iterator))
 
     def _dying(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from iterator
-        try:
-            self._marker.touch(exist_ok=False)
-        except FileExistsError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
+        for batch in iterator:
+            yield batch.slice(0, self._rows)
+            with suppress(FileExistsError):
+                self._marker.touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch.slice(self._rows)
