@@ -22,7 +22,7 @@ def a_day_passes(house: House) -> None:
     """All that is there is a day older."""
     for table, column in TIMES.items():
         change = f"UPDATE penstock.{table} SET {column} = {column} - interval '1 day'"
-        house.connection.execute(change)  # type: ignore[arg-type]
+        house.connection.execute(change)
 
 
 def relayed(house: House) -> int:

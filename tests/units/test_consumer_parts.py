@@ -110,7 +110,7 @@ class Parts:
         self.stats = LoopStats()
         leases = [Lease("t/a", n, n, 1, "ACTIVE", 0, 1) for n in range(3)]
         self.keeper = Kept(leases, self.options.clock)
-        self.executor = InlineExecutor(
+        self.executor: InlineExecutor[Any, Any] = InlineExecutor(
             handling("tests", self.options),
             1,
             deliver=lambda unit, own: Batch(unit, self.keeper, own, in_order=True),
