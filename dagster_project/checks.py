@@ -16,8 +16,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import evaluated, exists, table
-from dagster_project.naming import SEQUENCE
+from dagster_project.common import exists, of_database, table
 from ops.hours import epochs_between
 from penstock import log, subscriptions
 from penstock.subscriptions import Lag
@@ -75,12 +74,12 @@ def build(catalogue: Catalogue) -> list[dg.AssetChecksDefinition]:
     return [
         _definition(kind, lot, name, catalogue)
         for kind in kinds(catalogue)
-        for name, lot in _lots(kind)
+        for name, lot in _lots(catalogue, kind)
     ]
 
 
-def _lots(kind: Kind) -> Iterator[tuple[str, dict[dg.AssetKey, str]]]:
-    subjects, name = [*kind.subjects.items()], f"check_{kind.op or kind.name}"
+def _lots(catalogue: Catalogue, kind: Kind) -> Iterator[tuple[str, dict[dg.AssetKey, str]]]:
+    subjects, name = [*kind.subjects.items()], catalogue.named(f"check_{kind.op or kind.name}")
     for start in range(0, len(subjects), SUBJECTS_AT_ONCE):
         lot = dict(subjects[start : start + SUBJECTS_AT_ONCE])
         yield f"{name}_{start // SUBJECTS_AT_ONCE + 1}" if start else name, lot
@@ -91,7 +90,7 @@ def kinds(catalogue: Catalogue) -> list[Kind]:
     limits = catalogue.policies.limits
     sequenced, archived = catalogue.keys("sequenced"), _archives(catalogue)
     relays = {catalogue.relay_key(name): name for name in catalogue.policies.relays}
-    house = {SEQUENCE: ""}
+    house = {catalogue.house("sequence"): ""}
     return [
         Kind("unsequenced_age", house,
              f"No event waits for its sequence for more than {limits.unsequenced} s.",
@@ -138,7 +137,7 @@ def _definition(
     ]
 
     @dg.multi_asset_check(name=name, specs=specs, can_subset=True)
-    @evaluated
+    @of_database(catalogue.database)
     def check(
         context: dg.AssetCheckExecutionContext,
         database: DatabaseResource,

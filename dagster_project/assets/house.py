@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dagster as dg
 
 from dagster_project import common
 from dagster_project.assets.trends import trends
-from dagster_project.common import HOUSE_GROUP, evaluated, table
-from dagster_project.naming import HEALTH, POLICIES, STORAGE, SWEEP
+from dagster_project.catalogue import Catalogue
+from dagster_project.common import HOUSE_GROUP, of_database, table
 from ops.health import health
-from ops.policies.file import load
 from ops.policies.policy import Drift, apply, drift, retention_in_force
 from ops.retention.clean import drop_slices
 from penstock import log, subscriptions
@@ -35,14 +34,33 @@ bank: `make demo`, then `make dev DEMO=1`.
 """
 
 
-def build() -> list[Any]:
-    """The assets and checks of the house."""
-    assets = [run_sweep, drop_storage, apply_policies, report_health]
+def build(catalogue: Catalogue) -> list[Any]:
+    """The assets and checks of the house of a database."""
+
+    def asset(name: str, function: Callable[..., Any], **more: Any) -> Any:
+        kinds = {catalogue.kind, *more.pop("kinds", ())}
+        group = catalogue.group(HOUSE_GROUP)
+        made = dg.asset(key=catalogue.house(name), group_name=group, kinds=kinds, **more)
+        return made(of_database(catalogue.database)(function))
+
+    def check(name: str, function: Callable[..., Any]) -> Any:
+        made = dg.asset_check(asset=catalogue.house(name))
+        return made(of_database(catalogue.database)(function))
+
+    assets = [
+        asset("sweep", run_sweep, retry_policy=common.RETRY),
+        asset("storage", drop_storage),
+        asset("policies", apply_policies, kinds={"yaml"}),
+        asset("health", report_health),
+    ]
     with common.beta_allowed():
-        return [*dg.with_source_code_references(assets), policy_drift, no_errors]
+        return [
+            *dg.with_source_code_references(assets),
+            check("policies", policy_drift),
+            check("health", no_errors),
+        ]
 
 
-@dg.asset(key=SWEEP, group_name=HOUSE_GROUP, kinds={"postgres"}, retry_policy=common.RETRY)
 def run_sweep(database: DatabaseResource) -> dg.MaterializeResult[None]:
     """Frees the leases of consumers that died, also of subscriptions that nobody checks in to.
 
@@ -59,7 +77,6 @@ def run_sweep(database: DatabaseResource) -> dg.MaterializeResult[None]:
     )
 
 
-@dg.asset(key=STORAGE, group_name=HOUSE_GROUP, kinds={"postgres"})
 def drop_storage(database: DatabaseResource) -> dg.MaterializeResult[None]:
     """Drops the tables of the log of which retention has left nothing that anybody needs.
 
@@ -72,7 +89,6 @@ def drop_storage(database: DatabaseResource) -> dg.MaterializeResult[None]:
     )
 
 
-@dg.asset(key=POLICIES, group_name=HOUSE_GROUP, kinds={"postgres", "yaml"})
 def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
     """Brings the database in line with the policy file, which is the truth.
 
@@ -81,7 +97,7 @@ def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
     shown by the check `policy_drift`.
     """
     with database.connect() as connection:
-        changed = apply(connection, load())
+        changed = apply(connection, database.policies())
         in_force = retention_in_force(connection)
     rows = [(r.topic, r.minimum_age_seconds, r.copies, r.version) for r in in_force.values()]
     return dg.MaterializeResult(
@@ -93,11 +109,10 @@ def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
     )
 
 
-@dg.asset_check(asset=POLICIES)
 def policy_drift(database: DatabaseResource) -> dg.AssetCheckResult:
     """The database follows the policy file."""
     with database.connect() as connection:
-        found = drift(connection, load())
+        found = drift(connection, database.policies())
     return dg.AssetCheckResult(
         passed=not found,
         severity=dg.AssetCheckSeverity.WARN,
@@ -105,8 +120,6 @@ def policy_drift(database: DatabaseResource) -> dg.AssetCheckResult:
     )
 
 
-@dg.asset(key=HEALTH, group_name=HOUSE_GROUP, kinds={"postgres"})
-@evaluated
 def report_health(
     context: dg.AssetExecutionContext, database: DatabaseResource
 ) -> dg.MaterializeResult[None]:
@@ -137,12 +150,11 @@ def report_health(
             "topics": len(topics),
             "findings": len(findings),
             "report": _report(findings) if topics else dg.MetadataValue.md(START),
-            **trends(context.instance, figures),
+            **trends(context.instance, context.asset_key, figures),
         }
     )
 
 
-@dg.asset_check(asset=HEALTH)
 def no_errors(database: DatabaseResource) -> dg.AssetCheckResult:
     """Nothing is wrong that needs somebody now."""
     findings = _findings(database)
@@ -155,7 +167,7 @@ def _findings(database: DatabaseResource) -> list[Finding]:
 
     # A driver connection of our own: the schema is looked at as well, outside any pool.
     with connect(database.url(), application_name="penstock health") as connection:
-        return health(connection, load())
+        return health(connection, database.policies())
 
 
 def _report(findings: Sequence[Finding]) -> dg.MarkdownMetadataValue:

@@ -8,8 +8,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import HOUSE_GROUP, beta_allowed, evaluated, table
-from dagster_project.naming import SEQUENCE
+from dagster_project.common import HOUSE_GROUP, beta_allowed, of_database, table
 from penstock.errors import TopicNotFound
 from penstock.records import PartitionRange
 from penstock.topics import names
@@ -55,7 +54,7 @@ def _logs(catalogue: Catalogue) -> Any:
     specs = [
         dg.AssetSpec(
             catalogue.key(topic, "log"),
-            kinds={"postgres"},
+            kinds={catalogue.kind},
             description=catalogue.about(
                 topic,
                 f"The events of **{topic}** as applications publish them, each in its own "
@@ -70,9 +69,9 @@ def _logs(catalogue: Catalogue) -> Any:
     with beta_allowed():
 
         @dg.multi_observable_source_asset(  # type: ignore[untyped-decorator]
-            specs=specs, name="penstock__logs", can_subset=True
+            specs=specs, name=catalogue.named("penstock__logs"), can_subset=True
         )
-        @evaluated
+        @of_database(catalogue.database)
         def logs(
             context: dg.AssetExecutionContext, database: DatabaseResource
         ) -> Iterator[dg.ObserveResult]:
@@ -93,17 +92,18 @@ def _logs(catalogue: Catalogue) -> Any:
 
 
 def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
-    topics = catalogue.keys("sequenced")
+    topics, house = catalogue.keys("sequenced"), catalogue.house("sequence")
+    name = catalogue.named("penstock__sequence")
 
-    @dg.multi_asset(name="penstock__sequence", specs=_specs(catalogue), can_subset=True)
-    @evaluated
+    @dg.multi_asset(name=name, specs=_specs(catalogue), can_subset=True)
+    @of_database(catalogue.database)
     def run(
         context: dg.AssetExecutionContext, database: DatabaseResource
     ) -> Iterator[dg.MaterializeResult[None]]:
         done = sequence(database.url())
-        if SEQUENCE in context.selected_asset_keys:
+        if house in context.selected_asset_keys:
             yield dg.MaterializeResult(
-                asset_key=SEQUENCE,
+                asset_key=house,
                 metadata={
                     "events": done.events,
                     "passes": done.passes,
@@ -112,7 +112,7 @@ def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
                 },
             )
         with database.connect() as connection:
-            for key in context.selected_asset_keys - {SEQUENCE}:
+            for key in context.selected_asset_keys - {house}:
                 try:
                     ranges = names.describe_topic(connection, topics[key]).partitions
                 except TopicNotFound:
@@ -129,9 +129,9 @@ def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
 
 def _specs(catalogue: Catalogue) -> list[dg.AssetSpec]:
     house = dg.AssetSpec(
-        SEQUENCE,
-        group_name=HOUSE_GROUP,
-        kinds={"postgres"},
+        catalogue.house("sequence"),
+        group_name=catalogue.group(HOUSE_GROUP),
+        kinds={catalogue.kind},
         skippable=True,
         description="Rounds of the sequencer over all topics, until nothing waits. The daemon "
         "(`python -m consumers`) does the same all the time; this is for when none runs.",
@@ -143,7 +143,7 @@ def _specs(catalogue: Catalogue) -> list[dg.AssetSpec]:
                 catalogue.key(topic, "sequenced"),
                 deps=[catalogue.key(topic, "log")],
                 skippable=True,
-                kinds={"postgres"},
+                kinds={catalogue.kind},
                 description=catalogue.about(
                     topic,
                     f"**{topic}** up to its high watermark: every event below it has its "

@@ -9,8 +9,8 @@ import dagster as dg
 
 from dagster_project import common
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import evaluated, table
-from ops.policies.file import RelayPolicy, known_targets
+from dagster_project.common import of_database, table
+from ops.policies.file import RelayPolicy
 from ops.relay.relay import RelayResult, relay_micro_batch
 from penstock import subscriptions
 from penstock.errors import SinkError
@@ -18,6 +18,7 @@ from penstock.subscriptions import Lag, stream
 from penstock.subscriptions.dead_letters import dead_letters
 from resources.database import DatabaseResource
 from resources.sinks import SinkResource
+from resources.targets import ArchiveTargetResource
 
 MAX_SECONDS = 60
 
@@ -53,11 +54,12 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         f"`{relay.subscription}`, in recorded blocks. While a daemon holds the leases this finds "
         "nothing to do.",
     )
-    @evaluated
+    @of_database(catalogue.database)
     def run(
         context: dg.AssetExecutionContext,
         database: DatabaseResource,
         sinks: SinkResource,
+        targets: ArchiveTargetResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
         url = database.url()
         limit = context.op_execution_context.op_config["max_seconds"]
@@ -67,9 +69,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
                 return
             stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
         with sinks.opened(relay) as sink:
-            done = relay_micro_batch(
-                url, relay.subscription, sink, limit, archive=known_targets(None)
-            )
+            done = relay_micro_batch(url, relay.subscription, sink, limit, archive=targets.every())
         if done.failures and not done.drained:
             raise SinkError(
                 f"the relay {relay.name} stopped after {done.failures} failures: {done.last_error}",

@@ -9,8 +9,8 @@ import dagster as dg
 
 from dagster_project import common
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import evaluated, table
-from ops.policies.file import Policies, TopicPolicy, load
+from dagster_project.common import of_database, table
+from ops.policies.file import Policies, TopicPolicy
 from ops.policies.policy import topic_drift
 from ops.retention.clean import CleanRun, clean
 from ops.retention.guard import ReadBack, spark_reader
@@ -44,7 +44,7 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         retry_policy=common.RETRY,
         output_required=False,
         pool=common.SPARK_POOL,
-        kinds={"postgres", "spark"},
+        kinds={catalogue.kind, "spark"},
         check_specs=[_guarded_drop(key)],
         description=catalogue.about(
             topic,
@@ -55,7 +55,7 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         ),
         **catalogue.options(topic, _retention),
     )
-    @evaluated
+    @of_database(catalogue.database)
     def retention(
         context: dg.AssetExecutionContext,
         database: DatabaseResource,
@@ -67,7 +67,9 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
                 context.log.info("%s does not exist yet", topic)
                 yield _whole(key, ReadBack())
                 return
-            policies = load()  # as the file is now, not as it was when the code was loaded
+            policies = (
+                database.policies()
+            )  # as the file is now, not as it was when the code was loaded
             require_policy(connection, policies, topic)
         url = database.url()
         read = spark_reader(spark.session, url)
