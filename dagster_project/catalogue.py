@@ -27,11 +27,12 @@ from typing import Any, TypedDict
 import dagster as dg
 
 from dagster_project.common import code_of
-from dagster_project.naming import HOUSE, RELAY, group_of, house_key, slugs
+from dagster_project.naming import RELAY, group_of, house_key, slugs
 from ops.hours import changed_hours
 from ops.policies import file as policy_file
 from ops.policies.file import Policies, TopicPolicy
 from penstock import database
+from penstock.dagster.keys import HOUSE
 from penstock.database import config
 from penstock.errors import PenstockError
 from penstock.topics import names

@@ -20,9 +20,10 @@ from dagster_project import checks, jobs, schedules, sensors
 from dagster_project.assets import canary, epochs, house, logs, relays, retention, rollups
 from dagster_project.catalogue import Catalogue, Fleet, loaded
 from dagster_project.common import beta_allowed
-from dagster_project.naming import HOUSE, house_key
+from dagster_project.naming import house_key
 from dagster_project.sensors import failures
 from ops.policies import file as policy_file
+from penstock.dagster.keys import HOUSE
 from resources.database import HOW_TO_CONFIGURE, DatabaseResource, is_configured
 from resources.sinks import SinkResource
 from resources.spark import SparkResource

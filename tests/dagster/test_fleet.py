@@ -149,8 +149,8 @@ def ships(
         nothing: Any = None
         house = House(tmp_path, "", nothing, instance, nothing)
         yield Ships(members, proxies, tmp_path, instance, house)
-        for each in members.values():
-            engine(each.proxy.url(each.url)).dispose()
+        for member in members.values():
+            engine(member.proxy.url(member.url)).dispose()
     for shared in (installed_mysql, installed_mariadb):
         shared.close()
 

@@ -126,7 +126,7 @@ def test_a_range_whose_run_failed_is_asked_for_again(
     assert not project.run(first).success
     project.publish(2)
     assert "it waits" in (project.tick().skip_message or "")
-    monkeypatch.setattr(sensing.time, "time", lambda: dt.datetime.now().timestamp() + 61)
+    monkeypatch.setattr("time.time", lambda: dt.datetime.now().timestamp() + 61)
     again = project.ask()
     assert again.run_config == first.run_config and again.run_key != first.run_key
     monkeypatch.undo()
