@@ -189,7 +189,10 @@ def test_the_help_lists_what_can_be_run(clean_python: Path, tmp_path: Path) -> N
     page = run(command, "--help", cwd=tmp_path)
     assert "Not installed" not in page
     flat = " ".join(page.split())
-    verbs = "archive, backfill, clean, daemon, policy, relay, rollup, seal, target"
+    verbs = (
+        "archive, audit, backfill, clean, daemon, duty, erase, erasures, policy, relay, rollup, seal,"
+        " target, verify"
+    )
     assert f"`make setup`: {verbs}." in flat
     listed = set(re.findall(r"^│ ([a-z][a-z-]+)  ", page, re.MULTILINE))
     assert {"migrate", "publish", "worker", "upkeep", "sequence", "sweep", "restore"} <= listed

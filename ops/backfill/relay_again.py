@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ops.backfill.requests import Unit
 from ops.backfill.running import Job
 from ops.sinks.base import Block, EventRefused, Sink
+from penstock.database import call
 from penstock.errors import EpochError, PenstockError
 from penstock.topics.names import describe_topic, partition_ranges
 
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 
 #: The events of a range of a partition, in order, wherever they are, as those of a history.
 ReadEvents = Callable[[Unit, int], Iterator["Event"]]
+
+
+def place_of(connection: Any, request: int) -> str:
+    """The name of a request's own places in a sink.
+
+    It holds the installation's id: databases may share a sink, and each counts from 1.
+    """
+    ((installation,),) = call(connection, "installation_id")
+    return f"backfill-{request}-{installation}"
 
 
 class RelayAgain:
@@ -35,7 +45,7 @@ class RelayAgain:
         claim = job.claim
         self._job = job
         self._read = read
-        self._name = f"backfill-{claim.request}"
+        self._name = place_of(job.connection, claim.request)
         self._sink = open_beside(self._name)
         self._held: set[int] = set()
         found = describe_topic(job.connection, claim.topic)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ops.backfill.relay_again import place_of
 from ops.sinks.jsonl import JsonlSink
 from penstock import log
 from penstock.errors import BelowLowSequence
@@ -52,7 +53,8 @@ def test_a_window_into_files(run: Run, connection: Connection, tmp_path: Path, p
     (asked,) = run("backfill", "request", "relay", STREAM, "--target", sink, "-o", "json").rows
     request = str(asked["request"])
     assert run("backfill", "run", "--request", request, "--target", place).code == 0
-    path = JsonlSink(tmp_path / "out" / f"backfill-{request}").path(known_as(connection, STREAM), 0)
+    folder = tmp_path / "out" / place_of(connection, int(request))
+    path = JsonlSink(folder).path(known_as(connection, STREAM), 0)
     assert path.read_bytes().count(b"\n") == EPOCHS * EVENTS
     assert run("backfill", "run", "--request", request, "--target", place).code == 1
     assert run("backfill", "run", "--target", place).code == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from penstock.archive.targets import Target
 from tests.archive.logs import Log, bring
 from tests.kit.erasing import SECRET, TOPIC, WHO, WHY, left_in, secret_log
@@ -12,9 +14,16 @@ from tests.ops.conftest import Run
 
 
 def test_from_a_look_to_the_record(
-    run: Run, connection: Connection, database_url: str, tmp_path: Path
+    run: Run,
+    connection: Connection,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It asks for --yes, counts, erases, says what it does not reach, and keeps no key."""
+    policies = tmp_path / "policies.yaml"
+    policies.write_text("topics: {}\n")
+    monkeypatch.setenv("PENSTOCK_POLICIES", str(policies))  # not those of this checkout
     log: Log = secret_log(connection, database_url)
     target = Target("a", str(tmp_path / "a"))
     bring(log, target, log.seal())

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from ops.backfill import requests
+from ops.backfill.relay_again import place_of
 from ops.backfill.requests import RELAY, Window
 from ops.backfill.running import run_due
 from ops.backfill.workers import workers
@@ -51,6 +52,7 @@ def test_an_answer_that_is_lost_doubles_nothing(
     (second,) = run_due(database_url, workers(given))
     assert (second.state, second.attempt, second.done_events) == ("done", 2, 36)
     assert state_of(connection, asked)[0] == "done"
-    name = f"persistent://public/default/{STREAM.replace('/', '.')}.backfill-{asked}"
+    place = place_of(connection, asked)
+    name = f"persistent://public/default/{STREAM.replace('/', '.')}.{place}"
     found = [(int(each.properties()["ce_sequence"]), each.data()) for each in broker.read(name, 0)]
     assert found == [(each.sequence, bytes(each.payload)) for each in events[4:40]]

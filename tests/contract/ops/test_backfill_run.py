@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ops.backfill import requests as requests
+from ops.backfill.relay_again import place_of
 from ops.backfill.requests import REHYDRATE, RELAY, Window
 from ops.backfill.running import BackfillRun, run_backfill, run_due
 from ops.backfill.workers import workers
@@ -55,7 +56,7 @@ def _ask(connection: Any, folder: Path, kind: str, **window: Any) -> int:
 
 def _sent(connection: Any, folder: Path, request: int, partition: int = 0) -> bytes:
     """What lies in the sink."""
-    sink = JsonlSink(folder / "sink" / f"backfill-{request}")
+    sink = JsonlSink(folder / "sink" / place_of(connection, request))
     return sink.path(known_as(connection, STREAM), partition).read_bytes()
 
 
