@@ -11,10 +11,11 @@ from consumers.processes import ChildProcess
 from consumers.settings import Settings, load_handler
 from consumers.state import ManyProcesses
 from consumers.workers import RelayWorker
-from ops.policies.file import known_targets
+from ops.commands.installation import Installation
 from ops.relay.relay import Relay
 from ops.sinks.address import configured_sink
 from penstock import database, subscriptions
+from penstock.archive.targets import Target
 from penstock.consumer import process
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.supervisor import Supervisor
@@ -75,8 +76,9 @@ def build_workers(settings: Settings, calls: Calls, number: int = 1) -> list[Wor
         workers.append(SequencerWorker(settings.url, settings.sequencer_events))
     if "sweep" in settings.roles and number == 1:
         workers.append(SweepWorker(settings.url, settings.sweep_seconds))
-    workers += _relays(settings, number)
-    workers += _consumers(settings, calls, number)
+    targets = Installation(settings.database).known_targets()
+    workers += _relays(settings, number, targets)
+    workers += _consumers(settings, calls, number, targets)
     return workers
 
 
@@ -102,7 +104,7 @@ def _consumer_id(settings: Settings, number: int) -> str | None:
     return f"{settings.consumer_id}-{number}"
 
 
-def _relays(settings: Settings, number: int) -> list[Worker]:
+def _relays(settings: Settings, number: int, targets: list[Target]) -> list[Worker]:
     return [
         RelayWorker(
             f"relay:{name}",
@@ -113,7 +115,7 @@ def _relays(settings: Settings, number: int) -> list[Worker]:
                 consumer_id=_consumer_id(settings, number),
                 weight=settings.weight,
                 idle_seconds=settings.idle_seconds,
-                archive=known_targets(None),
+                archive=targets,
             ),
             functools.partial(configured_sink, address),
         )
@@ -121,7 +123,9 @@ def _relays(settings: Settings, number: int) -> list[Worker]:
     ]
 
 
-def _consumers(settings: Settings, calls: Calls, number: int) -> list[Worker]:
+def _consumers(
+    settings: Settings, calls: Calls, number: int, targets: list[Target]
+) -> list[Worker]:
     make = functools.partial(
         Consumer,
         consumer_id=_consumer_id(settings, number),
@@ -132,7 +136,7 @@ def _consumers(settings: Settings, calls: Calls, number: int) -> list[Worker]:
         concurrency=settings.concurrency,
         handler_seconds=settings.handler_seconds,
         idle_seconds=settings.idle_seconds,
-        archive=known_targets(None) or None,
+        archive=targets or None,
     )
     workers: list[Worker] = []
     for kind, given in (

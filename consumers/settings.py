@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ops.commands.installation import Installation
 from penstock.database import config
 from penstock.errors import ConfigurationError
 from penstock.upkeep import settings as shared
@@ -32,6 +33,9 @@ class Settings(ServiceSettings):
         "balanced",
         "what the options below are for",
         words=("balanced", "latency", "throughput", "cost"),
+    )
+    database: str | None = option(
+        "text", None, "a database of the policy file, by name; default: the environment's"
     )
     roles: tuple[str, ...] = option(
         "words", ("sequencer", "sweep"), "what the daemon does", words=ROLES
@@ -80,7 +84,8 @@ class Settings(ServiceSettings):
 
 def settings_of(chosen: Effective) -> Settings:
     """The settings, checked as far as possible without the database."""
-    settings = Settings(url=config.database_url(), **chosen.values)
+    url = Installation(chosen.values["database"]).url
+    settings = Settings(url=url, **chosen.values)
     _require_work(settings)
     for address in (settings.consumers | settings.batch_consumers).values():
         load_handler(address)

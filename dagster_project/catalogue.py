@@ -1,11 +1,14 @@
-"""What definitions are made for: the topics of the database and of the policy file.
+"""What definitions are made for: the topics of each database and of the policy file.
 
 It is read once for each load of the code server.  Dagster hands it on to the processes of runs as
 reconstruction metadata, so they ask the database for no catalogue, and see the graph that their run
 was made for.  New topics appear when the code location is loaded again.
 
-Definitions have to load while the database is down: then they hold what the policy file and
-``PENSTOCK_TOPICS`` name, and one message says so.
+The databases are the one that the environment names, and those of the policy file: a catalogue for
+each.  They are asked at the same time, so many that are down cost as long as one.
+
+Definitions have to load while a database is down: then they hold what the policy file and
+``PENSTOCK_TOPICS`` name of it, and one message says so.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,14 +27,16 @@ from typing import Any, TypedDict
 import dagster as dg
 
 from dagster_project.common import code_of
-from dagster_project.naming import HOUSE, RELAY, group_of, slugs
+from dagster_project.naming import RELAY, group_of, house_key, slugs
 from ops.hours import changed_hours
 from ops.policies import file as policy_file
 from ops.policies.file import Policies, TopicPolicy
 from penstock import database
+from penstock.dagster.keys import HOUSE
+from penstock.database import config
 from penstock.errors import PenstockError
 from penstock.topics import names
-from resources.database import database_url
+from resources.database import DatabaseResource, is_configured
 
 logger = logging.getLogger("penstock.dagster")
 
@@ -38,7 +44,9 @@ logger = logging.getLogger("penstock.dagster")
 TOPICS = "PENSTOCK_TOPICS"
 CONNECT_SECONDS = 2
 STATEMENT_MS = 5_000
-_VERSION = 1
+#: So many databases are asked at a time.
+MOST_AT_ONCE = 16
+_VERSION = 2
 
 
 class AssetOptions(TypedDict):
@@ -59,10 +67,24 @@ class Catalogue:
     existing: frozenset[str]
     #: The day (UTC) on which the first log epoch was sealed: before it there are no hours.
     since: dt.date
+    #: What Dagster shows of each of its assets: postgres or mysql.
+    kind: str = "postgres"
+
+    @property
+    def database(self) -> str:
+        """The name of the database in the policy file; '' for the one of the environment."""
+        return self.policies.database
+
+    @cached_property
+    def _prefix(self) -> list[str]:
+        """How the keys of its assets begin; no name of a database has a dash."""
+        if self.database == RELAY:
+            return [f"{RELAY}-database"]
+        return [self.database] if self.database else []
 
     @cached_property
     def _slugs(self) -> dict[str, str]:
-        return slugs(self.topics, reserved=[RELAY])
+        return slugs(self.topics, reserved=[RELAY, *self.policies.databases])
 
     @cached_property
     def _relay_slugs(self) -> dict[str, str]:
@@ -70,7 +92,7 @@ class Catalogue:
 
     def key(self, topic: str, name: str) -> dg.AssetKey:
         """The key of one of a topic's assets."""
-        return dg.AssetKey([HOUSE, self._slugs[topic], name])
+        return dg.AssetKey([HOUSE, *self._prefix, self._slugs[topic], name])
 
     def keys(self, name: str) -> dict[dg.AssetKey, str]:
         """The topic of each key, of the assets of one kind that every topic has."""
@@ -78,7 +100,19 @@ class Catalogue:
 
     def relay_key(self, relay: str) -> dg.AssetKey:
         """The key of a relay's asset."""
-        return dg.AssetKey([HOUSE, RELAY, self._relay_slugs[relay]])
+        return dg.AssetKey([HOUSE, *self._prefix, RELAY, self._relay_slugs[relay]])
+
+    def house(self, name: str) -> dg.AssetKey:
+        """The key of an asset that belongs to the database, and to no topic."""
+        return house_key(name, *self._prefix)
+
+    def named(self, name: str) -> str:
+        """The name of a job, sensor, schedule or op: each database of a fleet has its own."""
+        return f"{self.database}__{name}" if self.database else name
+
+    def group(self, name: str) -> str:
+        """A group of assets: those of a database of a fleet are together."""
+        return f"{self.database}/{name}" if self.database else name
 
     @cached_property
     def hours(self) -> dg.HourlyPartitionsDefinition:
@@ -102,7 +136,7 @@ class Catalogue:
         """What all assets of a topic have in common: group, owner, true name, place of the code."""
         owner = self.policies.of_topic(topic).owner
         return {
-            "group_name": group_of(topic),
+            "group_name": self.group(group_of(topic)),
             "owners": [owner] if owner else [],
             "metadata": {"penstock/topic": topic, **code_of(code)},
         }
@@ -112,11 +146,17 @@ class Catalogue:
         if topic in self.existing:
             return text
         command = f"penstock topic create {topic} --create-namespaces"
-        return f"{text}\n\nThe topic is not there yet: `{command}`."
+        where = ""
+        if self.database:
+            where = f", with the address of `{self.database}` in {config.URL_VARIABLE}"
+        return f"{text}\n\nThe topic is not there yet: `{command}`{where}."
 
 
-def loaded() -> tuple[Catalogue, str]:
-    """The catalogue of this load and the text that hands it on.
+Fleet = tuple[Catalogue, ...]
+
+
+def loaded() -> tuple[Fleet, str]:
+    """The catalogues of this load and the text that hands them on.
 
     In the process of a run it is the one that the code server has read.
     """
@@ -141,40 +181,50 @@ def _of_this_process() -> str:
     return dump()
 
 
-def read(environ: Mapping[str, str] | None = None) -> Catalogue:
-    """The catalogue as it is now."""
+def read(environ: Mapping[str, str] | None = None) -> Fleet:
+    """The catalogues as they are now."""
     return parse(dump(environ))
 
 
 def dump(environ: Mapping[str, str] | None = None) -> str:
-    """The catalogue as text: the policy file, and the topics of the database."""
+    """The catalogues as text: the policy file, and the topics of each database."""
     environ = os.environ if environ is None else environ
     path = policy_file.default_path(environ)
-    policy_file.load(path)  # says what is wrong with it
+    policies = policy_file.load(path)  # says what is wrong with it
     given = sorted({each.strip() for each in environ.get(TOPICS, "").split(",") if each.strip()})
-    existing, since = _of_database()
+    databases = [*([""] if is_configured(environ) else []), *policies.databases]
+    with ThreadPoolExecutor(max_workers=max(1, min(len(databases), MOST_AT_ONCE))) as pool:
+        answers = [*pool.map(_of_database, databases)]
     found = {
         "version": _VERSION,
         "path": str(path),
         "policies": path.read_text(encoding="utf-8"),
-        "existing": existing,
         "given": given,
-        "since": since.isoformat(),
+        "databases": dict(zip(databases, answers, strict=True)),
     }
     return json.dumps(found)
 
 
-def parse(text: str) -> Catalogue:
-    """The catalogue of a text that :func:`dump` has made."""
+def parse(text: str) -> Fleet:
+    """The catalogues of a text that :func:`dump` has made."""
     found = json.loads(text)
     policies = policy_file.parse(found["policies"], Path(found["path"]))
+    return tuple(
+        # The topics of the variable are those of the environment's database.
+        _catalogue(policies.of_database(name), answer, [] if name else found["given"])
+        for name, answer in found["databases"].items()
+    )
+
+
+def _catalogue(policies: Policies, answer: Mapping[str, Any], given: list[str]) -> Catalogue:
     relayed = {relay.topic for relay in policies.relays.values()}
-    named = sorted({*policies.topics, *relayed, *found["given"]})
+    named = sorted({*policies.topics, *relayed, *given})
     return Catalogue(
         policies,
-        _in_order(found["existing"], named),
-        frozenset(found["existing"]),
-        dt.date.fromisoformat(found["since"]),
+        _in_order(answer["existing"], named),
+        frozenset(answer["existing"]),
+        dt.date.fromisoformat(answer["since"]),
+        answer["kind"],
     )
 
 
@@ -182,37 +232,44 @@ def _in_order(*lists: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for some in lists for each in some))
 
 
-def _of_database() -> tuple[list[str], dt.date]:
-    """The topics, the oldest first, and the day of the first log epoch, else today."""
-    today = dt.datetime.now(dt.UTC).date()
+def _of_database(name: str) -> dict[str, Any]:
+    """The topics, the oldest first, the day of the first log epoch, else today, and the dialect."""
+    found: dict[str, Any] = {"existing": [], "kind": "postgres"}
+    since = dt.datetime.now(dt.UTC).date()
     try:
-        url = _impatient(database_url())
+        url = DatabaseResource(name=name).url()
+        found["kind"] = config.dialect_of_url(url)
         with database.connect(
-            url, application_name="penstock dagster load", statement_timeout_ms=STATEMENT_MS
+            impatient(url),
+            application_name="penstock dagster load",
+            statement_timeout_ms=STATEMENT_MS,
         ) as connection:
             topics = names.list_topics(connection)
             first = changed_hours(connection, max_changes=1)
     except PenstockError as error:
         logger.warning(
-            "the topics of the database are not known (%s). Dagster shows those of the policy "
+            "the topics of the database%s are not known (%s). Dagster shows those of the policy "
             "file; reload the code location when the database can be reached.",
+            f" {name}" if name else "",
             error,
         )
-        return [], today
-    topics.sort(key=lambda each: (each.created_at, each.address))
-    since = min([today, *(each.hour.date() for each in first)])
-    return [each.address for each in topics], since
+    else:
+        topics.sort(key=lambda each: (each.created_at, each.address))
+        found["existing"] = [each.address for each in topics]
+        since = min([since, *(each.hour.date() for each in first)])
+    return {**found, "since": since.isoformat()}
 
 
-def _impatient(url: str) -> str:
+def impatient(url: str) -> str:
     """The same address with a shorter time limit: a code location has seconds to load."""
+    if "connect_timeout" in url:
+        return url
+    if config.dialect_of_url(url) == "mysql":
+        return f"{url}{'&' if '?' in url else '?'}connect_timeout={CONNECT_SECONDS}"
     from psycopg import ProgrammingError
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from psycopg.conninfo import make_conninfo
 
     try:
-        plain = database.libpq_url(url)
-        if "connect_timeout" in conninfo_to_dict(plain):
-            return url
-        return make_conninfo(plain, connect_timeout=CONNECT_SECONDS)
+        return make_conninfo(database.libpq_url(url), connect_timeout=CONNECT_SECONDS)
     except ProgrammingError:
         return url  # connect says what is wrong with it

@@ -14,8 +14,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import evaluated, table
-from dagster_project.naming import SEQUENCE
+from dagster_project.common import of_database, table
 from ops import probes
 from ops.probes import Probe, Table, Verdict, World
 from resources.database import DatabaseResource
@@ -49,12 +48,12 @@ def build(catalogue: Catalogue) -> list[dg.AssetChecksDefinition]:
     return [
         _definition(kind, lot, name, catalogue)
         for kind in kinds(catalogue)
-        for name, lot in _lots(kind)
+        for name, lot in _lots(catalogue, kind)
     ]
 
 
-def _lots(kind: Kind) -> Iterator[tuple[str, dict[dg.AssetKey, str]]]:
-    subjects, name = [*kind.subjects.items()], f"check_{kind.op}"
+def _lots(catalogue: Catalogue, kind: Kind) -> Iterator[tuple[str, dict[dg.AssetKey, str]]]:
+    subjects, name = [*kind.subjects.items()], catalogue.named(f"check_{kind.op}")
     for start in range(0, len(subjects), SUBJECTS_AT_ONCE):
         lot = dict(subjects[start : start + SUBJECTS_AT_ONCE])
         yield f"{name}_{start // SUBJECTS_AT_ONCE + 1}" if start else name, lot
@@ -63,7 +62,7 @@ def _lots(kind: Kind) -> Iterator[tuple[str, dict[dg.AssetKey, str]]]:
 def kinds(catalogue: Catalogue) -> list[Kind]:
     """The kinds of checks."""
     subjects = {
-        probes.HOUSE: {SEQUENCE: ""},
+        probes.HOUSE: {catalogue.house("sequence"): ""},
         probes.TOPIC: catalogue.keys("sequenced"),
         probes.SEALED: catalogue.keys("sealed"),
         probes.ARCHIVE: _archives(catalogue),
@@ -91,7 +90,7 @@ def _definition(
     ]
 
     @dg.multi_asset_check(name=name, specs=specs, can_subset=True)
-    @evaluated
+    @of_database(catalogue.database)
     def check(
         context: dg.AssetCheckExecutionContext,
         database: DatabaseResource,

@@ -7,7 +7,7 @@ import datetime as dt
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, get_type_hints
 
@@ -16,6 +16,8 @@ import dagster as dg
 from ops.policies.file import TopicPolicy
 from penstock.records import LogEpoch
 from penstock.topics import names
+from resources.database import DatabaseResource
+from resources.targets import ArchiveTargetResource
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +34,8 @@ SHORTEST_FRESH_SECONDS = 60
 #: A table in metadata has so many rows at most.
 MOST_ROWS = 100
 DATA_VERSION = "dagster/data_version"
+#: The resources of which each database has its own.
+_OF_DATABASE = (DatabaseResource, ArchiveTargetResource)
 _HOUR_FORMAT = "%Y-%m-%d-%H:%M"
 
 
@@ -55,13 +59,34 @@ def hour_of(name: str) -> dt.datetime:
     return dt.datetime.strptime(name, _HOUR_FORMAT).replace(tzinfo=dt.UTC)
 
 
-def evaluated(function: F) -> F:
-    """Annotations as objects: Dagster cannot read a context's from the text that we have to write.
+def of_database(name: str) -> Callable[[F], F]:
+    """For a function with resources or a context: the resources of a database of the fleet.
 
-    It stands directly above each function with a `context`.
+    Its annotations become objects: Dagster cannot read those that are texts, as ours have to be.
+    It stands directly above each such function.
     """
-    function.__annotations__ = get_type_hints(function)
-    return function
+
+    def bind(function: Callable[..., Any]) -> Any:
+        function.__annotations__ = get_type_hints(function)
+
+        def own(given: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                key: value.of(name) if isinstance(value, _OF_DATABASE) else value
+                for key, value in given.items()
+            }
+
+        @functools.wraps(function)
+        def once(*args: Any, **given: Any) -> Any:
+            return function(*args, **own(given))
+
+        @functools.wraps(function)
+        def steps(*args: Any, **given: Any) -> Iterator[Any]:
+            yield from function(*args, **own(given))
+
+        # Dagster tells a function that yields from one that returns.
+        return steps if inspect.isgeneratorfunction(function) else once
+
+    return bind
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,14 +14,13 @@ from dagster_project import common, duties
 from dagster_project.assets.epochs import COPIES_VERIFIED, sealed_event
 from dagster_project.catalogue import Catalogue
 from dagster_project.checks import kinds
-from dagster_project.common import SPARK_POOL, evaluated, exists, hour_name
-from dagster_project.naming import CANARY, HEALTH, POLICIES, SEQUENCE, STORAGE, SWEEP
+from dagster_project.common import SPARK_POOL, exists, hour_name, of_database
 from ops.backfill.asking import ask_for_dropped
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import DONE
 from ops.hours import epochs_between
-from ops.policies.file import Policies, TopicPolicy, load
+from ops.policies.file import Policies, TopicPolicy
 from ops.seal import seal
 from penstock.archive.copies import key_of
 from penstock.errors import PenstockError
@@ -45,72 +45,79 @@ LIGHT = (
     "unsequenced_age", "horizon_holder", "consumer_lag", "lease_coverage", "dead_letters",
     "epochs_contiguous", "backlog_age",
 )  # fmt: skip
+#: The ops that sensors configure.
+SEAL, BACKFILL = "seal_log_epochs", "run_request"
 DAILY = ("readable", "schema_drift")
 
 
 def build(catalogue: Catalogue) -> list[Any]:
     """The jobs for these topics and relays."""
+    assets = functools.partial(_assets, catalogue)
     found: list[Any] = [
         _sequence(catalogue),
-        _assets("sweep", [SWEEP], "Free dead consumers' leases."),
-        _assets("storage", [STORAGE], "Drop tables of the log that nobody needs."),
-        _assets("policies", [POLICIES], "Apply the policy file."),
-        *(
-            [_assets("canary", [CANARY], "Send one event the whole way.")]
-            if catalogue.policies.canary
-            else []
-        ),
+        assets("sweep", [catalogue.house("sweep")], "Free dead consumers' leases."),
+        assets("storage", [catalogue.house("storage")], "Drop tables of the log nobody needs."),
+        assets("policies", [catalogue.house("policies")], "Apply the policy file."),
         _health(catalogue),
         _seal(catalogue),
-        _backfill(),
+        _backfill(catalogue),
     ]
     relays = [catalogue.relay_key(name) for name in catalogue.policies.relays]
     archives = [catalogue.key(each.topic, "archive") for each in catalogue.archived()]
     retentions = [catalogue.key(each.topic, "retention") for each in catalogue.retained()]
+    if catalogue.policies.canary:
+        found.append(assets("canary", [catalogue.house("canary")], "Send one event the whole way."))
     if relays:
-        found.append(_assets("relay", relays, "Carry the backlog of relays to their sinks."))
+        found.append(assets("relay", relays, "Carry the backlog of relays to their sinks."))
     if archives:
-        found += [_archive(archives), _audit(), _tidy(), _inspect(catalogue)]
+        found += [_archive(catalogue, archives), _audit(catalogue), _tidy(catalogue)]
+        found.append(_inspect(catalogue))
     if retentions:
-        found.append(_assets("clean", retentions, "Read back what is due, then remove it."))
+        found.append(assets("clean", retentions, "Read back what is due, then remove it."))
     return found
 
 
-def _assets(name: str, keys: Iterable[dg.AssetKey], description: str) -> Any:
-    selection: dg.AssetSelection = dg.AssetSelection.assets(*keys)
-    return dg.define_asset_job(name, selection=selection, description=description)
+def _assets(catalogue: Catalogue, name: str, keys: Iterable[dg.AssetKey], description: str) -> Any:
+    return _job(catalogue, name, dg.AssetSelection.assets(*keys), description)
 
 
-def _archive(keys: Iterable[dg.AssetKey]) -> Any:
+def _job(catalogue: Catalogue, name: str, selection: dg.AssetSelection, description: str) -> Any:
+    return dg.define_asset_job(catalogue.named(name), selection=selection, description=description)
+
+
+def _archive(catalogue: Catalogue, keys: Iterable[dg.AssetKey]) -> Any:
     """With the check that the run makes of its own work; those of every day are in `inspect`."""
     keys = [*keys]
     own = [dg.AssetCheckKey(key, COPIES_VERIFIED) for key in keys]
     chosen = dg.AssetSelection.assets(*keys).without_checks() | dg.AssetSelection.checks(*own)
-    return dg.define_asset_job("archive", chosen, description="Archive the log epochs of hours.")
+    return _job(catalogue, "archive", chosen, "Archive the log epochs of hours.")
 
 
 def _sequence(catalogue: Catalogue) -> Any:
-    keys = [SEQUENCE, *catalogue.keys("sequenced")]
+    keys = [catalogue.house("sequence"), *catalogue.keys("sequenced")]
     chosen = dg.AssetSelection.assets(*keys).without_checks() | _checks(
         catalogue, ["no_sequence_gap"]
     )
-    return dg.define_asset_job("sequence", chosen, description="Give events their sequences.")
+    return _job(catalogue, "sequence", chosen, "Give events their sequences.")
 
 
 def _health(catalogue: Catalogue) -> Any:
-    chosen = dg.AssetSelection.assets(HEALTH) | dg.AssetSelection.checks_for_assets(POLICIES)
-    return dg.define_asset_job(
+    chosen: dg.AssetSelection = dg.AssetSelection.assets(catalogue.house("health"))
+    chosen |= dg.AssetSelection.checks_for_assets(catalogue.house("policies"))
+    return _job(
+        catalogue,
         "health",
         chosen | _checks(catalogue, LIGHT),
-        description="Report what is wrong and what mends it, and make the checks that only look.",
+        "Report what is wrong and what mends it, and make the checks that only look.",
     )
 
 
 def _inspect(catalogue: Catalogue) -> Any:
-    return dg.define_asset_job(
+    return _job(
+        catalogue,
         "inspect",
         _checks(catalogue, DAILY),
-        description="Read the newest copies back, and look at the columns of their tables.",
+        "Read the newest copies back, and look at the columns of their tables.",
     )
 
 
@@ -147,10 +154,10 @@ class Failures:
 
 
 def _seal(catalogue: Catalogue) -> dg.JobDefinition:
-    @dg.op(name="seal_log_epochs", config_schema=SEAL_CONFIG, retry_policy=common.RETRY)
-    @evaluated
+    @dg.op(name=catalogue.named(SEAL), config_schema=SEAL_CONFIG, retry_policy=common.RETRY)
+    @of_database(catalogue.database)
     def run(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
-        config, policies = context.op_config, load()
+        config, policies = context.op_config, database.policies()
         failures = Failures(context)
         for topic in config["topics"] or [p.topic for p in policies.topics.values() if p.seal]:
             with failures.isolated(topic), database.connect() as connection:
@@ -164,7 +171,10 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
                         context.log_event(event)
         failures.tell()
 
-    @dg.job(name="seal", description="Cut log epochs of what has their size or their age.")
+    @dg.job(
+        name=catalogue.named("seal"),
+        description="Cut log epochs of what has their size or their age.",
+    )
     def job() -> None:
         run()
 
@@ -194,9 +204,13 @@ def _sealed_hours(
             yield sealed_event(catalogue, topic, hour_name(hour), epochs)
 
 
-def _backfill() -> dg.JobDefinition:
-    @dg.op(name="run_request", pool=SPARK_POOL, config_schema=duties.config(**BACKFILL_CONFIG))
-    @evaluated
+def _backfill(catalogue: Catalogue) -> dg.JobDefinition:
+    @dg.op(
+        name=catalogue.named(BACKFILL),
+        pool=SPARK_POOL,
+        config_schema=duties.config(**BACKFILL_CONFIG),
+    )
+    @of_database(catalogue.database)
     def run(
         context: dg.OpExecutionContext,
         database: DatabaseResource,
@@ -222,7 +236,10 @@ def _backfill() -> dg.JobDefinition:
         if failed:
             raise dg.Failure("\n".join(failed), allow_retries=False)
 
-    @dg.job(name="backfill", description="Work off a backfill request, or all that are due.")
+    @dg.job(
+        name=catalogue.named("backfill"),
+        description="Work off a backfill request, or all that are due.",
+    )
     def job() -> None:
         run()
 
@@ -233,7 +250,7 @@ Look = Callable[[dg.OpExecutionContext, DatabaseResource, ArchiveTargetResource,
                 None]  # fmt: skip
 
 
-def _audit() -> dg.JobDefinition:
+def _audit(catalogue: Catalogue) -> dg.JobDefinition:
     def look(
         context: dg.OpExecutionContext,
         database: DatabaseResource,
@@ -251,6 +268,7 @@ def _audit() -> dg.JobDefinition:
                 ask_for_dropped(connection, policy.topic, target)
 
     return _over_targets(
+        catalogue,
         "audit",
         "Look whether the file of every recorded copy is there, and ask for what a new target "
         "lacks. What is lost is made again by a backfill request.",
@@ -258,7 +276,7 @@ def _audit() -> dg.JobDefinition:
     )
 
 
-def _tidy() -> dg.JobDefinition:
+def _tidy(catalogue: Catalogue) -> dg.JobDefinition:
     def look(
         context: dg.OpExecutionContext,
         database: DatabaseResource,
@@ -271,19 +289,22 @@ def _tidy() -> dg.JobDefinition:
         removed = tidy(database.url(), policy.topic, targets.target(target))
         context.log.info("%s on %s: %s files removed", policy.topic, target, len(removed))
 
-    return _over_targets("tidy", "Remove files of killed runs and of replaced copies.", look)
+    description = "Remove files of killed runs and of replaced copies."
+    return _over_targets(catalogue, "tidy", description, look)
 
 
-def _over_targets(name: str, description: str, look: Look) -> dg.JobDefinition:
+def _over_targets(
+    catalogue: Catalogue, name: str, description: str, look: Look
+) -> dg.JobDefinition:
     """A job that looks at every topic on every target; one that fails stops no other."""
 
-    @dg.op(name=f"{name}_targets")
-    @evaluated
+    @dg.op(name=catalogue.named(f"{name}_targets"))
+    @of_database(catalogue.database)
     def run(
         context: dg.OpExecutionContext, database: DatabaseResource, targets: ArchiveTargetResource
     ) -> None:
         failures = Failures(context)
-        for policy in load().topics.values():
+        for policy in database.policies().topics.values():
             for target in policy.archive:
                 with failures.isolated(f"{policy.topic} on {target}"):
                     with database.connect() as connection:
@@ -292,7 +313,7 @@ def _over_targets(name: str, description: str, look: Look) -> dg.JobDefinition:
                     look(context, database, targets, policy, target)
         failures.tell()
 
-    @dg.job(name=name, description=description)
+    @dg.job(name=catalogue.named(name), description=description)
     def job() -> None:
         run()
 

@@ -12,17 +12,10 @@ from collections.abc import Collection, Iterable
 
 import dagster as dg
 
-#: The first part of every asset's key.
-HOUSE = "penstock"
+from penstock.dagster.keys import HOUSE, readable
+
 #: The part of the key before a relay's name; no topic gets it.
 RELAY = "relay"
-
-_LENGTH = 60
-
-
-def readable(name: str) -> str:
-    """A name of ``[a-z0-9_]``, as far as the true name has letters and digits."""
-    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:_LENGTH].strip("_")
 
 
 def slugs(names: Iterable[str], reserved: Collection[str] = ()) -> dict[str, str]:
@@ -52,14 +45,6 @@ def group_of(topic: str) -> str:
     return "/".join(part or "_" for part in parts) or HOUSE
 
 
-def house_key(name: str) -> dg.AssetKey:
-    """The key of an asset that belongs to no topic."""
-    return dg.AssetKey([HOUSE, name])
-
-
-SEQUENCE = house_key("sequence")
-SWEEP = house_key("sweep")
-STORAGE = house_key("storage")
-POLICIES = house_key("policies")
-HEALTH = house_key("health")
-CANARY = house_key("canary")
+def house_key(name: str, *database: str) -> dg.AssetKey:
+    """The key of an asset that belongs to no topic, of a database of the policy file."""
+    return dg.AssetKey([HOUSE, *database, name])

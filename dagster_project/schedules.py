@@ -10,8 +10,8 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_project.catalogue import Catalogue
 from dagster_project.triggers import is_running, skip_while_down
-from ops.policies.file import load
 from ops.policies.policy import drift
 from resources.database import DatabaseResource
 
@@ -70,37 +70,37 @@ PLAIN = {
 }
 
 
-def build(jobs: Iterable[Any]) -> list[dg.ScheduleDefinition]:
+def build(catalogue: Catalogue, jobs: Iterable[Any]) -> list[dg.ScheduleDefinition]:
     """The schedules of the jobs that there are."""
     by_name = {job.name: job for job in jobs}
     found = [
         dg.ScheduleDefinition(
-            name,
-            job=by_name[job],
+            catalogue.named(name),
+            job=by_name[catalogue.named(job)],
             cron_schedule=cron,
             default_status=RUNNING,
             description=description,
         )
         for job, (cron, name, description) in PLAIN.items()
-        if job in by_name
+        if catalogue.named(job) in by_name
     ]
-    return [*found, _policies(by_name["policies"])]
+    return [*found, _policies(catalogue, by_name[catalogue.named("policies")])]
 
 
-def _policies(job: Any) -> dg.ScheduleDefinition:
+def _policies(catalogue: Catalogue, job: Any) -> dg.ScheduleDefinition:
     @dg.schedule(
-        name="policies_every_five_minutes",
+        name=catalogue.named("policies_every_five_minutes"),
         job=job,
         cron_schedule="*/5 * * * *",
         default_status=RUNNING,
         description="Applies the policy file when the database differs from it.",
     )
-    @skip_while_down
+    @skip_while_down(catalogue.database)
     def schedule(context: dg.ScheduleEvaluationContext, database: DatabaseResource) -> Evaluated:
         with database.connect() as connection:
-            if not any(each.mendable for each in drift(connection, load())):
+            if not any(each.mendable for each in drift(connection, database.policies())):
                 return dg.SkipReason("the database follows the policy file")
-        if is_running(context.instance, job="policies"):
+        if is_running(context.instance, job=job.name):
             return dg.SkipReason("a run of policies is under way")
         return dg.RunRequest()
 

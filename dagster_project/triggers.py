@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import dagster as dg
 
+from dagster_project.common import of_database
 from penstock import database
 from penstock.errors import DatabaseUnavailable, NotMigrated
 
@@ -33,34 +35,72 @@ UNFINISHED = [
     dg.DagsterRunStatus.CANCELING,
 ]
 
+#: A tick waits so long for the ticks of other sensors of the same database.
+MOST_WAITING_SECONDS = 10.0
+
+_making_locks = threading.Lock()
+_ticks: dict[str, threading.Lock] = {}
+
 P = ParamSpec("P")
 R = TypeVar("R")
+Tick = Callable[P, R]
 
 
-def skip_while_down(function: Callable[P, R]) -> Callable[P, R | dg.SkipReason]:
-    """A schedule's function that skips, with the reason, while the database cannot be used."""
+def skip_while_down(name: str) -> Callable[[Tick[P, R]], Tick[P, R | dg.SkipReason]]:
+    """For a schedule of a database, which skips with the reason while that cannot be used."""
 
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R | dg.SkipReason:
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            return _down(error)
+    def bind(function: Tick[P, R]) -> Tick[P, R | dg.SkipReason]:
+        bound = of_database(name)(function)
 
-    return run
+        @functools.wraps(bound)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R | dg.SkipReason:
+            try:
+                with one_tick(name):
+                    return bound(*args, **kwargs)
+            except Exception as error:
+                return _down(error)
+
+        return run
+
+    return bind
 
 
-def sense_while_up(function: Callable[P, dg.SensorResult]) -> Callable[P, dg.SensorResult]:
-    """A sensor's function that skips, with the reason, while the database cannot be used."""
+def sense_while_up(
+    name: str,
+) -> Callable[[Tick[P, dg.SensorResult]], Tick[P, dg.SensorResult]]:
+    """For a sensor of a database, which skips with the reason while that cannot be used."""
 
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> dg.SensorResult:
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            return dg.SensorResult(skip_reason=_down(error))
+    def bind(function: Tick[P, dg.SensorResult]) -> Tick[P, dg.SensorResult]:
+        skipping = skip_while_down(name)(function)
 
-    return run
+        @functools.wraps(skipping)
+        def run(*args: P.args, **kwargs: P.kwargs) -> dg.SensorResult:
+            done = skipping(*args, **kwargs)
+            return dg.SensorResult(skip_reason=done) if isinstance(done, dg.SkipReason) else done
+
+        return run
+
+    return bind
+
+
+@contextmanager
+def one_tick(name: str) -> Iterator[None]:
+    """One tick of a database at a time: one that hangs holds up a thread, and not every thread.
+
+    A server that is frozen, and not down, leaves a client waiting for it.  The sensors of all
+    databases share the threads of one process.
+    """
+    with _making_locks:
+        lock = _ticks.setdefault(name, threading.Lock())
+    if not lock.acquire(timeout=MOST_WAITING_SECONDS):
+        raise DatabaseUnavailable(
+            "an earlier tick still waits for the database",
+            hint="it is frozen, or very slow: look at the server",
+        )
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

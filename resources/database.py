@@ -4,6 +4,7 @@ The address never becomes configuration of Dagster, because Dagster stores and s
 configuration. Only the process that uses the address reads it, from ``PENSTOCK_DATABASE_URL`` or
 the ``DB_*`` variables. The embedded database is started, or joined, and migrated only where
 ``PENSTOCK_EMBEDDED=1`` asks for it by name: a production host must never start one by mistake.
+The other databases of a fleet stand in the policy file, each with a name.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import lru_cache
 import dagster as dg
 import sqlalchemy
 
+from ops.policies.file import Policies, load
 from penstock import database
 from penstock.database import config, migrate
 from penstock.errors import ConfigurationError
@@ -32,16 +34,30 @@ HOW_TO_CONFIGURE = (
     f"or {EMBEDDED}=1 for the embedded one, as `make dev` does"
 )
 
+_DRIVERS = {"postgres": "postgresql+psycopg://", "mysql": "mysql+pymysql://"}
 _migrated: set[str] = set()
 _starting = threading.Lock()
 
 
 class DatabaseResource(dg.ConfigurableResource[None]):
-    """The database that the environment names; with ``PENSTOCK_EMBEDDED=1`` the embedded one."""
+    """The database that the environment names; with ``PENSTOCK_EMBEDDED=1`` the embedded one.
+
+    With a name it is a database of the policy file.
+    """
+
+    name: str = ""
+
+    def of(self, name: str) -> DatabaseResource:
+        """The database of another name."""
+        return DatabaseResource(name=name)
 
     def url(self) -> str:
         """Its address, with the password: for connections, never for logs or metadata."""
-        return database_url()
+        return self.policies().database_url() if self.name else database_url()
+
+    def policies(self) -> Policies:
+        """What the policy file says for it, as the file is now."""
+        return load().of_database(self.name)
 
     @contextmanager
     def connect(self) -> Iterator[sqlalchemy.Connection]:
@@ -75,11 +91,11 @@ def database_url() -> str:
     return url
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=256)
 def engine(url: str) -> sqlalchemy.Engine:
     """One small pool for each database, shared by the whole process."""
     return sqlalchemy.create_engine(
-        "postgresql+psycopg://",
+        _DRIVERS[config.dialect_of_url(url)],
         # Our own connect: it knows keyword addresses too, and its errors are typed and redacted.
         creator=lambda: database.connect(url, application_name="penstock dagster"),
         isolation_level="AUTOCOMMIT",

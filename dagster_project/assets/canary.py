@@ -8,37 +8,36 @@ import dagster as dg
 
 from dagster_project import checks
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import HOUSE_GROUP, code_of
-from dagster_project.naming import CANARY
+from dagster_project.common import HOUSE_GROUP, code_of, of_database
 from ops.canary import fly
-from ops.policies.file import load
 from ops.probes import END_TO_END, flown
 from resources.database import DatabaseResource
 
 
 def build(catalogue: Catalogue) -> list[dg.AssetsDefinition]:
     """The canary, where the policy file names its topic."""
-    return [_canary(catalogue.policies.canary)] if catalogue.policies.canary else []
+    return [_canary(catalogue)] if catalogue.policies.canary else []
 
 
-def _canary(topic: str) -> dg.AssetsDefinition:
+def _canary(catalogue: Catalogue) -> dg.AssetsDefinition:
+    topic, key = catalogue.policies.canary, catalogue.house("canary")
+
     @dg.asset(
-        key=CANARY,
-        group_name=HOUSE_GROUP,
-        kinds={"postgres"},
-        check_specs=[
-            dg.AssetCheckSpec(END_TO_END.name, asset=CANARY, description=END_TO_END.about)
-        ],
+        key=key,
+        group_name=catalogue.group(HOUSE_GROUP),
+        kinds={catalogue.kind},
+        check_specs=[dg.AssetCheckSpec(END_TO_END.name, asset=key, description=END_TO_END.about)],
         metadata={"penstock/topic": topic, **code_of(_canary)},
         description=f"One event goes through **{topic}**: it is published, sequenced, and consumed "
         "by the subscription `canary`, as events of applications are. Each part is measured.",
     )
+    @of_database(catalogue.database)
     def canary(
         database: DatabaseResource,
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-        limit = load().limits.end_to_end
+        limit = database.policies().limits.end_to_end
         verdict = flown(fly(database.url(), topic, limit_seconds=limit))
         yield dg.MaterializeResult(metadata=checks.metadata_of(verdict))
-        yield checks.result_of(verdict, CANARY, END_TO_END.name)
+        yield checks.result_of(verdict, key, END_TO_END.name)
 
     return canary

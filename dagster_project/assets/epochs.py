@@ -16,7 +16,7 @@ import dagster as dg
 from dagster_project import common
 from dagster_project.assets.archiving import bring
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import DATA_VERSION, SPARK_POOL, epoch_metadata, evaluated, hour_of
+from dagster_project.common import DATA_VERSION, SPARK_POOL, epoch_metadata, hour_of, of_database
 from ops.archive.placement import verified_on
 from ops.hours import data_version, epochs_of_hour
 from ops.policies.file import Policies, TopicPolicy
@@ -66,7 +66,7 @@ def _sealed(topic: str, catalogue: Catalogue) -> dg.AssetSpec:
         catalogue.key(topic, "sealed"),
         deps=[catalogue.key(topic, "sequenced")],
         partitions_def=catalogue.hours,
-        kinds={"postgres"},
+        kinds={catalogue.kind},
         freshness_policy=common.freshness(catalogue.policies.of_topic(topic)),
         description=catalogue.about(
             topic,
@@ -171,7 +171,7 @@ def _archive(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             ),
             **options,
         )
-        @evaluated
+        @of_database(catalogue.database)
         def archive(
             context: dg.AssetExecutionContext,
             database: DatabaseResource,

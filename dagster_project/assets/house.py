@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import dagster as dg
 
 from dagster_project import checks, common, duties
 from dagster_project.assets.trends import trends
-from dagster_project.common import HOUSE_GROUP, evaluated, table
-from dagster_project.naming import HEALTH, POLICIES, STORAGE, SWEEP
+from dagster_project.catalogue import Catalogue
+from dagster_project.common import HOUSE_GROUP, of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.health import health
-from ops.policies.file import Policies, load
+from ops.policies.file import Policies
 from ops.policies.policy import (
     Drift,
     RetentionInForce,
@@ -48,21 +48,34 @@ bank: `make demo`, then `make dev DEMO=1`.
 """
 
 
-def build() -> list[Any]:
-    """The assets and checks of the house."""
-    assets = [run_sweep, drop_storage, apply_policies, report_health]
+def build(catalogue: Catalogue) -> list[Any]:
+    """The assets and checks of the house of a database."""
+
+    def asset(name: str, function: Callable[..., Any], **more: Any) -> Any:
+        kinds = {catalogue.kind, *more.pop("kinds", ())}
+        group = catalogue.group(HOUSE_GROUP)
+        made = dg.asset(key=catalogue.house(name), group_name=group, kinds=kinds, **more)
+        return made(of_database(catalogue.database)(function))
+
+    def check(name: str, probe: Probe, function: Callable[..., Any]) -> Any:
+        key = catalogue.house(name)
+        made = dg.asset_check(asset=key, name=probe.name, description=probe.about)
+        return made(of_database(catalogue.database)(function))
+
+    assets = [
+        asset("sweep", run_sweep, retry_policy=common.RETRY, config_schema=duties.config()),
+        asset("storage", drop_storage),
+        asset("policies", apply_policies, kinds={"yaml"}),
+        asset("health", report_health),
+    ]
     with common.beta_allowed():
-        return [*dg.with_source_code_references(assets), policy_drift, no_errors]
+        return [
+            *dg.with_source_code_references(assets),
+            check("policies", POLICY_DRIFT, policy_drift),
+            check("health", NO_ERRORS, no_errors),
+        ]
 
 
-@dg.asset(
-    key=SWEEP,
-    group_name=HOUSE_GROUP,
-    kinds={"postgres"},
-    retry_policy=common.RETRY,
-    config_schema=duties.config(),
-)
-@evaluated
 def run_sweep(
     context: dg.AssetExecutionContext, database: DatabaseResource, spark: SparkResource
 ) -> dg.MaterializeResult[None]:
@@ -85,7 +98,6 @@ def run_sweep(
     )
 
 
-@dg.asset(key=STORAGE, group_name=HOUSE_GROUP, kinds={"postgres"})
 def drop_storage(database: DatabaseResource) -> dg.MaterializeResult[None]:
     """Drops the tables of the log of which retention has left nothing that anybody needs.
 
@@ -98,7 +110,6 @@ def drop_storage(database: DatabaseResource) -> dg.MaterializeResult[None]:
     )
 
 
-@dg.asset(key=POLICIES, group_name=HOUSE_GROUP, kinds={"postgres", "yaml"})
 def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
     """Brings the database in line with the policy file, which is the truth.
 
@@ -107,7 +118,7 @@ def apply_policies(database: DatabaseResource) -> dg.MaterializeResult[None]:
     shown by the check `policy_drift`.
     """
     with database.connect() as connection:
-        wanted = load()
+        wanted = database.policies()
         changed = apply(connection, wanted)
         left = drift(connection, wanted)
         in_force = retention_in_force(connection)
@@ -147,14 +158,11 @@ def _minute(at: dt.datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M}"
 
 
-@dg.asset_check(asset=POLICIES, description=POLICY_DRIFT.about)
 def policy_drift(database: DatabaseResource, targets: ArchiveTargetResource) -> dg.AssetCheckResult:
     """As `penstock verify` looks at it."""
     return _looked(POLICY_DRIFT, database, targets)
 
 
-@dg.asset(key=HEALTH, group_name=HOUSE_GROUP, kinds={"postgres"})
-@evaluated
 def report_health(
     context: dg.AssetExecutionContext, database: DatabaseResource
 ) -> dg.MaterializeResult[None]:
@@ -163,7 +171,7 @@ def report_health(
     Made every half hour.  It looks at the whole database: sequencer, storage, relays, consumers,
     dead letters, copies and policies.
     """
-    policies = load()
+    policies = database.policies()
     findings = _findings(database, policies)
     with database.connect() as connection:
         topics = names.list_topics(connection)
@@ -187,12 +195,11 @@ def report_health(
             "topics": len(topics),
             "findings": len(findings),
             "report": _report(findings) if used else dg.MetadataValue.md(START),
-            **trends(context.instance, figures),
+            **trends(context.instance, context.asset_key, figures),
         }
     )
 
 
-@dg.asset_check(asset=HEALTH, description=NO_ERRORS.about)
 def no_errors(database: DatabaseResource, targets: ArchiveTargetResource) -> dg.AssetCheckResult:
     """As `penstock verify` looks at it."""
     return _looked(NO_ERRORS, database, targets)
@@ -202,7 +209,7 @@ def _looked(
     probe: Probe, database: DatabaseResource, targets: ArchiveTargetResource
 ) -> dg.AssetCheckResult:
     with database.connect() as connection:
-        world = World(connection, database.url(), load(), targets.usable)
+        world = World(connection, database.url(), database.policies(), targets.usable)
         return checks.result_of(probe.look(world)(""))
 
 

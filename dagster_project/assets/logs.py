@@ -9,8 +9,7 @@ import dagster as dg
 
 from dagster_project import duties
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import HOUSE_GROUP, beta_allowed, evaluated, table
-from dagster_project.naming import SEQUENCE
+from dagster_project.common import HOUSE_GROUP, beta_allowed, of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import Outcome
@@ -59,7 +58,7 @@ def _logs(catalogue: Catalogue) -> Any:
     specs = [
         dg.AssetSpec(
             catalogue.key(topic, "log"),
-            kinds={"postgres"},
+            kinds={catalogue.kind},
             description=catalogue.about(
                 topic,
                 f"The events of **{topic}** as applications publish them, each in its own "
@@ -74,9 +73,9 @@ def _logs(catalogue: Catalogue) -> Any:
     with beta_allowed():
 
         @dg.multi_observable_source_asset(  # type: ignore[untyped-decorator]
-            specs=specs, name="penstock__logs", can_subset=True
+            specs=specs, name=catalogue.named("penstock__logs"), can_subset=True
         )
-        @evaluated
+        @of_database(catalogue.database)
         def logs(
             context: dg.AssetExecutionContext, database: DatabaseResource
         ) -> Iterator[dg.ObserveResult]:
@@ -97,15 +96,13 @@ def _logs(catalogue: Catalogue) -> Any:
 
 
 def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
-    topics = catalogue.keys("sequenced")
+    topics, house = catalogue.keys("sequenced"), catalogue.house("sequence")
+    name = catalogue.named("penstock__sequence")
 
     @dg.multi_asset(
-        name="penstock__sequence",
-        specs=_specs(catalogue),
-        can_subset=True,
-        config_schema=duties.config(),
+        name=name, specs=_specs(catalogue), can_subset=True, config_schema=duties.config()
     )
-    @evaluated
+    @of_database(catalogue.database)
     def run(
         context: dg.AssetExecutionContext, database: DatabaseResource, spark: SparkResource
     ) -> Iterator[dg.MaterializeResult[None]]:
@@ -113,10 +110,10 @@ def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
         engine = step.op_config["engine"]
         done = verbs.sequence(Setup.of_url(database.url()), engine=engine, spark=spark.session)
         duties.require(duties.told(step, done))
-        if SEQUENCE in context.selected_asset_keys:
-            yield dg.MaterializeResult(asset_key=SEQUENCE, metadata=_sequenced(done))
+        if house in context.selected_asset_keys:
+            yield dg.MaterializeResult(asset_key=house, metadata=_sequenced(done))
         with database.connect() as connection:
-            for key in context.selected_asset_keys - {SEQUENCE}:
+            for key in context.selected_asset_keys - {house}:
                 try:
                     ranges = names.describe_topic(connection, topics[key]).partitions
                 except TopicNotFound:
@@ -144,9 +141,9 @@ def _sequenced(done: Sequence[Outcome]) -> dict[str, Any]:
 
 def _specs(catalogue: Catalogue) -> list[dg.AssetSpec]:
     house = dg.AssetSpec(
-        SEQUENCE,
-        group_name=HOUSE_GROUP,
-        kinds={"postgres"},
+        catalogue.house("sequence"),
+        group_name=catalogue.group(HOUSE_GROUP),
+        kinds={catalogue.kind},
         skippable=True,
         description="Rounds of the sequencer over all topics, until nothing waits. The daemon "
         "(`python -m consumers`) does the same all the time; this is for when none runs.",
@@ -158,7 +155,7 @@ def _specs(catalogue: Catalogue) -> list[dg.AssetSpec]:
                 catalogue.key(topic, "sequenced"),
                 deps=[catalogue.key(topic, "log")],
                 skippable=True,
-                kinds={"postgres"},
+                kinds={catalogue.kind},
                 description=catalogue.about(
                     topic,
                     f"**{topic}** up to its high watermark: every event below it has its "

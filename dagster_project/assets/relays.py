@@ -9,11 +9,11 @@ import dagster as dg
 
 from dagster_project import common, duties
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import evaluated, table
+from dagster_project.common import of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import LEFT, MAIN, Outcome
-from ops.policies.file import RelayPolicy, known_targets
+from ops.policies.file import RelayPolicy
 from penstock import subscriptions
 from penstock.errors import SinkError
 from penstock.spark.options import Address
@@ -22,6 +22,7 @@ from penstock.subscriptions.dead_letters import dead_letters
 from resources.database import DatabaseResource
 from resources.sinks import SinkResource
 from resources.spark import SparkResource
+from resources.targets import ArchiveTargetResource
 
 MAX_SECONDS = 60
 
@@ -59,12 +60,13 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         f"`{relay.subscription}`, in recorded blocks. While a daemon holds the leases this finds "
         "nothing to do.",
     )
-    @evaluated
+    @of_database(catalogue.database)
     def run(
         context: dg.AssetExecutionContext,
         database: DatabaseResource,
         sinks: SinkResource,
         spark: SparkResource,
+        targets: ArchiveTargetResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
         step = context.op_execution_context
         with database.connect() as connection:
@@ -75,7 +77,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         place = (MAIN, relay.subscription)
         setup = Setup(
             {MAIN: Address(database.url())},
-            tuple(known_targets(None)),
+            tuple(targets.every()),
             {place: sinks.address(relay)},
             step.op_config["max_seconds"],
         )

@@ -9,11 +9,11 @@ import dagster as dg
 
 from dagster_project import common, duties
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import evaluated, table
+from dagster_project.common import of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import Outcome
-from ops.policies.file import Policies, TopicPolicy, load
+from ops.policies.file import Policies, TopicPolicy
 from ops.policies.policy import topic_drift
 from ops.retention.guard import DamagedCopy, ReadBack
 from penstock.errors import RetentionRefused
@@ -46,7 +46,7 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         retry_policy=common.RETRY,
         output_required=False,
         pool=common.SPARK_POOL,
-        kinds={"postgres", "spark"},
+        kinds={catalogue.kind, "spark"},
         check_specs=[_guarded_drop(key)],
         config_schema=duties.config(),
         description=catalogue.about(
@@ -58,7 +58,7 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         ),
         **catalogue.options(topic, _retention),
     )
-    @evaluated
+    @of_database(catalogue.database)
     def retention(
         context: dg.AssetExecutionContext,
         database: DatabaseResource,
@@ -70,7 +70,7 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
                 context.log.info("%s does not exist yet", topic)
                 yield _whole(key, ReadBack())
                 return
-            policies = load()  # as the file is now, not as it was when the code was loaded
+            policies = database.policies()  # as they are now, not as the code was loaded with
             require_policy(connection, policies, topic)
         places, unnamed = targets.usable(policies.of_topic(topic).archive)
         step = context.op_execution_context

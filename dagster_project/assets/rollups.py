@@ -10,7 +10,7 @@ import dagster as dg
 
 from dagster_project import common
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import evaluated, table
+from dagster_project.common import of_database, table
 from ops.policies.file import TopicPolicy
 from penstock.archive.targets import Target
 from resources.database import DatabaseResource
@@ -64,7 +64,7 @@ def _rollup(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             ),
             **catalogue.options(topic, _rollup),
         )
-        @evaluated
+        @of_database(catalogue.database)
         def rollup(
             context: dg.AssetExecutionContext,
             database: DatabaseResource,

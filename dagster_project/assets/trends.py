@@ -10,15 +10,16 @@ from typing import Any
 import dagster as dg
 
 from dagster_project.common import plot
-from dagster_project.naming import HEALTH
 
 #: Two days of half hours.
 MOST_REPORTS = 96
 
 
-def trends(instance: dg.DagsterInstance, now: Mapping[str, float]) -> dict[str, Any]:
+def trends(
+    instance: dg.DagsterInstance, health: dg.AssetKey, now: Mapping[str, float]
+) -> dict[str, Any]:
     """Plots of the lag and of the events of a second, up to the figures of now."""
-    series = [*_earlier(instance, list(now)), (time.time(), dict(now))]
+    series = [*_earlier(instance, health, list(now)), (time.time(), dict(now))]
     waits = [figures["longest wait (s)"] for _, figures in series]
     rates = _rates([(at, figures["events ever"]) for at, figures in series])
     found: dict[str, Any] = {
@@ -39,10 +40,10 @@ def _rates(ever: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _earlier(
-    instance: dg.DagsterInstance, names: Sequence[str]
+    instance: dg.DagsterInstance, health: dg.AssetKey, names: Sequence[str]
 ) -> list[tuple[float, dict[str, float]]]:
     """The figures of the reports before, the oldest first; one that lacks a figure is left out."""
-    records = instance.fetch_materializations(HEALTH, limit=MOST_REPORTS).records
+    records = instance.fetch_materializations(health, limit=MOST_REPORTS).records
     found = []
     for record in reversed(records):
         event = record.asset_materialization

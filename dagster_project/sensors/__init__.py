@@ -12,17 +12,20 @@ from typing import Any
 import dagster as dg
 
 from dagster_project.catalogue import Catalogue
-from dagster_project.sensors import backfills, backlog, failures, hours, lost, sealing
+from dagster_project.sensors import backfills, backlog, hours, lost, sealing
+
+#: The jobs for which sensors ask.
+JOBS = ("sequence", "relay", "seal", "backfill")
 
 
 def build(catalogue: Catalogue, jobs: Iterable[Any]) -> list[dg.SensorDefinition]:
     """The sensors that have something to do."""
-    by_name = {job.name: job for job in jobs}
+    made = {job.name: job for job in jobs}
+    by_name = {name: made.get(catalogue.named(name)) for name in JOBS}
     found = [
-        backlog.build(catalogue, by_name["sequence"], by_name.get("relay")),
-        sealing.build(by_name["seal"]),
-        backfills.build(by_name["backfill"]),
-        failures.build(),
+        backlog.build(catalogue, by_name["sequence"], by_name["relay"]),
+        sealing.build(catalogue, by_name["seal"]),
+        backfills.build(catalogue, by_name["backfill"]),
     ]
     if catalogue.topics:
         found.append(hours.build(catalogue))
@@ -39,7 +42,7 @@ def automation(catalogue: Catalogue) -> dg.SensorDefinition:
         for name in ("archive", "rollup")
     ]
     return dg.AutomationConditionSensorDefinition(
-        "automation",
+        catalogue.named("automation"),
         target=dg.AssetSelection.assets(*keys),
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=30,

@@ -7,6 +7,8 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_project.catalogue import Catalogue
+from dagster_project.jobs import BACKFILL
 from dagster_project.triggers import WORK_TAG, others_go_on, result, sense_while_up
 from ops.backfill.asking import RUNNING, open_requests
 from ops.backfill.requests import BackfillRequest, give_back
@@ -20,18 +22,18 @@ MOST_STARTS = 5
 OURS = "dagster:"
 
 
-def build(job: Any) -> dg.SensorDefinition:
+def build(catalogue: Catalogue, job: Any) -> dg.SensorDefinition:
     """The sensor."""
 
     @dg.sensor(
-        name="backfills",
+        name=catalogue.named("backfills"),
         job=job,
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Asks for a run for each backfill request that is due, at most 20 in a tick. "
         "A request whose run is gone goes back to those that wait.",
     )
-    @sense_while_up
+    @sense_while_up(catalogue.database)
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
         requests: list[dg.RunRequest] = []
         with database.connect() as connection:
@@ -41,7 +43,7 @@ def build(job: Any) -> dg.SensorDefinition:
                         if why := _why_gone(context.instance, each.run):
                             give_back(connection, each, why)
                     elif _is_due(each) and len(requests) < MOST_REQUESTS:
-                        requests += _run_requests(context.instance, each)
+                        requests += _run_requests(context.instance, catalogue, each)
         return result(requests, None, "no request is due")
 
     return sensor
@@ -61,17 +63,19 @@ def _why_gone(instance: dg.DagsterInstance, name: str | None) -> str:
     return f"the run {name} is {run.status.value}" if run.is_finished else ""
 
 
-def _run_requests(instance: dg.DagsterInstance, request: BackfillRequest) -> list[dg.RunRequest]:
+def _run_requests(
+    instance: dg.DagsterInstance, catalogue: Catalogue, request: BackfillRequest
+) -> list[dg.RunRequest]:
     """The run of the next attempt; another one when a run has died before it claimed."""
-    work = f"backfill-{request.request}-{request.attempts + 1}"
+    work = catalogue.named(f"backfill-{request.request}-{request.attempts + 1}")
     runs = instance.get_runs(dg.RunsFilter(tags={WORK_TAG: work}))
     if any(not run.is_finished for run in runs) or len(runs) >= MOST_STARTS:
         return []
     key = f"backfill:{request.request}:{request.attempts + 1}"
-    config = {"ops": {"run_request": {"config": {"request": request.request}}}}
+    config = {"ops": {catalogue.named(BACKFILL): {"config": {"request": request.request}}}}
     return [
         dg.RunRequest(
-            job_name="backfill",
+            job_name=catalogue.named("backfill"),
             run_key=f"{key}:{len(runs)}" if runs else key,
             run_config=config,
             tags={WORK_TAG: work, "penstock/request": str(request.request)},

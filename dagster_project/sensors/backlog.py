@@ -20,7 +20,7 @@ from dagster_project.triggers import (
     result,
     sense_while_up,
 )
-from ops.policies.file import RelayPolicy, load
+from ops.policies.file import RelayPolicy
 from penstock import log, subscriptions
 from penstock.errors import TopicNotFound
 from penstock.records import PartitionRange
@@ -37,18 +37,18 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
     """The sensor of these topics and relays."""
 
     @dg.sensor(
-        name="backlog",
+        name=catalogue.named("backlog"),
         jobs=[sequence, *([relay] if relay else [])],
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Asks for a run of `sequence`, or of one relay, when no daemon moves the log. "
         "Reports how far each log is, and when a relay has sent all there is.",
     )
-    @sense_while_up
+    @sense_while_up(catalogue.database)
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
         held = cursor_of(context, VERSION)
         seen: dict[str, str] = dict(held.get("seen", {}))
-        limits = load().limits
+        limits = database.policies().limits
         with database.connect() as connection:
             waiting = log.status(connection).unsequenced_age_seconds
             lags = subscriptions.lag(connection)
@@ -59,8 +59,8 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
                 with others_go_on(context, topic):
                     events += _log_events(connection, catalogue, topic, seen)
         requests = []
-        if waiting > limits.unsequenced and not is_running(context.instance, job="sequence"):
-            requests.append(dg.RunRequest(job_name="sequence"))
+        if waiting > limits.unsequenced and not is_running(context.instance, job=sequence.name):
+            requests.append(dg.RunRequest(job_name=sequence.name))
         for policy in catalogue.policies.relays.values():
             own = [each for each in lags if each.subscription == policy.subscription]
             requests += _relay_requests(context, catalogue, policy, own, limits.relay_lag)
@@ -118,9 +118,11 @@ def _relay_requests(
     """A run of its own for a relay whose events wait while nobody holds them."""
     stuck = [each for each in lags if each.holder is None and each.lag_seconds > limit]
     key = catalogue.relay_key(relay.name)
-    work = f"relay-{key.path[-1]}"[:63]
+    work = catalogue.named(f"relay-{key.path[-1]}")[:63]
     if stuck and not is_running(context.instance, work=work):
-        yield dg.RunRequest(job_name="relay", asset_selection=[key], tags={WORK_TAG: work})
+        yield dg.RunRequest(
+            job_name=catalogue.named("relay"), asset_selection=[key], tags={WORK_TAG: work}
+        )
 
 
 def _relay_events(

@@ -70,13 +70,13 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
     known = frozenset(catalogue.topics)
 
     @dg.sensor(
-        name="sealed",
+        name=catalogue.named("sealed"),
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports hours in which log epochs were sealed, and hours of which the "
         "database has verified every copy, whoever made it. It starts no run.",
     )
-    @sense_while_up
+    @sense_while_up(catalogue.database)
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
         held = cursor_of(context, VERSION)
         if held.get("topics") != topics:

@@ -26,7 +26,7 @@ from dagster_project.triggers import (
 from ops.backfill.asking import ask_once
 from ops.backfill.requests import Window
 from ops.hours import LostCopy, lost_copies
-from ops.policies.file import Policies, load
+from ops.policies.file import Policies
 from ops.seal import lacking
 from penstock.archive.copies import EpochKey, key_of
 from resources.database import DatabaseResource
@@ -38,16 +38,16 @@ def build(catalogue: Catalogue) -> dg.SensorDefinition:
     """The sensor."""
 
     @dg.sensor(
-        name="lost_copies",
+        name=catalogue.named("lost_copies"),
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Asks for a backfill of copies that are recorded as missing: a run of clean or "
         "of the audit has found them gone or damaged. One that is lost again is asked for again; "
         "one that cannot be made, with a growing pause.",
     )
-    @sense_while_up
+    @sense_while_up(catalogue.database)
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
-        policies = load()
+        policies = database.policies()
         held = cursor_of(context, VERSION).get("asked", {})
         asked: dict[str, list[object]] = {}
         made: list[int] = []

@@ -6,26 +6,28 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_project.catalogue import Catalogue
+from dagster_project.jobs import SEAL
 from dagster_project.triggers import is_running, result, sense_while_up
 from ops.hours import UnsealedLog, unsealed_logs
-from ops.policies.file import SealPolicy, load
+from ops.policies.file import SealPolicy
 from resources.database import DatabaseResource
 
 
-def build(job: Any) -> dg.SensorDefinition:
+def build(catalogue: Catalogue, job: Any) -> dg.SensorDefinition:
     """The sensor."""
 
     @dg.sensor(
-        name="seal",
+        name=catalogue.named("seal"),
         job=job,
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Asks for a run of `seal` for the topics of which a partition has the size or "
         "the age of a log epoch.",
     )
-    @sense_while_up
+    @sense_while_up(catalogue.database)
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
-        policies = load()
+        policies = database.policies()
         with database.connect() as connection:
             waiting = unsealed_logs(connection)
         ready = [
@@ -33,10 +35,10 @@ def build(job: Any) -> dg.SensorDefinition:
         ]
         if not ready:
             return result([], None, "nothing has the size or the age of a log epoch")
-        if is_running(context.instance, job="seal"):
+        if is_running(context.instance, job=job.name):
             return result([], None, "a run of seal is under way")
-        config = {"ops": {"seal_log_epochs": {"config": {"topics": ready}}}}
-        return result([dg.RunRequest(job_name="seal", run_config=config)], None, "")
+        config = {"ops": {catalogue.named(SEAL): {"config": {"topics": ready}}}}
+        return result([dg.RunRequest(job_name=job.name, run_config=config)], None, "")
 
     return sensor
 

@@ -137,7 +137,9 @@ class Policies:
         return tuple(self.others)
 
     def of_database(self, name: str) -> Policies:
-        """What the file says for one of its databases."""
+        """What the file says for one of its databases; '' is the one of the environment."""
+        if name == self.database:
+            return self
         if name not in self.others:
             raise ConfigurationError(
                 f"there is no database {name!r}",

@@ -167,6 +167,26 @@ def test_check_prints_what_would_run_and_no_secret(
     assert effective({"config": str(again)}, {}).values["relays"] == {"export": f"jsonl:{tmp_path}"}
 
 
+def test_a_database_of_the_policy_file_is_taken_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not the one of the environment; a name that the file does not have is refused."""
+    policies = tmp_path / "policies.yaml"
+    policies.write_text("databases: {orders: {url: '${ORDERS_URL}'}}")
+    monkeypatch.setenv("PENSTOCK_POLICIES", str(policies))
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", URL)
+    monkeypatch.setenv("ORDERS_URL", f"mysql://me:{SECRET}@orders.example/app")
+    for name, code in (("orders", 0), ("stock", 2)):
+        monkeypatch.setattr("sys.argv", ["consumers", "--check", "--database", name])
+        with pytest.raises(SystemExit) as leaving:
+            command.main()
+        assert leaving.value.code == code
+    out, err = capsys.readouterr()
+    assert "# database: mysql://orders.example/app" in out
+    assert "there is no database 'stock'" in err
+    assert SECRET not in out + err
+
+
 def test_settings_travel_to_another_process() -> None:
     values = effective({}, {}).values
     known = {name: values[name] for name in Settings.__dataclass_fields__ if name in values}

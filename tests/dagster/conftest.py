@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import dagster as dg
 
 TOPIC = "shop/orders"
-EPOCH_EVENTS = 25
+EPOCH_EVENTS = 10
 
 POLICIES = f"""
 targets: {{local: archive}}

@@ -173,6 +173,7 @@ def test_the_whole_road(house: House, spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_retention_stops_at_a_copy_that_is_not_there_until_it_is_backfilled(
     house: House, spark: SparkSession
@@ -279,6 +280,7 @@ def test_a_target_that_is_not_mounted_is_told_and_nothing_goes(house: House) -> 
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_target_that_is_new_gets_what_the_database_has_dropped(
     house: House, spark: SparkSession, policy_path: Path
@@ -342,6 +344,7 @@ def test_a_log_epoch_that_fails_stops_no_other_and_the_hour_stays_due(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_target_that_fails_stops_no_other(
     house: House, spark: SparkSession, policy_path: Path

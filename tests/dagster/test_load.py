@@ -19,7 +19,7 @@ from dagster._core.definitions.repository_definition import RepositoryLoadData
 
 import penstock
 from dagster_project import catalogue, definitions
-from dagster_project.naming import HOUSE
+from penstock.dagster.keys import HOUSE
 from penstock.database import call
 from tests.dagster.conftest import TOPIC, House
 

@@ -7,6 +7,7 @@ import re
 import dagster as dg
 
 from dagster_project import naming
+from penstock.dagster.keys import HOUSE
 
 ALIKE = [
     "a/b", "a-b", "a_b", "a b", "A/b", "a/B", "a//b", "a/b/", "ä/b", "a.b", "a/b\u200b", "\uff41/b",
@@ -39,6 +40,6 @@ def test_a_name_that_is_written_like_a_hashed_one_gets_another() -> None:
 
 def test_dagster_takes_every_name() -> None:
     for name, slug in naming.slugs(ALIKE).items():
-        key = dg.AssetKey([naming.HOUSE, slug, "log"])
+        key = dg.AssetKey([HOUSE, slug, "log"])
         dg.AssetsDefinition(specs=[dg.AssetSpec(key, group_name=naming.group_of(name))])
     assert naming.group_of("shop/eu/orders") == "shop/eu"
