@@ -73,7 +73,7 @@ def block_of(messages: Sequence[Any], known: KnownTopics) -> Block | None:
         return None
     try:
         return _block(messages, known)
-    except (PenstockError, TypeError, ValueError):
+    except (PenstockError, TypeError, ValueError, RecursionError):
         return None
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import database
 from penstock.database.steps import run
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument, PenstockError, UsageError
 from penstock.publishing import rows as outgoing
 from penstock.publishing.blocks import block_of
-from penstock.publishing.columns import new_ids, packed_for_driver
+from penstock.publishing.columns import new_ids, packed_as, takes_binary
 from penstock.publishing.known_topics import KnownTopics, known_topics, require_installed
 from penstock.publishing.rows import Row
 from penstock.publishing.steps import columns_of
@@ -57,7 +57,9 @@ class _Bulk:
 
     def __init__(self, driver: Connection, known: KnownTopics, server: ThreadPoolExecutor) -> None:
         self._driver = driver
-        self._pack = partial(packed_for_driver, driver)
+        # Asked once: while a chunk is being stored, the connection belongs to the other thread.
+        self._binary = takes_binary(driver)
+        self._pack = partial(packed_as, self._binary)
         self._known = known
         self._server = server
         self._storing: Future[int] | None = None
@@ -87,7 +89,7 @@ class _Bulk:
     def _packed(self, drawn: list[Message], first: int) -> Packed:
         block = block_of(drawn, self._known)
         if block is not None:
-            ids = new_ids(self._driver, len(drawn)) if block.event_ids is None else block.ids()
+            ids = new_ids(self._binary, len(drawn)) if block.event_ids is None else block.ids()
             return Packed(first, drawn, block.topic, block.binds(self._pack, ids))
         rows = enumerate(outgoing.rows(drawn, first), first)
         placed = [self._placed(row, place) for place, row in rows]
@@ -111,11 +113,11 @@ class _Bulk:
         """Send a chunk.  The server counts its events from 0."""
         try:
             return self._sent(packed)
-        except PenstockError as error:
+        except UsageError as error:
             if packed.first == 0:
                 raise
             counted = f"of the events from {packed.first} on, {error.message}"
-            raise type(error)(counted, hint=error.hint) from None
+            raise type(error)(counted, hint=error.hint) from error
 
     def _sent(self, packed: Packed) -> int:
         binds = packed.binds

@@ -61,7 +61,12 @@ def packed(connection: Any, **columns: Column) -> dict[str, Any]:
 
 def packed_for_driver(driver: Any, **columns: Column) -> dict[str, Any]:
     """Columns as parameters for a connection of a driver of PostgreSQL, an asynchronous one too."""
-    pack = _array if takes_binary(driver) else _plain
+    return packed_as(takes_binary(driver), **columns)
+
+
+def packed_as(binary: bool, **columns: Column) -> dict[str, Any]:
+    """Columns as binary arrays, for a connection that takes them, or as plain lists."""
+    pack = _array if binary else _plain
     return {
         name: values
         if values is None or isinstance(values, PackedArray)
@@ -70,9 +75,9 @@ def packed_for_driver(driver: Any, **columns: Column) -> dict[str, Any]:
     }
 
 
-def new_ids(driver: Any, count: int) -> Sequence[Any]:
-    """The column of new ids for this driver, for a caller that does not need to know them."""
-    if takes_binary(driver):
+def new_ids(binary: bool, count: int) -> Sequence[Any]:
+    """The column of new ids, for a caller that does not need to know them."""
+    if binary:
         return packed_array("uuid", count, [packed_uuid7s(count)])
     return uuid7s(count)
 
