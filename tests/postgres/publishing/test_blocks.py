@@ -50,6 +50,13 @@ def _itself() -> dict[str, Any]:
     return headers
 
 
+def _deep() -> dict[str, Any]:
+    headers: dict[str, Any] = {}
+    for _ in range(40):
+        headers = {"in": headers}
+    return headers
+
+
 _SHARED = {"same": "for all"}
 
 #: Values of each column: those that all events have, then those that only some have.
@@ -71,7 +78,7 @@ _ODD: dict[str, list[Any]] = {
     "content_type": ["c" * 256, None],
     "headers": [
         {1: "one"}, {"nul": "\0"}, {"half": "\ud800"}, {"set": {1}}, {"nan": float("nan")}, "text",
-        _itself(), {"deep": [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]},
+        _itself(), _deep(),
         {"big": 10**5000}, {"large": "x" * 70_000}, {"back\\u0000slash": 1},
     ],
     "event_id": ["0190", 7],
@@ -104,13 +111,12 @@ def _outcome(publisher: Connection, messages: list[Any], given: Callable[..., An
         given(publisher, messages)
     except PenstockError as error:
         return type(error), str(error)
-    found = publisher.execute(
+    return publisher.execute(
         "SELECT key, type, content_type, headers, payload,"
         " CASE WHEN key IS NOT NULL THEN partition_id & 65535 END,"
         " CASE WHEN uuid_send(event_id) < '\\x01'::bytea THEN event_id END"
         " FROM penstock.events ORDER BY id"
     ).fetchall()
-    return found
 
 
 @pytest.mark.parametrize(
@@ -209,7 +215,7 @@ def test_a_limit_that_came_later_holds(
 ) -> None:
     """Guard: by_columns; and the chunk that was packed by columns is published all the same."""
     monkeypatch.setattr(bulk, "_CHUNK_EVENTS", 2)
-    connection.execute("SELECT penstock.set_backpressure(%s, 5)", (TOPIC,))
+    connection.execute("SELECT penstock.set_backpressure(%s, 5, NULL)", (TOPIC,))
     with connection.transaction():
         publish(connection, [Message(TOPIC, b"%d" % number) for number in range(3)])
     assert not next(iter(known_topics.known_topics(connection)._found.values())).by_columns
