@@ -80,19 +80,19 @@ def written(connection: Connection) -> list[int]:
     return [int(number) for (number,) in rows(connection, "SELECT number FROM effects ORDER BY 1")]
 
 
-@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("concurrency", [1, pytest.param(8, marks=pytest.mark.long)])
 def test_each_event_is_handled_once(
     db: ContractDatabase, own: Connection, concurrency: int
 ) -> None:
-    filled(own, 300, partitions=3)
+    filled(own, 50, partitions=3)
     seen: list[tuple[int, int]] = []
 
     def handle(delivery: QueueDelivery) -> None:
         assert (delivery.deliveries, delivery.failures, delivery.subscription) == (1, 0, QUEUE)
         seen.append((delivery.partition, delivery.sequence))
 
-    assert consumer_of(db, handle, concurrency=concurrency).run_until_idle() == 900
-    assert (len(seen), len(set(seen))) == (900, 900)
+    assert consumer_of(db, handle, concurrency=concurrency).run_until_idle() == 150
+    assert (len(seen), len(set(seen))) == (150, 150)
     assert counts(own) == (0, 0, 0, 0)
 
 
