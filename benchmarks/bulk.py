@@ -21,7 +21,7 @@ COPY = 50_000
 def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
     """500 at a time against the same arrays in an INSERT: what the log itself costs.
 
-    Few applications write such an INSERT by hand. Then all events in one transaction by COPY.
+    Few applications write such an INSERT by hand. Then all events in one transaction, against COPY.
     """
     rows = settings.amount(BATCH)
     yield Case(

@@ -22,7 +22,7 @@ from penstock.database.steps import asked
 from penstock.publishing import rows as outgoing
 from penstock.publishing.columns import packed_for_driver
 from penstock.publishing.known_topics import KnownTopics, known_to_connection, remembered
-from penstock.publishing.steps import batch_steps, publish_steps, rows_of
+from penstock.publishing.steps import batch_steps, publish_steps
 from penstock.records import Event, Lease, Message, Published
 from penstock.subscriptions.dead_letters import Redriven, finish_steps, parking_steps
 from penstock.subscriptions.stream import Membership, commit_steps
@@ -53,12 +53,9 @@ async def publish_batch(
     connection: Any, messages: Iterable[Message], *, strict: bool = False
 ) -> list[uuid.UUID]:
     """Publish many events in one round trip, in order.  Returns their ids."""
-    rows = rows_of(messages)
-    if not rows:
-        return []
     door = await door_of(connection)
     pack = partial(packed_for_driver, door.driver)
-    steps = batch_steps(pack, _known(door), rows, strict=strict)
+    steps = batch_steps(pack, _known(door), messages, strict=strict)
     return await run(door, steps)
 
 

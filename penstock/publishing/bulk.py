@@ -1,35 +1,25 @@
-"""Publishing very many events: COPY on PostgreSQL, batches elsewhere."""
+"""Publishing very many events on PostgreSQL: chunk after chunk, packed while one is stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import database
 from penstock.database.steps import run
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument, PenstockError, UsageError
 from penstock.publishing import rows as outgoing
+from penstock.publishing.blocks import block_of
+from penstock.publishing.columns import new_ids, packed_as, takes_binary
 from penstock.publishing.known_topics import KnownTopics, known_topics, require_installed
 from penstock.publishing.rows import Row
+from penstock.publishing.steps import columns_of
 from penstock.records import Message
 
 if TYPE_CHECKING:
     from penstock.database import Connection
-
-
-_COPY = (
-    "COPY pg_temp.penstock_bulk"
-    " (topic, payload, key, type, content_type, headers, event_id, partition, not_before)"
-    " FROM STDIN (FORMAT BINARY)"
-)
-
-
-# The headers travel as raw bytes: binary jsonb is a version byte and the text, which we have.
-_COPY_TYPES = ("text", "bytea", "text", "text", "text", "bytea", "uuid", "int4", "timestamptz")
-
-
-_JSONB_VERSION = b"\x01"
 
 
 _CHUNK_EVENTS, _CHUNK_BYTES = 5_000, 16 << 20
@@ -39,7 +29,7 @@ _IDLE = 0  # libpq's PQTRANS_IDLE
 
 
 def publish_bulk(connection: Any, messages: Iterable[Message]) -> int:
-    """Publish any number of events at the speed of COPY.  Returns how many.
+    """Publish any number of events, faster than by COPY.  Returns how many.
 
     Needs psycopg (directly or below SQLAlchemy) and an open transaction.  It works inside a
     savepoint: when one event is refused, none is published and the caller's transaction can go on.
@@ -50,8 +40,16 @@ def publish_bulk(connection: Any, messages: Iterable[Message]) -> int:
     # would otherwise not know that there is something to commit.
     require_installed(connection)
     with database.typed_errors(), driver.transaction(), ThreadPoolExecutor(1) as server:
-        database.call(driver, "prepare_bulk")
         return _Bulk(driver, known_topics(connection), server).publish(messages)
+
+
+class Packed(NamedTuple):
+    """A chunk as it is sent: by columns for one topic, else by publish_batch."""
+
+    first: int
+    messages: list[Message]
+    topic: str | None
+    binds: dict[str, Any]
 
 
 class _Bulk:
@@ -59,6 +57,9 @@ class _Bulk:
 
     def __init__(self, driver: Connection, known: KnownTopics, server: ThreadPoolExecutor) -> None:
         self._driver = driver
+        # Asked once: while a chunk is being stored, the connection belongs to the other thread.
+        self._binary = takes_binary(driver)
+        self._pack = partial(packed_as, self._binary)
         self._known = known
         self._server = server
         self._storing: Future[int] | None = None
@@ -67,15 +68,14 @@ class _Bulk:
     def publish(self, messages: Iterable[Message]) -> int:
         source = iter(messages)
         place = 0
+        packed: Packed | None = None
         while drawn := self._drawn(source):
-            if place:
-                self._storing = self._server.submit(self._store)
-            packed = list(self._packed(drawn, place))
+            if packed is not None:
+                self._storing = self._server.submit(self._store, packed)
+            packed = self._packed(drawn, place)
             place += len(drawn)
             self._stored()
-            self._copy(packed)
-        self._storing = self._server.submit(self._store)
-        return self._stored()
+        return self._published + (0 if packed is None else self._store(packed))
 
     def _drawn(self, source: Iterator[Message]) -> list[Message]:
         """The next messages, drawn while the connection is idle: a generator may use it too.
@@ -86,25 +86,48 @@ class _Bulk:
         with self._driver.transaction():
             return list(_chunk(source))
 
-    def _copy(self, rows: list[tuple[Any, ...]]) -> None:
-        with self._driver.cursor() as cursor, cursor.copy(_COPY) as copy:
-            copy.set_types(_COPY_TYPES)
-            for row in rows:
-                copy.write_row(row)
+    def _packed(self, drawn: list[Message], first: int) -> Packed:
+        block = block_of(drawn, self._known)
+        if block is not None:
+            ids = new_ids(self._binary, len(drawn)) if block.event_ids is None else block.ids()
+            return Packed(first, drawn, block.topic, block.binds(self._pack, ids))
+        rows = enumerate(outgoing.rows(drawn, first), first)
+        placed = [self._placed(row, place) for place, row in rows]
+        return Packed(first, drawn, None, self._pack(**columns_of(placed)))
 
-    def _packed(self, drawn: list[Message], first: int) -> Iterator[tuple[Any, ...]]:
-        for place, row in enumerate(outgoing.rows(drawn, first), first):
-            placed = self._known.placed(row)
-            if placed is None:
-                self._stored()  # raises what it refused before the errors of the next call
-                try:
-                    placed = run(self._driver, self._known.asked_for(row))
-                except PenstockError as error:
-                    raise outgoing.at(place, error) from None
-            yield _copied(place, placed)
+    def _placed(self, row: Row, place: int) -> Row:
+        if row.dedup_key is not None:
+            raise InvalidArgument(
+                f"event {place}: publish_bulk does not support dedup keys", hint="use publish_batch"
+            )
+        placed = self._known.placed(row)
+        if placed is None:
+            self._stored()  # raises what it refused before the errors of the next call
+            try:
+                placed = run(self._driver, self._known.asked_for(row))
+            except PenstockError as error:
+                raise outgoing.at(place, error) from None
+        return placed
 
-    def _store(self) -> int:
-        return int(database.call(self._driver, "publish_bulk")[0][0])
+    def _store(self, packed: Packed) -> int:
+        """Send a chunk.  The server counts its events from 0."""
+        try:
+            return self._sent(packed)
+        except UsageError as error:
+            if packed.first == 0:
+                raise
+            counted = f"of the events from {packed.first} on, {error.message}"
+            raise type(error)(counted, hint=error.hint) from error
+
+    def _sent(self, packed: Packed) -> int:
+        binds = packed.binds
+        if packed.topic is not None:
+            ((published,),) = database.call(self._driver, "publish_columns", **binds)
+            if published is not None:
+                return int(published)
+            self._known.not_by_columns(packed.topic)
+            binds = self._pack(**columns_of(list(outgoing.rows(packed.messages))))
+        return int(database.call(self._driver, "publish_batch", **binds, strict=False)[0][0])
 
     def _stored(self) -> int:
         """Wait for the chunk that is being stored.  Returns how many events all chunks had."""
@@ -126,15 +149,6 @@ def _chunk(source: Iterator[Message]) -> Iterator[Message]:
 def _size(payload: Any) -> int:
     """The payload's size; 0 for what is not bytes, which is refused when it is packed."""
     return len(payload) if isinstance(payload, bytes | bytearray | memoryview) else 0
-
-
-def _copied(place: int, row: Row) -> tuple[Any, ...]:
-    if row.dedup_key is not None:
-        raise InvalidArgument(
-            f"event {place}: publish_bulk does not support dedup keys", hint="use publish_batch"
-        )
-    headers = None if row.headers is None else _JSONB_VERSION + row.headers.encode()
-    return (*row[:5], headers, row.event_id, row.partition, row.not_before)
 
 
 def _psycopg_connection(connection: Any) -> Connection:

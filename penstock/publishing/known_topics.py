@@ -37,6 +37,8 @@ class TopicFacts(NamedTuple):
     partitions: int
     max_payload_bytes: int
     strategy: str
+    #: False once the database has said that its batches need publish_batch.
+    by_columns: bool = True
 
 
 Found = dict[str, TopicFacts]
@@ -88,6 +90,17 @@ class KnownTopics:
         if row.partition is not None or strategy in _BY_DATABASE:
             return row
         return _chosen(row, facts)
+
+    def plain(self, topic: Any) -> TopicFacts | None:
+        """A remembered topic that takes plain events by columns; None for every other."""
+        facts = self._found.get(topic) if isinstance(topic, str) else None
+        return facts if facts and facts.strategy == "crc32" and facts.by_columns else None
+
+    def not_by_columns(self, topic: str) -> None:
+        """Remember that the batches of a topic need publish_batch."""
+        facts = self._found.get(topic)
+        if facts is not None:
+            self._found[topic] = facts._replace(by_columns=False)
 
     @contextmanager
     def forgotten_on_refusal(self, topics: Iterable[str]) -> Iterator[None]:

@@ -17,7 +17,7 @@ from penstock.database.steps import run
 from penstock.publishing import packing, rows as outgoing
 from penstock.publishing.columns import packed
 from penstock.publishing.known_topics import known_topics
-from penstock.publishing.steps import batch_steps, publish_steps, rows_of
+from penstock.publishing.steps import batch_steps, publish_steps
 from penstock.records import Message, Published
 
 if TYPE_CHECKING:
@@ -80,13 +80,10 @@ def publish_batch(
 
     When one event is invalid, none is published, and the error names the event's index.
     """
-    rows = rows_of(messages)
-    if not rows:
-        return []
     steps = batch_steps(
         partial(packed, connection),
         known_topics(connection),
-        rows,
+        messages,
         strict=strict,
         pack_plain=packing.packer(connection),
     )

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.database.steps import Steps, asked
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.publishing import rows as outgoing
+from penstock.publishing.blocks import block_of
 from penstock.publishing.columns import Column
 from penstock.publishing.known_topics import KnownTopics
 from penstock.publishing.rows import Row
@@ -17,8 +18,6 @@ from penstock.records import Message, Published, as_uuid
 
 def rows_of(messages: Iterable[Message]) -> list[Row]:
     """The events of a batch, checked."""
-    if not isinstance(messages, Iterable):
-        raise InvalidArgument(f"messages is a {type(messages).__name__}", hint="give a list")
     return list(outgoing.rows(messages))
 
 
@@ -36,16 +35,51 @@ def publish_steps(known: KnownTopics, row: Row, *, strict: bool) -> Steps[Publis
 def batch_steps(
     pack: Callable[..., dict[str, Any]],
     known: KnownTopics,
-    rows: Sequence[Row],
+    messages: Iterable[Message],
     *,
     strict: bool,
     pack_plain: Callable[[Sequence[Row]], dict[str, Any] | None] | None = None,
 ) -> Steps[list[uuid.UUID]]:
     """How many events are published; ``pack`` writes the columns as the driver takes them.
 
-    ``pack_plain`` is for a dialect that has a shorter way for plain events.  That way publishes all
-    or nothing, and leaves to ``publish_batch`` what it does not take and what is wrong.
+    Plain events of one topic go by columns, and ``pack_plain`` is another short way for a dialect
+    that does not have that one.  A short way publishes all or nothing, and leaves to
+    ``publish_batch`` what it does not take and what is wrong.
     """
+    given = messages if isinstance(messages, list | tuple) else _drawn(messages)
+    if not given:
+        return []
+    if pack_plain is None and strict is False:
+        block = block_of(given, known)
+        if block is not None:
+            event_ids = block.ids()
+            if (yield from _columns_steps(known, block.topic, block.binds(pack, event_ids))):
+                return event_ids
+    return (yield from _rows_steps(pack, known, rows_of(given), strict, pack_plain))
+
+
+def _drawn(messages: Iterable[Message]) -> Sequence[Message]:
+    if not isinstance(messages, Iterable):
+        raise InvalidArgument(f"messages is a {type(messages).__name__}", hint="give a list")
+    return list(messages)
+
+
+def _columns_steps(known: KnownTopics, topic: str, binds: dict[str, Any]) -> Steps[bool]:
+    """How a block is published.  False when its topic needs publish_batch."""
+    with known.forgotten_on_refusal([topic]):
+        ((published,),) = yield from asked("publish_columns", **binds)
+    if published is None:
+        known.not_by_columns(topic)
+    return published is not None
+
+
+def _rows_steps(
+    pack: Callable[..., dict[str, Any]],
+    known: KnownTopics,
+    rows: Sequence[Row],
+    strict: bool,
+    pack_plain: Callable[[Sequence[Row]], dict[str, Any] | None] | None,
+) -> Steps[list[uuid.UUID]]:
     placed = []
     for place, row in enumerate(rows):
         try:
@@ -75,12 +109,12 @@ def columns_of(rows: Sequence[Row]) -> dict[str, Column]:
     return {
         "topics": ("text", topics),
         "payloads": ("bytea", payloads),
-        "keys": ("text", keys),
+        "keys": ("text", _unless_empty(keys)),
         "types": ("text", types),
         "content_types": ("text", content_types),
-        "headers": ("text", headers),
+        "headers": ("text", _unless_empty(headers)),
         "event_ids": ("uuid", event_ids),
-        "partitions": ("int4", partitions),
+        "partitions": ("int4", _unless_empty(partitions)),
         "not_befores": ("timestamptz", _unless_empty(not_befores)),
         "dedup_keys": ("text", _unless_empty(dedup_keys)),
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from penstock.errors import (
@@ -32,7 +33,7 @@ from penstock.topics.validation import (
 _SHORT_HEADERS = 2 * MAX_HEADERS_DEPTH
 _TOO_MANY_DIGITS = 10**MAX_HEADER_DIGITS
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-_TEXT = frozenset({str})
+_TEXT, _DICTS = frozenset({str}), frozenset({dict})
 
 
 def _encoder() -> Callable[[dict[str, Any]], str]:
@@ -56,9 +57,9 @@ def message(given: Message) -> None:
     topic(given.topic)
     _payload(given.payload)
     if given.key is not None:
-        _text("key", given.key, MAX_KEY)
-    _text("type", given.type, MAX_TYPE)
-    _text("content_type", given.content_type, MAX_CONTENT_TYPE)
+        text("key", given.key, MAX_KEY)
+    text("type", given.type, MAX_TYPE)
+    text("content_type", given.content_type, MAX_CONTENT_TYPE)
     if given.event_id is not None and not isinstance(given.event_id, uuid.UUID):
         raise InvalidArgument(
             f"event_id is a {type(given.event_id).__name__}", hint="give a uuid.UUID"
@@ -68,16 +69,16 @@ def message(given: Message) -> None:
     if given.not_before is not None:
         _not_before(given.not_before)
     if given.dedup_key is not None:
-        _text("dedup_key", given.dedup_key, MAX_KEY)
+        text("dedup_key", given.dedup_key, MAX_KEY)
     for_relays(given.exchange, given.routing_key, given.max_attempts)
 
 
 def for_relays(exchange: Any, routing_key: Any, max_attempts: Any) -> None:
     """What an event asks of the relay that delivers it."""
     if exchange is not None:
-        _text("exchange", exchange, MAX_KEY)
+        text("exchange", exchange, MAX_KEY)
     if routing_key is not None:
-        _text("routing_key", routing_key, MAX_KEY)
+        text("routing_key", routing_key, MAX_KEY)
     if max_attempts is not None and not (
         is_integer(max_attempts) and 1 <= max_attempts <= MAX_ATTEMPTS
     ):
@@ -113,6 +114,31 @@ def headers_json(headers: Mapping[str, Any] | None) -> str | None:
     if len(text) > _SHORT_HEADERS:
         _headers_limits(headers, text)
     return text
+
+
+def headers_column(given: Sequence[Any]) -> list[str | None] | None:
+    """The headers of many events as JSON; None when they have to be checked one by one."""
+    headers = [each for each in given if each is not None]
+    if not (_DICTS.issuperset(map(type, headers)) and _TEXT.issuperset(_types_of_keys(headers))):
+        return None
+    texts: list[str | None] = []
+    last: Any = None
+    text: str | None = None
+    for each in given:
+        if each is not last:  # the same dictionary is written once
+            text, last = None if each is None else _encode(each), each
+        texts.append(text)
+    together = "".join(filter(None, texts))
+    if "\\u0000" in together or not (together.isascii() or not SURROGATE.search(together)):
+        return None
+    for each, text in zip(given, texts, strict=True):
+        if text is not None and len(text) > _SHORT_HEADERS:
+            _headers_limits(each, text)
+    return texts
+
+
+def _types_of_keys(headers: Iterable[Any]) -> Iterable[type]:
+    return map(type, chain.from_iterable(headers))
 
 
 def _headers_limits(headers: Any, text: str) -> None:
@@ -152,14 +178,15 @@ def _payload(payload: Any) -> None:
         )
 
 
-def _text(what: str, text: Any, longest: int) -> None:
-    if not isinstance(text, str):
-        raise InvalidArgument(f"{what} is a {type(text).__name__}", hint=f"{what} is text (str)")
-    if len(text) > longest:
-        raise InvalidArgument(f"{what} has {len(text)} characters", hint=f"use at most {longest}")
-    if "\0" in text:
+def text(what: str, given: Any, longest: int) -> None:
+    """One text of an event."""
+    if not isinstance(given, str):
+        raise InvalidArgument(f"{what} is a {type(given).__name__}", hint=f"{what} is text (str)")
+    if len(given) > longest:
+        raise InvalidArgument(f"{what} has {len(given)} characters", hint=f"use at most {longest}")
+    if "\0" in given:
         raise InvalidArgument(f"{what} holds a NUL character", hint="leave it out")
-    if not text.isascii() and SURROGATE.search(text):
+    if not given.isascii() and SURROGATE.search(given):
         raise InvalidArgument(f"{what} holds half a surrogate pair", hint="use valid Unicode")
 
 

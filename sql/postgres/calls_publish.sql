@@ -26,6 +26,14 @@ SELECT published, duplicates, original_ids FROM penstock.publish_batch(
     partitions => %(partitions)s::integer[], not_befores => %(not_befores)s::timestamptz[],
     dedup_keys => %(dedup_keys)s::text[], strict => %(strict)s)
 
+-- name: publish_columns
+-- Publishes plain events of one topic, in array order. Returns how many, or NULL when the topic needs publish_batch.
+SELECT penstock.publish_columns(
+    topic => %(topic)s, type => %(type)s, content_type => %(content_type)s, payloads => %(payloads)s::bytea[],
+    keys => %(keys)s::text[], types => %(types)s::text[], content_types => %(content_types)s::text[],
+    headers => %(headers)s::text[], event_ids => %(event_ids)s::uuid[],
+    partitions => %(partitions)s::integer[])
+
 -- name: prepare_bulk
 -- Makes the session's temporary table penstock_bulk for COPY.
 SELECT penstock.prepare_bulk()

@@ -53,3 +53,17 @@ def kill(db: ContractDatabase, victim: Any) -> None:
         db.run(f"SELECT pg_terminate_backend({victim.info.backend_pid})")
     else:
         db.run(f"KILL {victim.thread_id()}")
+
+
+def end_sessions(db: ContractDatabase, own: Any, names: str) -> None:
+    """Those with such names, or on MySQL all but this one: as an operator or a failover does."""
+    query = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        f" AND application_name LIKE '{names}'"
+        if db.engine == "postgres"
+        else "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = DATABASE()"
+        " AND ID <> CONNECTION_ID()"
+    )
+    end = "SELECT pg_terminate_backend({})" if db.engine == "postgres" else "KILL {}"
+    for (session,) in database.execute(own, query):
+        database.execute(own, end.format(session))

@@ -131,6 +131,7 @@ def test_a_pooler(server: EmbeddedPostgres, url: str, tmp_path: Path, mode: str,
         assert urlsplit(said.strip()).port == server.port
 
 
+@pytest.mark.long
 def test_a_server_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(postgres_matrix.VERSIONS, 13, "13.23.0")
     try:

@@ -118,6 +118,7 @@ def test_a_range_that_is_none_is_refused(db: ContractDatabase) -> None:
             audit(setup, STREAM, **given)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
 def test_spark_finds_the_same(db: ContractDatabase, spark: SparkSession, tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ progress_backfill       . . o . .
 publish                 . . o p .
 publish_batch           . . o p .
 publish_bulk            . . o p .
+publish_columns         . . o p .
 publish_json            . . o p .
 publish_packed          . . o p .
 publish_staged          . . o p .

@@ -13,8 +13,6 @@ from penstock.subscriptions.queue import Delivery, Receipt
 from tests.kit.log import Connection, drain, topic
 
 QUEUE = "mails"
-#: The engines that have queue mode.
-ENGINES = ["postgres", "mysql", "mariadb"]
 TOPIC = "tests/mails"
 
 #: The times that the protocol has stored.
@@ -58,7 +56,15 @@ def pass_time(connection: Connection, seconds: float) -> None:
 
 def pass_time_of(connection: Connection, table: str, seconds: float) -> None:
     """As pass_time, for one of its tables."""
-    column = _TIMES[table]
+    _earlier(connection, table, _TIMES[table], seconds)
+
+
+def all_older(connection: Connection, seconds: float) -> None:
+    """The events of the log got their sequences so much earlier."""
+    _earlier(connection, "chunks", "sequenced_at", seconds)
+
+
+def _earlier(connection: Connection, table: str, column: str, seconds: float) -> None:
     interval = "interval '1 second' * %(seconds)s"
     if database.dialect_of(connection) == "mysql":
         interval, seconds = "INTERVAL %(seconds)s MICROSECOND", int(seconds * 1_000_000)

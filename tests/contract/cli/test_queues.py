@@ -13,11 +13,9 @@ from tests import command
 from tests.command import Result
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import topic
-from tests.kit.queue import ENGINES, QUEUE, TOPIC, more, pass_time
+from tests.kit.queue import QUEUE, TOPIC, more, pass_time
 
 Run = Callable[..., Result]
-
-pytestmark = pytest.mark.parametrize("db", ENGINES, indirect=True)
 
 #: Takes what it should do from the payload.
 WORKER = """

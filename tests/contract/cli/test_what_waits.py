@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,12 @@ def test_what_waits_for_its_sequence_is_said(db: ContractDatabase, run: Run) -> 
     assert "sequencer: nothing waits" in run("status").err
 
 
+def _instead_of_a_rest(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """The name in that module alone: threads of others rest by the same function."""
+    rests = SimpleNamespace(sleep=lambda _: act())
+    monkeypatch.setattr("penstock.log.sequencer_state.time", rests)
+
+
 def test_a_sequencer_at_work_is_not_missed(
     db: ContractDatabase, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +91,7 @@ def test_a_sequencer_at_work_is_not_missed(
     own = db.connect()
     publish(own, STREAM, b"x")
     _long_ago(db)
-    monkeypatch.setattr("penstock.log.sequencer_state.time.sleep", lambda _: log.sequence(own))
+    _instead_of_a_rest(monkeypatch, lambda: log.sequence(own))
     assert _status(run)["sequencer"]["state"] == "nothing waits"
     publish(own, STREAM, b"x")
     assert _status(run)["sequencer"]["state"] == "at work"
@@ -95,7 +102,7 @@ def test_who_holds_the_sequencer_is_said(
 ) -> None:
     """On MySQL and MariaDB it is the session that has held locks for longest."""
     monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr("penstock.log.sequencer_state.time.sleep", lambda _: None)
+    _instead_of_a_rest(monkeypatch, lambda: None)
     publish(db.connect(), STREAM, b"x")
     _long_ago(db)
     with open_transaction(db) as stuck:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import subscriptions
+from penstock import database, subscriptions
 from penstock.consumer.delivery import HandlerFailed
 from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.consumer.queue_delivery import Claim, InHand, QueueDelivery
@@ -19,9 +19,9 @@ from penstock.errors import InvalidArgument, StaleReceipt
 from penstock.subscriptions import dead_letters, queue
 from penstock.subscriptions.verdicts import Verdict
 from tests.contract.databases import ContractDatabase
+from tests.contract.kit import end_sessions, kill
 from tests.kit.log import Connection, wait_until
 from tests.kit.queue import (
-    ENGINES,
     QUEUE,
     TOPIC,
     acknowledge,
@@ -29,11 +29,10 @@ from tests.kit.queue import (
     more,
     pass_time,
     receive,
+    rows,
     texts,
 )
 from tests.kit.stream import running
-
-pytestmark = pytest.mark.parametrize("db", ENGINES, indirect=True)
 
 
 class Hands:
@@ -69,12 +68,16 @@ def counts(connection: Connection) -> tuple[int, int, int, int]:
 
 def effects(connection: Connection) -> None:
     """A table of the application."""
-    connection.execute("CREATE TABLE effects (number integer)")
+    database.execute(connection, "CREATE TABLE effects (number INT)")
+
+
+def write(connection: Connection, number: int) -> None:
+    """What a handler does."""
+    database.execute(connection, "INSERT INTO effects VALUES (%(number)s)", {"number": number})
 
 
 def written(connection: Connection) -> list[int]:
-    rows = connection.execute("SELECT number FROM effects ORDER BY 1").fetchall()
-    return [row[0] for row in rows]
+    return [int(number) for (number,) in rows(connection, "SELECT number FROM effects ORDER BY 1")]
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
@@ -118,8 +121,8 @@ def test_verdicts(db: ContractDatabase, own: Connection) -> None:
     found = receive(own, 10)
     assert sorted(texts(found)) == ["5", "6"]
     assert {each.failures for each in found} == {1}
-    reasons = own.execute("SELECT reason FROM penstock.queue_waiting ORDER BY sequence").fetchall()
-    assert [row[0] for row in reasons] == [
+    reasons = rows(own, "SELECT reason FROM penstock.queue_waiting ORDER BY sequence")
+    assert [reason for (reason,) in reasons] == [
         "later", "the handler asked for it again", "ValueError: bad",
     ]  # fmt: skip
 
@@ -193,11 +196,11 @@ def test_effect_and_end_are_one_transaction(db: ContractDatabase, own: Connectio
         number = int(delivery.payload)
         attempt = attempts[number] = attempts.get(number, 0) + 1
         with delivery.transaction() as connection:
-            connection.execute("INSERT INTO effects VALUES (%s)", (number,))
+            write(connection, number)
             if attempt == 1 and number % 4 == 0:
                 raise ValueError("after the write")
             if attempt == 1 and number % 10 == 1:
-                connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+                kill(db, connection)
         if number % 4 == 1 and attempt == 1:
             raise ValueError("after the commit")
 
@@ -217,7 +220,7 @@ def test_who_lost_the_event_changes_nothing(db: ContractDatabase, own: Connectio
         assert gate.wait(60)
         try:
             with delivery.transaction() as connection:
-                connection.execute("INSERT INTO effects VALUES (1)")
+                write(connection, 1)
         except StaleReceipt as error:
             raised.append(error)
             raise
@@ -251,7 +254,7 @@ def test_without_the_fence_a_paused_worker_writes(
         begun.set()
         assert gate.wait(60)
         with delivery.transaction() as connection:
-            connection.execute("INSERT INTO effects VALUES (1)")
+            write(connection, 1)
 
     with running(consumer_of(db, handle)):
         assert begun.wait(20)
@@ -345,17 +348,14 @@ def test_a_lost_connection_is_survived(db: ContractDatabase, own: Connection) ->
     consumer = consumer_of(db, hands.handle, concurrency=3)
     with running(consumer):
         wait_until(lambda: len(hands.begun) == 3, "all are under way")
-        own.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'penstock mails'"
-        )
+        end_sessions(db, own, "penstock mails")
         hands.open.set()
         wait_until(lambda: counts(own) == (0, 0, 0, 0), "they are finished", 40)
     assert (len(hands.begun), consumer.stats.events) == (3, 3)
 
 
 def test_async_handlers_run_on_the_callers_loop(db: ContractDatabase, own: Connection) -> None:
-    """Side by side, with transactions of their own."""
+    """Side by side, with transactions of their own, for which only PostgreSQL has a driver."""
     filled(own, 20)
     effects(own)
 
@@ -366,8 +366,11 @@ def test_async_handlers_run_on_the_callers_loop(db: ContractDatabase, own: Conne
             loops.add(asyncio.get_running_loop())
             if delivery.sequence <= 4:
                 await asyncio.wait_for(together.wait(), 30)
-            async with delivery.transaction() as connection:
-                await connection.execute("INSERT INTO effects VALUES (%s)", (delivery.sequence,))
+            if db.engine == "postgres":
+                async with delivery.transaction() as connection:
+                    await connection.execute(
+                        "INSERT INTO effects VALUES (%s)", (delivery.sequence,)
+                    )
             if delivery.sequence == 20:
                 stop.set()
 
@@ -380,6 +383,7 @@ def test_async_handlers_run_on_the_callers_loop(db: ContractDatabase, own: Conne
     done += consumer_of(db, lambda delivery: None).run_until_idle()
     assert (done, counts(own)) == (20, (0, 0, 0, 0))
     assert written(own) == sorted(set(written(own)))
+    assert written(own) if db.engine == "postgres" else not written(own)
 
 
 def test_an_application_declares_queues(db: ContractDatabase, own: Connection) -> None:

@@ -16,9 +16,7 @@ from penstock.upkeep.watch import Watch
 from tests import command
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
-from tests.kit.queue import ENGINES, QUEUE, TOPIC, filled, pass_time, receipts, receive
-
-pytestmark = pytest.mark.parametrize("db", ENGINES, indirect=True)
+from tests.kit.queue import QUEUE, TOPIC, all_older, filled, pass_time, receipts, receive
 
 
 def _figures(db: ContractDatabase) -> dict[str, float]:
@@ -40,7 +38,7 @@ def test_what_a_queue_has_is_measured(db: ContractDatabase, own: Connection) -> 
     assert states == {"ready": 5, "in_flight": 3, "delayed": 2}
     assert found["dead_letters"] == 0
     before = found["queue_oldest_seconds"]
-    own.execute("UPDATE penstock.chunks SET sequenced_at = sequenced_at - interval '1 hour'")
+    all_older(own, 3600)
     assert _figures(db)["queue_oldest_seconds"] >= before + 3600
 
 
@@ -90,7 +88,7 @@ def test_the_doctor_names_an_old_event(
 ) -> None:
     """And the command that it names runs; status says the same."""
     filled(own, 5)
-    own.execute("UPDATE penstock.chunks SET sequenced_at = sequenced_at - interval '1 hour'")
+    all_older(own, 3600)
     (finding,) = examine_queues(own, Limits())
     assert (finding.check, "has waited for 60 minutes" in finding.what) == ("queue_old", True)
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", db.url)

@@ -14,6 +14,7 @@ from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.consumers.process import Daemon, until
 from tests.contract.databases import ContractDatabase
+from tests.contract.kit import end_sessions
 from tests.contract.stream_kit import end_lease
 from tests.contract.upkeep.conftest import Start
 from tests.kit.log import put, texts, topic
@@ -119,26 +120,11 @@ def test_several_beside_each_other_do_no_harm(db: ContractDatabase, start: Start
     assert [each.exit_code() for each in programs] == [0, 0]
 
 
-def end_sessions(db: ContractDatabase) -> None:
-    """All but those of the test, as an operator or a failover does."""
-    own = db.connect()
-    query = (
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-        " AND application_name LIKE 'penstock s%'"
-        if db.engine == "postgres"
-        else "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = DATABASE()"
-        " AND ID <> CONNECTION_ID()"
-    )
-    end = "SELECT pg_terminate_backend({})" if db.engine == "postgres" else "KILL {}"
-    for (session,) in database.execute(own, query):
-        database.execute(own, end.format(session))
-
-
 def test_it_connects_again_and_says_so(db: ContractDatabase, start: Start) -> None:
     topic(db.connect())
     program = start(db.url, PENSTOCK_UPKEEP_SWEEP_SECONDS="0.1").wait_started()
     until(lambda: program.age() > STARTED_AFTER_SECONDS, "the end of the start")
-    end_sessions(db)
+    end_sessions(db, db.connect(), "penstock s%")
     until(lambda: "sequencer is connected again" in program.text(), "the sequencer again")
     until(lambda: "sweep is connected again" in program.text(), "the sweep again")
     own = db.connect()

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import Message, log
-from penstock.publishing.columns import BinaryList, packed
+from penstock.publishing.columns import PackedArray, packed
 
 TOPIC = "bank/accounts"
 Connection = psycopg.Connection[Any]
@@ -57,7 +57,7 @@ def test_everything_arrives(
 
 def test_only_where_the_server_binds_utf8(database_url: str) -> None:
     def is_binary(connection: Connection) -> bool:
-        return isinstance(packed(connection, keys=("text", ["k"]))["keys"], BinaryList)
+        return isinstance(packed(connection, keys=("text", ["k"]))["keys"], PackedArray)
 
     with (
         _default(database_url) as plain,
@@ -81,6 +81,6 @@ def test_only_where_the_server_binds_utf8(database_url: str) -> None:
 )
 def test_every_type_and_null(connection: Connection, type_name: str, values: list[Any]) -> None:
     array = packed(connection, column=(type_name, values))["column"]
-    assert isinstance(array, BinaryList)
+    assert isinstance(array, PackedArray)
     row = connection.execute(f"SELECT %s::{type_name}[]", (array,)).fetchone()
     assert row == (values,)

@@ -313,19 +313,19 @@ def test_bulk_closes_a_chunk_that_is_large(
     connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: _CHUNK_BYTES, or large payloads would all lie in memory."""
-    copied: list[int] = []
+    stored: list[int] = []
 
-    def copy(bulk: Any, chunk: list[Any]) -> None:
-        copied.append(len(chunk))
-        original(bulk, chunk)
+    def store(chunks: Any, chunk: bulk.Packed) -> int:
+        stored.append(len(chunk.messages))
+        return original(chunks, chunk)
 
-    original = bulk._Bulk._copy
-    monkeypatch.setattr(bulk._Bulk, "_copy", copy)
+    original = bulk._Bulk._store
+    monkeypatch.setattr(bulk._Bulk, "_store", store)
     monkeypatch.setattr(bulk, "_CHUNK_BYTES", 20)
     with connection.transaction():
         messages = (Message(TOPIC, b"0123456789%d" % number) for number in range(5))
         assert penstock.publish_bulk(connection, messages) == 5
-    assert copied == [2, 2, 1]
+    assert stored == [2, 2, 1]
 
 
 def test_bulk_outside_a_transaction_is_refused(connection: psycopg.Connection[Any]) -> None:
