@@ -55,7 +55,7 @@ async def publish_batch(
     """Publish many events in one round trip, in order.  Returns their ids."""
     door = await door_of(connection)
     pack = partial(packed_for_driver, door.driver)
-    steps = batch_steps(pack, _known(door), messages, strict=strict)
+    steps = batch_steps(pack, _known(door), messages, strict=strict, by_columns=True)
     return await run(door, steps)
 
 

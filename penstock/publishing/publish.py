@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.database import dialects
 from penstock.database.steps import run
 from penstock.publishing import packing, rows as outgoing
 from penstock.publishing.columns import packed
@@ -85,6 +86,7 @@ def publish_batch(
         known_topics(connection),
         messages,
         strict=strict,
+        by_columns=dialects.of_connection(connection).name == "postgres",
         pack_plain=packing.packer(connection),
     )
     return run(connection, steps)

@@ -38,18 +38,19 @@ def batch_steps(
     messages: Iterable[Message],
     *,
     strict: bool,
+    by_columns: bool = False,
     pack_plain: Callable[[Sequence[Row]], dict[str, Any] | None] | None = None,
 ) -> Steps[list[uuid.UUID]]:
     """How many events are published; ``pack`` writes the columns as the driver takes them.
 
-    Plain events of one topic go by columns, and ``pack_plain`` is another short way for a dialect
-    that does not have that one.  A short way publishes all or nothing, and leaves to
-    ``publish_batch`` what it does not take and what is wrong.
+    There are two short ways for plain events, and a dialect has one of them or none:
+    ``by_columns`` for those of one topic, or ``pack_plain``.  A short way publishes all or nothing,
+    and leaves to ``publish_batch`` what it does not take and what is wrong.
     """
     given = messages if isinstance(messages, list | tuple) else _drawn(messages)
     if not given:
         return []
-    if pack_plain is None and strict is False:
+    if by_columns and strict is False:
         block = block_of(given, known)
         if block is not None:
             event_ids = block.ids()
