@@ -75,12 +75,12 @@ def publish_batch(
     *,
     topics: Sequence[str],
     payloads: Sequence[bytes],
-    keys: Sequence[str | None],
+    keys: Sequence[str | None] | None,
     types: Sequence[str],
     content_types: Sequence[str],
-    headers: Sequence[str | None],
+    headers: Sequence[str | None] | None,
     event_ids: Sequence[Any],
-    partitions: Sequence[int | None],
+    partitions: Sequence[int | None] | None,
     not_befores: Sequence[datetime | None] | None,
     dedup_keys: Sequence[str | None] | None,
     strict: bool,
@@ -90,8 +90,9 @@ def publish_batch(
     given = [
         Given(*row)
         for row in zip(
-            topics, payloads, keys, types, content_types, headers, map(as_uuid, event_ids),
-            partitions, not_befores or none, dedup_keys or none, strict=True,
+            topics, payloads, keys or none, types, content_types, headers or none,
+            map(as_uuid, event_ids), partitions or none, not_befores or none, dedup_keys or none,
+            strict=True,
         )
     ]  # fmt: skip
     originals = _publish_all(tx, given, strict)
