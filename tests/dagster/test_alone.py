@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,10 +22,13 @@ from ops.backfill.requests import COPY, REHYDRATE, list_backfills, request_backf
 from ops.hours import changed_hours
 from ops.seal import copies_of, log_epochs, seal
 from penstock.archive.contents import read_contents
-from penstock.database import Connection, call, connect, migrate
+from penstock.database import call, connect, migrate
 from penstock.upkeep.sequencing import sequence
 from tests.dagster.conftest import TOPIC
 from tests.dagster.dev import RELOAD, Dev, duty_config, running
+
+if TYPE_CHECKING:
+    from penstock.database import Connection
 
 RETURNS = "shop/returns"
 EPOCH = 10
@@ -77,7 +80,7 @@ def wait_until(dev: Dev, what: Callable[[], bool]) -> None:
     """Until something holds that Dagster has to see to."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not what():
-        assert dev.process.poll() is None and time.monotonic() < deadline, dev.log.read_text()
+        assert dev.process.poll() is None and time.monotonic() < deadline, dev.said()
         time.sleep(1)
 
 
