@@ -277,7 +277,8 @@ def test_the_page_of_commands_loads_neither_typer_nor_any_of_them(given: list[st
     assert loaded.isdisjoint({"typer", "rich", "click", "asyncio"})
     of_the_page = {"main", "exit_codes", "page", "commands"}
     assert {m for m in loaded if m.startswith(("penstock.", "ops", "consumers"))} == {
-        "penstock.errors", "penstock.cli", *(f"penstock.cli.{each}" for each in of_the_page)
+        "penstock.errors", "penstock.driver_errors", "penstock.cli",
+        *(f"penstock.cli.{each}" for each in of_the_page)
     }  # fmt: skip
     assert "typer" in loaded_by(f"page.is_asked_for = lambda given: False; main.run({given})")
 

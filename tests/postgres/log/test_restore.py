@@ -319,8 +319,8 @@ def test_without_it_they_stay_beyond(connection: Connection) -> None:
     without_guard(
         connection,
         "open_history",
-        "> high_watermark(lease.partition_id);",
-        "> high_watermark(lease.partition_id) AND false;",
+        "GREATEST(o.position, o.reached) > w.watermark;",
+        "GREATEST(o.position, o.reached) > w.watermark AND false;",
     )
     assert _beyond(connection) == [9]
 
