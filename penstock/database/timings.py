@@ -11,7 +11,8 @@ from collections.abc import Callable
 OPERATIONS = {
     "publish": "publish",
     "publish_batch": "publish_batch",
-    "publish_packed": "publish_batch",  # the short way of a batch on MySQL
+    "publish_columns": "publish_batch",  # the short way of a batch on PostgreSQL
+    "publish_packed": "publish_batch",  # that on MySQL
     "poll": "poll",
     "commit": "commit",
 }
