@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 
 from penstock.spark.options import WriteOptions, write_options
 from penstock.spark.source import PenstockSource
@@ -64,7 +64,7 @@ class DyingSource(PenstockSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DyingWriter:
         """A writer whose first task dies."""
-        given = dict(self.options)
+        given = CaseInsensitiveDict(self.options)  # writeId is kept as writeid
         marker, rows = given.pop("marker"), int(given.pop("rows"))
         options = write_options(given)
         return DyingWriter(options, schema, overwrite=overwrite, marker=marker, rows=rows)
