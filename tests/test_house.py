@@ -29,8 +29,9 @@ LIGHT = textwrap.dedent(
     sys.meta_path.insert(0, Refuse())
     import penstock
 
+    extras = ("penstock.cli", "penstock.archive", "penstock.dagster", "penstock.spark.")
     for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
-        if not module.name.startswith(("penstock.cli", "penstock.archive", "penstock.spark.")):
+        if not module.name.startswith(extras):
             __import__(module.name)
     """
 )
