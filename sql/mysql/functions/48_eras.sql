@@ -75,7 +75,8 @@ END;
 
 -- name: raise_other_counters
 -- The same for ids of rows that may be deleted while other rows still refer to them. Otherwise a new subscription
--- would take the positions of a deleted one with its id, and a new block the failures of an old one.
+-- would take the positions of a deleted one with its id, a new block the failures of an old one, and a queue could deal
+-- nothing.
 CREATE PROCEDURE raise_other_counters()
 BEGIN
     DECLARE gone, last BIGINT;
@@ -104,6 +105,13 @@ BEGIN
             id)
         VALUES (0, 0, 0, 0, REPEAT(CHAR(0), 16), '', '', '', UTC_TIMESTAMP(6), '', gone);
         DELETE FROM dead_letters WHERE id = gone;
+    END IF;
+    SELECT MAX(t.last_id) INTO gone FROM queue_turns AS t;
+    SELECT MAX(r.id) INTO last FROM queue_ranges AS r;
+    IF gone > COALESCE(last, 0) THEN
+        INSERT INTO queue_ranges (id, subscription_id, partition_id, first_sequence, last_sequence)
+        VALUES (gone, 0, 0, 0, 0);
+        DELETE FROM queue_ranges WHERE subscription_id = 0 AND id = gone;
     END IF;
 END;
 

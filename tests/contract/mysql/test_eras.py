@@ -242,9 +242,11 @@ ELSEWHERE = {
     "dead_letters": "SELECT MAX(id) FROM penstock.dropped_letters",
     "topics": "SELECT MAX(topic_id) FROM penstock.deleted_topics",
     "pending": "SELECT MAX(id) DIV 256 FROM penstock.events",
+    "queue_ranges": "SELECT MAX(last_id) FROM penstock.queue_turns",
 }
 #: Their rows are not taken away from the top, and InnoDB keeps a counter above the rows: a load of
-#: rows raises it. Nothing tells of a namespace that is gone; rejected commits only count.
+#: rows raises it. Nothing tells of a namespace or a waiting event that is gone; rejected commits
+#: only count.
 BY_THEIR_ROWS = {
     "namespaces",
     "positions",
@@ -252,6 +254,8 @@ BY_THEIR_ROWS = {
     "retention_drops",
     "rejected_commits",
     "backfill_requests",
+    "queue_purges",
+    "queue_waiting",
 }
 
 
@@ -274,6 +278,7 @@ def _all_used(db: MySQLDatabase) -> Any:
         " history, event_id, type, reason, attempts, died_at, dropped_by)"
         f" VALUES ({gone}, 9, 0, 1, 1, REPEAT('x', 16), 'x', 'x', 1, UTC_TIMESTAMP(6), 'x')"
     )
+    db.run(f"INSERT INTO penstock.queue_turns (subscription_id, last_id) VALUES ({gone}, 9)")
     return own
 
 
@@ -283,6 +288,8 @@ def _next_number(db: MySQLDatabase, table: str) -> int:
         "pending": "(event_count) VALUES (1)",
         "topics": "(namespace_id, name, address, partitions) VALUES (0, 'x', 'x/x', 1)",
         "subscriptions": "(name) VALUES ('x')",
+        "queue_ranges": "(subscription_id, partition_id, first_sequence, last_sequence)"
+        " VALUES (0, 0, 0, 0)",
         "blocks": "(subscription_id, partition_id, first_sequence, last_sequence, lease_epoch)"
         " VALUES (0, 0, 0, 0, 0)",
         "dead_letters": "(subscription_id, partition_id, sequence, history, event_id, type,"
