@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 MISSING = "missing: "
 
 #: Tests do not survive a power cut, and need not. One that waits for a lock for ever is to fail,
-#: and not to stop the run.
+#: and not to stop the run. No autovacuum: while it analyzes a table it has a snapshot, and a test
+#: of what a snapshot postpones is to see its own only.
 FAST_SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
     "max_prepared_transactions": "16",
     "lock_timeout": "60s",
+    "autovacuum_naptime": "1d",
 }
 
 

@@ -118,12 +118,12 @@ def test_a_relay_whose_log_went_back_sends_nothing(
 ) -> None:
     """Guard: blocks of one lease follow each other, or the log went back.
 
-    All are stopped where the log does not reach what was sent.
+    All are stopped where the log does not reach what was sent.  The sink reports it, or the
+    relay's own consumer, whose heart may be earlier.
     """
     error, status = _put_back_between(db, sink, events)
     assert error.startswith("LogBehind")
-    stopped = [each for each in status if each.source == f'scripted of the relay "{SUBSCRIPTION}"']
-    assert [each.sequence for each in stopped] == ([8] if events == 2 else [])
+    assert {each.sequence for each in status} == ({8} if events == 2 else set())
 
 
 def test_without_a_memory_it_sends_other_events_under_the_same_sequences(
