@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.bench import Bench
 from benchmarks.measure import Case, Figure, Gap, Settings
-from benchmarks.spark import archive, live
+from benchmarks.spark import archive, live, stream_latency
 from benchmarks.spark.session import session
 from penstock.spark import register
 from tools import java
@@ -24,4 +24,5 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case | Figure | Gap]:
     with session(home) as (spark, has_jdbc), tempfile.TemporaryDirectory() as folder:
         register(spark)
         yield from live.cases(spark, bench, settings, Path(folder), has_jdbc)
+        yield from stream_latency.figures(spark, bench, settings, Path(folder))
         yield from archive.cases(spark, bench, settings, Path(folder))

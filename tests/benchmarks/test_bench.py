@@ -53,7 +53,7 @@ NAMES = {
     ],
     "idle": IDLE,
     "spark": [
-        "spark_read_hot", "spark_stream", "spark_write", "spark_archive",
+        "spark_read_hot", "spark_stream", "spark_write", "spark_stream_p50", "spark_archive",
         "spark_archive_processor", "spark_read_cold", "cold_start", "cold_start_processor",
     ],
     "latency": LATENCY,
@@ -68,8 +68,8 @@ PILED_UP = {"postgres": "held_dead_tuples_per_1000_events"}
 IN_UNDO = "held_undo_logs_per_1000_events"
 ALONE = {
     "sequence", *IDLE, *NAMES["load"], "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO,
-    *PILED_UP.values(), *LATENCY, "spark_stream", "spark_archive", "spark_archive_processor",
-    "cold_start", "cold_start_processor",
+    *PILED_UP.values(), *LATENCY, "spark_stream", "spark_stream_p50", "spark_archive",
+    "spark_archive_processor", "cold_start", "cold_start_processor",
 }  # fmt: skip
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"

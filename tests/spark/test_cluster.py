@@ -6,7 +6,6 @@ The workers' Python has the drivers and pyarrow.  Penstock travels to them as an
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -26,6 +25,7 @@ import pytest
 from tests.contract.databases import PostgresDatabase
 from tests.kit.interpreter import bare_interpreter
 from tests.kit.log import TOPIC, topic
+from tests.spark.far import MID_JOB, run_far
 from tests.spark.kit import logged, published
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ PROGRAM = textwrap.dedent(
     """
     import json, sys
 
-    master, code, url, source, sink, checkpoint = sys.argv[1:]
+    master, code, url, source, sink, checkpoint, targets = sys.argv[1:]
     from pyspark.sql import SparkSession
     import penstock.spark
 
@@ -67,8 +67,11 @@ PROGRAM = textwrap.dedent(
 
     events = options(spark.read.format("penstock"), source).option("eventsPerTask", 50).load()
     workers = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+    counts = [events.count(), events.filter("type = 'even'").count(), events.count()]
     batch = events.select("key", "payload")
-    options(batch.write.format("penstock").mode("append"), sink).save()
+    for _ in range(2):
+        writer = options(batch.write.format("penstock").mode("append"), sink)
+        writer.option("writeId", "once").option("writeVersion", 1).save()
     stream = options(spark.readStream.format("penstock"), source)
     stream = stream.option("startingOffsets", "earliest").option("maxEventsPerTrigger", 100).load()
     writer = options(stream.select("key", "payload").writeStream.format("penstock"), sink)
@@ -78,12 +81,10 @@ PROGRAM = textwrap.dedent(
     decoded = decoded.option("decodeSchema", "a int").load()
     malformed = decoded.where("_malformed IS NOT NULL").count()
     drift = penstock.spark.schema_drift(spark, source, "a int", url=url)
-    print(json.dumps({"events": events.count(), "workers": workers, "places": places,
-                      "malformed": malformed, "drift": [each.events for each in drift],
-                      "batches": len(query.recentProgress)}))
-    spark.stop()
+    told = {"counts": counts, "workers": workers, "places": places, "malformed": malformed,
+            "drift": [each.events for each in drift], "batches": len(query.recentProgress)}
     """
-)
+) + MID_JOB  # fmt: skip
 
 
 @pytest.fixture
@@ -159,37 +160,29 @@ def _found(output: Path, pattern: str) -> str:
 def test_the_code_travels_as_an_archive(
     master: str, archive: Path, interpreter: Path, database_url: str, tmp_path: Path
 ) -> None:
-    """Read, write and stream on workers without a checkout."""
+    """Read, write and stream on workers without a checkout, also while retention drops."""
     db = PostgresDatabase("postgres", database_url)
     events = published(db, 1_000)
     with closing(db.connect()) as own:
         topic(own, 2, SINK)
-    environment = dict(os.environ)
-    done = subprocess.run(
-        [
-            str(interpreter), "-c", PROGRAM, master, str(archive), db.url, TOPIC, SINK,
-            str(tmp_path / "checkpoint"),
-        ],
-        env={
-            **environment,
-            "PYSPARK_PYTHON": str(interpreter),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            # Spark hands files of the job to its workers, but not to the driver's own processes.
-            "PYTHONPATH": str(archive),
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4_000:]
-    said = json.loads(done.stdout.splitlines()[-1])
+    assert len(logged(db)) == events
+    command = [
+        str(interpreter), "-c", PROGRAM, master, str(archive), db.url, TOPIC, SINK,
+        str(tmp_path / "checkpoint"),
+    ]  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": str(interpreter),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # Spark hands files of the job to its workers, but not to the driver's own processes.
+        "PYTHONPATH": str(archive),
+    }
+    said = run_far(db, command, environment, tmp_path)
     places = said.pop("places")
     # Two events have no payload, and no other one has a JSON object.
     assert said == {
-        "events": events, "workers": 2, "batches": 11, "malformed": events - 2,
-        "drift": [events - 2],
+        "counts": [events, 500, events], "workers": 2, "batches": 11, "malformed": events - 2,
+        "drift": [events - 2], "whole": [events] * 2,
     }  # fmt: skip
     # In the folder that the worker runs in, and in none of a checkout.
     assert places == ["./penstock.zip/penstock/__init__.py"]
@@ -198,5 +191,4 @@ def test_the_code_travels_as_an_archive(
         f" ON t.id = e.partition_id >> 16 WHERE t.address = '{SINK}'"
     )
     assert written == 2 * events
-    assert len(logged(db)) == events
     db.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ import pytest
 
 from tests.contract.databases import PostgresDatabase
 from tests.kit.log import TOPIC, topic
+from tests.spark.far import MID_JOB, run_far
 from tests.spark.kit import published
 from tests.spark.test_cluster import SPARK_HOME, archive, interpreter
 
@@ -33,7 +33,7 @@ PROGRAM = textwrap.dedent(
     """
     import json, sys
 
-    remote, code, url, source, sink, checkpoint = sys.argv[1:]
+    remote, code, url, source, sink, checkpoint, targets = sys.argv[1:]
     sys.path.insert(0, code)
     from pyspark.sql import SparkSession
     import penstock.spark
@@ -56,10 +56,9 @@ PROGRAM = textwrap.dedent(
     writer = options(stream.select("key", "payload").writeStream.format("penstock"), sink)
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(240)
-    print(json.dumps({"counts": counts, "batches": len(query.recentProgress)}))
-    spark.stop()
+    told = {"counts": counts, "batches": len(query.recentProgress)}
     """
-)
+) + MID_JOB  # fmt: skip
 
 
 @pytest.fixture
@@ -119,16 +118,12 @@ def test_read_write_and_stream_over_connect(
     with closing(db.connect()) as own:
         topic(own, 2, SINK)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [
-            str(interpreter), "-W", "ignore", "-c", PROGRAM, remote, str(archive), db.url, TOPIC,
-            SINK, str(tmp_path / "checkpoint"),
-        ],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4_000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said == {"counts": [events, 500, events], "batches": 11}
+    command = [
+        str(interpreter), "-W", "ignore", "-c", PROGRAM, remote, str(archive), db.url, TOPIC, SINK,
+        str(tmp_path / "checkpoint"),
+    ]  # fmt: skip
+    said = run_far(db, command, environment, tmp_path)
+    assert said == {"counts": [events, 500, events], "batches": 11, "whole": [events] * 2}
     ((written,),) = db.run(
         "SELECT count(*) FROM penstock.events AS e JOIN penstock.topics AS t"
         f" ON t.id = e.partition_id >> 16 WHERE t.address = '{SINK}'"
