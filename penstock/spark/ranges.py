@@ -6,6 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
+#: A task costs as much processor time as reading so many events, so smaller ranges share one.
+_WORTH_A_TASK = 10_000
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """The events ``first`` to ``last`` of one partition, both included.
@@ -29,16 +33,29 @@ class Range:
 def cut(ranges: Iterable[Range], events_per_task: int, most: int | None) -> list[list[Range]]:
     """The ranges as tasks of at most ``events_per_task`` events each; cold ones are not cut.
 
-    With ``most``, there are at most so many tasks, whatever size that gives them.
+    Small ranges share a task: a micro-batch of a few events of many partitions is one task.  With ``most``, there are at most so many tasks, whatever size that gives them.
     """
     whole = [each for each in ranges if each.count > 0]
     total = sum(each.count for each in whole)
     if most is not None and total > events_per_task * most:
         events_per_task = -(-total // most)
     pieces = [piece for each in whole for piece in _pieces(each, events_per_task)]
-    if most is None or len(pieces) <= most:
-        return [[piece] for piece in pieces]
-    return _packed(pieces, most)
+    tasks = _joined(pieces, min(events_per_task, _WORTH_A_TASK))
+    return tasks if most is None or len(tasks) <= most else _packed(pieces, most)
+
+
+def _joined(pieces: list[Range], size: int) -> list[list[Range]]:
+    """Small pieces that follow each other, in tasks of at most so many events."""
+    tasks: list[list[Range]] = []
+    room = 0
+    for piece in pieces:
+        if tasks and piece.count <= room:
+            tasks[-1].append(piece)
+        else:
+            tasks.append([piece])
+            room = size
+        room -= piece.count
+    return tasks
 
 
 def _pieces(source: Range, size: int) -> Iterable[Range]:

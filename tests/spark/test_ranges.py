@@ -27,13 +27,25 @@ def test_every_event_is_in_exactly_one_task(
     assert sorted(_events([piece for task in tasks for piece in task])) == _events(_ranges(lengths))
     assert most is None or len(tasks) <= most
     if most is None:
-        assert all(piece.count <= size for task in tasks for piece in task)
+        assert all(sum(piece.count for piece in task) <= size for task in tasks)
     assert all(piece.count > 0 for task in tasks for piece in task)
 
 
 def test_tasks_of_one_partition_are_of_one_size() -> None:
     (tasks,) = ([each[0].count for each in cut(_ranges([1_003]), 500, None)],)
     assert tasks == [334, 334, 335]
+
+
+def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
+    """A micro-batch of a few events of each of 16 partitions is one task, not 16."""
+    assert cut(_ranges([3] * 16), 100_000, None) == [_ranges([3] * 16)]
+    tasks = cut(_ranges([6_000, 4_000, 1, 10_001, 5]), 100_000, None)
+    assert [[piece.count for piece in task] for task in tasks] == [
+        [6_000, 4_000],
+        [1],
+        [10_001],
+        [5],
+    ]
 
 
 def test_a_limit_of_connections_shares_the_events_evenly() -> None:
