@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-
 #: A task costs as much processor time as reading so many events, so smaller ranges share one.
 _WORTH_A_TASK = 10_000
 
@@ -33,7 +32,8 @@ class Range:
 def cut(ranges: Iterable[Range], events_per_task: int, most: int | None) -> list[list[Range]]:
     """The ranges as tasks of at most ``events_per_task`` events each; cold ones are not cut.
 
-    Small ranges share a task: a micro-batch of a few events of many partitions is one task.  With ``most``, there are at most so many tasks, whatever size that gives them.
+    Small ranges share a task: a micro-batch of a few events of many partitions is one task.  With
+    ``most``, there are at most so many tasks, whatever size that gives them.
     """
     whole = [each for each in ranges if each.count > 0]
     total = sum(each.count for each in whole)
