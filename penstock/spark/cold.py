@@ -16,13 +16,11 @@ from penstock.errors import EpochMissing, LogBehind
 from penstock.records import PartitionRange
 from penstock.spark.columns import COLUMNS, Wanted, arrow_schema
 from penstock.spark.options import COLD, HOT, Address, ReadOptions
-from penstock.spark.ranges import Range
+from penstock.spark.ranges import COLD_EVENTS_PER_TASK, Range
 
 if TYPE_CHECKING:
     from penstock.database import Connection
 
-#: Log epochs are packed into tasks of about so many events: 128 MB of 256 bytes each.
-_EVENTS_PER_TASK = 500_000
 #: As the log epoch of an event that is not sealed yet: in a position of the log, and here.
 _UNSEALED, _NO_LOG_EPOCH = pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32())
 
@@ -50,7 +48,7 @@ def cold_ranges(
     first: int,
     last: int,
 ) -> list[Range]:
-    """A cold range of a partition in tasks, along the borders of log epochs.
+    """A cold range of a partition in pieces for tasks, along the borders of log epochs.
 
     With source=cold it ends before the first log epoch that none of the targets has yet.
     """
@@ -83,8 +81,8 @@ def _is_copied(segment: Segment, options: ReadOptions) -> bool:
 
 
 def _append(found: list[Range], partition: PartitionRange, first: int, last: int) -> None:
-    """Add a log epoch to the last task, or begin another one."""
-    if found and found[-1].count + last - first + 1 <= _EVENTS_PER_TASK:
+    """Add a log epoch to the last range, or begin another one."""
+    if found and found[-1].count + last - first + 1 <= COLD_EVENTS_PER_TASK:
         found[-1] = replace(found[-1], last=last)
     else:
         found.append(Range(partition.partition, partition.partition_id, first, last, is_cold=True))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 #: A task costs as much processor time as reading so many events, so smaller ranges share one.
 _WORTH_A_TASK = 10_000
+#: Cold ranges are packed into tasks of about so many events: 128 MB of 256 bytes each.
+COLD_EVENTS_PER_TASK = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +47,16 @@ def cut(ranges: Iterable[Range], events_per_task: int, most: int | None) -> list
 
 
 def _joined(pieces: list[Range], size: int) -> list[list[Range]]:
-    """Small pieces that follow each other, in tasks of at most so many events."""
+    """Pieces that follow each other, in tasks of at most so many events; cold ones in larger."""
     tasks: list[list[Range]] = []
-    room = 0
+    taken = 0
     for piece in pieces:
-        if tasks and piece.count <= room:
+        taken += piece.count
+        if tasks and taken <= (COLD_EVENTS_PER_TASK if piece.is_cold else size):
             tasks[-1].append(piece)
         else:
             tasks.append([piece])
-            room = size
-        room -= piece.count
+            taken = piece.count
     return tasks
 
 

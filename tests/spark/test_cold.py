@@ -167,7 +167,7 @@ def test_retention_between_plan_and_read_loses_nothing(
 def test_cold_tasks_end_where_log_epochs_do(
     db: ContractDatabase, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold, "_EVENTS_PER_TASK", 50)
+    monkeypatch.setattr(cold, "COLD_EVENTS_PER_TASK", 50)
     _sealed(db, 200)
     _archived(db, target)
     _dropped(db, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, strategies as st
 
@@ -46,6 +47,9 @@ def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
         [10_001],
         [5],
     ]
+    cold = [replace(each, is_cold=True) for each in _ranges([200_000] * 3)]
+    hot = Range(9, 9, 1, 5)
+    assert cut([*cold, hot], 100_000, None) == [cold[:2], cold[2:], [hot]]
 
 
 def test_a_limit_of_connections_shares_the_events_evenly() -> None:
