@@ -133,6 +133,21 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory.folder()))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``long_on("mysql")`` is for what runs every day on an engine with the same code.
+
+    A run that leaves engines out has everything of those that it is about.
+    """
+    if set(servers.chosen()) != set(servers.DATABASES):
+        return
+    for item in items:
+        engines = {each for mark in item.iter_markers("long_on") for each in mark.args}
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if engines & {each for each in parameters.values() if isinstance(each, str)}:
+            item.add_marker(pytest.mark.long)
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """``-n auto`` is three; one where a server is given, whose schema and roles all would share."""
     return 0 if servers.given_ones() else 3

@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PAGE = Path("docs/coverage.md")
@@ -109,21 +110,26 @@ def row_faults(row: Row, root: Path) -> list[str]:
 
 def has_test(node_id: str, root: Path) -> bool:
     """Whether the file defines that function, or that class with that method."""
-    path, *names = node_id.split("::")
+    path, _, name = node_id.partition("::")
     file = root / path
-    if not file.is_file():
-        return False
+    return file.is_file() and name in _functions(file.read_text(encoding="utf-8"))
+
+
+@cache
+def _functions(source: str) -> frozenset[str]:
+    """The functions of a file, and the methods of its classes behind the names of these."""
     try:
-        body = ast.parse(file.read_text(encoding="utf-8")).body
+        return frozenset(_named(ast.parse(source).body))
     except SyntaxError:
-        return False
-    *classes, function = names
-    for name in classes:
-        body = next((n.body for n in body if isinstance(n, ast.ClassDef) and n.name == name), [])
-    return any(
-        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
-        for node in body
-    )
+        return frozenset()
+
+
+def _named(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}::{name}" for name in _named(node.body))
 
 
 def check(text: str, root: Path) -> list[str]:

@@ -22,6 +22,9 @@ from tests import servers
 from tests.kit.log import wait_until
 from tests.support import missing
 
+#: On MySQL nothing is different from MariaDB.
+pytestmark = pytest.mark.long_on("mysql")
+
 TINY = Settings(
     rows=40,
     rounds=1,
@@ -83,12 +86,12 @@ HOLDERS = {
 IN_INNODB = """
 SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_isolation_level = 'REPEATABLE READ'
 """
-#: They take their time, and on MySQL nothing that they do on MariaDB is different.
-SLOW = {"load", "latency", "held"}
+#: They take their time, and do nothing that depends on the engine.
+SLOW = {"load", "latency"}
 RUNS = [
     pytest.param(
         engine, group,
-        marks=pytest.mark.long if group == "spark" or (engine == "mysql" and group in SLOW) else (),
+        marks=pytest.mark.long if group == "spark" or (engine != "postgres" and group in SLOW) else (),
         id=f"{engine}-{group}",
     )
     for engine in ENGINES for group in NAMES if engine in GROUPS[group].engines

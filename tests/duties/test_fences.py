@@ -6,6 +6,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from ops.duties.engine import SQL
 from ops.duties.running import run
 from ops.duties.setup import Setup
@@ -35,6 +37,7 @@ def _read(token: str, partition: int, last: int) -> Unit:
     return Unit("read back", topic=STREAM, partition=partition, first=1, last=last, run=token)
 
 
+@pytest.mark.long_on("mariadb")
 def test_what_was_not_read_is_not_dropped(db: ContractDatabase, tmp_path: Path) -> None:
     """As when the units of a partition, and half of the other's, are lost."""
     setup = to_clean(db, tmp_path).setup
@@ -45,6 +48,7 @@ def test_what_was_not_read_is_not_dropped(db: ContractDatabase, tmp_path: Path) 
     assert _lows(db) == [5 * backfill.EVENTS + 1, 1]
 
 
+@pytest.mark.long_on("mysql")
 def test_without_the_token_it_would_be(db: ContractDatabase, tmp_path: Path) -> None:
     """Guard: retention_hold counts only what was read under the token of this run."""
     setup = to_clean(db, tmp_path).setup

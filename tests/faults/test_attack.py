@@ -67,6 +67,7 @@ def _dropped(world: World) -> set[object]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("engine", servers.DATABASES)
+@pytest.mark.long_on("mysql")
 def test_an_attack_in_small(engine: str, tmp_path: Path) -> None:
     """Guards: those of test_mixed, with publishers in two phases, strict, by keys; S1 to S6, D9."""
     faults = FEW_ON_POSTGRES if engine == "postgres" else FEW

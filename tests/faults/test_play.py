@@ -48,6 +48,7 @@ def test_the_fence_holds(db: ContractDatabase, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.long_on("mysql")
 def test_the_checker_sees_it_gone(db: ContractDatabase, tmp_path: Path, mutant: str) -> None:
     """Mutants: each guard taken out; random interleavings show it, and the checker names it."""
     guards, kind = MUTANTS[mutant]

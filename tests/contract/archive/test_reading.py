@@ -81,7 +81,7 @@ def odd(rng: random.Random, number: int) -> Message:
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_hot_and_cold_are_the_published_log(
     db: ContractDatabase, places: tuple[Target, Target], seed: int
 ) -> None:
@@ -204,6 +204,7 @@ def test_without_the_next_target_a_failure_ends_the_read(
         rows_of(db, targets=places)
 
 
+@pytest.mark.long_on("mysql")
 def test_a_target_that_fails_in_the_middle_is_followed_by_the_next(
     db: ContractDatabase, places: tuple[Target, Target]
 ) -> None:

@@ -55,6 +55,7 @@ def _status(run: Run) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.long_on("mariadb")
 def test_what_waits_for_its_sequence_is_said(db: ContractDatabase, run: Run) -> None:
     """Guard: the sequencer in `status`; every lag is 0 while nothing has a sequence."""
     for _ in range(3):

@@ -127,6 +127,7 @@ def test_events_are_handled_in_order_and_once(db: ContractDatabase) -> None:
     assert count(db, "consumers") == 0
 
 
+@pytest.mark.long_on("mariadb")
 def test_effects_and_position_are_one_transaction_over_injected_failures(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def test_without_the_second_guard_it_is_done_twice(
     assert _raised_behind_its_commit(db, cut=True)[0].count(1) == 2
 
 
+@pytest.mark.long_on("mariadb")
 def test_releasing_is_answered_and_a_second_consumer_gets_its_share(db: ContractDatabase) -> None:
     """Hand-over without a duplicate."""
     own = db.connect()
@@ -303,6 +305,7 @@ def test_until_idle_tells_that_a_handler_failed(db: ContractDatabase) -> None:
         _consumer(db, handler=broken).run_until_idle()
 
 
+@pytest.mark.long_on("mysql")
 def test_work_that_outlives_its_lease_is_told_so(db: ContractDatabase) -> None:
     """The server ends it; the message names the lease, and the next attempt is a later one."""
     own = db.connect()
@@ -323,6 +326,7 @@ def test_work_that_outlives_its_lease_is_told_so(db: ContractDatabase) -> None:
         wait_until(lambda: stored(own) == 10, "the next attempt")
 
 
+@pytest.mark.long_on("mysql")
 def test_a_session_is_not_limited_behind_its_transaction(db: ContractDatabase) -> None:
     """Guard: lift_limit. Work that needs no database may take longer than a lease."""
     own = db.connect()

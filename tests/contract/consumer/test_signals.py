@@ -64,7 +64,14 @@ def at_work(db: ContractDatabase, program: str, seconds: float) -> Iterator[subp
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+#: The one is taken as the other is, on every engine.
+SIGNALS = [
+    pytest.param(signal.SIGINT, marks=pytest.mark.long_on("mysql", "mariadb")),
+    signal.SIGTERM,
+]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_signal_ends_it_cleanly(
     db: ContractDatabase, program: str, number: signal.Signals
@@ -80,6 +87,7 @@ def test_a_signal_ends_it_cleanly(
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.long_on("mysql")
 def test_a_second_signal_waits_for_no_handler(db: ContractDatabase, program: str) -> None:
     with at_work(db, program, 60) as process:
         process.send_signal(signal.SIGTERM)

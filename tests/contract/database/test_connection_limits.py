@@ -79,7 +79,9 @@ def test_without_the_guard_innocent_events_are_dead_letters(
     assert dead and len(handled) + len(dead) == EVENTS
 
 
-@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize(
+    "guarded", [True, pytest.param(False, marks=pytest.mark.long_on("mysql", "mariadb"))]
+)
 def test_who_outlives_the_lease_has_made_an_attempt(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:

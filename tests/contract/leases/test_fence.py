@@ -195,6 +195,7 @@ def test_the_server_ends_a_transaction_that_outlives_its_lease(db: ContractDatab
     assert holders(own) == {0: "successor"}
 
 
+@pytest.mark.long_on("mariadb")
 def test_without_the_limit_it_blocks_its_successor(db: ContractDatabase) -> None:
     """Mutant: no limit. More than the lease time later the lease is still held."""
     without(db, NO_LIMIT)

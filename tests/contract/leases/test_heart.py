@@ -28,6 +28,7 @@ from tests.kit.stream import (
 )
 
 
+@pytest.mark.long_on("mariadb")
 def test_consumers_of_a_process_share_two_connections(db: ContractDatabase) -> None:
     """Guard: one heart for a database; the last one to leave ends it."""
     own = db.connect()
@@ -64,6 +65,7 @@ def _joined_in_its_place(db: ContractDatabase, own: Any, consumer: str) -> strea
     raise AssertionError(f"{consumer} was alive each time")
 
 
+@pytest.mark.long_on("mysql")
 def test_a_duplicate_session_disturbs_no_other(db: ContractDatabase) -> None:
     """Guard: a heartbeat answers for each, and a failed check-in counts for its own consumer."""
     own = db.connect()
@@ -98,6 +100,7 @@ def test_a_check_in_that_waits_delays_no_heartbeat(db: ContractDatabase) -> None
         blocker.rollback()
 
 
+@pytest.mark.long_on("mysql")
 def test_who_cannot_check_in_is_not_kept_alive(
     db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def test_with_the_limit_others_check_in(db: ContractDatabase) -> None:
     _check_in_beside_an_idle_one(db, limited=True)
 
 
+@pytest.mark.long_on("mysql")
 def test_without_it_nobody_does(db: ContractDatabase) -> None:
     """Mutant: a session without the limit."""
     with pytest.raises(Exception, match=r"(?i)lock") as refused:

@@ -198,6 +198,7 @@ def _bad(rows: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("threads", "seconds"), [FEW_AT_ONCE, pytest.param(*MANY_AT_ONCE, marks=pytest.mark.long)]
 )
+@pytest.mark.long_on("mysql")
 def test_check_ins_at_once(db: ContractDatabase, threads: int, seconds: float) -> None:
     """S9, no deadlock. Guards: the subscription's row, SKIP LOCKED, lease_epoch, AVAILABLE."""
     assert _storm(db, threads, seconds) > threads

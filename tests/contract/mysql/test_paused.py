@@ -69,6 +69,7 @@ def test_a_consumer_that_is_paused_in_a_check_in(
     assert database.is_unavailable(error)
 
 
+@pytest.mark.long_on("mariadb")
 def test_without_the_limit_nobody_checks_in(
     mysql_db: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 import sys
 import threading
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from tests.kit.backfill import (
 )
 from tests.kit.log import known_as
 from tests.kit.stream import STREAM
+from tests.servers import DATABASES
 
 ALL = EPOCHS * EVENTS
 PAST = "2020-01-01 00:00:00"
@@ -108,8 +110,18 @@ def test_what_was_dropped_comes_back(db: ContractDatabase, tmp_path: Path) -> No
     assert log.fetch(own, STREAM, 0, 1, ALL) + log.fetch(own, STREAM, 1, 1, ALL) == events
 
 
-@pytest.mark.parametrize("kind", [REHYDRATE, RELAY])
-@pytest.mark.parametrize("place", PLACES)
+#: Every day each is on one engine, and each engine has both kinds.
+KILLS = [
+    pytest.param(
+        kind, place, marks=pytest.mark.long_on(*(each for each in DATABASES if each != engine))
+    )
+    for (kind, place), engine in zip(
+        product((REHYDRATE, RELAY), PLACES), (*DATABASES, *reversed(DATABASES)), strict=True
+    )
+]
+
+
+@pytest.mark.parametrize(("kind", "place"), KILLS)
 def test_a_killed_runner_repeats_one_range_at_most(
     db: ContractDatabase, tmp_path: Path, kind: str, place: str
 ) -> None:
@@ -135,6 +147,7 @@ def _process(
     return subprocess.Popen([*program, db.url, str(folder), name, place, str(at)], cwd=ROOT)
 
 
+@pytest.mark.long_on("mysql")
 def test_two_runners_at_once_do_each_range_once(db: ContractDatabase, tmp_path: Path) -> None:
     """Processes, and six requests of both kinds; each is one runner's from its begin to its end."""
     own = db.connect()

@@ -152,6 +152,7 @@ def test_log_epochs_follow_each_other(db: ContractDatabase) -> None:
     assert [each.log_epoch for each in log_epochs(own, STREAM)] == [1, 2, 3]
 
 
+@pytest.mark.long_on("mariadb")
 def test_a_log_epoch_of_many_chunks(db: ContractDatabase) -> None:
     """The aggregation is not cut off at any default of a server."""
     own = db.connect()

@@ -119,6 +119,7 @@ def _member(own: Any, name: str = "mirror") -> dict[str, Any]:
     }
 
 
+@pytest.mark.long_on("mysql")
 def test_a_key_is_erased_wherever_it_is(log: Log, targets: list[Target]) -> None:
     """Sealed, archived, dead and not sealed: a tombstone; all else stays, byte for byte."""
     own = log.connection
@@ -181,6 +182,7 @@ def _require_archive(log: Log, targets: list[Target], old: set[str]) -> None:
     assert {row[3] for row in reissued} <= {e.checksum for e in log_epochs(log.connection, TOPIC)}
 
 
+@pytest.mark.long_on("mariadb")
 def test_what_the_database_has_dropped_is_erased_too(
     db: ContractDatabase, log: Log, targets: list[Target], tmp_path: Path
 ) -> None:

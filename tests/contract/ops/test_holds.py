@@ -231,6 +231,7 @@ def _placed_during_a_clean(db: ContractDatabase, *, waits: bool) -> int:
         return placed.result(30)
 
 
+@pytest.mark.long_on("mysql")
 def test_the_storage_of_what_is_held_is_all_that_stays(db: ContractDatabase) -> None:
     """The slice goes, with the events of another topic; the held ones are read as before.
 

@@ -105,6 +105,7 @@ def test_no_turn_leads_into_another_topic(tenants: Tenants, mysql_db: MySQLDatab
 
 
 @pytest.mark.parametrize("function", USED)
+@pytest.mark.long_on("mysql")
 def test_without_the_guards_a_turn_leads_into_another_topic(
     tenants: Tenants, mysql_db: MySQLDatabase, function: str
 ) -> None:

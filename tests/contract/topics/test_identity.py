@@ -131,6 +131,7 @@ def test_a_topic_made_anew_is_another_one(db: ContractDatabase, tmp_path: Path) 
     assert restore_status(own) == []
 
 
+@pytest.mark.long_on("mysql")
 def test_known_by_its_address_it_is_behind_the_old_one(
     db: ContractDatabase, tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_block_is_sent_again_as_it_was(
     assert files(tmp_path) == {place: lines(STREAM, 1, 10) + lines(renamed, 11, 15)}
 
 
+@pytest.mark.long_on("mariadb")
 def test_with_the_address_of_now_it_is_another_block(db: ContractDatabase, tmp_path: Path) -> None:
     """Mutant: the file does not take it, because something else stands in its place."""
     without(db, ADDRESS_OF_NOW)

@@ -89,6 +89,7 @@ def _callable(own: Any, names: dict[str, str]) -> set[str]:
     return found
 
 
+@pytest.mark.long_on("mysql")
 def test_every_role_by_every_procedure(mysql_db: MySQLDatabase, mysql_tenants: Tenants) -> None:
     """The grant matrix, by statement."""
     bodies = databases.routines()
@@ -389,6 +390,7 @@ def schema(mysql_tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         database.execute(owner, f"DROP ROLE IF EXISTS {name}_{kind}")
 
 
+@pytest.mark.long_on("mariadb")
 def test_an_owner_without_rights_on_the_server(
     mysql_tenants: Tenants, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

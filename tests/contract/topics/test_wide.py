@@ -83,6 +83,7 @@ def test_a_topic_of_many_readers_is_deleted(db: ContractDatabase) -> None:
     assert _leases(db) == 0
 
 
+@pytest.mark.long_on("mysql")
 def test_a_topic_of_65_536_partitions_is_deleted(db: ContractDatabase) -> None:
     """As wide as a topic can be, with the limits that the server has."""
     _delete_topic(db, db.connect(), 65_536)
