@@ -135,10 +135,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """``long_on("mysql")`` is for what runs every day on an engine with the same code.
+    """Those with Spark come first, so one process has them all and starts the only Spark.
 
-    A run that leaves engines out has everything of those that it is about.
+    ``long_on("mysql")`` is for what runs every day on an engine with the same code.  A run that
+    leaves engines out has everything of those that it is about.
     """
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
     if set(servers.chosen()) != set(servers.DATABASES):
         return
     for item in items:

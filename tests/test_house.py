@@ -57,7 +57,9 @@ def test_the_lock_has_hashes_and_no_address() -> None:
     assert "://" not in lock
 
 
+@pytest.mark.long
 def test_the_house_has_no_fault() -> None:
+    """As `make check` says it."""
     assert list(check_house.check(ROOT, check_house.tracked(ROOT))) == []
 
 

@@ -60,7 +60,7 @@ def test_all_balances_are_equal(tmp_path: Path) -> None:
     "mutant",
     [
         # The guard: hold_leases() of commit, which locks the lease row and looks at its holder.
-        "unfenced",
+        pytest.param("unfenced", marks=pytest.mark.long),
         # The guard: the projection and the position in one transaction.
         "outside",
     ],

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -122,6 +123,13 @@ def commands() -> list[list[str]]:
     return found + [each["command"] for each in services.values() if "command" in each]
 
 
+@cache
+def _help(*called: str) -> str:
+    return subprocess.run(
+        [*called, "--help"], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
+    ).stdout
+
+
 @pytest.mark.parametrize("command", commands(), ids=lambda each: Path(each[0]).name)
 def test_each_command_and_option_exists(command: list[str]) -> None:
     """The program's own help names the options."""
@@ -134,9 +142,7 @@ def test_each_command_and_option_exists(command: list[str]) -> None:
             Path(program).name, 0
         )]  # fmt: skip
         called = [str(Path(sys.executable).parent / Path(program).name), *subcommands]
-    told = subprocess.run(
-        [*called, "--help"], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
-    ).stdout
+    told = _help(*called)
     for option in {each for each in rest if each.startswith("-")} - {"-m"}:
         assert re.search(rf"(?<![\w-]){option}\b", told), f"{program} does not know {option}"
 

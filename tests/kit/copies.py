@@ -33,7 +33,7 @@ def copy_all(own: Any, topic: str, *targets: Target) -> list[LogEpoch]:
     return found
 
 
-def write_copy(own: Any, epoch: LogEpoch, target: Target) -> Path:
+def write_copy(own: Any, epoch: LogEpoch, target: Target, group_rows: int = 7) -> Path:
     """One log epoch, written and recorded.  Returns its file."""
     ((installation,),) = database.call(own, "installation_id")
     mark(target, str(installation))
@@ -46,7 +46,7 @@ def write_copy(own: Any, epoch: LogEpoch, target: Target) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "part-1.parquet"
     with pq.ParquetWriter(path, FILE_SCHEMA) as writer:
-        writer.write_table(table, row_group_size=7)
+        writer.write_table(table, row_group_size=group_rows)
         writer.add_key_value_metadata({CHECKSUM_KEY: epoch.checksum})
     record(own, epoch, target.name, str(folder))
     return path

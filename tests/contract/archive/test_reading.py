@@ -216,8 +216,8 @@ def test_a_target_that_fails_in_the_middle_is_followed_by_the_next(
     drain(own)
     seal(own, TOPIC, max_events=6_000)
     (epoch,) = log_epochs(own, TOPIC)
-    _cut(write_copy(own, epoch, one), 5_000)
-    write_copy(own, epoch, two)
+    _cut(write_copy(own, epoch, one, group_rows=500), 5_000)
+    write_copy(own, epoch, two, group_rows=500)
     whole = rows_of(db)
     drop(own, TOPIC, places)
     with archive.read(db.url, TOPIC, 0, targets=places) as reader:

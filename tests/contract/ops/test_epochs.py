@@ -84,7 +84,7 @@ def _odd(connection: Any) -> None:
 
 def _recomputed(connection: Any, epoch: LogEpoch) -> str:
     """The checksum out of what the archive would store."""
-    checksum = EpochChecksum()
+    events = []
     for row in database.call(
         connection,
         "archive_fetch",
@@ -98,7 +98,9 @@ def _recomputed(connection: Any, epoch: LogEpoch) -> str:
             sequence, str(event_id), key, kind, content_type, headers, bytes(payload),
             microseconds(created_at),
         )  # fmt: skip
-        checksum.add(batch_of(event))
+        events.append(event)
+    checksum = EpochChecksum()
+    checksum.add(batch_of(*events))
     return checksum.hexdigest()
 
 
