@@ -12,7 +12,7 @@ import pytest
 
 from penstock.subscriptions import stream
 from penstock.topics import names
-from tests.consumers.process import Daemon
+from tests.consumers.process import DAEMON, SOON_DAEMON, Daemon
 
 TOPIC = "shop/orders"
 PARTITIONS = 2
@@ -23,12 +23,14 @@ StartDaemon = Callable[..., Daemon]
 
 @pytest.fixture
 def daemons(tmp_path: Path) -> Iterator[StartDaemon]:
-    """Starts daemons: ``daemons(url, *arguments, **environment)``."""
+    """Starts daemons: ``daemons(url, *arguments, **environment)``; ``soon=True``: see soon.py."""
     started: list[Daemon] = []
     numbers = itertools.count(1)
 
-    def start(url: str, *arguments: str, **environment: str) -> Daemon:
-        daemon = Daemon(url, tmp_path / f"daemon{next(numbers)}", arguments, environment)
+    def start(url: str, *arguments: str, soon: bool = False, **environment: str) -> Daemon:
+        folder = tmp_path / f"daemon{next(numbers)}"
+        program = SOON_DAEMON if soon else DAEMON
+        daemon = Daemon(url, folder, arguments, environment, program)
         started.append(daemon)
         return daemon
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.consumers.handlers import GATE, JOURNAL
+from tests.consumers.soon import STARTED_AFTER_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 45.0
@@ -40,6 +41,9 @@ def until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T
 #: How the programs are started: the daemon of a checkout, and a command of the wheel.
 DAEMON = ("-m", "consumers")
 PENSTOCK = ("-c", "from penstock.cli.main import app; app()")
+#: The same two, for tests that wait until their start is over.
+SOON_DAEMON = ("-m", "tests.consumers.soon", "consumers")
+SOON_PENSTOCK = ("-m", "tests.consumers.soon", "penstock")
 
 
 @dataclass
@@ -108,6 +112,10 @@ class Daemon:
             self.wait_started()
             self._seen_started = time.monotonic()
         return time.monotonic() - self._seen_started
+
+    def wait_past_start(self) -> None:
+        """Until a failure of a worker is no failure of the start any more; for the SOON ones."""
+        until(lambda: self.age() > STARTED_AFTER_SECONDS, "the end of the start")
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of one page."""

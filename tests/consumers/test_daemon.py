@@ -11,7 +11,6 @@ import psycopg
 
 from ops.sinks.jsonl import JsonlSink
 from penstock import subscriptions
-from penstock.consumer.supervisor import STARTED_AFTER_SECONDS
 from penstock.database import migrate
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
@@ -165,9 +164,9 @@ def test_a_database_that_goes_away_and_comes_back(tmp_path: Path, daemons: Start
         migrate.migrate(url)
         with psycopg.connect(url, autocommit=True) as connection:
             make_log(connection)
-        daemon = daemons(url, *BOTH, "--consumer", RECORD).wait_started()
+        daemon = daemons(url, *BOTH, "--consumer", RECORD, soon=True).wait_started()
         assert daemon.get("/readyz")[0] == 200
-        until(lambda: age(daemon), "the end of the start")
+        daemon.wait_past_start()
         server.stop()
         until(lambda: "cannot be used" in daemon.get("/readyz")[1], "the daemon to notice")
         status, text = daemon.get("/readyz")
@@ -185,18 +184,13 @@ def test_a_database_that_goes_away_and_comes_back(tmp_path: Path, daemons: Start
         assert daemon.exit_code() == 0
 
 
-def age(daemon: Daemon) -> bool:
-    """Whether a failure of a worker is no failure of the start any more."""
-    return daemon.age() > STARTED_AFTER_SECONDS
-
-
 def test_workers_that_lose_their_connection_go_on(
     log: Connection, database_url: str, daemons: StartDaemon
 ) -> None:
-    daemon = daemons(database_url, *BOTH, "--consumer", RECORD).wait_started()
+    daemon = daemons(database_url, *BOTH, "--consumer", RECORD, soon=True).wait_started()
     publish_many(log, 10)
     until(lambda: done(log) == 10, "the first events")
-    until(lambda: age(daemon), "the end of the start")
+    daemon.wait_past_start()
     killed = log.execute(
         "SELECT application_name, pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid() "

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from penstock import database, subscriptions
-from penstock.consumer.supervisor import STARTED_AFTER_SECONDS
 from penstock.database import migrate, pace as reconnect
 from penstock.database.pace import Pace
 from penstock.errors import DatabaseUnavailable, PenstockError
@@ -26,7 +25,7 @@ from penstock.topics import names
 from resources.embedded import EmbeddedPostgres
 from tests import servers
 from tests.consumers.conftest import StartDaemon
-from tests.consumers.process import PENSTOCK, Daemon, until
+from tests.consumers.process import SOON_PENSTOCK, Daemon, until
 from tests.faults.proxy import HOST, Proxies
 from tests.support import FAST_SETTINGS, missing
 from tools.servers import FAST, MARIADB, MYSQL, Distribution, MySQLServer
@@ -126,7 +125,7 @@ def run(daemons: StartDaemon, url: str, rate: float) -> Daemon:
     """A daemon of five workers."""
     handlers = [f"--consumer={name}=tests.consumers.handlers:record" for name in SUBSCRIPTIONS]
     roles = ("--roles", "sequencer,sweep,consumers", "--reconnects-per-second", str(rate))
-    return daemons(url, *roles, *handlers).wait_started()
+    return daemons(url, *roles, *handlers, soon=True).wait_started()
 
 
 def at_the_rate(attempts: list[float]) -> bool:
@@ -146,7 +145,8 @@ def test_a_database_that_is_killed_and_comes_back(victim: Victim, daemons: Start
         hasty = run(daemons, hasty_way.url(victim.url()), 1000)
         publish(victim, 0, 40)
         until(lambda: committed(victim) == [40] * len(SUBSCRIPTIONS), "the first events")
-        until(lambda: min(paced.age(), hasty.age()) > STARTED_AFTER_SECONDS, "the end of the start")
+        paced.wait_past_start()
+        hasty.wait_past_start()
         before = len(paced_way.attempts), len(hasty_way.attempts)
         publish(victim, 40, 40)
         victim.kill()
@@ -176,13 +176,13 @@ def test_the_upkeep_goes_on_when_the_database_is_back(victim: Victim, tmp_path: 
         way = proxies.open(lambda: (HOST, victim.port() or NOBODY))
         program = Daemon(
             way.url(victim.url()), tmp_path / "upkeep", ("--sweep-seconds", "0.2"),
-            program=(*PENSTOCK, "upkeep"),
+            program=(*SOON_PENSTOCK, "upkeep"),
         )  # fmt: skip
         try:
             program.wait_started()
             publish(victim, 0, 40)
             until(lambda: unsequenced(victim) == 0, "the first events")
-            until(lambda: program.age() > STARTED_AFTER_SECONDS, "the end of the start")
+            program.wait_past_start()
             victim.kill()
             until(lambda: program.get("/readyz")[0] == 503, "it is not ready")
             assert program.get("/livez")[0] == 200
@@ -213,7 +213,7 @@ def test_no_connection_is_left_for_a_while(victim: Victim, daemons: StartDaemon)
     daemon = run(daemons, url, 50)
     publish(victim, 0, 40)
     until(lambda: committed(victim) == [40] * len(SUBSCRIPTIONS), "the first events")
-    until(lambda: daemon.age() > STARTED_AFTER_SECONDS, "the end of the start")
+    daemon.wait_past_start()
     with database.connect(url) as own, ExitStack() as stack:
         for name in SUBSCRIPTIONS:
             settings = {"max_attempts": 1}

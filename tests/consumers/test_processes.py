@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from penstock import subscriptions
-from penstock.consumer.supervisor import STARTED_AFTER_SECONDS
 from penstock.subscriptions import stream
 from tests.consumers.conftest import Connection, StartDaemon
 from tests.consumers.process import Daemon, until
@@ -67,13 +66,13 @@ def test_one_is_killed_and_started_again_and_its_partitions_are_served(
 ) -> None:
     shorter_leases(log)
     given = ("--consumer", RECORD, "--stuck-seconds", "1")
-    daemon = daemons(database_url, *TWO, *given).wait_started()
+    daemon = daemons(database_url, *TWO, *given, soon=True).wait_started()
     until(lambda: ready(daemon), "both processes")
     before = children(daemon)
     assert len(before) == 2
     assert daemon.get("/livez") == (200, "ok\n")
     stands_still_and_goes_on(daemon, before[1])
-    until(lambda: daemon.age() > STARTED_AFTER_SECONDS, "the end of the start")
+    daemon.wait_past_start()
     publish_many(log, 100)
     until(lambda: done(log) == 100, "the first events")
     metric = "penstock_consumed_events_total"
