@@ -88,10 +88,16 @@ SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_isolation_level = '
 """
 #: They take their time, and do nothing that depends on the engine.
 SLOW = {"load", "latency"}
+
+
+def _is_long(engine: str, group: str) -> bool:
+    return group == "spark" or (engine != "postgres" and group in SLOW)
+
+
 RUNS = [
     pytest.param(
         engine, group,
-        marks=pytest.mark.long if group == "spark" or (engine != "postgres" and group in SLOW) else (),
+        marks=pytest.mark.long if _is_long(engine, group) else (),
         id=f"{engine}-{group}",
     )
     for engine in ENGINES for group in NAMES if engine in GROUPS[group].engines
