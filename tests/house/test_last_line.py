@@ -15,18 +15,18 @@ MISSING = {"PENSTOCK_TEST_POSTGRES_URL": "", "PENSTOCK_TEST_POSTGRES_MAJOR": "13
 
 
 @pytest.mark.parametrize(
-    ("ci", "code", "last"),
+    ("ci", "processes", "code", "last"),
     [
-        ("", 0, "NOT TESTED, because missing: PostgreSQL (PostgreSQL 13 is not"),
-        ("1", 1, "1 error in"),
+        ("", "1", 0, "NOT TESTED, because missing: PostgreSQL (PostgreSQL 13 is not"),
+        ("1", "0", 1, "1 error in"),
     ],
     ids=["elsewhere", "on CI"],
 )
 def test_a_missing_server_is_a_named_gap_and_on_ci_an_error(
-    tmp_path: Path, ci: str, code: int, last: str
+    tmp_path: Path, ci: str, processes: str, code: int, last: str
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "1", "-o", f"cache_dir={tmp_path / 'cache'}",
+        [sys.executable, "-m", "pytest", "-n", processes, "-o", f"cache_dir={tmp_path / 'cache'}",
          f"--basetemp={tmp_path / 'run'}", "tests/test_readme.py", "-k", "quickstart_delivers"],
         cwd=ROOT, capture_output=True, text=True, check=False,
         env={**os.environ, **MISSING, "CI": ci},

@@ -138,7 +138,7 @@ def test_the_successor_fences_a_paused_relay(
     assert stored(broker, sink, topic) == list(range(1, 31))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_two_relays_that_take_turns_at_random(
     broker: Broker, pulsar_sink: Make, topic: str, seed: int
 ) -> None:

@@ -63,10 +63,13 @@ def test_a_micro_batch_relays_what_is_there(log: Chaos, database_url: str) -> No
     assert_exact(log)
 
 
-def test_killed_again_and_again_and_still_exactly_once(log: Chaos) -> None:
-    log.publish(20_000)
-    log.run(kills=4, pauses=1)
-    assert (log.kills, log.pauses) == (4, 1)
+@pytest.mark.parametrize(
+    ("events", "kills"), [(8_000, 2), pytest.param(20_000, 4, marks=pytest.mark.long)]
+)
+def test_killed_again_and_again_and_still_exactly_once(log: Chaos, events: int, kills: int) -> None:
+    log.publish(events)
+    log.run(kills=kills, pauses=1)
+    assert (log.kills, log.pauses) == (kills, 1)
     assert_exact(log)
 
 

@@ -128,12 +128,13 @@ def test_events_are_handled_in_order_and_once(db: ContractDatabase) -> None:
 
 
 @pytest.mark.long_on("mariadb")
+@pytest.mark.parametrize("events", [20, pytest.param(40, marks=pytest.mark.long)])
 def test_effects_and_position_are_one_transaction_over_injected_failures(
-    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, events: int
 ) -> None:
     """D6: handlers fail before, in and after their transaction; every effect is there once."""
     own = db.connect()
-    filled(own, partitions=3, events=40)
+    filled(own, partitions=3, events=events)
     retry(own, max_attempts=1000)
     monkeypatch.setattr("random.uniform", lambda low, high: low)  # the shortest pauses
     effects, rng, failures = Effects(db), random.Random(3), Counter[str]()
@@ -155,9 +156,9 @@ def test_effects_and_position_are_one_transaction_over_injected_failures(
             raise ValueError(fault)
 
     with running(_consumer(db, batch_handler=handle, batch_size=6)):
-        more(own, partitions=3, events=10, start=41)
+        more(own, partitions=3, events=10, start=events + 1)
         wait_until(lambda: _done(own), "all are handled", 60)
-    assert effects.found() == {partition: list(range(1, 51)) for partition in range(3)}
+    assert effects.found() == {partition: list(range(1, events + 11)) for partition in range(3)}
     assert len(failures) >= 5, failures
 
 
