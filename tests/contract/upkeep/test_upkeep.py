@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import database, log
+from penstock.consumer.supervisor import STARTED_AFTER_SECONDS
 from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from tests.consumers.process import Daemon, until
@@ -123,8 +124,8 @@ def test_several_beside_each_other_do_no_harm(db: ContractDatabase, start: Start
 @pytest.mark.long_on("mariadb")
 def test_it_connects_again_and_says_so(db: ContractDatabase, start: Start) -> None:
     topic(db.connect())
-    program = start(db.url, soon=True, PENSTOCK_UPKEEP_SWEEP_SECONDS="0.1").wait_started()
-    program.wait_past_start()
+    program = start(db.url, PENSTOCK_UPKEEP_SWEEP_SECONDS="0.1").wait_started()
+    until(lambda: program.age() > STARTED_AFTER_SECONDS, "the end of the start")
     end_sessions(db, db.connect(), "penstock s%")
     until(lambda: "sequencer is connected again" in program.text(), "the sequencer again")
     until(lambda: "sweep is connected again" in program.text(), "the sweep again")
