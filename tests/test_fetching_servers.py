@@ -158,7 +158,12 @@ def test_each_run_of_the_matrix_is_about_one_version(
 
 
 @pytest.mark.parametrize(
-    ("body", "good"), [("assert True", True), ("assert False", False), ("pytest.skip()", False)]
+    ("body", "good"),
+    [
+        ("assert True", True),
+        pytest.param("assert False", False, marks=pytest.mark.long),
+        ("pytest.skip()", False),
+    ],
 )
 def test_a_run_of_the_matrix_is_good_when_something_passed(
     tmp_path: Path, body: str, good: bool

@@ -87,7 +87,7 @@ IN_INNODB = """
 SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_isolation_level = 'REPEATABLE READ'
 """
 #: They take their time, and do nothing that depends on the engine.
-SLOW = {"load", "latency"}
+SLOW = {"load", "latency", "idle"}
 
 
 def _is_long(engine: str, group: str) -> bool:

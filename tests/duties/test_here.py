@@ -18,6 +18,7 @@ def no_session() -> NoReturn:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.long_on("mysql")
 def test_a_duty_does_its_work_once(db: ContractDatabase, tmp_path: Path, name: str) -> None:
     """With engine=auto a small piece of work starts no JVM, and a second run finds nothing."""
     scenario = SCENARIOS[name](db, tmp_path)

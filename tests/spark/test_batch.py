@@ -40,6 +40,7 @@ def pushing(spark: SparkSession) -> Any:
     spark.conf.set(PUSH_DOWN, before)
 
 
+@pytest.mark.long_on("mariadb")
 def test_a_data_frame_is_the_log(spark: SparkSession, db: ContractDatabase) -> None:
     events = published(db, 500)
     found = frame(spark, db, eventsPerTask=100)

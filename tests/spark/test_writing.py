@@ -72,6 +72,7 @@ def _written(db: ContractDatabase, partitions: int = 2) -> list[Any]:
         return [event for each in range(partitions) for event in read(own, each, SINK)]
 
 
+@pytest.mark.long_on("mysql")
 def test_a_data_frame_is_published_once(spark: SparkSession, db: ContractDatabase) -> None:
     _sink(db)
     given = _numbers(spark, 3_000)
