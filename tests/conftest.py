@@ -144,9 +144,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if set(servers.chosen()) != set(servers.DATABASES):
         return
     for item in items:
-        engines = {each for mark in item.iter_markers("long_on") for each in mark.args}
+        engines = [each for mark in item.iter_markers("long_on") for each in mark.args]
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if engines & {each for each in parameters.values() if isinstance(each, str)}:
+        if any(getattr(each, "name", each) in engines for each in parameters.values()):
             item.add_marker(pytest.mark.long)
 
 

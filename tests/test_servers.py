@@ -137,6 +137,7 @@ def test_durable_settings_put_a_commit_on_disk(distribution: Distribution, tmp_p
         assert server._ask("SELECT @@log_bin") == (1 if distribution is MYSQL else 0)
 
 
+@pytest.mark.long_on("mysql")
 def test_stop_leaves_no_process_and_the_data_stay(server: MySQLServer) -> None:
     assert server.start() is True
     pid = server.pid
@@ -194,6 +195,7 @@ def test_a_killed_test_leaves_no_server(distribution: Distribution, tmp_path: Pa
     assert ended(pid)
 
 
+@pytest.mark.long_on("mysql")
 def test_a_port_that_somebody_took_costs_another_attempt(
     server: MySQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
