@@ -71,9 +71,8 @@ def _widest(tenants: Tenants) -> None:
 def _seen(mysql_db: MySQLDatabase) -> set[str]:
     """The topics that events lie in."""
     rows = mysql_db.run(
-        "SELECT DISTINCT COALESCE(t.address, CONCAT('no topic ', e.partition_id))"
-        " FROM penstock.events AS e LEFT JOIN penstock.topics AS t"
-        " ON t.id = e.partition_id DIV 65536"
+        "SELECT DISTINCT COALESCE(t.address, CONCAT('no topic ', e.partition_id)) FROM"
+        " penstock.events AS e LEFT JOIN penstock.topics AS t ON t.id = e.partition_id DIV 65536"
     )
     return {str(address) for (address,) in rows}
 

@@ -89,7 +89,6 @@ def _callable(own: Any, names: dict[str, str]) -> set[str]:
     return found
 
 
-@pytest.mark.long_on("mysql")
 def test_every_role_by_every_procedure(mysql_db: MySQLDatabase, mysql_tenants: Tenants) -> None:
     """The grant matrix, by statement."""
     bodies = databases.routines()
