@@ -116,6 +116,7 @@ BEGIN
                b.created_at
         FROM rehydrated_events AS b JOIN partitions AS p ON p.id = b.partition_id
         WHERE b.partition_id = part_id AND b.sequence BETWEEN lowest AND highest AND b.sequence < p.low_sequence
+          AND is_rehydrated(part_id, b.sequence)
     ) AS e
     WHERE e.sequence IN (SELECT s.sequence FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS s)
     -- In this order: each assignment sees those before it.

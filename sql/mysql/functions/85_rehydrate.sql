@@ -95,14 +95,23 @@ END;
 
 -- name: begin_rehydration
 -- Begins to bring back a log epoch, in the caller's transaction, which ends with finish_rehydration. false: it is there
--- already, so nothing is to be done but finish_rehydration. Raises PS018, PS019, PS025.
+-- already, so nothing is to be done but finish_rehydration. What an attempt that did not finish has left goes. Raises
+-- PS018, PS019, PS025.
 CREATE PROCEDURE begin_rehydration(request BIGINT, attempt INT, `partition` INT, log_epoch INT)
 BEGIN
     DECLARE part_id, first, last BIGINT;
+    DECLARE is_missing BOOLEAN;
     {{on error: CALL undo_call()}}
     CALL begin_call('begin_rehydration()');
     CALL hold_rehydration(request, attempt, `partition`, log_epoch, part_id, first, last);
-    SELECT NOT is_rehydrated(part_id, first) AS is_missing;
+    SET is_missing = NOT is_rehydrated(part_id, first);
+    -- A DELETE that finds nothing would lock the gap, in which others bring the next log epoch.
+    IF is_missing AND EXISTS (
+        SELECT * FROM rehydrated_events AS r WHERE r.partition_id = part_id AND r.sequence BETWEEN first AND last)
+    THEN
+        DELETE r FROM rehydrated_events AS r WHERE r.partition_id = part_id AND r.sequence BETWEEN first AND last;
+    END IF;
+    SELECT is_missing AS is_missing;
     CALL end_call();
 END;
 

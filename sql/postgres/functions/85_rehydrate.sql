@@ -10,9 +10,33 @@ LANGUAGE sql STABLE AS $$
         LIMIT 1), false)
 $$;
 
+-- name: find_rehydrated_end
+-- The last sequence up to which everything from a sequence on was rehydrated, at most max_events of them: no gap is
+-- ever passed over.
+CREATE OR REPLACE FUNCTION find_rehydrated_end(partition_id bigint, from_sequence bigint, max_events integer)
+RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    wanted CONSTANT bigint := from_sequence + max_events - 1;
+    found_end bigint := from_sequence - 1;
+    epoch_end bigint;
+BEGIN
+    WHILE found_end < wanted LOOP
+        SELECT e.last_sequence INTO epoch_end
+        FROM rehydrated_epochs AS e
+        WHERE e.partition_id = find_rehydrated_end.partition_id AND e.first_sequence <= found_end + 1
+        ORDER BY e.first_sequence DESC
+        LIMIT 1;
+        EXIT WHEN COALESCE(epoch_end <= found_end, true);
+        found_end := epoch_end;
+    END LOOP;
+    RETURN LEAST(found_end, wanted);
+END
+$$;
+
 -- name: read_rehydrated
--- The events of a partition from a sequence on that was rehydrated, in order, up to the first one that was not: no
--- gap is ever passed over.
+-- The events of a partition from a sequence on that was rehydrated, in order, up to the first one that was not. Rows of
+-- a log epoch that nobody has compared with its seal are never read.
 CREATE OR REPLACE FUNCTION read_rehydrated(partition_id bigint, from_sequence bigint, max_events integer)
 RETURNS TABLE (
     sequence bigint, event_id uuid, key text, type text, content_type text, headers jsonb, payload bytea,
@@ -20,13 +44,10 @@ RETURNS TABLE (
 )
 LANGUAGE sql STABLE ROWS 500 AS $$
     SELECT r.sequence, r.event_id, r.key, r.type, r.content_type, r.headers, r.payload, r.created_at, r.sequenced_at
-    FROM (
-        SELECT e.*, row_number() OVER (ORDER BY e.sequence) AS place
-        FROM rehydrated_events AS e
-        WHERE e.partition_id = read_rehydrated.partition_id AND e.sequence >= read_rehydrated.from_sequence
-          AND e.sequence < read_rehydrated.from_sequence + read_rehydrated.max_events
-    ) AS r
-    WHERE r.sequence = read_rehydrated.from_sequence - 1 + r.place
+    FROM rehydrated_events AS r
+    WHERE r.partition_id = read_rehydrated.partition_id AND r.sequence >= read_rehydrated.from_sequence
+      AND r.sequence <= find_rehydrated_end(read_rehydrated.partition_id, read_rehydrated.from_sequence,
+                                            read_rehydrated.max_events)
     ORDER BY r.sequence
 $$;
 
@@ -59,14 +80,20 @@ $$;
 
 -- name: begin_rehydration
 -- Begins to bring back a log epoch, in the caller's transaction, which ends with finish_rehydration. false: it is there
--- already, so nothing is to be done but finish_rehydration. Raises PS018, PS019, PS025.
+-- already, so nothing is to be done but finish_rehydration. What an attempt that did not finish has left goes. Raises
+-- PS018, PS019, PS025.
 CREATE OR REPLACE FUNCTION begin_rehydration(request bigint, attempt integer, partition integer, log_epoch integer)
 RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     sealed log_epochs%ROWTYPE := hold_rehydration(request, attempt, partition, log_epoch);
 BEGIN
-    RETURN NOT is_rehydrated(sealed.partition_id, sealed.first_sequence);
+    IF is_rehydrated(sealed.partition_id, sealed.first_sequence) THEN
+        RETURN false;
+    END IF;
+    DELETE FROM rehydrated_events AS r
+    WHERE r.partition_id = sealed.partition_id AND r.sequence BETWEEN sealed.first_sequence AND sealed.last_sequence;
+    RETURN true;
 END
 $$;
 

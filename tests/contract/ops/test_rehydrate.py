@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from ops.backfill import requests as requests
-from ops.backfill.rehydrate import Row, bring_back, release
+from ops.backfill.rehydrate import Row, _lots, bring_back, release
 from ops.backfill.requests import Claim, Unit
 from ops.seal import log_epochs, seal
 from penstock import database, log
@@ -51,14 +51,26 @@ NO_COMPARISON: Guard = {
 NO_GAP: Guard = {
     "postgres": (
         "read_rehydrated",
-        "WHERE r.sequence = read_rehydrated.from_sequence - 1 + r.place",
-        "",
+        "find_rehydrated_end(read_rehydrated.partition_id, read_rehydrated.from_sequence,",
+        "GREATEST(0, read_rehydrated.from_sequence - 1 +",
     ),
     "mysql": (
         "read_rehydrated",
         "CALL find_rehydrated_end(of_partition, from_sequence, max_events, last)",
         "SET last = from_sequence + max_events - 1",
     ),
+}
+NO_LEFTOVERS: Guard = {
+    "postgres": (
+        "begin_rehydration",
+        "sequence BETWEEN sealed.first_sequence AND sealed.last_sequence",
+        "sequence < 0",
+    ),
+    "mysql": ("begin_rehydration", "IF is_missing AND EXISTS", "IF FALSE AND EXISTS"),
+}
+ONLY_FINISHED: Guard = {
+    "postgres": NO_GAP["postgres"],
+    "mysql": ("store_letters", "AND is_rehydrated(part_id, b.sequence)", ""),
 }
 NOBODY_READS: Guard = {
     "postgres": (
@@ -271,6 +283,63 @@ def test_nobody_sees_a_part_of_it(db: ContractDatabase) -> None:
     assert seen == list(range(1, 11))
     assert count(db, "rehydrated_events") == 0
     assert requests.open_units(own, claim, None, 1) == [unit]
+
+
+def _leave(connection: Any, rows: list[Row]) -> None:
+    """Rows of the second log epoch that no finish has compared with its seal."""
+    claim, (unit,) = _request(connection, from_sequence=11, to_sequence=11)
+    forged = [(*row[:6], b"FORGED", *row[7:]) for row in _of(unit, rows)]
+    place = {"request": claim.request, "attempt": claim.attempt, "partition": 0, "log_epoch": 2}
+    ((is_missing,),) = database.call(connection, "begin_rehydration", **place)
+    assert is_missing
+    for events in _lots(forged):
+        database.call(connection, "put_rehydrated", **place, events=events)
+    requests.cancel(connection, claim.request)
+
+
+def test_what_was_never_finished_is_not_read(db: ContractDatabase) -> None:
+    """Neither by fetch nor by a letter, and the next attempt brings what was sealed.
+
+    Guards: the end of a read, and that an attempt begins without leftovers.
+    """
+    own = db.connect()
+    rows, events = _dropped(own)
+    _bring(own, rows, to_sequence=1)
+    _leave(own, rows)
+    assert count(db, "rehydrated_events") == 2 * EVENTS
+    assert log.fetch(own, STREAM, 0, 1, 100) == events[:10]
+    _bring(own, rows, from_sequence=11, to_sequence=11)
+    assert log.fetch(own, STREAM, 0, 1, 100) == events[:20]
+    release(own, STREAM)
+    assert count(db, "rehydrated_events") == 0
+    _leave(own, rows)
+    without(db, NO_LEFTOVERS)
+    with pytest.raises(RetentionRefused):
+        _bring(own, rows, from_sequence=11, to_sequence=11)
+
+
+def test_a_letter_takes_nothing_that_was_never_finished(db: ContractDatabase) -> None:
+    """The event of a letter is one that was compared with the seal.
+
+    Guard: only what was finished is read.
+    """
+    own = db.connect()
+    rows, _ = _dropped(own)
+    if db.engine != "postgres":  # their slice is gone, too
+        db.run(f"DELETE FROM penstock.events ORDER BY id LIMIT {3 * EVENTS}")
+    stream.subscribe(own, SUBSCRIPTION, [STREAM], 1)
+    _leave(own, rows)
+    member, lease = member_with_lease(own, "a")
+
+    def park() -> None:
+        connection = db.connect(autocommit=False)
+        commit_parking(connection, member, lease, 20, after=0, sequences=[13], brought=[])
+        connection.commit()
+
+    with pytest.raises(BelowLowSequence):
+        park()
+    without(db, ONLY_FINISHED)
+    park()
 
 
 def test_who_lost_its_attempt_brings_nothing(db: ContractDatabase) -> None:
