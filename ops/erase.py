@@ -26,7 +26,7 @@ from penstock.errors import (
     InvalidArgument,
     TargetUnavailable,
 )
-from penstock.records import LogEpoch, PartitionRange
+from penstock.records import LogEpoch
 from penstock.subscriptions.overview import list_subscriptions
 from penstock.topics import holds
 from penstock.topics.names import partition_ranges
@@ -66,7 +66,8 @@ class What:
 class Erasure:
     """What a run has found or done; ``erasure`` is empty after a dry run.
 
-    ``gone`` are dropped log epochs of which no copy was ever recorded.  ``outside`` names where
+    ``gone`` are dropped log epochs that nobody has: no copy was recorded on a target that is given,
+    and they were not rehydrated.  ``outside`` names where
     copies may be that Penstock cannot reach.
     """
 
@@ -188,17 +189,22 @@ def _outside(connection: Any, topic: str) -> list[str]:
 def _found(
     connection: Any, what: What, targets: Sequence[Target], archived: Collection[EpochKey]
 ) -> _Found:
-    hot = {}
+    hot: dict[int, list[int]] = {}
     for part in partition_ranges(connection, what.topic):
-        sequences = list(_in_database(connection, what, part))
-        if sequences:
-            hot[part.partition] = sequences
+        place = part.partition, part.low_sequence, part.high_watermark
+        hot[part.partition] = list(_in_database(connection, what, *place))
+    rehydrated = {row[:2] for row in call(connection, "rehydrated_of", topic=what.topic)}
     cold, gone = {}, 0
     for epoch in log_epochs(connection, what.topic):
         if epoch.dropped_at is None:
             continue
         if key_of(epoch) not in archived:
-            gone += 1
+            # Without a copy, what was rehydrated is all there is of it.
+            if key_of(epoch) in rehydrated:
+                place = epoch.partition, epoch.first_sequence, epoch.last_sequence
+                hot[epoch.partition] += _in_database(connection, what, *place)
+            else:
+                gone += 1
             continue
         erased = tombstones_of(connection, epoch)
         matches = _read_whole(connection, epoch, targets, _matcher(what))
@@ -208,16 +214,18 @@ def _found(
     return _Found(hot, cold, gone)
 
 
-def _in_database(connection: Any, what: What, part: PartitionRange) -> Iterator[int]:
-    """The sequences of a partition that the database has, a window at a time."""
-    for first in range(part.low_sequence, part.high_watermark + 1, _EVENTS_AT_ONCE):
+def _in_database(
+    connection: Any, what: What, partition: int, lowest: int, highest: int
+) -> Iterator[int]:
+    """The sequences of a range of a partition that the database has, a window at a time."""
+    for first in range(lowest, highest + 1, _EVENTS_AT_ONCE):
         rows = call(
             connection,
             "find_erasable",
             topic=what.topic,
-            partition=part.partition,
+            partition=partition,
             from_sequence=first,
-            max_events=min(_EVENTS_AT_ONCE, part.high_watermark - first + 1),
+            max_events=min(_EVENTS_AT_ONCE, highest - first + 1),
             event_id=what.event_id,
             key=what.key,
         )

@@ -12,12 +12,13 @@ END;
 
 -- name: find_erasable
 -- The sequences of a window of a partition that hold this event, or events of this key, and that were not erased yet:
--- of max_events (1 to 100,000) from a sequence on. Raises PS002, PS005, PS006, PS016.
+-- of max_events (1 to 100,000) from a sequence on. Below the low sequence it looks at what was rehydrated. Raises
+-- PS002, PS005, PS006, PS016.
 CREATE PROCEDURE find_erasable(
     topic LONGTEXT, `partition` INT, from_sequence BIGINT, max_events INT, event_id LONGTEXT, `key` LONGTEXT
 )
 READS SQL DATA
-BEGIN
+find: BEGIN
     DECLARE source_id, low, watermark, last, found BIGINT;
     CALL refuse_serializable('find_erasable()');
     CALL find_partition_for(topic, `partition`, 'operate', source_id);
@@ -29,13 +30,17 @@ BEGIN
     SELECT MAX(p.low_sequence) INTO low FROM partitions AS p WHERE p.id = source_id;
     CALL find_high_watermark(source_id, watermark);
     SET last = LEAST(watermark, from_sequence + max_events - 1);
+    IF from_sequence < low THEN
+        CALL find_erasable_rehydrated(source_id, from_sequence, LEAST(last, low - 1), event_id, `key`);
+        LEAVE find;
+    END IF;
     SELECT COUNT(e.event_id) INTO found
     FROM logged_events AS e
     WHERE e.partition_id = source_id AND e.first_sequence <= last AND e.first_sequence >= (
           SELECT MAX(f.first_sequence) FROM chunks AS f
           WHERE f.partition_id = source_id AND f.first_sequence <= from_sequence)
       AND e.sequence BETWEEN from_sequence AND last;
-    IF from_sequence < low OR found < last - from_sequence + 1 THEN
+    IF found < last - from_sequence + 1 THEN
         CALL refuse('PS016', CONCAT('the database no longer has all events from sequence ', from_sequence, ' on'));
     END IF;
     SELECT e.sequence
@@ -48,6 +53,27 @@ BEGIN
       AND NOT EXISTS (
           SELECT * FROM erased_events AS d WHERE d.partition_id = source_id AND d.sequence = e.sequence)
     ORDER BY e.sequence;
+END;
+
+-- name: find_erasable_rehydrated
+-- What find_erasable finds in log epochs that were rehydrated. Raises PS016.
+CREATE PROCEDURE find_erasable_rehydrated(
+    part_id BIGINT, from_sequence BIGINT, last BIGINT, event_id LONGTEXT, `key` LONGTEXT
+)
+READS SQL DATA
+BEGIN
+    DECLARE readable BIGINT;
+    CALL find_rehydrated_end(part_id, from_sequence, last - from_sequence + 1, readable);
+    IF readable < last THEN
+        CALL refuse('PS016', CONCAT('the database no longer has all events from sequence ', from_sequence, ' on'));
+    END IF;
+    SELECT r.sequence
+    FROM rehydrated_events AS r
+    WHERE r.partition_id = part_id AND r.sequence BETWEEN from_sequence AND last
+      AND (CAST(r.`key` AS BINARY) = CAST(`key` AS BINARY) OR r.event_id = UNHEX(REPLACE(event_id, '-', '')))
+      AND NOT EXISTS (
+          SELECT * FROM erased_events AS d WHERE d.partition_id = part_id AND d.sequence = r.sequence)
+    ORDER BY r.sequence;
 END;
 
 -- name: erasure_digest
@@ -220,8 +246,9 @@ END;
 
 -- name: reissue_seal
 -- Gives a log epoch whose events were just replaced a new checksum and keeps the old one. The database computes it from
--- what it has. What it has not it takes from the caller, who has read the copy whose checksum is the present one. No
--- copy counts any more until it was made and read again. Raises PS017.
+-- what it has. What it has not it takes from the caller, who has read the copy whose checksum is the present one. For a
+-- rehydrated log epoch it takes what the caller has computed, or none: then no copy is left. No copy counts any more
+-- until it was made and read again. Raises PS017.
 CREATE PROCEDURE reissue_seal(held CHAR(36), part_id BIGINT, epoch INT, old_checksum TEXT, checksum TEXT)
 BEGIN
     DECLARE first, last, content_count BIGINT;
@@ -231,11 +258,11 @@ BEGIN
     SELECT e.first_sequence, e.last_sequence, e.dropped_at IS NOT NULL, e.checksum
     INTO first, last, was_dropped, sealed_checksum
     FROM log_epochs AS e WHERE e.partition_id = part_id AND e.log_epoch = epoch;
-    IF was_dropped THEN
-        SET is_back = is_rehydrated(part_id, first);
-        IF is_back THEN
-            CALL rehydrated_checksum(part_id, first, last, content_count, computed);
-        END IF;
+    SET is_back = was_dropped AND is_rehydrated(part_id, first);
+    IF is_back THEN
+        CALL rehydrated_checksum(part_id, first, last, content_count, computed);
+    END IF;
+    IF was_dropped AND NOT (is_back AND checksum IS NULL) THEN
         IF NOT COALESCE(old_checksum = sealed_checksum AND checksum REGEXP '^[0-9a-f]{64}$'
                         AND checksum = COALESCE(computed, checksum), FALSE) THEN
             CALL refuse('PS017', CONCAT('the erasure in log epoch ', epoch, ' was computed from a copy with ',
@@ -243,7 +270,9 @@ BEGIN
                                         LEFT(sealed_checksum, 12), '..'));
         END IF;
     ELSE
-        CALL range_checksum(part_id, first, last, content_count, computed);
+        IF NOT was_dropped THEN
+            CALL range_checksum(part_id, first, last, content_count, computed);
+        END IF;
         SET checksum = computed;
     END IF;
     INSERT INTO reissued_seals (
@@ -291,8 +320,9 @@ END;
 -- name: erase_events
 -- Replaces events (a JSON array of sequences) of one log epoch, or of what is not sealed yet, by tombstones, and gives
 -- the log epoch a new checksum in the same transaction. For a dropped one the caller gives the checksum of the copy
--- that it has read, and the one of the copy that it has written. Events that were erased before stay as they are.
--- Returns how many were erased. Raises PS005, PS006, PS016, PS017, PS018, PS027.
+-- that it has read, and the one of the copy that it has written; for a rehydrated one without a copy, neither. Events
+-- that were erased before stay as they are. Returns how many were erased. Raises PS005, PS006, PS016, PS017, PS018,
+-- PS027.
 CREATE PROCEDURE erase_events(
     erasure CHAR(36), `partition` INT, sequences JSON, old_checksum TEXT, checksum TEXT
 )
@@ -306,7 +336,7 @@ BEGIN
     SELECT MIN(q.sequence), MAX(q.sequence) INTO lowest, highest
     FROM JSON_TABLE(sequences, '$[*]' COLUMNS (sequence BIGINT PATH '$')) AS q;
     CALL find_erasable_epoch(source_id, `partition`, lowest, highest, part_id, epoch, was_dropped);
-    IF was_dropped AND checksum IS NULL THEN
+    IF was_dropped AND checksum IS NULL AND NOT is_rehydrated(part_id, lowest) THEN
         CALL refuse('PS016', CONCAT('log epoch ', epoch, ' was dropped'));
     END IF;
     INSERT INTO erased_events (partition_id, sequence, erasure)

@@ -12,7 +12,8 @@ $$;
 
 -- name: find_erasable
 -- The sequences of a window of a partition that hold this event, or events of this key, and that were not erased yet:
--- of max_events (1 to 100,000) from a sequence on. Raises PS002, PS005, PS006, PS016.
+-- of max_events (1 to 100,000) from a sequence on. Below the low sequence it looks at what was rehydrated. Raises
+-- PS002, PS005, PS006, PS016.
 CREATE OR REPLACE FUNCTION find_erasable(
     topic text, partition integer, from_sequence bigint, max_events integer, event_id uuid, key text
 ) RETURNS TABLE (sequence bigint)
@@ -20,6 +21,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable
 DECLARE
     source_id bigint := require_partition_for(topic, partition, 'operate');
     low bigint;
+    below boolean;
     found_rows bigint;
     found_sequences bigint[];
 BEGIN
@@ -28,12 +30,21 @@ BEGIN
         PERFORM refuse('PS006', format('cannot look at %s events from sequence %s', max_events, from_sequence),
                        'Sequences start at 1; look at 1 to 100,000 events at a time.');
     END IF;
-    SELECT p.low_sequence INTO low FROM partitions AS p WHERE p.id = source_id;
+    SELECT p.low_sequence, from_sequence < p.low_sequence INTO low, below FROM partitions AS p WHERE p.id = source_id;
     SELECT count(*), array_agg(r.sequence ORDER BY r.sequence) FILTER (
         WHERE r.key = find_erasable.key OR r.event_id = find_erasable.event_id)
     INTO found_rows, found_sequences
-    FROM read_log(source_id, find_erasable.from_sequence, find_erasable.max_events) AS r;
-    IF from_sequence < low OR found_rows < LEAST(max_events, high_watermark(source_id) - from_sequence + 1) THEN
+    FROM (
+        SELECT l.*
+        FROM read_log(source_id, find_erasable.from_sequence, find_erasable.max_events) AS l
+        WHERE NOT below
+        UNION ALL
+        SELECT b.*
+        FROM read_rehydrated(source_id, find_erasable.from_sequence, find_erasable.max_events) AS b
+        WHERE below
+    ) AS r;
+    IF found_rows < LEAST(max_events, CASE WHEN below THEN low ELSE high_watermark(source_id) + 1 END - from_sequence)
+    THEN
         PERFORM refuse('PS016', format('the database no longer has all events from sequence %s on', from_sequence),
                        'They were dropped: run the erasure again, which looks into the archive.');
     END IF;
@@ -221,7 +232,8 @@ $$;
 
 -- name: new_checksum
 -- The checksum of a log epoch whose events were just replaced: the database computes it from what it has. What it has
--- not it takes from the caller, who has read the copy whose checksum is the present one. Raises PS017.
+-- not it takes from the caller, who has read the copy whose checksum is the present one. For a rehydrated log epoch it
+-- takes what the caller has computed, or none: then no copy is left. Raises PS017.
 CREATE OR REPLACE FUNCTION new_checksum(sealed log_epochs, old_checksum text, checksum text) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -231,6 +243,9 @@ BEGIN
         RETURN (range_checksum(sealed.partition_id, sealed.first_sequence, sealed.last_sequence)).checksum;
     ELSIF is_rehydrated(sealed.partition_id, sealed.first_sequence) THEN
         computed := (rehydrated_checksum(sealed.partition_id, sealed.first_sequence, sealed.last_sequence)).checksum;
+    END IF;
+    IF checksum IS NULL AND computed IS NOT NULL THEN
+        RETURN computed;
     END IF;
     IF old_checksum IS DISTINCT FROM sealed.checksum OR checksum IS NULL OR checksum !~ '^[0-9a-f]{64}$'
         OR checksum <> COALESCE(computed, checksum) THEN
@@ -245,8 +260,8 @@ $$;
 -- name: erase_events
 -- Replaces events of one log epoch, or of what is not sealed yet, by tombstones, and gives the log epoch a new checksum
 -- in the same transaction. For a dropped one the caller gives the checksum of the copy that it has read, and the one of
--- the copy that it has written. Events that were erased before stay as they are. Returns how many were erased. Raises
--- PS005, PS006, PS016, PS017, PS018, PS027.
+-- the copy that it has written; for a rehydrated one without a copy, neither. Events that were erased before stay as
+-- they are. Returns how many were erased. Raises PS005, PS006, PS016, PS017, PS018, PS027.
 CREATE OR REPLACE FUNCTION erase_events(
     erasure uuid, partition integer, sequences bigint[], old_checksum text DEFAULT NULL, checksum text DEFAULT NULL
 ) RETURNS bigint
@@ -283,7 +298,7 @@ BEGIN
         PERFORM refuse('PS006', format('the sequences %s to %s are not all in log epoch %s', lowest, highest,
                                        sealed.log_epoch),
                        'Erase what is in one log epoch at a time; one may have been sealed meanwhile.');
-    ELSIF sealed.dropped_at IS NOT NULL AND checksum IS NULL THEN
+    ELSIF sealed.dropped_at IS NOT NULL AND checksum IS NULL AND NOT is_rehydrated(source.id, lowest) THEN
         PERFORM refuse('PS016', format('log epoch %s was dropped', sealed.log_epoch),
                        'Run the erasure again, which rewrites its copies in the archive.');
     END IF;

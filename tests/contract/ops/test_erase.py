@@ -35,7 +35,7 @@ from tests.archive.logs import Log, bring
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import open_transaction
 from tests.contract.stream_kit import Guard, without
-from tests.kit.copies import drop, record
+from tests.kit.copies import drop, record, remove
 from tests.kit.erasing import (
     BY_KEY,
     SECRET,
@@ -66,6 +66,10 @@ COPIES_COUNT: Guard = {
 UNLOCKED_RECORD: Guard = {
     "postgres": ("record_copy", "FOR SHARE;", ";"),
     "mysql": ("record_copy", "LOCK IN SHARE MODE;", ";"),
+}
+REHYDRATED_STAY: Guard = {
+    "postgres": ("put_tombstones", "r.sequence = ANY (sequences)", "false"),
+    "mysql": ("put_tombstones", "WHERE r.partition_id = part_id", "WHERE r.partition_id = 0"),
 }
 LETTERS_AS_BROUGHT: Guard = {
     "postgres": ("bring_letter", "IF FOUND THEN", "IF false THEN"),
@@ -182,10 +186,52 @@ def _require_archive(log: Log, targets: list[Target], old: set[str]) -> None:
     assert {row[3] for row in reissued} <= {e.checksum for e in log_epochs(log.connection, TOPIC)}
 
 
-@pytest.mark.long_on("mariadb")
-def test_what_the_database_has_dropped_is_erased_too(
-    db: ContractDatabase, log: Log, targets: list[Target], tmp_path: Path
+def _rehydrate(log: Log, targets: list[Target]) -> None:
+    """All of the first partition comes back."""
+    window = requests.Window(0, 1, 10)
+    asked = requests.request_backfill(log.connection, TOPIC, "rehydrate", "", window)
+    places = Places(
+        spark=lambda: pytest.fail("no Spark"),
+        target=lambda name: pytest.fail("no copy"),
+        targets=lambda: targets,
+        sink=lambda address, beside: pytest.fail("no sink"),
+    )
+    run_backfill(log.url, workers(places), request=asked.request)
+
+
+def test_what_was_rehydrated_is_erased_without_the_lost_copies(
+    db: ContractDatabase, log: Log, targets: list[Target]
 ) -> None:
+    """SQL reads it, so it is not gone; what nobody has is, and cannot be erased.
+
+    Guard: tombstones go into what was rehydrated, too.
+    """
+    own, lost = log.connection, targets[:1]
+    sealed = log.seal(max_events=4)
+    bring(log, lost[0], sealed)
+    drop(own, TOPIC, lost)
+    _rehydrate(log, lost)
+    before = log.rows_of(0)
+    remove(lost[0])
+
+    done = erase(log.url, BY_KEY, WHY, [], without=["a"])
+
+    assert (_counts(done), done.gone) == ((3, 0, 0, 0), 3)
+    after = log.rows_of(0)
+    assert [row[1] for row in after if row[7] == b""] == PLACES
+    assert [row for row in after if row[3] != WHO] == [row for row in before if row[3] != WHO]
+    seals = {each.checksum for each in log_epochs(own, TOPIC) if each.partition == 0}
+    assert not seals & {each.checksum for each in sealed}
+    assert _counts(erase(log.url, BY_KEY, WHY, [], without=["a"])) == (0, 0, 0, 0)
+    with pytest.raises(BelowLowSequence):
+        _step(own, _anew(log), [2], partition=1)
+    without(db, REHYDRATED_STAY)
+    erase(log.url, What(TOPIC, event_id=str(before[0][2])), WHY, [], without=["a"])
+    assert log.rows_of(0)[0] == before[0]
+
+
+@pytest.mark.long_on("mariadb")
+def test_what_the_database_has_dropped_is_erased_too(log: Log, targets: list[Target]) -> None:
     """Only the archive has it, and what was rehydrated of it: both are what the log was."""
     own = log.connection
     sealed = log.seal(max_events=4)
@@ -193,16 +239,7 @@ def test_what_the_database_has_dropped_is_erased_too(
         bring(log, target, sealed)
     before, checksums = log.rows(), {each.checksum for each in sealed}
     drop(own, TOPIC, targets)
-    asked = requests.request_backfill(
-        own, TOPIC, "rehydrate", "", requests.Window(0, 1, 10), dry_run=False
-    )
-    places = Places(
-        spark=lambda: pytest.fail("no Spark"),
-        target=lambda name: Target(name, str(tmp_path / name)),
-        targets=lambda: targets,
-        sink=lambda address, beside: pytest.fail("no sink"),
-    )
-    run_backfill(log.url, workers(places), request=asked.request)
+    _rehydrate(log, targets)
     with pytest.raises(TargetUnavailable, match="not known here: b"):
         erase(log.url, BY_KEY, WHY, targets[:1])
 
