@@ -32,6 +32,12 @@ def open_transaction(db: ContractDatabase) -> Iterator[Connection]:
             connection.close()
 
 
+def give_up_soon(db: ContractDatabase, connection: Connection) -> None:
+    """It does not wait for locks; an error says so."""
+    setting = "lock_timeout = '50ms'" if db.engine == "postgres" else "innodb_lock_wait_timeout = 1"
+    database.execute(connection, f"SET {setting}")
+
+
 def count(db: ContractDatabase, table: str) -> int:
     """How many rows a table of Penstock has."""
     if isinstance(db, MemoryContractDatabase):

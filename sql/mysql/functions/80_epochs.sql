@@ -178,6 +178,16 @@ BEGIN
     END IF;
 END;
 
+-- name: hold_off_clean
+-- No run of clean begins on the topic of a partition before the caller's transaction has ended. Called before a copy is
+-- recorded: a run either finds it where it is now, or sees that it is younger than the run. Topics are locked before
+-- this, log epochs after it.
+CREATE PROCEDURE hold_off_clean(part_id BIGINT)
+BEGIN
+    DECLARE locked INT;
+    SELECT COUNT(*) INTO locked FROM retention_policies AS r WHERE r.topic_id = part_id >> 16 LOCK IN SHARE MODE;
+END;
+
 -- name: record_copy
 -- Records that a target holds a log epoch, but only when count and checksum of what was read back equal the
 -- seal. In layout 1 (NULL: 1) the location is a folder of its own, in layout 2 a file of the table, in which the
@@ -195,6 +205,7 @@ BEGIN
     CALL find_partition_for(topic, `partition`, 'operate', source_id);
     SET layout = COALESCE(layout, 1), first_row = COALESCE(first_row, 0);
     CALL require_place(layout, first_row);
+    CALL hold_off_clean(source_id);
     SELECT e.event_count, e.checksum INTO sealed_count, sealed_checksum
     FROM log_epochs AS e WHERE e.partition_id = source_id AND e.log_epoch = log_epoch
     -- An erasure gives the log epoch another checksum: it comes before this, or finds the copy recorded.

@@ -47,7 +47,7 @@ END;
 -- PS002.
 CREATE PROCEDURE begin_clean(topic LONGTEXT)
 BEGIN
-    DECLARE source_id BIGINT;
+    DECLARE source_id, locked BIGINT;
     DECLARE token CHAR(36) DEFAULT UUID();
     DECLARE old_run CHAR(36);
     DECLARE done BOOLEAN DEFAULT FALSE;
@@ -57,6 +57,8 @@ BEGIN
     {{on error: CALL undo_call()}}
     CALL begin_call('begin_clean()');
     CALL find_topic_for(topic, 'operate', source_id);
+    -- Waits for whoever records copies: see hold_off_clean.
+    SELECT COUNT(*) INTO locked FROM retention_policies AS r WHERE r.topic_id = source_id FOR UPDATE;
     SET done = FALSE;
     OPEN old_runs;
     old: LOOP

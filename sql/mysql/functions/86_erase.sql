@@ -139,6 +139,7 @@ BEGIN
     CALL require_read_committed('a step of an erasure');
     SELECT MAX(e.topic_id) INTO locked FROM erasures AS e WHERE e.erasure = asked;
     SELECT t.id INTO locked FROM topics AS t WHERE t.id = locked FOR UPDATE;
+    CALL hold_off_clean(locked << 16);
     SET source_id = NULL;
     SELECT e.topic_id, e.replace_key INTO source_id, is_replaced
     FROM erasures AS e WHERE e.erasure = asked AND e.finished_at IS NULL

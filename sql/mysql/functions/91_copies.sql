@@ -100,6 +100,7 @@ BEGIN
     CALL begin_call('move_copy()');
     CALL find_partition_for(topic, `partition`, 'operate', source_id);
     CALL require_place(2, first_row);
+    CALL hold_off_clean(source_id);
     UPDATE epoch_copies AS c
     SET c.location = location, c.first_row = first_row, c.changed_at = UTC_TIMESTAMP(6)
     WHERE c.partition_id = source_id AND c.log_epoch = log_epoch AND c.target = target AND c.layout = 2

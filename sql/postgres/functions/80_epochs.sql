@@ -152,6 +152,17 @@ BEGIN
 END
 $$;
 
+-- name: hold_off_clean
+-- No run of clean begins on the topic of a partition before the caller's transaction has ended. Called before a copy is
+-- recorded: a run either finds it where it is now, or sees that it is younger than the run. Topics are locked before
+-- this, log epochs after it.
+CREATE OR REPLACE FUNCTION hold_off_clean(partition_id bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM retention_policies AS r WHERE r.topic_id = hold_off_clean.partition_id >> 16 FOR SHARE;
+END
+$$;
+
 -- name: record_copy
 -- Records that a target holds a log epoch, but only when count and checksum of what was read
 -- back equal the seal. In layout 1 the location is a folder of its own, in layout 2 a file of the table, in which
@@ -167,6 +178,7 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     PERFORM require_place(layout, first_row);
+    PERFORM hold_off_clean(source_id);
     -- An erasure gives the log epoch another checksum: it comes before this, or finds the copy recorded.
     PERFORM FROM log_epochs AS e
     WHERE e.partition_id = source_id AND e.log_epoch = record_copy.log_epoch

@@ -117,6 +117,7 @@ BEGIN
     PERFORM require_read_committed('a step of an erasure');
     SELECT e.* INTO held FROM erasures AS e WHERE e.erasure = hold_erasure.erasure;
     PERFORM FROM topics AS t WHERE t.id = held.topic_id FOR NO KEY UPDATE;
+    PERFORM hold_off_clean(held.topic_id << 16);
     SELECT e.* INTO held FROM erasures AS e WHERE e.erasure = hold_erasure.erasure AND e.finished_at IS NULL FOR UPDATE;
     IF NOT FOUND OR NOT sees_topic(held.topic_id, 'operate') THEN
         PERFORM refuse('PS006', format('there is no open erasure %s', erasure), 'begin_erasure opens one.');

@@ -104,6 +104,7 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     PERFORM require_place(2, first_row);
+    PERFORM hold_off_clean(source_id);
     UPDATE epoch_copies AS c
     SET location = move_copy.location, first_row = move_copy.first_row, changed_at = clock_timestamp()
     WHERE c.partition_id = source_id AND c.log_epoch = move_copy.log_epoch AND c.target = move_copy.target

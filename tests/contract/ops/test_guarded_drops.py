@@ -16,6 +16,7 @@ from penstock.errors import EpochError, InvalidArgument, RetentionRefused
 from penstock.publishing.publish import publish_batch
 from penstock.records import LogEpoch, Message
 from tests.contract.databases import ContractDatabase
+from tests.contract.kit import give_up_soon, open_transaction
 from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import believed, clean_unread, read_all, record_reading
 from tests.kit.log import drain, topic
@@ -47,6 +48,10 @@ ANY_TIME: Guard = {
     "postgres": ("retention_hold", "AND c.changed_at <= run.begun_at", ""),
     "mysql": ("retention_hold", "AND c.changed_at <= begun", ""),
 }
+NOT_HELD_OFF: Guard = {
+    "postgres": ("hold_off_clean", "FOR SHARE", ""),
+    "mysql": ("hold_off_clean", "LOCK IN SHARE MODE", ""),
+}
 
 
 def _keep(connection: Any, *targets: str, name: str = STREAM, copies: int = 1) -> None:
@@ -69,7 +74,9 @@ def _sealed(connection: Any, epochs: int = 3, partitions: int = 1, target: str =
     return sealed
 
 
-def record(connection: Any, epoch: LogEpoch, target: str) -> None:
+def record(
+    connection: Any, epoch: LogEpoch, target: str, location: str = "nowhere", layout: int = 1
+) -> None:
     """A verified copy."""
     database.call(
         connection,
@@ -78,10 +85,10 @@ def record(connection: Any, epoch: LogEpoch, target: str) -> None:
         partition=epoch.partition,
         log_epoch=epoch.log_epoch,
         target=target,
-        location="nowhere",
+        location=location,
         event_count=epoch.event_count,
         checksum=epoch.checksum,
-        layout=1,
+        layout=layout,
         first_row=0,
     )
 
@@ -197,6 +204,45 @@ def test_a_copy_that_was_made_again_meanwhile_was_not_read(db: ContractDatabase)
     without(db, ANY_TIME)
     run = read_all(own, STREAM)
     record(own, first, "a")
+    assert _clean(own, run)[0][0] == 2
+
+
+def _again(connection: Any, epoch: LogEpoch) -> None:
+    record(connection, epoch, "a", "new", layout=2)
+
+
+def _moved(connection: Any, epoch: LogEpoch) -> None:
+    ((moved,),) = database.call(
+        connection, "move_copy", topic=STREAM, partition=0, log_epoch=epoch.log_epoch, target="a",
+        old_location="old", location="new", first_row=0,
+    )  # fmt: skip
+    assert moved
+
+
+@pytest.mark.parametrize("put", [_again, _moved])
+def test_a_copy_that_is_just_being_recorded_was_not_read(db: ContractDatabase, put: Any) -> None:
+    """A run that begins before the commit would read the old file, and find the stamp old enough.
+
+    Guard: `begin_clean` and whoever records a copy wait for each other.
+    """
+    own = db.connect()
+    first, *_ = _sealed(own, epochs=1)
+    record(own, first, "a", "old", layout=2)
+    with open_transaction(db) as recording, open_transaction(db) as cleaning:
+        give_up_soon(db, cleaning)
+        put(recording, first)
+        with pytest.raises(Exception, match=r"(?i)lock"):
+            read_all(cleaning, STREAM)
+    with open_transaction(db) as recording, open_transaction(db) as cleaning:
+        give_up_soon(db, recording)
+        _begin(cleaning)
+        with pytest.raises(Exception, match=r"(?i)lock"):
+            put(recording, first)
+    without(db, NOT_HELD_OFF)
+    with open_transaction(db) as recording:
+        put(recording, first)
+        run = read_all(own, STREAM)
+        recording.commit()
     assert _clean(own, run)[0][0] == 2
 
 

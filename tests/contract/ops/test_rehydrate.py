@@ -30,7 +30,7 @@ from penstock.subscriptions.dead_letters import (
     give_up,
 )
 from tests.contract.databases import ContractDatabase
-from tests.contract.kit import count, open_transaction
+from tests.contract.kit import count, give_up_soon, open_transaction
 from tests.contract.stream_kit import Guard, without
 from tests.kit.cleaning import clean_unread
 from tests.kit.log import drain, part, topic
@@ -420,13 +420,8 @@ def test_a_seek_and_a_release_follow_each_other(db: ContractDatabase) -> None:
     with open_transaction(db) as one:
         stream.seek(one, SUBSCRIPTION, STREAM, 0, 5)
         with pytest.raises(Exception, match=r"(?i)lock"), open_transaction(db) as two:
-            _give_up_soon(db, two)
+            give_up_soon(db, two)
             release(two, STREAM)
         one.commit()
     assert release(own, STREAM) == 0
     assert part(own, 0, STREAM)
-
-
-def _give_up_soon(db: ContractDatabase, connection: Any) -> None:
-    setting = "lock_timeout = '50ms'" if db.engine == "postgres" else "innodb_lock_wait_timeout = 1"
-    database.execute(connection, f"SET {setting}")
