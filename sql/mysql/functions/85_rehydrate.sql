@@ -99,16 +99,16 @@ END;
 -- PS018, PS019, PS025.
 CREATE PROCEDURE begin_rehydration(request BIGINT, attempt INT, `partition` INT, log_epoch INT)
 BEGIN
-    DECLARE part_id, first, last BIGINT;
+    DECLARE part_id, first, last, leftover BIGINT;
     DECLARE is_missing BOOLEAN;
     {{on error: CALL undo_call()}}
     CALL begin_call('begin_rehydration()');
     CALL hold_rehydration(request, attempt, `partition`, log_epoch, part_id, first, last);
     SET is_missing = NOT is_rehydrated(part_id, first);
     -- A DELETE that finds nothing would lock the gap, in which others bring the next log epoch.
-    IF is_missing AND EXISTS (
-        SELECT * FROM rehydrated_events AS r WHERE r.partition_id = part_id AND r.sequence BETWEEN first AND last)
-    THEN
+    SELECT MIN(r.sequence) INTO leftover
+    FROM rehydrated_events AS r WHERE r.partition_id = part_id AND r.sequence BETWEEN first AND last;
+    IF is_missing AND leftover IS NOT NULL THEN
         DELETE r FROM rehydrated_events AS r WHERE r.partition_id = part_id AND r.sequence BETWEEN first AND last;
     END IF;
     SELECT is_missing AS is_missing;

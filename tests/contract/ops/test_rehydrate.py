@@ -66,7 +66,7 @@ NO_LEFTOVERS: Guard = {
         "sequence BETWEEN sealed.first_sequence AND sealed.last_sequence",
         "sequence < 0",
     ),
-    "mysql": ("begin_rehydration", "IF is_missing AND EXISTS", "IF FALSE AND EXISTS"),
+    "mysql": ("begin_rehydration", "IF is_missing AND", "IF FALSE AND"),
 }
 ONLY_FINISHED: Guard = {
     "postgres": NO_GAP["postgres"],
