@@ -92,6 +92,8 @@ def request(
     here = Installation(database)
     if kind == requests.RELAY:
         target = _sink_address(here, target)
+    elif kind == requests.COPY and target:
+        target = here.target(target).name
     if audit:
         _audit(here, kind, topic, target)
     with connect(here.url) as connection:
