@@ -20,7 +20,7 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="QUEUE")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="setting=number, as `describe` shows them.")
+    list[str] | None, typer.Option("--set", "-s", help="setting=value, as `describe` shows them.")
 ]
 
 
@@ -150,11 +150,14 @@ def _counted(connection: Any, name: str) -> dict[str, Any]:
     return {"queue": name, **as_dict(queue.statistics(connection, name))}
 
 
-def _settings(given: list[str] | None) -> dict[str, float]:
-    """``setting=number``.  The database checks the names and the bounds."""
-    found: dict[str, float] = {}
+def _settings(given: list[str] | None) -> dict[str, float | str]:
+    """``setting=value``.  The database checks the names and the bounds."""
+    found: dict[str, float | str] = {}
     for each in given or []:
         name, _, text = each.partition("=")
+        if name == "order":
+            found[name] = text
+            continue
         try:
             number = float(text)
         except ValueError:

@@ -237,12 +237,13 @@ BEGIN
     DECLARE owner_id BIGINT;
     DECLARE pieces, settled LONGTEXT;
     DECLARE is_plain BOOLEAN DEFAULT FALSE;
+    DECLARE kept_order VARCHAR(10);
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
     CALL begin_call('acknowledge()');
     CALL require_read_committed('acknowledge()');
-    CALL require_queue(subscription, 'acknowledge', owner_id);
-    IF JSON_LENGTH(claims) <=> 1 THEN
+    CALL find_queue(subscription, 'acknowledge', owner_id, kept_order);
+    IF kept_order = 'none' AND JSON_LENGTH(claims) <=> 1 THEN
         CALL finish_plain(owner_id, JSON_EXTRACT(claims, '$[0]') + 0, JSON_EXTRACT(first_sequences, '$[0]') + 0,
                           JSON_EXTRACT(last_sequences, '$[0]') + 0, JSON_UNQUOTE(JSON_EXTRACT(tokens, '$[0]')),
                           is_plain);
@@ -252,6 +253,9 @@ BEGIN
     ELSE
         CALL take_out(owner_id, claims, first_sequences, last_sequences, tokens, partly, pieces, settled);
         CALL drop_copies(pieces);
+        IF kept_order = 'key' THEN
+            CALL finish_keys(owner_id, pieces);
+        END IF;
     END IF;
     SELECT settled AS settled;
     DO LAST_INSERT_ID(id_before);
@@ -304,6 +308,7 @@ END;
 CREATE PROCEDURE copy_out(owner_id BIGINT, INOUT pieces LONGTEXT)
 BEGIN
     DECLARE present INT;
+    DECLARE given LONGTEXT DEFAULT pieces;
     DECLARE first_id BIGINT DEFAULT 9223372036854775807;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
@@ -359,6 +364,9 @@ BEGIN
         ON p.waiting_id = 0 AND w.partition_id = p.partition_id
         AND w.sequence BETWEEN p.first_sequence AND p.last_sequence
     WHERE p.waiting_id > 0 OR w.id IS NOT NULL;
+    IF keeps_order(owner_id) THEN
+        CALL carry_keys(owner_id, given, pieces);
+    END IF;
     SET SESSION group_concat_max_len = limit_before;
 END;
 
@@ -384,6 +392,9 @@ CREATE PROCEDURE bury_pieces(owner_id BIGINT, pieces LONGTEXT, why TEXT)
 BEGIN
     DECLARE now DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     IF pieces IS NOT NULL THEN
+        IF keeps_order(owner_id) THEN
+            CALL finish_keys(owner_id, pieces);
+        END IF;
         CALL copy_out(owner_id, pieces);
         INSERT INTO dead_letters (
             subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
