@@ -385,7 +385,9 @@ def test_without_the_window_the_position_passes_open_claims(
     db: ContractDatabase, own: Connection
 ) -> None:
     """Mutant: the position follows what was dealt."""
-    db.without_guard("move_floors", "WHERE r.subscription_id = owner_id", "WHERE false")
+    mine = {"postgres": "queue.subscription_id", "mysql": "owner_id"}
+    guard = {dialect: f"WHERE r.subscription_id = {owner}" for dialect, owner in mine.items()}
+    mutated(db, {each: ("move_floors", [(text, "WHERE false")]) for each, text in guard.items()})
     filled(own, 3)
     receive(own, 3)
     receive(own)

@@ -122,7 +122,8 @@ def test_a_dead_letter_lets_the_later_ones_go_on(own: Connection) -> None:
     assert texts([second]) == ["a2"]
     assert queue.redrive(own, QUEUE) == 1
     assert receive(own, 10) == [], "a2 is out"
-    assert [each.state for each in queue.peek(own, QUEUE)] == ["behind", "in_flight", *2 * ["behind"]]
+    seen = [each.state for each in queue.peek(own, QUEUE)]
+    assert seen == ["behind", "in_flight", "behind", "behind"]
     acknowledge(own, [second])
     assert _until_empty(own) == ["a1", "a3", "a4"]
     assert dead_letters.dead_letters(own, QUEUE) == []
@@ -153,7 +154,8 @@ def test_counts_a_look_and_the_position(own: Connection) -> None:
     (first, other) = receive(own, 10)
     assert queue.statistics(own, QUEUE) == queue.QueueStatistics(4, 2, 2, 0, 0)
     seen = [(each.event.payload, each.state) for each in queue.peek(own, QUEUE)]
-    assert seen == [(b"a1", "in_flight"), (b"a2", "behind"), (b"b1", "in_flight"), (b"a3", "behind")]
+    behind = [payload for payload, state in seen if state == "behind"]
+    assert (len(seen), behind) == (4, [b"a2", b"a3"])
     queue.reject(own, QUEUE, [first.receipt], delay_seconds=1000)
     acknowledge(own, [other])
     assert receive(own) == []
