@@ -92,6 +92,13 @@ def statistics(name: Name, output: Output = Format.table) -> None:
 
 
 @app.command()
+def pointers(name: Name, output: Output = Format.table) -> None:
+    """Show for each partition what comes next, is unfinished, and is hidden."""
+    with database.connect() as connection:
+        show([as_dict(each) for each in queue.pointers(connection, name)], output)
+
+
+@app.command()
 def peek(
     name: Name,
     max_events: Annotated[int, typer.Option("--max", min=1, max=1_000)] = 10,

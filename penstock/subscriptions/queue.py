@@ -129,6 +129,21 @@ class QueueStatistics:
     dead: int
 
 
+@dataclass(frozen=True, slots=True)
+class QueuePointers:
+    """Where a queue stands in a partition.
+
+    ``reader``: the sequence that comes next.  ``repair``: the lowest unfinished one; retention
+    waits for it.  ``invisibility``: the lowest one that is handed out or waits for a retry.
+    """
+
+    topic: str
+    partition: int
+    reader: int
+    repair: int
+    invisibility: int | None
+
+
 def subscribe(
     connection: Any, subscription: str, topics: Sequence[str], *, start: str = "earliest"
 ) -> int:
@@ -268,6 +283,12 @@ def statistics(connection: Any, subscription: str) -> QueueStatistics:
     """How many events a queue has, by state."""
     (row,) = database.call(connection, "queue_statistics", subscription=subscription)
     return QueueStatistics(*map(int, row))
+
+
+def pointers(connection: Any, subscription: str) -> list[QueuePointers]:
+    """Where the queue stands in each partition."""
+    rows = database.call(connection, "queue_pointers", subscription=subscription)
+    return [QueuePointers(*row) for row in rows]
 
 
 def _settle(

@@ -59,6 +59,10 @@ SELECT penstock.purge(%(subscription)s)
 -- How many events a queue has, by state.
 SELECT size, ready, in_flight, delayed, dead FROM penstock.queue_statistics(%(subscription)s)
 
+-- name: queue_pointers
+-- Where a queue stands in each partition.
+SELECT topic, partition, reader, repair, invisibility FROM penstock.queue_pointers(%(subscription)s)
+
 -- name: peek
 -- The next events of a queue, without handing them out. Headers come as text, as in fetch.
 SELECT

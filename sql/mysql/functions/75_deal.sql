@@ -299,6 +299,7 @@ END;
 CREATE PROCEDURE undealt_parts(owner_id BIGINT, room BIGINT, OUT plan LONGTEXT)
 BEGIN
     DECLARE part_id, held_epoch, stands_at, after, watermark, low, share BIGINT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE grown CURSOR FOR
         SELECT l.partition_id FROM leases AS l
@@ -306,6 +307,7 @@ BEGIN
           AND high_watermark(l.partition_id) > current_reached(owner_id, l.partition_id)
         ORDER BY l.partition_id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET plan = '';
     OPEN grown;
     each_part: LOOP
@@ -327,12 +329,14 @@ BEGIN
     CLOSE grown;
     IF plan <> '' THEN
         SET plan = CONCAT('[', plan, ']'), share = GREATEST(room DIV JSON_LENGTH(plan), 1);
-        SELECT JSON_ARRAYAGG(JSON_ARRAY(
-                   j.partition_id, j.lease_epoch, j.position, j.after, LEAST(j.watermark, j.after + share)))
+        SET SESSION group_concat_max_len = 4294967295;
+        SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(
+                   j.partition_id, j.lease_epoch, j.position, j.after, LEAST(j.watermark, j.after + share))), ']')
         INTO plan
         FROM JSON_TABLE(plan, '$[*]' COLUMNS (
             partition_id BIGINT PATH '$[0]', lease_epoch BIGINT PATH '$[1]', position BIGINT PATH '$[2]',
             after BIGINT PATH '$[3]', watermark BIGINT PATH '$[4]')) AS j;
+        SET SESSION group_concat_max_len = limit_before;
     END IF;
 END;
 

@@ -313,6 +313,7 @@ BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
+    CALL await_erasures(owner_id, pieces);
     SELECT MAX(h.history) INTO present FROM histories AS h;
     INSERT INTO queue_waiting (
         subscription_id, partition_id, sequence, history, deliveries, failures, reason, event_id, `key`, type,
@@ -400,7 +401,8 @@ BEGIN
             subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
             created_at, reason, attempts, died_at)
         SELECT STRAIGHT_JOIN w.subscription_id, w.partition_id, w.sequence, w.history, w.event_id, w.`key`, w.type,
-               w.content_type, w.headers, COALESCE(w.body, w.payload), w.created_at, LEFT(why, 2000),
+               w.content_type, w.headers, COALESCE(w.body, w.payload), w.created_at,
+               IF(is_tombstone(LENGTH(w.payload), w.headers), w.reason, LEFT(why, 2000)),
                GREATEST(p.deliveries, 1), now
         FROM JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (
             deliveries INT PATH '$[6]', waiting_id BIGINT PATH '$[7]')) AS p

@@ -1,8 +1,8 @@
 -- name: extend
 -- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back: they are
 -- handed out again at once, and the delivery counts. A body, for one event, goes with all later hand-outs in place of
--- the payload; the log keeps what was published. Returns a row for each range of a new claim. Raises PS006, PS013,
--- PS018, PS042, PS043, PS044.
+-- the payload; the log keeps what was published, and an erased event takes none. Returns a row for each range of a new
+-- claim. Raises PS006, PS013, PS018, PS042, PS043, PS044.
 CREATE PROCEDURE extend(
     subscription LONGTEXT, claims JSON, first_sequences JSON, last_sequences JSON, tokens JSON,
     visibility_seconds DOUBLE, body LONGBLOB
@@ -28,7 +28,8 @@ BEGIN
         CALL copy_out(owner_id, pieces);
         UPDATE JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
         STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
-        SET w.body = body;
+        SET w.body = body
+        WHERE NOT is_tombstone(LENGTH(w.payload), w.headers);
     END IF;
     IF visibility_seconds = 0 THEN
         CALL put_back(owner_id, pieces);
@@ -157,7 +158,8 @@ BEGIN
     UPDATE JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (
         deliveries INT PATH '$[6]', waiting_id BIGINT PATH '$[7]')) AS p
     STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
-    SET w.failures = w.failures + 1, w.deliveries = p.deliveries, w.reason = why;
+    SET w.failures = w.failures + 1, w.deliveries = p.deliveries,
+        w.reason = IF(is_tombstone(LENGTH(w.payload), w.headers), w.reason, why);
     -- In a statement of its own: an UPDATE with a join has no order of its assignments.
     UPDATE JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
     STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
@@ -308,9 +310,49 @@ BEGIN
     FROM dead_letters AS d WHERE d.subscription_id = owner_id;
 END;
 
+-- name: queue_pointers
+-- Where a queue stands in each partition. reader: the sequence that is dealt next. repair: the lowest one that is not
+-- finished; retention waits for it. invisibility: the lowest one that is handed out now or waits for a retry, NULL when
+-- there is none. Raises PS013, PS042.
+CREATE PROCEDURE queue_pointers(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id, lowest_id BIGINT;
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    CALL refuse_serializable('queue_pointers()');
+    CALL require_queue(subscription, 'peek', owner_id);
+    SELECT t.floor_id INTO lowest_id FROM queue_turns AS t WHERE t.subscription_id = owner_id;
+    SELECT t.address AS topic, l.partition_id & 65535 AS `partition`,
+           current_reached(owner_id, l.partition_id) + 1 AS reader,
+           COALESCE(u.repair, current_reached(owner_id, l.partition_id) + 1) AS repair, u.invisibility
+    FROM leases AS l
+    JOIN topics AS t ON t.id = l.partition_id >> 16
+    LEFT JOIN (
+        SELECT n.partition_id, MIN(n.repair) AS repair, MIN(n.invisibility) AS invisibility
+        FROM (
+            SELECT r.partition_id, IF(r.waiting_id IS NULL, r.first_sequence, NULL) AS repair,
+                   IF(r.deadline > present, r.first_sequence, NULL) AS invisibility
+            FROM queue_ranges AS r FORCE INDEX (PRIMARY)
+            WHERE r.subscription_id = owner_id AND r.id >= lowest_id
+            UNION ALL
+            SELECT k.partition_id, IF(k.waiting_id = 0, k.sequence, NULL), NULL
+            FROM queue_keys AS k FORCE INDEX (queue_keys_state)
+            WHERE k.subscription_id = owner_id AND k.state IN ('behind', 'unsure')
+            UNION ALL
+            SELECT w.partition_id, NULL, w.sequence
+            FROM queue_waiting AS w
+            WHERE w.subscription_id = owner_id AND w.due_at IS NOT NULL
+        ) AS n
+        GROUP BY n.partition_id
+    ) AS u ON u.partition_id = l.partition_id
+    WHERE l.subscription_id = owner_id
+    ORDER BY t.address, l.partition_id;
+END;
+
 -- name: peek
 -- The next unfinished events of each partition, and what waits outside the window, without handing anything out: at
--- most max_events. state is ready, in_flight, delayed or behind (an earlier event of its key). Raises PS006, PS013, PS042.
+-- most max_events. state is ready, in_flight, delayed or behind (an earlier event of its key). Raises PS006, PS013,
+-- PS042.
 CREATE PROCEDURE peek(subscription LONGTEXT, max_events INT)
 READS SQL DATA
 BEGIN
@@ -352,8 +394,8 @@ BEGIN
          LIMIT max_events)
         UNION ALL
         SELECT l.partition_id, current_reached(owner_id, l.partition_id) + 1,
-               LEAST(current_reached(owner_id, l.partition_id) + max_events, high_watermark(l.partition_id)), 0, 'ready',
-               NULL
+               LEAST(current_reached(owner_id, l.partition_id) + max_events, high_watermark(l.partition_id)), 0,
+               'ready', NULL
         FROM leases AS l
         WHERE l.subscription_id = owner_id
           AND high_watermark(l.partition_id) > current_reached(owner_id, l.partition_id)
@@ -371,7 +413,8 @@ BEGIN
         ORDER BY p.first_sequence + l.n, p.partition_id
         LIMIT max_events
     )
-    SELECT s.state, IF(s.state = 'in_flight', s.deadline, NULL) AS visible_at, s.deliveries, 0 AS failures, t.address AS topic, s.partition_id & 65535 AS `partition`, s.sequence,
+    SELECT s.state, IF(s.state = 'in_flight', s.deadline, NULL) AS visible_at, s.deliveries,
+           0 AS failures, t.address AS topic, s.partition_id & 65535 AS `partition`, s.sequence,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
                AS event_id,
            e.`key`, e.type, e.content_type, e.headers, e.payload, e.created_at,
@@ -388,8 +431,8 @@ BEGIN
     UNION ALL
     SELECT CASE WHEN a.due_at > now THEN 'delayed' WHEN b.waiting_id IS NOT NULL THEN 'behind'
                 ELSE COALESCE(w.state, 'ready') END,
-           COALESCE(a.due_at, IF(w.state = 'in_flight', w.deadline, NULL)), COALESCE(w.deliveries, a.deliveries), a.failures,
-           t.address, a.partition_id & 65535, a.sequence,
+           COALESCE(a.due_at, IF(w.state = 'in_flight', w.deadline, NULL)), COALESCE(w.deliveries, a.deliveries),
+           a.failures, t.address, a.partition_id & 65535, a.sequence,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(a.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')),
            a.`key`, a.type, a.content_type, a.headers, COALESCE(a.body, a.payload), a.created_at, a.sequenced_at,
            a.history

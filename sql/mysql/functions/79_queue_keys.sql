@@ -130,7 +130,8 @@ BEGIN
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
-    SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(i.sequence, COALESCE(HEX(key_digest(e.`key`)), '')) ORDER BY i.sequence), ']')
+    SELECT CONCAT('[', GROUP_CONCAT(
+               JSON_ARRAY(i.sequence, COALESCE(HEX(key_digest(e.`key`)), '')) ORDER BY i.sequence), ']')
     INTO fresh
     FROM (
         SELECT n.sequence, n.id

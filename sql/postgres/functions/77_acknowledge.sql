@@ -204,12 +204,13 @@ LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     copied queue_piece[];
 BEGIN
+    PERFORM await_erasures(queue.subscription_id, pieces);
     WITH stored AS (
         INSERT INTO queue_waiting (
             subscription_id, partition_id, sequence, history, deliveries, failures, reason, event_id, key, type,
             content_type, headers, payload, created_at, sequenced_at)
-        SELECT queue.subscription_id, p.partition_id, l.sequence, current_history(), p.deliveries, 0, '', l.event_id, l.key, l.type,
-               l.content_type, l.headers, l.payload, l.created_at, l.sequenced_at
+        SELECT queue.subscription_id, p.partition_id, l.sequence, current_history(), p.deliveries, 0, '',
+               l.event_id, l.key, l.type, l.content_type, l.headers, l.payload, l.created_at, l.sequenced_at
         FROM unnest(pieces) AS p
         CROSS JOIN LATERAL read_log(p.partition_id, p.first_sequence,
                                     (p.last_sequence - p.first_sequence + 1)::integer) AS l
@@ -261,7 +262,9 @@ BEGIN
         subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
         created_at, reason, attempts)
     SELECT w.subscription_id, w.partition_id, w.sequence, w.history, w.event_id, w.key, w.type, w.content_type,
-           w.headers, COALESCE(w.body, w.payload), w.created_at, left(bury_pieces.reason, 2000), GREATEST((
+           w.headers, COALESCE(w.body, w.payload), w.created_at,
+           CASE WHEN is_tombstone(w.payload, w.headers) THEN w.reason ELSE left(bury_pieces.reason, 2000) END,
+           GREATEST((
                SELECT max(p.deliveries) FROM unnest(pieces) AS p
                WHERE p.partition_id = w.partition_id AND w.sequence BETWEEN p.first_sequence AND p.last_sequence), 1)
     FROM queue_waiting AS w

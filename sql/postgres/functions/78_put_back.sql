@@ -1,8 +1,8 @@
 -- name: extend
 -- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back: they are
 -- handed out again at once, and the delivery counts. A body, for one event, goes with all later hand-outs in place of
--- the payload; the log keeps what was published. Returns a row for each range of a new claim. Raises PS006, PS013,
--- PS018, PS042, PS043, PS044.
+-- the payload; the log keeps what was published, and an erased event takes none. Returns a row for each range of a new
+-- claim. Raises PS006, PS013, PS018, PS042, PS043, PS044.
 CREATE OR REPLACE FUNCTION extend(
     subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
     visibility_seconds double precision, body bytea DEFAULT NULL
@@ -24,7 +24,8 @@ BEGIN
     IF body IS NOT NULL THEN
         pieces := copy_out(queue, pieces);
         UPDATE queue_waiting AS w SET body = "extend".body
-        WHERE w.id = ANY (ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p));
+        WHERE w.id = ANY (ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p))
+          AND NOT is_tombstone(w.payload, w.headers);
     END IF;
     IF visibility_seconds = 0 THEN
         PERFORM bury_pieces(queue, ARRAY(
@@ -95,7 +96,9 @@ BEGIN
     pieces := copy_out(queue, taken.pieces);
     WITH failed AS (
         UPDATE queue_waiting AS w
-        SET failures = w.failures + 1, deliveries = p.deliveries, reason = left(COALESCE(reject.reason, ''), 2000),
+        SET failures = w.failures + 1, deliveries = p.deliveries,
+            reason = CASE WHEN is_tombstone(w.payload, w.headers) THEN w.reason
+                          ELSE left(COALESCE(reject.reason, ''), 2000) END,
             due_at = clock_timestamp() + make_interval(secs => COALESCE(
                 delay_seconds, backoff_seconds(queue, w.failures + 1)))
         FROM unnest(pieces) AS p
@@ -234,9 +237,52 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     CROSS JOIN LATERAL queue_counts(q.subscription_id) AS c
 $$;
 
+-- name: queue_pointers
+-- Where a queue stands in each partition. reader: the sequence that is dealt next. repair: the lowest one that is not
+-- finished; retention waits for it. invisibility: the lowest one that is handed out now or waits for a retry, NULL when
+-- there is none. Raises PS013, PS042.
+CREATE OR REPLACE FUNCTION queue_pointers(subscription text)
+RETURNS TABLE (topic text, partition integer, reader bigint, repair bigint, invisibility bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    WITH queue AS MATERIALIZED (
+        SELECT q.subscription_id, (newest_turn(q.subscription_id)).floor_id
+        FROM require_queue(queue_pointers.subscription, 'peek') AS q
+    ), unfinished AS (
+        SELECT r.partition_id, CASE WHEN r.waiting_id IS NULL THEN first_unfinished(r) END AS repair,
+               CASE WHEN r.token IS NOT NULL AND r.deadline > clock_timestamp() THEN first_unfinished(r) END
+                   AS invisibility
+        FROM queue AS q JOIN queue_ranges AS r ON r.subscription_id = q.subscription_id AND r.id >= q.floor_id
+        UNION ALL
+        SELECT k.partition_id, CASE WHEN k.waiting_id = 0 THEN k.sequence END, NULL
+        FROM queue AS q JOIN queue_keys AS k ON k.subscription_id = q.subscription_id AND k.state <> 'first'
+        UNION ALL
+        SELECT w.partition_id, NULL, w.sequence
+        FROM queue AS q JOIN queue_waiting AS w ON w.subscription_id = q.subscription_id AND w.due_at IS NOT NULL
+    ), lowest AS MATERIALIZED (
+        SELECT u.partition_id, min(u.repair) AS repair, min(u.invisibility) AS invisibility
+        FROM unfinished AS u
+        GROUP BY u.partition_id
+    )
+    SELECT t.address, (l.partition_id & 65535)::integer, stands.reached + 1, COALESCE(u.repair, stands.reached + 1),
+           u.invisibility
+    FROM queue AS q
+    JOIN leases AS l ON l.subscription_id = q.subscription_id
+    JOIN topics AS t ON t.id = l.partition_id >> 16
+    CROSS JOIN LATERAL (
+        SELECT COALESCE(o.reached, o.position) AS reached
+        FROM positions AS o
+        WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
+        ORDER BY o.id DESC
+        LIMIT 1
+    ) AS stands
+    LEFT JOIN lowest AS u ON u.partition_id = l.partition_id
+    ORDER BY 1, 2
+$$;
+
 -- name: peek
 -- The next unfinished events of each partition, and what waits outside the window, without handing anything out: at
--- most max_events. state is ready, in_flight, delayed or behind (an earlier event of its key). Raises PS006, PS013, PS042.
+-- most max_events. state is ready, in_flight, delayed or behind (an earlier event of its key). Raises PS006, PS013,
+-- PS042.
 CREATE OR REPLACE FUNCTION peek(subscription text, max_events integer DEFAULT 10)
 RETURNS TABLE (
     state text, visible_at timestamptz, deliveries integer, failures integer, topic text, partition integer,
@@ -292,9 +338,10 @@ BEGIN
     UNION ALL
     SELECT CASE WHEN a.due_at > clock_timestamp() THEN 'delayed' WHEN b.waiting_id IS NOT NULL THEN 'behind'
                 ELSE COALESCE(w.state, 'ready') END,
-           COALESCE(a.due_at, CASE WHEN w.state = 'in_flight' THEN w.deadline END), COALESCE(w.deliveries, a.deliveries), a.failures,
-           t.address, (a.partition_id & 65535)::integer, a.sequence, a.event_id, a.key, a.type, a.content_type,
-           a.headers, COALESCE(a.body, a.payload), a.created_at, a.sequenced_at, a.history
+           COALESCE(a.due_at, CASE WHEN w.state = 'in_flight' THEN w.deadline END),
+           COALESCE(w.deliveries, a.deliveries), a.failures, t.address,
+           (a.partition_id & 65535)::integer, a.sequence, a.event_id, a.key, a.type, a.content_type, a.headers,
+           COALESCE(a.body, a.payload), a.created_at, a.sequenced_at, a.history
     FROM queue_waiting AS a
     JOIN topics AS t ON t.id = a.partition_id >> 16
     LEFT JOIN windowed AS w ON w.waiting_id = a.id
