@@ -135,6 +135,7 @@ class QueuePointers:
 
     ``reader``: the sequence that comes next.  ``repair``: the lowest unfinished one; retention
     waits for it.  ``invisibility``: the lowest one that is handed out or waits for a retry.
+    ``behind``: how many wait behind an earlier event of their key.
     """
 
     topic: str
@@ -142,6 +143,7 @@ class QueuePointers:
     reader: int
     repair: int
     invisibility: int | None
+    behind: int
 
 
 def subscribe(

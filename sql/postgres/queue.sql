@@ -61,7 +61,7 @@ SELECT size, ready, in_flight, delayed, dead FROM penstock.queue_statistics(%(su
 
 -- name: queue_pointers
 -- Where a queue stands in each partition.
-SELECT topic, partition, reader, repair, invisibility FROM penstock.queue_pointers(%(subscription)s)
+SELECT topic, partition, reader, repair, invisibility, behind FROM penstock.queue_pointers(%(subscription)s)
 
 -- name: peek
 -- The next events of a queue, without handing them out. Headers come as text, as in fetch.

@@ -313,7 +313,7 @@ END;
 -- name: queue_pointers
 -- Where a queue stands in each partition. reader: the sequence that is dealt next. repair: the lowest one that is not
 -- finished; retention waits for it. invisibility: the lowest one that is handed out now or waits for a retry, NULL when
--- there is none. Raises PS013, PS042.
+-- there is none. behind: how many wait behind an earlier event of their key. Raises PS013, PS042.
 CREATE PROCEDURE queue_pointers(subscription LONGTEXT)
 READS SQL DATA
 BEGIN
@@ -324,22 +324,24 @@ BEGIN
     SELECT t.floor_id INTO lowest_id FROM queue_turns AS t WHERE t.subscription_id = owner_id;
     SELECT t.address AS topic, l.partition_id & 65535 AS `partition`,
            current_reached(owner_id, l.partition_id) + 1 AS reader,
-           COALESCE(u.repair, current_reached(owner_id, l.partition_id) + 1) AS repair, u.invisibility
+           COALESCE(u.repair, current_reached(owner_id, l.partition_id) + 1) AS repair, u.invisibility,
+           CAST(COALESCE(u.behind, 0) AS SIGNED) AS behind
     FROM leases AS l
     JOIN topics AS t ON t.id = l.partition_id >> 16
     LEFT JOIN (
-        SELECT n.partition_id, MIN(n.repair) AS repair, MIN(n.invisibility) AS invisibility
+        SELECT n.partition_id, MIN(n.repair) AS repair, MIN(n.invisibility) AS invisibility,
+               SUM(n.behind) AS behind
         FROM (
             SELECT r.partition_id, IF(r.waiting_id IS NULL, r.first_sequence, NULL) AS repair,
-                   IF(r.deadline > present, r.first_sequence, NULL) AS invisibility
+                   IF(r.deadline > present, r.first_sequence, NULL) AS invisibility, 0 AS behind
             FROM queue_ranges AS r FORCE INDEX (PRIMARY)
             WHERE r.subscription_id = owner_id AND r.id >= lowest_id
             UNION ALL
-            SELECT k.partition_id, IF(k.waiting_id = 0, k.sequence, NULL), NULL
+            SELECT k.partition_id, IF(k.waiting_id = 0, k.sequence, NULL), NULL, 1
             FROM queue_keys AS k FORCE INDEX (queue_keys_state)
             WHERE k.subscription_id = owner_id AND k.state IN ('behind', 'unsure')
             UNION ALL
-            SELECT w.partition_id, NULL, w.sequence
+            SELECT w.partition_id, NULL, w.sequence, 0
             FROM queue_waiting AS w
             WHERE w.subscription_id = owner_id AND w.due_at IS NOT NULL
         ) AS n

@@ -397,7 +397,7 @@ def test_without_the_window_the_position_passes_open_claims(
 def test_three_pointers(own: Connection) -> None:
     """CassieQ's: what comes next, the lowest unfinished, the lowest that is hidden (C-F3)."""
     filled(own, 300)
-    assert queue.pointers(own, QUEUE) == [queue.QueuePointers(TOPIC, 0, 1, 1, None)]
+    assert queue.pointers(own, QUEUE) == [queue.QueuePointers(TOPIC, 0, 1, 1, None, 0)]
     (first, second, third) = receive(own, 3)
     acknowledge(own, [first, third])
     (found,) = queue.pointers(own, QUEUE)
@@ -408,4 +408,4 @@ def test_three_pointers(own: Connection) -> None:
     assert (found.repair, found.invisibility) == (4, 2), "its copy holds nothing"
     while held := receive(own, 100):
         acknowledge(own, held)
-    assert queue.pointers(own, QUEUE) == [queue.QueuePointers(TOPIC, 0, 301, 301, 2)]
+    assert queue.pointers(own, QUEUE) == [queue.QueuePointers(TOPIC, 0, 301, 301, 2, 0)]

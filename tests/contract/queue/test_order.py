@@ -9,6 +9,8 @@ from contextlib import closing
 import pytest
 
 from penstock import database
+from penstock.doctor.findings import Limits
+from penstock.doctor.queues import examine_queues
 from penstock.errors import InvalidArgument, StaleReceipt
 from penstock.log import histories
 from penstock.publishing.publish import publish_batch
@@ -169,6 +171,9 @@ def test_the_window_has_its_limit(own: Connection) -> None:
     (first,) = receive(own, 10)
     assert receive(own, 10) == []
     assert count(own, "queue_keys") == 5
+    assert queue.pointers(own, QUEUE) == [queue.QueuePointers(TOPIC, 0, 6, 1, 1, 4)]
+    (finding,) = examine_queues(own, Limits())
+    assert "1 events are in flight and 4 wait behind their key" in finding.what
     acknowledge(own, [first])
     assert len(_until_empty(own)) == 20
 
