@@ -221,6 +221,7 @@ def test_a_queue_does_what_the_model_does(own: Connection, order: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("order", ["none", "key"])
 def test_a_queue_does_what_the_model_does_for_long(own: Connection, order: str) -> None:
     _machine(own, order, 300)

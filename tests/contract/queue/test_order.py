@@ -74,7 +74,13 @@ def test_one_event_of_a_key_at_a_time_in_order(own: Connection) -> None:
     assert texts(receive(own, 10)) == ["c1"]
 
 
-@pytest.mark.parametrize("how", ["reject", "expire", "release", "put back", "a body"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("reject", "a body"),
+        *(pytest.param(how, marks=pytest.mark.long) for how in ("expire", "release", "put back")),
+    ],
+)
 def test_what_comes_again_keeps_its_key_waiting(own: Connection, how: str) -> None:
     """While it waits for a retry, and while it is handed out again; others flow."""
     _ordered(own, "a1", "a2", "b1", first_backoff_seconds=50, jitter=0)
