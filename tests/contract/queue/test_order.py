@@ -351,6 +351,7 @@ def test_without_the_lock_he_does_not(db: ContractDatabase, own: Connection) -> 
     assert _finished_while_it_is_dealt(db, own) == []
 
 
+@pytest.mark.long_on("mariadb")
 @pytest.mark.parametrize(
     ("guard", "scenario"),
     [
