@@ -19,7 +19,7 @@ CREATE TABLE queue_keys (
 
 -- name: index_queue_keys_key
 -- The events of a key, in their order.
-CREATE INDEX queue_keys_key ON queue_keys (subscription_id, partition_id, key_digest, sequence);
+CREATE INDEX queue_keys_key ON queue_keys (subscription_id, partition_id, key_digest, sequence, waiting_id);
 
 -- name: index_queue_keys_behind
 -- What is in hand and not in the window.
