@@ -288,6 +288,39 @@ BEGIN
     END IF;
 END;
 
+-- name: stop_copies
+-- Waits for the transactions in which queues copy events of a topic out of the log, and stops others to the end of this
+-- one: what they have copied is there for erase_letters, and what they copy then is erased already.
+CREATE PROCEDURE stop_copies(source_id BIGINT)
+BEGIN
+    DECLARE locked INT;
+    SELECT COUNT(*) INTO locked
+    FROM subscription_topics AS r FORCE INDEX (subscription_topics_topic) WHERE r.topic_id = source_id
+    FOR UPDATE;
+END;
+
+-- name: await_erasures
+-- The other side of stop_copies, before a queue copies events (pieces: see match_receipts).
+CREATE PROCEDURE await_erasures(owner_id BIGINT, pieces LONGTEXT)
+BEGIN
+    DECLARE locked INT;
+    SELECT COUNT(*) INTO locked
+    FROM (
+        SELECT DISTINCT j.partition_id >> 16 AS topic_id
+        FROM JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (partition_id BIGINT PATH '$[3]')) AS j
+        LIMIT 1000000
+    ) AS p
+    STRAIGHT_JOIN subscription_topics AS r FORCE INDEX (PRIMARY)
+        ON r.subscription_id = owner_id AND r.topic_id = p.topic_id
+    LOCK IN SHARE MODE;
+END;
+
+-- name: is_tombstone
+-- Whether an event was erased. It takes no new body and no reason, which may quote what it was.
+CREATE FUNCTION is_tombstone(payload_length BIGINT, headers LONGTEXT) RETURNS BOOLEAN
+DETERMINISTIC NO SQL
+RETURN payload_length = 0 AND COALESCE(headers LIKE '{"penstock-erased": %', FALSE);
+
 -- name: erase_events
 -- Replaces events (a JSON array of sequences) of one log epoch, or of what is not sealed yet, by tombstones, and gives
 -- the log epoch a new checksum in the same transaction. For a dropped one the caller gives the checksum of the copy
@@ -317,6 +350,7 @@ BEGIN
     SET fresh = ROW_COUNT();
     IF fresh > 0 THEN
         CALL require_unheld(erasure, part_id, lowest, highest);
+        CALL stop_copies(source_id);
         CALL require_no_block(erasure, source_id, part_id, lowest, highest);
         CALL put_tombstones(erasure, is_replaced, part_id, lowest, highest);
         UPDATE erasures AS e SET e.events = e.events + fresh WHERE e.erasure = erasure;
