@@ -224,8 +224,8 @@ class Sensors:
         return time.perf_counter() - begun
 
     def attach_at_the_end(self) -> None:
-        """As if earlier ticks had seen all but the last minutes; and each sensor looks once."""
-        from dagster_project.sensors import hours
+        """As if earlier ticks had seen all but the last minutes, and told of every log."""
+        from dagster_project.sensors import backlog, hours
         from dagster_project.triggers import dump_cursor
 
         house = self.house
@@ -235,7 +235,7 @@ class Sensors:
         self.cursors["sealed"] = dump_cursor(
             hours.VERSION, topics=topics, after=after.isoformat(), seen={}
         )
-        for name in SENSORS:
+        for name in (*SENSORS, *["backlog"] * (house.topics // backlog.LOGS_AT_ONCE)):
             self.tick(name)
 
 
