@@ -14,7 +14,7 @@ from dagster_project import common, duties
 from dagster_project.assets.epochs import COPIES_VERIFIED, sealed_event
 from dagster_project.catalogue import Catalogue
 from dagster_project.checks import kinds
-from dagster_project.common import SPARK_POOL, exists, hour_name, of_database
+from dagster_project.common import SPARK_POOL, hour_name, of_database
 from ops.backfill.asking import ask_for_dropped
 from ops.duties import verbs
 from ops.duties.setup import Setup
@@ -24,6 +24,7 @@ from ops.policies.file import Policies, TopicPolicy
 from ops.seal import seal
 from penstock.archive.copies import key_of
 from penstock.errors import PenstockError
+from penstock.topics import names
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
@@ -121,11 +122,11 @@ def _inspect(catalogue: Catalogue) -> Any:
     )
 
 
-def _checks(catalogue: Catalogue, names: Iterable[str]) -> dg.AssetSelection:
+def _checks(catalogue: Catalogue, wanted: Iterable[str]) -> dg.AssetSelection:
     keys = [
         dg.AssetCheckKey(key, kind.name)
         for kind in kinds(catalogue)
-        if kind.name in names
+        if kind.name in wanted
         for key in kind.subjects
     ]
     return dg.AssetSelection.checks(*keys)
@@ -158,12 +159,12 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
     @of_database(catalogue.database)
     def run(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
         config, policies = context.op_config, database.policies()
-        failures = Failures(context)
+        failures, there = Failures(context), _there(database)
         for topic in config["topics"] or [p.topic for p in policies.topics.values() if p.seal]:
+            if topic not in there:
+                context.log.info("%s does not exist yet", topic)
+                continue
             with failures.isolated(topic), database.connect() as connection:
-                if not exists(connection, topic):
-                    context.log.info("%s does not exist yet", topic)
-                    continue
                 new = seal(connection, topic, **_seal_options(config, policies, topic))
                 context.log.info("%s: %s log epochs sealed", topic, len(new))
                 if new and topic in catalogue.topics:
@@ -179,6 +180,12 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
         run()
 
     return job
+
+
+def _there(database: DatabaseResource) -> set[str]:
+    """The topics that are in the database: the policy file may know more of them."""
+    with database.connect() as connection:
+        return {each.address for each in names.list_topics(connection)}
 
 
 def _seal_options(config: Any, policies: Policies, topic: str) -> dict[str, Any]:
@@ -303,13 +310,10 @@ def _over_targets(
     def run(
         context: dg.OpExecutionContext, database: DatabaseResource, targets: ArchiveTargetResource
     ) -> None:
-        failures = Failures(context)
+        failures, there = Failures(context), _there(database)
         for policy in database.policies().topics.values():
-            for target in policy.archive:
+            for target in policy.archive if policy.topic in there else ():
                 with failures.isolated(f"{policy.topic} on {target}"):
-                    with database.connect() as connection:
-                        if not exists(connection, policy.topic):
-                            continue
                     look(context, database, targets, policy, target)
         failures.tell()
 

@@ -67,11 +67,18 @@ class World:
     url: str
     policies: Policies
     usable: Callable[[Iterable[str]], tuple[list[Target], dict[str, str]]]
+    _there: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def has(self, topic: str) -> bool:
-        """Whether the topic is in the database: the policy file may know it sooner."""
+        """Whether the topic is in the database: the policy file may know it sooner.
+
+        A namespace is listed once, and not for each of its topics.
+        """
         parent = topic.rpartition("/")[0]
-        return any(each.address == topic for each in names.list_topics(self.connection, parent))
+        if parent not in self._there:
+            found = names.list_topics(self.connection, parent)
+            self._there[parent] = frozenset(each.address for each in found)
+        return topic in self._there[parent]
 
 
 Look = Callable[[World], Callable[[str], Verdict]]

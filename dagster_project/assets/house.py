@@ -168,7 +168,7 @@ def report_health(
 ) -> dg.MaterializeResult[None]:
     """What is wrong, or soon will be, each with the command that mends it; plots of lag and rates.
 
-    Made every half hour.  It looks at the whole database: sequencer, storage, relays, consumers,
+    Made every hour.  It looks at the whole database: sequencer, storage, relays, consumers,
     dead letters, copies and policies.
     """
     policies = database.policies()
