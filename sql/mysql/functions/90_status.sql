@@ -48,22 +48,63 @@ BEGIN
     WHERE p.TABLE_SCHEMA = DATABASE() AND p.TABLE_NAME = 'events';
 END;
 
--- name: sequence_gaps
--- Partitions whose index of the log has a hole or an overlap: always empty unless something is badly wrong.
-CREATE PROCEDURE sequence_gaps(topic VARCHAR(4000))
+-- name: find_gaps
+-- Holes and overlaps in the index of a partition, as a JSON array: from the chunk on that holds a known sequence.
+CREATE PROCEDURE find_gaps(of_partition BIGINT, number INT, known BIGINT, OUT gaps LONGTEXT)
 READS SQL DATA
 BEGIN
-    DECLARE owner_id BIGINT;
+    SELECT COALESCE(JSON_ARRAYAGG(JSON_OBJECT(
+               'partition', number, 'expected', w.expected, 'found', w.first_sequence)), '[]') INTO gaps
+    FROM (
+        SELECT g.expected, g.first_sequence
+        FROM (
+            SELECT c.first_sequence, LENGTH(c.event_ids) = 8 * c.event_count AS is_whole,
+                   LAG(c.first_sequence + c.event_count) OVER (ORDER BY c.first_sequence) AS expected
+            FROM chunks AS c
+            WHERE c.partition_id = of_partition
+              AND c.first_sequence >= COALESCE((
+                  SELECT MAX(h.first_sequence) FROM chunks AS h
+                  WHERE h.partition_id = of_partition AND h.first_sequence <= known), 0)
+        ) AS g
+        WHERE g.first_sequence <> g.expected OR NOT g.is_whole
+        ORDER BY g.first_sequence
+        LIMIT 100
+    ) AS w;
+END;
+
+-- name: sequence_gaps
+-- Partitions whose index of the log has a hole or an overlap: always empty unless something is badly wrong. Each
+-- partition is looked at from a sequence on up to which it is known to be whole (a JSON array, by its number); else
+-- from its first chunk.
+CREATE PROCEDURE sequence_gaps(topic VARCHAR(4000), known JSON)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id, part_id BIGINT;
+    DECLARE part_number INT;
+    DECLARE gaps LONGTEXT DEFAULT '[]';
+    DECLARE more LONGTEXT;
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE parts CURSOR FOR
+        SELECT p.id, p.number FROM partitions AS p WHERE p.topic_id = owner_id ORDER BY p.number;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     CALL refuse_serializable('sequence_gaps()');
     CALL find_topic(topic, owner_id);
-    SELECT g.number AS `partition`, g.expected, g.first_sequence AS found
-    FROM (
-        SELECT p.number, c.first_sequence, LENGTH(c.event_ids) = 8 * c.event_count AS is_whole,
-               LAG(c.first_sequence + c.event_count) OVER (PARTITION BY p.id ORDER BY c.first_sequence) AS expected
-        FROM partitions AS p JOIN chunks AS c ON c.partition_id = p.id
-        WHERE p.topic_id = owner_id
-    ) AS g
-    WHERE g.first_sequence <> g.expected OR NOT g.is_whole
-    ORDER BY g.number, g.first_sequence
+    OPEN parts;
+    part: LOOP
+        FETCH parts INTO part_id, part_number;
+        IF done OR JSON_LENGTH(gaps) >= 100 THEN
+            LEAVE part;
+        END IF;
+        CALL find_gaps(
+            part_id, part_number,
+            CAST(JSON_UNQUOTE(JSON_EXTRACT(known, CONCAT('$[', part_number, ']'))) AS SIGNED), more);
+        SET gaps = JSON_MERGE_PRESERVE(gaps, more);
+    END LOOP;
+    CLOSE parts;
+    SELECT g.`partition`, g.expected, g.first_sequence AS found
+    FROM JSON_TABLE(gaps, '$[*]' COLUMNS (
+        `partition` INT PATH '$.partition', expected BIGINT PATH '$.expected', first_sequence BIGINT PATH '$.found'
+    )) AS g
+    ORDER BY g.`partition`, g.first_sequence
     LIMIT 100;
 END;
