@@ -58,6 +58,11 @@ PARTITIONS = """
 query Partitions($asset: [String!]!) { assetNodeOrError(assetKey: {path: $asset}) {
   ... on AssetNode { partitionStats { numMaterialized numFailed } } } }
 """
+CHECKS = """
+query Checks($asset: [String!]!) { assetNodeOrError(assetKey: {path: $asset}) { ... on AssetNode {
+  assetChecksOrError { ... on AssetChecks { checks {
+    name executionForLatestMaterialization { status } } } } } } }
+"""
 RELOAD = """
 mutation { reloadRepositoryLocation(repositoryLocationName: "penstock") { __typename } }
 """
@@ -148,6 +153,14 @@ class Dev:
             "partitionStats"
         ]
         return stats
+
+    def checked(self, asset: list[str]) -> dict[str, str]:
+        """How each check of an asset has ended for its last materialization."""
+        found = self.ask(CHECKS, asset=asset)["assetNodeOrError"]["assetChecksOrError"]["checks"]
+        return {
+            each["name"]: (each["executionForLatestMaterialization"] or {}).get("status", "NONE")
+            for each in found
+        }
 
 
 #: The steps of each duty, for topics of the namespace `shop` and the relay `shop-file`.

@@ -48,13 +48,13 @@ BEGIN
     WHERE p.TABLE_SCHEMA = DATABASE() AND p.TABLE_NAME = 'events';
 END;
 
--- name: find_gaps
--- Holes and overlaps in the index of a partition, as a JSON array: from the chunk on that holds a known sequence.
-CREATE PROCEDURE find_gaps(of_partition BIGINT, number INT, known BIGINT, OUT gaps LONGTEXT)
+-- name: find_gap
+-- The first hole or overlap after a sequence in the index of a partition, which is known to be whole up to there; NULL
+-- when there is none.
+CREATE PROCEDURE find_gap(of_partition BIGINT, known BIGINT, OUT expected BIGINT, OUT found BIGINT)
 READS SQL DATA
 BEGIN
-    SELECT COALESCE(JSON_ARRAYAGG(JSON_OBJECT(
-               'partition', number, 'expected', w.expected, 'found', w.first_sequence)), '[]') INTO gaps
+    SELECT MIN(w.expected), MIN(w.first_sequence) INTO expected, found
     FROM (
         SELECT g.expected, g.first_sequence
         FROM (
@@ -66,9 +66,9 @@ BEGIN
                   SELECT MAX(h.first_sequence) FROM chunks AS h
                   WHERE h.partition_id = of_partition AND h.first_sequence <= known), 0)
         ) AS g
-        WHERE g.first_sequence <> g.expected OR NOT g.is_whole
+        WHERE g.first_sequence > known AND (g.first_sequence <> g.expected OR NOT g.is_whole)
         ORDER BY g.first_sequence
-        LIMIT 100
+        LIMIT 1
     ) AS w;
 END;
 
@@ -79,10 +79,9 @@ END;
 CREATE PROCEDURE sequence_gaps(topic VARCHAR(4000), known JSON)
 READS SQL DATA
 BEGIN
-    DECLARE owner_id, part_id BIGINT;
+    DECLARE owner_id, part_id, at, expected, found BIGINT;
     DECLARE part_number INT;
     DECLARE gaps LONGTEXT DEFAULT '[]';
-    DECLARE more LONGTEXT;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE parts CURSOR FOR
         SELECT p.id, p.number FROM partitions AS p WHERE p.topic_id = owner_id ORDER BY p.number;
@@ -92,19 +91,23 @@ BEGIN
     OPEN parts;
     part: LOOP
         FETCH parts INTO part_id, part_number;
-        IF done OR JSON_LENGTH(gaps) >= 100 THEN
+        IF done THEN
             LEAVE part;
         END IF;
-        CALL find_gaps(
-            part_id, part_number,
-            CAST(JSON_UNQUOTE(JSON_EXTRACT(known, CONCAT('$[', part_number, ']'))) AS SIGNED), more);
-        SET gaps = JSON_MERGE_PRESERVE(gaps, more);
+        SET at = COALESCE(CAST(JSON_UNQUOTE(JSON_EXTRACT(known, CONCAT('$[', part_number, ']'))) AS SIGNED), 0);
+        gap: LOOP
+            CALL find_gap(part_id, at, expected, found);
+            IF found IS NULL OR JSON_LENGTH(gaps) >= 100 THEN
+                LEAVE gap;
+            END IF;
+            SET gaps = JSON_ARRAY_APPEND(gaps, '$', JSON_ARRAY(part_number, expected, found)), at = found;
+        END LOOP;
     END LOOP;
     CLOSE parts;
-    SELECT g.`partition`, g.expected, g.first_sequence AS found
+    SELECT g.number AS `partition`, g.expected, g.first_sequence AS found
     FROM JSON_TABLE(gaps, '$[*]' COLUMNS (
-        `partition` INT PATH '$.partition', expected BIGINT PATH '$.expected', first_sequence BIGINT PATH '$.found'
+        number INT PATH '$[0]', expected BIGINT PATH '$[1]', first_sequence BIGINT PATH '$[2]'
     )) AS g
-    ORDER BY g.`partition`, g.first_sequence
+    ORDER BY g.number, g.first_sequence
     LIMIT 100;
 END;
