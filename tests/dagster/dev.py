@@ -25,7 +25,7 @@ from tests.dagster.conftest import POLICIES
 from tests.dagster.test_load import ROOT
 
 START_SECONDS = 150
-RUN_SECONDS = 300
+RUN_SECONDS = 900
 _LAST_CHARACTERS = 5_000
 
 LAUNCH = """

@@ -210,8 +210,10 @@ def fifty_hours(dev: Dev, connection: Connection) -> None:
     dev.ask(RELOAD)  # for the hours before the first one that it knew
     hours = sorted({hour_name(each.sealed_at) for each in epochs_since(connection, first)})
     assert len(hours) == HOURS
-    stats = dev.backfilled(["penstock", "shop_returns", "archive"], hours)
+    archive = ["penstock", "shop_returns", "archive"]
+    stats = dev.backfilled(archive, hours)
     assert stats["numFailed"] == 0 and stats["numMaterialized"] >= HOURS
+    assert set(dev.checked(archive).values()) == {"SUCCEEDED"}
     assert {each.targets for each in epochs_since(connection, first)} == {("local",)}
 
 

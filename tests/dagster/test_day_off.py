@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.dagster.conftest import EPOCH_EVENTS, House, failures
-from tests.dagster.test_sensors import ARCHIVE
+from tests.dagster.test_sensors import ARCHIVE, at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,8 +45,7 @@ def test_a_day_without_dagster_loses_nothing(house: House, spark: SparkSession) 
     a_day_passes(house)
     house.reload()
     (yesterday,) = house.hours()
-    now = dt.datetime.now(dt.UTC)
-    assert yesterday < f"{now:%Y-%m-%d}"
+    assert yesterday < f"{dt.datetime.now(dt.UTC):%Y-%m-%d}"
 
     for name in ("backlog", "backlog", "seal", "sealed"):  # the second one finds what to relay
         house.asked(house.sense(name))
@@ -54,9 +53,8 @@ def test_a_day_without_dagster_loses_nothing(house: House, spark: SparkSession) 
     assert relayed(house) == 4 * EPOCH_EVENTS
     hours = house.hours()
     assert len(hours) == 2
-    start = now.replace(minute=1)
-    house.conditions(start)
-    assert house.due(ARCHIVE, start + dt.timedelta(minutes=5)) == set(hours)
+    house.conditions(at(1))
+    assert house.due(ARCHIVE, at(5)) == set(hours)
     for done in house.archive():
         assert done.success, failures(done)
     assert set(house.copies().values()) == {"verified"} and len(house.copies()) == 4
