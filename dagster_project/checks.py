@@ -151,7 +151,7 @@ def metadata_of(verdict: Verdict) -> dict[str, Any]:
 
 
 def kept(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Mapping[str, Any] | None:
-    """What the last verdict of a check has kept for the next look; one that failed keeps nothing."""
+    """What the last verdict of a check has kept for the next look; nothing after a failure."""
     # Not exported by `dagster`.  A look that is under way is planned: it has no verdict.
     from dagster._core.storage.asset_check_execution_record import (
         COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as TOLD,

@@ -101,8 +101,8 @@ def beta_allowed() -> Iterator[None]:
 def reported_already() -> dg.MaterializeResult[None]:
     """The output of an asset that has logged an event of its own for each partition.
 
-    Checks in ops of their own are skipped where the asset of their run has no output.  Dagster would
-    give all partitions one data version, so it is told that their events are there already.
+    Checks in ops of their own are skipped where the asset of their run has no output.  Dagster
+    would give all partitions one data version, so it is told that their events are there already.
     """
     # Not exported by `dagster`, which marks the output of observable source assets in this way.
     from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION

@@ -16,7 +16,6 @@ from penstock.log import LogStatus
 from penstock.log.histories import restore_status
 from penstock.subscriptions import Lag
 from penstock.subscriptions.dead_letters import dead_letters
-from penstock.topics import names
 
 #: Fewer event ids than this left in the prepared storage is too few for a night.
 FEW_EVENT_IDS = 1_000_000
