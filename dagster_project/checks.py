@@ -161,4 +161,5 @@ def kept(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Mapping[str, An
     records = storage.get_asset_check_execution_history(key, limit=1, status=TOLD)
     verdict = records[0].evaluation if records else None
     found = verdict.metadata.get(KEPT) if verdict and verdict.passed else None
-    return found.value if isinstance(found, dg.JsonMetadataValue) else None
+    value = found.value if isinstance(found, dg.JsonMetadataValue) else None
+    return value if isinstance(value, Mapping) else None
