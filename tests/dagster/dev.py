@@ -24,7 +24,7 @@ from resources.embedded import EmbeddedPostgres
 from tests.dagster.conftest import POLICIES
 from tests.dagster.test_load import ROOT
 
-START_SECONDS = 150
+START_SECONDS = 600
 RUN_SECONDS = 900
 _LAST_CHARACTERS = 5_000
 
