@@ -14,15 +14,22 @@ from tests.dagster.test_sensors import ARCHIVE, at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What has a time in the database, and is a day older after a day.
-TIMES = {"events": "created_at", "chunks": "sequenced_at", "log_epochs": "sealed_at"}
+
+def publish_yesterday(house: House, count: int) -> None:
+    """Events that are a day old, before they are sealed: the seal counts their times."""
+    house.publish(count)
+    house.connection.execute(
+        "UPDATE penstock.events SET created_at = created_at - interval '1 day'"
+        " WHERE created_at > now() - interval '12 hours'"
+    )
 
 
 def a_day_passes(house: House) -> None:
-    """All that is there is a day older."""
-    for table, column in TIMES.items():
-        change = f"UPDATE penstock.{table} SET {column} = {column} - interval '1 day'"
-        house.connection.execute(change)
+    """All that was done is a day older."""
+    for table, column in (("chunks", "sequenced_at"), ("log_epochs", "sealed_at")):
+        house.connection.execute(
+            f"UPDATE penstock.{table} SET {column} = {column} - interval '1 day'"
+        )
 
 
 def relayed(house: House) -> int:
@@ -38,10 +45,10 @@ def test_a_day_without_dagster_loses_nothing(house: House, spark: SparkSession) 
     """Some events were sealed and not archived, others only committed, when everything stopped."""
     house.create_topic()
     house.done("policies")
-    house.publish(2 * EPOCH_EVENTS)
+    publish_yesterday(house, 2 * EPOCH_EVENTS)
     for name in ("sequence", "seal"):
         house.done(name)
-    house.publish(2 * EPOCH_EVENTS)
+    publish_yesterday(house, 2 * EPOCH_EVENTS)
     a_day_passes(house)
     house.reload()
     (yesterday,) = house.hours()
