@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
 import threading
 import time
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock
@@ -251,14 +254,28 @@ def fifty_hours(dev: Dev, connection: Connection) -> None:
 
 
 def flip_a_bit(connection: Connection, folder: Path) -> None:
-    """In the archived file of the topic that is relayed."""
+    """In the events of the archived file of the topic that is relayed: an id is another one."""
     (epoch,) = log_epochs(connection, TOPIC)
     (copy,) = [each for each in copies_of(connection, TOPIC) if each.log_epoch == epoch.log_epoch]
     (file,) = (folder / "archive").rglob(Path(copy.location).name)
     assert read_contents(file)[0].key == (0, epoch.log_epoch)
     whole = file.read_bytes()
-    place = len(whole) // 3
-    file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    flipped = (
+        whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        for place in range(len(whole))
+    )
+    file.write_bytes(next(each for each in flipped if ids_of(each) != ids_of(whole)))
+
+
+def ids_of(file: bytes) -> Any:
+    """The ids of the events in a file; None when it cannot be read.
+
+    There are bits that change nothing of them, those of statistics and of headers.
+    """
+    try:
+        return pq.read_table(io.BytesIO(file), columns=["event_id"]).to_pylist()
+    except (OSError, ValueError, pa.ArrowException):
+        return None
 
 
 def mended_by_a_sensor(dev: Dev, connection: Connection) -> None:
