@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dagster_project import common, duties
-from dagster_project.assets.epochs import COPIES_VERIFIED, sealed_event
+from dagster_project.assets.epochs import sealed_event
 from dagster_project.catalogue import Catalogue
 from dagster_project.checks import kinds
 from dagster_project.common import SPARK_POOL, hour_name, of_database
@@ -41,13 +41,14 @@ SEAL_CONFIG = {
 BACKFILL_CONFIG = {
     "request": dg.Field(int, default_value=0, description="the request; 0: all that are due")
 }
-#: Checks that the job health makes; the others run with their assets, or once a day.
+#: Checks that the job health makes, also of what daemons do; the others run with their assets.
 LIGHT = (
-    "unsequenced_age", "horizon_holder", "consumer_lag", "lease_coverage", "dead_letters",
-    "epochs_contiguous", "backlog_age",
+    "unsequenced_age", "horizon_holder", "no_sequence_gap", "consumer_lag", "lease_coverage",
+    "dead_letters", "epochs_contiguous", "backlog_age",
 )  # fmt: skip
 #: The ops that sensors configure.
 SEAL, BACKFILL = "seal_log_epochs", "run_request"
+#: Checks of copies, which run with the archive: once a day also where nothing is archived.
 DAILY = ("readable", "schema_drift")
 
 
@@ -71,8 +72,8 @@ def build(catalogue: Catalogue) -> list[Any]:
     if relays:
         found.append(assets("relay", relays, "Carry the backlog of relays to their sinks."))
     if archives:
-        found += [_archive(catalogue, archives), _audit(catalogue), _tidy(catalogue)]
-        found.append(_inspect(catalogue))
+        found.append(assets("archive", archives, "Archive the log epochs of hours."))
+        found += [_audit(catalogue), _tidy(catalogue), _inspect(catalogue)]
     if retentions:
         found.append(assets("clean", retentions, "Read back what is due, then remove it."))
     return found
@@ -84,14 +85,6 @@ def _assets(catalogue: Catalogue, name: str, keys: Iterable[dg.AssetKey], descri
 
 def _job(catalogue: Catalogue, name: str, selection: dg.AssetSelection, description: str) -> Any:
     return dg.define_asset_job(catalogue.named(name), selection=selection, description=description)
-
-
-def _archive(catalogue: Catalogue, keys: Iterable[dg.AssetKey]) -> Any:
-    """With the check that the run makes of its own work; those of every day are in `inspect`."""
-    keys = [*keys]
-    own = [dg.AssetCheckKey(key, COPIES_VERIFIED) for key in keys]
-    chosen = dg.AssetSelection.assets(*keys).without_checks() | dg.AssetSelection.checks(*own)
-    return _job(catalogue, "archive", chosen, "Archive the log epochs of hours.")
 
 
 def _sequence(catalogue: Catalogue) -> Any:

@@ -178,7 +178,7 @@ def _archive(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             database: DatabaseResource,
             spark: SparkResource,
             targets: ArchiveTargetResource,
-        ) -> Iterator[dg.AssetCheckResult]:
+        ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
             hours = {name: hour_of(name) for name in context.partition_keys}
             before = _hours(database, topic, hours).values()
             failed = bring(
@@ -197,6 +197,8 @@ def _archive(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
                 context.log.error(str(error))
             if failed:
                 raise failed[0]
+            if done:
+                yield common.reported_already()
 
     return archive
 

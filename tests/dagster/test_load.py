@@ -112,6 +112,8 @@ def test_every_asset_says_what_it_is_and_whose(house: House) -> None:
         assert node.description, key
         assert node.kinds, key
         assert node.group_name in {"shop", "operations"}, key
+        (place,) = node.metadata["dagster/code_references"].code_references
+        assert "/dagster_project/assets/" in place.file_path, key
         if key.path[1] == "shop_orders":
             assert node.metadata["penstock/topic"] == TOPIC
             assert node.owners == ["team:shop"]
