@@ -19,6 +19,7 @@ from rich.console import Console
 from benchmarks import (
     bulk,
     consume,
+    control_plane,
     fetch,
     held,
     idle,
@@ -59,6 +60,7 @@ GROUPS = {
     "peers": Group(peers.cases, ["postgres"]),
     "spark": Group(spark.cases, ["postgres"]),
     "load": Group(load.cases),
+    "control_plane": Group(control_plane.cases, ["postgres"]),
     "held": Group(held.cases),
     "unvacuumed": Group(held.unvacuumed_cases, ["postgres"]),
     "retained": Group(retained.cases, ["postgres"]),

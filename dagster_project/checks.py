@@ -20,6 +20,8 @@ from ops.probes import Probe, Table, Verdict, World
 from resources.database import DatabaseResource
 from resources.targets import ArchiveTargetResource
 
+#: The metadata of a verdict that the next look begins with.
+KEPT = "whole up to"
 #: One op looks at so many: Dagster needs the square of it to load a job.
 SUBJECTS_AT_ONCE = 100
 
@@ -89,6 +91,8 @@ def _definition(
         for key in subjects
     ]
 
+    keys = {subject: dg.AssetCheckKey(key, kind.name) for key, subject in subjects.items()}
+
     @dg.multi_asset_check(name=name, specs=specs, can_subset=True)
     @of_database(catalogue.database)
     def check(
@@ -97,7 +101,13 @@ def _definition(
         targets: ArchiveTargetResource,
     ) -> Iterator[dg.AssetCheckResult]:
         with database.connect() as connection:
-            world = World(connection, database.url(), catalogue.policies, targets.usable)
+            world = World(
+                connection,
+                database.url(),
+                catalogue.policies,
+                targets.usable,
+                lambda subject: kept(context.instance, keys[subject]),
+            )
             tell = kind.probe.look(world)
             for key in context.selected_asset_check_keys:
                 found = _told(context, tell, subjects[key.asset_key])
@@ -133,7 +143,23 @@ def result_of(
 
 def metadata_of(verdict: Verdict) -> dict[str, Any]:
     """What a probe has found, as metadata."""
-    return {
+    found: dict[str, Any] = {
         name: table(value.columns, value.rows) if isinstance(value, Table) else value
         for name, value in verdict.found.items()
     }
+    return found if verdict.kept is None else {**found, KEPT: dg.MetadataValue.json(verdict.kept)}
+
+
+def kept(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Mapping[str, Any] | None:
+    """What the last verdict of a check has kept for the next look; nothing after a failure."""
+    # Not exported by `dagster`.  A look that is under way is planned: it has no verdict.
+    from dagster._core.storage.asset_check_execution_record import (
+        COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as TOLD,
+    )
+
+    storage = instance.event_log_storage
+    records = storage.get_asset_check_execution_history(key, limit=1, status=TOLD)
+    verdict = records[0].evaluation if records else None
+    found = verdict.metadata.get(KEPT) if verdict and verdict.passed else None
+    value = found.value if isinstance(found, dg.JsonMetadataValue) else None
+    return value if isinstance(value, Mapping) else None

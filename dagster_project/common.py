@@ -98,6 +98,34 @@ def beta_allowed() -> Iterator[None]:
         yield
 
 
+def reported_already() -> dg.MaterializeResult[None]:
+    """The output of an asset that has logged an event of its own for each partition.
+
+    Checks in ops of their own are skipped where the asset of their run has no output.  Dagster
+    would give all partitions one data version, so it is told that their events are there already.
+    """
+    # Not exported by `dagster`, which marks the output of observable source assets in this way.
+    from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
+
+    return dg.MaterializeResult(metadata={SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True})
+
+
+def made_of(inputs: Mapping[dg.AssetKey, str]) -> dict[str, str]:
+    """For an event without a run: of which data versions it was made, as a run records it.
+
+    Without them Dagster goes by the times, and calls an asset unsynced when an input is reported
+    anew that has not changed.
+    """
+    # Not exported by `dagster`.
+    from dagster._core.definitions import data_version as tags
+
+    found = {tags.CODE_VERSION_TAG: HOUSE_GROUP}
+    for key, version in inputs.items():
+        found[tags.get_input_data_version_tag(key)] = version
+        found[tags.get_input_event_pointer_tag(key)] = tags.NULL_EVENT_POINTER
+    return found
+
+
 @functools.cache
 def code_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Where an asset is written, as metadata: looked up once for the assets of all topics."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dagster_project import common, duties
-from dagster_project.assets.epochs import COPIES_VERIFIED, sealed_event
+from dagster_project.assets.epochs import sealed_event
 from dagster_project.catalogue import Catalogue
 from dagster_project.checks import kinds
-from dagster_project.common import SPARK_POOL, exists, hour_name, of_database
+from dagster_project.common import SPARK_POOL, hour_name, of_database
 from ops.backfill.asking import ask_for_dropped
 from ops.duties import verbs
 from ops.duties.setup import Setup
@@ -24,6 +24,7 @@ from ops.policies.file import Policies, TopicPolicy
 from ops.seal import seal
 from penstock.archive.copies import key_of
 from penstock.errors import PenstockError
+from penstock.topics import names
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
 from resources.targets import ArchiveTargetResource
@@ -40,13 +41,14 @@ SEAL_CONFIG = {
 BACKFILL_CONFIG = {
     "request": dg.Field(int, default_value=0, description="the request; 0: all that are due")
 }
-#: Checks that the job health makes; the others run with their assets, or once a day.
+#: Checks that the job health makes, also of what daemons do; the others run with their assets.
 LIGHT = (
-    "unsequenced_age", "horizon_holder", "consumer_lag", "lease_coverage", "dead_letters",
-    "epochs_contiguous", "backlog_age",
+    "unsequenced_age", "horizon_holder", "no_sequence_gap", "consumer_lag", "lease_coverage",
+    "dead_letters", "epochs_contiguous", "backlog_age",
 )  # fmt: skip
 #: The ops that sensors configure.
 SEAL, BACKFILL = "seal_log_epochs", "run_request"
+#: Checks of copies, which run with the archive: once a day also where nothing is archived.
 DAILY = ("readable", "schema_drift")
 
 
@@ -70,8 +72,8 @@ def build(catalogue: Catalogue) -> list[Any]:
     if relays:
         found.append(assets("relay", relays, "Carry the backlog of relays to their sinks."))
     if archives:
-        found += [_archive(catalogue, archives), _audit(catalogue), _tidy(catalogue)]
-        found.append(_inspect(catalogue))
+        found.append(assets("archive", archives, "Archive the log epochs of hours."))
+        found += [_audit(catalogue), _tidy(catalogue), _inspect(catalogue)]
     if retentions:
         found.append(assets("clean", retentions, "Read back what is due, then remove it."))
     return found
@@ -83,14 +85,6 @@ def _assets(catalogue: Catalogue, name: str, keys: Iterable[dg.AssetKey], descri
 
 def _job(catalogue: Catalogue, name: str, selection: dg.AssetSelection, description: str) -> Any:
     return dg.define_asset_job(catalogue.named(name), selection=selection, description=description)
-
-
-def _archive(catalogue: Catalogue, keys: Iterable[dg.AssetKey]) -> Any:
-    """With the check that the run makes of its own work; those of every day are in `inspect`."""
-    keys = [*keys]
-    own = [dg.AssetCheckKey(key, COPIES_VERIFIED) for key in keys]
-    chosen = dg.AssetSelection.assets(*keys).without_checks() | dg.AssetSelection.checks(*own)
-    return _job(catalogue, "archive", chosen, "Archive the log epochs of hours.")
 
 
 def _sequence(catalogue: Catalogue) -> Any:
@@ -121,11 +115,11 @@ def _inspect(catalogue: Catalogue) -> Any:
     )
 
 
-def _checks(catalogue: Catalogue, names: Iterable[str]) -> dg.AssetSelection:
+def _checks(catalogue: Catalogue, wanted: Iterable[str]) -> dg.AssetSelection:
     keys = [
         dg.AssetCheckKey(key, kind.name)
         for kind in kinds(catalogue)
-        if kind.name in names
+        if kind.name in wanted
         for key in kind.subjects
     ]
     return dg.AssetSelection.checks(*keys)
@@ -158,12 +152,12 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
     @of_database(catalogue.database)
     def run(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
         config, policies = context.op_config, database.policies()
-        failures = Failures(context)
+        failures, there = Failures(context), _there(database)
         for topic in config["topics"] or [p.topic for p in policies.topics.values() if p.seal]:
+            if topic not in there:
+                context.log.info("%s does not exist yet", topic)
+                continue
             with failures.isolated(topic), database.connect() as connection:
-                if not exists(connection, topic):
-                    context.log.info("%s does not exist yet", topic)
-                    continue
                 new = seal(connection, topic, **_seal_options(config, policies, topic))
                 context.log.info("%s: %s log epochs sealed", topic, len(new))
                 if new and topic in catalogue.topics:
@@ -179,6 +173,12 @@ def _seal(catalogue: Catalogue) -> dg.JobDefinition:
         run()
 
     return job
+
+
+def _there(database: DatabaseResource) -> set[str]:
+    """The topics that are in the database: the policy file may know more of them."""
+    with database.connect() as connection:
+        return {each.address for each in names.list_topics(connection)}
 
 
 def _seal_options(config: Any, policies: Policies, topic: str) -> dict[str, Any]:
@@ -303,13 +303,10 @@ def _over_targets(
     def run(
         context: dg.OpExecutionContext, database: DatabaseResource, targets: ArchiveTargetResource
     ) -> None:
-        failures = Failures(context)
+        failures, there = Failures(context), _there(database)
         for policy in database.policies().topics.values():
-            for target in policy.archive:
+            for target in policy.archive if policy.topic in there else ():
                 with failures.isolated(f"{policy.topic} on {target}"):
-                    with database.connect() as connection:
-                        if not exists(connection, policy.topic):
-                            continue
                     look(context, database, targets, policy, target)
         failures.tell()
 

@@ -5,33 +5,30 @@ What is done because something happened has a sensor.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
 
 from dagster_project.catalogue import Catalogue
-from dagster_project.triggers import is_running, skip_while_down
+from dagster_project.triggers import is_running, ran_since, skip_while_down
 from ops.policies.policy import drift
+from penstock import subscriptions
 from resources.database import DatabaseResource
 
 RUNNING = dg.DefaultScheduleStatus.RUNNING
 
 Evaluated = dg.RunRequest | dg.SkipReason
 
+#: Dead letters by age and staged events of a day ago can wait for so long; leases cannot.
+SWEEP_AT_LEAST_EVERY = dt.timedelta(hours=1)
+
 #: For each job when it runs, and what for.
 PLAIN = {
-    "sweep": (
-        "*/5 * * * *",
-        "sweep_every_five_minutes",
-        (
-            "Frees the leases of dead consumers. The daemon does it every few seconds; this is for "
-            "when none runs."
-        ),
-    ),
     "health": (
-        "7,37 * * * *",
-        "health_every_half_hour",
+        "7 * * * *",
+        "health_every_hour",
         (
             "Reports what is wrong with the command that mends it, with plots of lag and rates, "
             "and makes the checks that only look."
@@ -84,7 +81,11 @@ def build(catalogue: Catalogue, jobs: Iterable[Any]) -> list[dg.ScheduleDefiniti
         for job, (cron, name, description) in PLAIN.items()
         if catalogue.named(job) in by_name
     ]
-    return [*found, _policies(catalogue, by_name[catalogue.named("policies")])]
+    return [
+        *found,
+        _policies(catalogue, by_name[catalogue.named("policies")]),
+        _sweep(catalogue, by_name[catalogue.named("sweep")]),
+    ]
 
 
 def _policies(catalogue: Catalogue, job: Any) -> dg.ScheduleDefinition:
@@ -102,6 +103,29 @@ def _policies(catalogue: Catalogue, job: Any) -> dg.ScheduleDefinition:
                 return dg.SkipReason("the database follows the policy file")
         if is_running(context.instance, job=job.name):
             return dg.SkipReason("a run of policies is under way")
+        return dg.RunRequest()
+
+    return schedule
+
+
+def _sweep(catalogue: Catalogue, job: Any) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=catalogue.named("sweep_every_five_minutes"),
+        job=job,
+        cron_schedule="*/5 * * * *",
+        default_status=RUNNING,
+        description="Frees the leases of dead consumers when there are any, and once an hour what "
+        "is old. The daemon does it every few seconds; this is for when none runs.",
+    )
+    @skip_while_down(catalogue.database)
+    def schedule(context: dg.ScheduleEvaluationContext, database: DatabaseResource) -> Evaluated:
+        with database.connect() as connection:
+            is_dead = any(not each.live for each in subscriptions.members(connection))
+        if is_running(context.instance, job=job.name):
+            return dg.SkipReason("a run of sweep is under way")
+        since = dt.datetime.now(dt.UTC) - SWEEP_AT_LEAST_EVERY
+        if not is_dead and ran_since(context.instance, job.name, since):
+            return dg.SkipReason("no consumer is dead, and a sweep was made within the hour")
         return dg.RunRequest()
 
     return schedule

@@ -6,6 +6,7 @@ While the database is down it says so in one line instead of an error every half
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import json
 import threading
@@ -123,6 +124,14 @@ def is_running(instance: dg.DagsterInstance, *, job: str = "", work: str = "") -
         job_name=job or None,
         tags={WORK_TAG: work} if work else None,
         statuses=UNFINISHED,
+    )
+    return bool(instance.get_runs(filters, limit=1))
+
+
+def ran_since(instance: dg.DagsterInstance, job: str, since: dt.datetime) -> bool:
+    """Whether a run of this job that was asked for since then has succeeded."""
+    filters = dg.RunsFilter(
+        job_name=job, statuses=[dg.DagsterRunStatus.SUCCESS], created_after=since
     )
     return bool(instance.get_runs(filters, limit=1))
 

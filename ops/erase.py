@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
+from uuid import UUID
 
 from ops.archive import erasing, manifest
 from ops.archive.tombstones import Tombstone, tombstones_of
@@ -50,16 +51,28 @@ class What:
     replace_key: bool = False
 
     def __post_init__(self) -> None:
-        """InvalidArgument unless it is exactly one of both."""
+        """InvalidArgument unless it is exactly one of both, and the id is one."""
         if (self.event_id is None) == (self.key is None):
             raise InvalidArgument(
                 "an erasure of neither an event nor a key, or of both",
                 hint="name the id of an event, or a key",
             )
+        if self.event_id is not None:
+            # The archive has ids as the database writes them.
+            object.__setattr__(self, "event_id", _event_id(self.event_id))
 
     def matches(self, event_id: str, key: str | None) -> bool:
         """Whether an event of the archive is one of them."""
         return event_id == self.event_id or (key is not None and key == self.key)
+
+
+def _event_id(text: str) -> str:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise InvalidArgument(
+            f"{text!r} is not the id of an event", hint="an id is a UUID, as `penstock fetch` shows"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

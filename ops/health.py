@@ -16,7 +16,6 @@ from penstock.log import LogStatus
 from penstock.log.histories import restore_status
 from penstock.subscriptions import Lag
 from penstock.subscriptions.dead_letters import dead_letters
-from penstock.topics import names
 
 #: Fewer event ids than this left in the prepared storage is too few for a night.
 FEW_EVENT_IDS = 1_000_000
@@ -40,7 +39,6 @@ def health(connection: Any, policies: Policies) -> list[Finding]:
     found += _log(log.status(connection), policies)
     found += _restores(connection)
     found += _storage(connection)
-    found += _gaps(connection)
     found += _subscriptions(subscriptions.lag(connection), policies)
     found += _dead_letters(connection)
     found += _copies(connection, policies)
@@ -90,17 +88,6 @@ def _storage(connection: Any) -> Iterator[Finding]:
                 f"the table {parent} is ready for {ready} more ids: {days:.1f} days at the highest "
                 "rate seen",
                 run_job("sequence"),
-            )
-
-
-def _gaps(connection: Any) -> Iterator[Finding]:
-    for topic in names.list_topics(connection):
-        for gap in log.gaps(connection, topic.address):
-            yield error(
-                topic.address,
-                f"the index of partition {gap.partition} goes on with sequence {gap.found} "
-                f"instead of {gap.expected}",
-                "stop what publishes to the topic and restore the index from a backup",
             )
 
 

@@ -8,7 +8,7 @@ on one of them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -21,6 +21,7 @@ from ops.policies.file import Limits, Policies
 from ops.policies.policy import drift, set_by_hand
 from penstock import database, log, subscriptions
 from penstock.doctor import Severity
+from penstock.records import PartitionRange
 from penstock.subscriptions import Lag
 from penstock.subscriptions.dead_letters import counts
 from penstock.topics import names
@@ -36,6 +37,8 @@ UNHELD_SECONDS = 30.0
 LONG_TRANSACTION_SECONDS = 3_600.0
 #: How far back `epochs_contiguous` looks: what is older was looked at before.
 CONTIGUOUS = dt.timedelta(hours=25)
+#: How often `no_sequence_gap` looks at what it has found whole before.
+WHOLE_LOOK = dt.timedelta(days=1)
 _MOST_LAGS = 50
 
 
@@ -54,6 +57,8 @@ class Verdict:
     passed: bool
     found: dict[str, Any] = field(default_factory=dict)
     is_error: bool = False
+    #: What the next look may begin with, where somebody keeps it.
+    kept: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +66,26 @@ class World:
     """What a probe looks at.
 
     ``usable`` gives the archive targets of these names, and says why others cannot be used.
+    ``kept`` gives what the last verdict on a topic has kept; without it a look begins anew.
     """
 
     connection: Any
     url: str
     policies: Policies
     usable: Callable[[Iterable[str]], tuple[list[Target], dict[str, str]]]
+    kept: Callable[[str], Mapping[str, Any] | None] = lambda _: None
+    _there: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def has(self, topic: str) -> bool:
-        """Whether the topic is in the database: the policy file may know it sooner."""
+        """Whether the topic is in the database: the policy file may know it sooner.
+
+        A namespace is listed once, and not for each of its topics.
+        """
         parent = topic.rpartition("/")[0]
-        return any(each.address == topic for each in names.list_topics(self.connection, parent))
+        if parent not in self._there:
+            found = names.list_topics(self.connection, parent)
+            self._there[parent] = frozenset(each.address for each in found)
+        return topic in self._there[parent]
 
 
 Look = Callable[[World], Callable[[str], Verdict]]
@@ -105,7 +119,8 @@ def probes(limits: Limits) -> list[Probe]:
               "No transaction is open for so long that the database cannot remove old versions.",
               _horizon_holder),
         Probe("no_sequence_gap", TOPIC,
-              "The index of the log goes on without a hole or an overlap.",
+              "The index of the log goes on without a hole or an overlap: what is new since the "
+              "last look, and once a day all of it.",
               no_sequence_gap, blocking=True),
         Probe("consumer_lag", TOPIC,
               f"No subscription lets an event wait for more than {limits.consumer_lag} s.",
@@ -155,15 +170,49 @@ def _horizon_holder(world: World) -> Callable[[str], Verdict]:
 
 
 def no_sequence_gap(world: World) -> Callable[[str], Verdict]:
-    """Whether the index of a topic goes on from its first event to its last."""
+    """Whether the index of a topic goes on without a hole.
+
+    A sequence never changes, so what was whole at the last look is looked at again once a day only.
+    """
 
     def tell(topic: str) -> Verdict:
-        gaps = log.gaps(world.connection, topic) if world.has(topic) else []
-        rows = [(gap.partition, gap.expected, gap.found) for gap in gaps]
-        found = {"gaps": Table(("partition", "expected", "found"), rows)} if gaps else {}
-        return Verdict(not gaps, found, is_error=True)
+        if not world.has(topic):
+            return NOT_THERE
+        ranges = names.partition_ranges(world.connection, topic)
+        at, known = _known_whole(world.kept(topic), ranges)
+        gaps = log.gaps(world.connection, topic, known)
+        found: dict[str, Any] = {
+            "events looked at": sum(
+                max(0, part.high_watermark - max(low, part.low_sequence - 1))
+                for part, low in zip(ranges, known, strict=True)
+            ),
+            "all of it was looked at": at,
+        }
+        if gaps:
+            rows = [(gap.partition, gap.expected, gap.found) for gap in gaps]
+            found["gaps"] = Table(("partition", "expected", "found"), rows)
+            return Verdict(False, found, is_error=True)
+        positions = [[part.history, part.high_watermark] for part in ranges]
+        return Verdict(True, found, is_error=True, kept={"at": at, "positions": positions})
 
     return tell
+
+
+def _known_whole(
+    kept: Mapping[str, Any] | None, ranges: Sequence[PartitionRange]
+) -> tuple[str, list[int]]:
+    """When all was last looked at, and up to which sequence each partition was whole since.
+
+    Of a partition that is new, or has another history, nothing is known.
+    """
+    now = dt.datetime.now(dt.UTC)
+    if kept is None or now - dt.datetime.fromisoformat(kept["at"]) > WHOLE_LOOK:
+        return now.isoformat(timespec="seconds"), [0] * len(ranges)
+    known = [
+        position if history == part.history and position <= part.high_watermark else 0
+        for part, (history, position) in zip(ranges, kept["positions"], strict=False)
+    ]
+    return kept["at"], known + [0] * (len(ranges) - len(known))
 
 
 def _by_topic(lags: list[Lag]) -> dict[str, list[Lag]]:

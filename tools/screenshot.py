@@ -55,9 +55,14 @@ def take(url: str, output: Path, size: tuple[int, int]) -> None:
             f"--window-size={size[0]},{size[1]}", f"--virtual-time-budget={PAGE_MILLISECONDS}",
             f"--screenshot={picture}", url,
         ]  # fmt: skip
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
-        )
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ScreenshotError(
+                f"Chromium took no picture within {TIMEOUT_SECONDS} s; the machine is busy"
+            ) from error
         if not picture.exists():
             raise ScreenshotError(f"Chromium took no picture: {done.stderr.strip()[-500:]}")
         shutil.copyfile(picture, output)

@@ -43,7 +43,7 @@ FAMILIES = {
     "subscription_consumers subscription_lag unleased_cursors leased_cursors "
     "subscription_statistics take_overs rejected_commits",
     "queue": "receive acknowledge extend release_claims reject peek queue_statistics "
-    "configure_queue describe_queue purge",
+    "queue_pointers configure_queue describe_queue purge",
     "coordination": "claim lease_states active_consumers lead_subscription assign_partitions "
     "assignment_of mark_low_water",
     "relay": "open_block open_cold_block read_block dead_letters_between relay_failure "

@@ -34,10 +34,9 @@ AUTOMATIC = "dagster/from_automation_condition"
 
 #: Every five minutes, the hours that were sealed and not archived, or were sealed further since.  A
 #: run that failed is repeated once an hour.  `missing` sees every hour, `on_missing` only the last.
+#: The crons come first: where no time has come, nothing is looked up of the topics.
 ARCHIVE_CONDITION = (
-    ~dg.AutomationCondition.in_progress()
-    & ~dg.AutomationCondition.any_deps_missing()
-    & (
+    (
         (
             dg.AutomationCondition.cron_tick_passed("*/5 * * * *")
             & (
@@ -50,6 +49,8 @@ ARCHIVE_CONDITION = (
             & dg.AutomationCondition.execution_failed()
         )
     )
+    & ~dg.AutomationCondition.in_progress()
+    & ~dg.AutomationCondition.any_deps_missing()
 ).with_label("sealed and not archived")
 
 
@@ -177,7 +178,7 @@ def _archive(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
             database: DatabaseResource,
             spark: SparkResource,
             targets: ArchiveTargetResource,
-        ) -> Iterator[dg.AssetCheckResult]:
+        ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
             hours = {name: hour_of(name) for name in context.partition_keys}
             before = _hours(database, topic, hours).values()
             failed = bring(
@@ -196,6 +197,8 @@ def _archive(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
                 context.log.error(str(error))
             if failed:
                 raise failed[0]
+            if done:
+                yield common.reported_already()
 
     return archive
 

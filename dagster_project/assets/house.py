@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_project import checks, common, duties
 from dagster_project.assets.trends import trends
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import HOUSE_GROUP, of_database, table
+from dagster_project.common import HOUSE_GROUP, code_of, of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.health import health
@@ -54,7 +54,14 @@ def build(catalogue: Catalogue) -> list[Any]:
     def asset(name: str, function: Callable[..., Any], **more: Any) -> Any:
         kinds = {catalogue.kind, *more.pop("kinds", ())}
         group = catalogue.group(HOUSE_GROUP)
-        made = dg.asset(key=catalogue.house(name), group_name=group, kinds=kinds, **more)
+        made = dg.asset(
+            key=catalogue.house(name),
+            group_name=group,
+            kinds=kinds,
+            # Dagster itself would name the place of `of_database`.
+            metadata=code_of(function),
+            **more,
+        )
         return made(of_database(catalogue.database)(function))
 
     def check(name: str, probe: Probe, function: Callable[..., Any]) -> Any:
@@ -62,18 +69,14 @@ def build(catalogue: Catalogue) -> list[Any]:
         made = dg.asset_check(asset=key, name=probe.name, description=probe.about)
         return made(of_database(catalogue.database)(function))
 
-    assets = [
+    return [
         asset("sweep", run_sweep, retry_policy=common.RETRY, config_schema=duties.config()),
         asset("storage", drop_storage),
         asset("policies", apply_policies, kinds={"yaml"}),
         asset("health", report_health),
+        check("policies", POLICY_DRIFT, policy_drift),
+        check("health", NO_ERRORS, no_errors),
     ]
-    with common.beta_allowed():
-        return [
-            *dg.with_source_code_references(assets),
-            check("policies", POLICY_DRIFT, policy_drift),
-            check("health", NO_ERRORS, no_errors),
-        ]
 
 
 def run_sweep(
@@ -168,7 +171,7 @@ def report_health(
 ) -> dg.MaterializeResult[None]:
     """What is wrong, or soon will be, each with the command that mends it; plots of lag and rates.
 
-    Made every half hour.  It looks at the whole database: sequencer, storage, relays, consumers,
+    Made every hour.  It looks at the whole database: sequencer, storage, relays, consumers,
     dead letters, copies and policies.
     """
     policies = database.policies()

@@ -9,7 +9,7 @@ import dagster as dg
 
 from dagster_project import duties
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import HOUSE_GROUP, beta_allowed, of_database, table
+from dagster_project.common import HOUSE_GROUP, beta_allowed, code_of, of_database, table
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import Outcome
@@ -145,6 +145,7 @@ def _specs(catalogue: Catalogue) -> list[dg.AssetSpec]:
         group_name=catalogue.group(HOUSE_GROUP),
         kinds={catalogue.kind},
         skippable=True,
+        metadata=code_of(_sequence),
         description="Rounds of the sequencer over all topics, until nothing waits. The daemon "
         "(`python -m consumers`) does the same all the time; this is for when none runs.",
     )

@@ -11,8 +11,8 @@ import dagster as dg
 
 from dagster_project.common import plot
 
-#: Two days of half hours.
-MOST_REPORTS = 96
+#: Two days of hours.
+MOST_REPORTS = 48
 
 
 def trends(

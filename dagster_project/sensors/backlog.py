@@ -10,7 +10,7 @@ import dagster as dg
 
 from dagster_project.assets.logs import log_metadata, sequenced_metadata, watermarks_version
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import DATA_VERSION, table
+from dagster_project.common import DATA_VERSION, made_of, table
 from dagster_project.triggers import (
     WORK_TAG,
     cursor_of,
@@ -58,13 +58,14 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
             for topic in (each for each in topics if each in existing):
                 with others_go_on(context, topic):
                     events += _log_events(connection, catalogue, topic, seen)
-        requests = []
-        if waiting > limits.unsequenced and not is_running(context.instance, job=sequence.name):
-            requests.append(dg.RunRequest(job_name=sequence.name))
-        for policy in catalogue.policies.relays.values():
-            own = [each for each in lags if each.subscription == policy.subscription]
-            requests += _relay_requests(context, catalogue, policy, own, limits.relay_lag)
-            events += _relay_events(catalogue, policy, own, seen)
+            requests = []
+            if waiting > limits.unsequenced and not is_running(context.instance, job=sequence.name):
+                requests.append(dg.RunRequest(job_name=sequence.name))
+            for policy in catalogue.policies.relays.values():
+                own = [each for each in lags if each.subscription == policy.subscription]
+                requests += _relay_requests(context, catalogue, policy, own, limits.relay_lag)
+                with others_go_on(context, policy.name):
+                    events += _relay_events(connection, catalogue, policy, own, seen)
         cursor = dump_cursor(VERSION, at=at, seen=seen)
         return result(requests, cursor, "no backlog", asset_events=events)
 
@@ -126,17 +127,28 @@ def _relay_requests(
 
 
 def _relay_events(
-    catalogue: Catalogue, relay: RelayPolicy, lags: Sequence[Lag], seen: dict[str, str]
+    connection: Any,
+    catalogue: Catalogue,
+    relay: RelayPolicy,
+    lags: Sequence[Lag],
+    seen: dict[str, str],
 ) -> Iterator[dg.AssetMaterialization]:
     """That a relay has sent all there is, whoever sent it."""
     if not lags or any(each.lag_events for each in lags):
         return
     key = catalogue.relay_key(relay.name)
-    version = ",".join(f"{each.partition}:{each.position}" for each in lags)
-    if _is_new(seen, key, version):
-        rows = [(each.partition, each.position, each.holder or "nobody") for each in lags]
-        metadata: dict[str, Any] = {
-            "events waiting": 0,
-            "positions": table(("partition", "position", "held by"), rows),
-        }
-        yield dg.AssetMaterialization(key, metadata=metadata)
+    sent = {each.partition: each.position for each in lags}
+    if not _is_new(seen, key, str(sent)):
+        return
+    ranges = names.partition_ranges(connection, relay.topic)
+    if sent != {each.partition: each.high_watermark for each in ranges}:
+        del seen[key.to_user_string()]  # more has come meanwhile: the next tick looks again
+        return
+    rows = [(each.partition, each.position, each.holder or "nobody") for each in lags]
+    metadata: dict[str, Any] = {
+        "events waiting": 0,
+        "positions": table(("partition", "position", "held by"), rows),
+    }
+    source = catalogue.key(relay.topic, "sequenced")
+    tags = made_of({source: watermarks_version(ranges)})
+    yield dg.AssetMaterialization(key, metadata=metadata, tags=tags)

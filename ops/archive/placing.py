@@ -105,7 +105,7 @@ def place_copies(
         )
     if not chosen:
         return Placed((), (), {})
-    run = _Run(spark(), url, topic, placement, find, repair)
+    run = _Run(spark, url, topic, placement, find, repair)
     if repair and epochs is not None:
         run.forget_damaged(chosen)
         with connect(url) as connection:
@@ -158,7 +158,8 @@ class _State:
 
 @dataclass(slots=True)
 class _Run:
-    spark: SparkSession
+    #: Called when there is something to copy: an hour that is whole starts no JVM.
+    spark: Callable[[], SparkSession]
     url: str
     topic: str
     placement: Placement
@@ -220,7 +221,13 @@ class _Run:
         installation = require_target(self.url, target, write=True)
         require_archived(self.url, self.topic, target)
         job = CopyJob(
-            self.spark, self.url, target, installation, self.repair, self._sources(target), given_up
+            self.spark(),
+            self.url,
+            target,
+            installation,
+            self.repair,
+            self._sources(target),
+            given_up,
         )
         return bring_copies(job, epochs)
 
@@ -238,7 +245,7 @@ class _Run:
     def _forget_damaged(
         self, epochs: Sequence[LogEpoch], target: Target, _: threading.Event
     ) -> None:
-        still_whole(self.spark, self.url, target, epochs)
+        still_whole(self.spark(), self.url, target, epochs)
 
     def _on(
         self, name: str, what: str, work: Callable[[Target, threading.Event], Result]
@@ -249,7 +256,7 @@ class _Run:
             self.placement.copy_seconds,
             f"{what} the archive target {name}",
             partial(work, target),
-            self.spark,
+            self.spark(),
         )
 
     def _sources(self, target: Target) -> tuple[Target, ...]:

@@ -22,7 +22,7 @@ from ops.archive.reader import EpochInput
 from ops.archive.readings import CopyReading
 from ops.spark import register
 from penstock.archive.checksum import EpochChecksum
-from penstock.archive.contents import contents_of, read_contents
+from penstock.archive.contents import contents_of, read_contents, require_held
 from penstock.archive.format import CHECKSUM_KEY, CONTENTS_KEY, PARTITION_COLUMNS
 from penstock.archive.markers import is_there
 from penstock.archive.reader import read_rows
@@ -109,7 +109,8 @@ def read_copy(plan: EpochPlan, target: Target) -> CopyReading:
                 seen.add(batch)
             if rows >= 0:
                 # ValueError when there are rows that no log epoch has
-                read_contents(target.store.source(path))
+                contents = read_contents(target.store.source(path))
+                require_held(contents, plan.key, first_row, plan.checksum)
     except TargetUnavailable as error:
         damage, is_away = str(error), True
     except (OSError, ValueError, pa.ArrowException) as error:

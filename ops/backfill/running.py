@@ -212,7 +212,8 @@ def _work(job: Job, make: Callable[[Job], Worker]) -> BackfillRun:
     except Exception as error:
         if database.is_unavailable(error):
             raise
-        log.warning("backfill %s failed", job.claim.request, exc_info=error)
+        unexpected = None if isinstance(error, PenstockError) else error
+        log.warning("backfill %s failed: %s", job.claim.request, error, exc_info=unexpected)
         return _failed(job, f"{type(error).__name__}: {error}")
     return _result(job, "done")
 

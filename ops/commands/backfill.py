@@ -14,9 +14,9 @@ from ops.backfill import requests as requests
 from ops.commands.installation import Database, Installation
 from ops.commands.platform import Engine, backfill as backfill_now, spark_session
 from ops.duties import verbs
-from ops.duties.engine import AUTO, SPARK, SQL, choose
-from ops.duties.running import run as work_off
+from ops.duties.engine import AUTO
 from ops.duties.setup import Setup
+from ops.duties.units import DONE, Outcome
 from penstock.cli.exit_codes import EXIT_NO
 from penstock.cli.output import Format, Output, say, show
 from penstock.database import connect
@@ -92,6 +92,8 @@ def request(
     here = Installation(database)
     if kind == requests.RELAY:
         target = _sink_address(here, target)
+    elif kind == requests.COPY and target:
+        target = here.target(target).name
     if audit:
         _audit(here, kind, topic, target)
     with connect(here.url) as connection:
@@ -197,34 +199,27 @@ def run(
     It may run several times at once; each request is done by one of them. On Spark, executors
     work off the requests of the kinds rehydrate and relay first, each one of its own.
     """
-    from ops.backfill.running import run_backfill, run_due
-    from ops.backfill.workers import workers
-
     here = Installation(database)
-    url = here.url
     with ExitStack() as stack:
         places = _places(stack, here, target or [])
-        tools = workers(places)
-        if request is None:
-            _spread(url, places, engine)
-            done = run_due(url, tools)
-        else:
-            found = run_backfill(url, tools, request=request)
-            done = [] if found is None else [found]
-    show(done, output)
-    if any(each.state != "done" for each in done) or (request is not None and not done):
+        outcomes = verbs.backfill_all(
+            Setup.of_url(here.url, *places.targets()), places, request=request, engine=engine
+        )
+    show([_row(each) for each in outcomes], output)
+    if any(each.state != DONE for each in outcomes) or (request is not None and not outcomes):
         raise typer.Exit(EXIT_NO)
 
 
-def _spread(url: str, places: Places, engine: str) -> None:
-    """Have executors work requests off, where that is wanted; says what became of them."""
-    if engine == SQL:
-        return
-    setup = Setup.of_url(url, *places.targets())
-    units, events = verbs.backfill_units(setup)
-    if choose(engine, len(units), events) == SPARK and units:
-        for each in work_off(units, setup, engine=SPARK, spark=places.spark):
-            say(f"request {each.unit.subject}: {each.state} {each.error}".rstrip())
+def _row(outcome: Outcome) -> dict[str, Any]:
+    """What became of a request; its state is that of the request, where it is known."""
+    found = outcome.found or {}
+    return {
+        "request": int(outcome.unit.subject),
+        "kind": found.get("kind", ""),
+        "state": found.get("state", outcome.state),
+        "done_events": outcome.events,
+        "error": outcome.error,
+    }
 
 
 @app.command()

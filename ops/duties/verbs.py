@@ -180,30 +180,35 @@ def backfill_all(
     name: str = "",
     engine: str = AUTO,
 ) -> list[Outcome]:
-    """Work off the backfill requests that are due, or one of them; copies with jobs of Spark.
+    """Work off the backfill requests that are due, or one of them.
 
-    ``name`` is the name under which the database knows who works on them.
+    Executors take those that they can; what is left is done here: copies, which are jobs of Spark
+    by themselves, what a dead runner holds, and what came meanwhile.  ``name`` is the name under
+    which the database knows who works on them.
     """
-    from ops.backfill.requests import COPY
     from ops.backfill.running import run_backfill, run_due
     from ops.backfill.workers import workers
 
     units, events = backfill_units(setup, database_name, request=request, run=name)
     outcomes = run(units, setup, engine=engine, spark=places.spark, events=events)
-    url, copier = setup.url(Unit("backfill", database_name)), {COPY: workers(places)[COPY]}
+    url, tools = setup.url(Unit("backfill", database_name)), workers(places)
     if request is None:
-        copied = run_due(url, copier, run=name or None)
+        rest = run_due(url, tools, run=name or None)
+    elif outcomes:
+        rest = []
     else:
-        one = run_backfill(url, copier, run=name or None, request=request)
-        copied = [one] if one else []
-    return [*outcomes, *(_brought(database_name, each) for each in copied)]
+        one = run_backfill(url, tools, run=name or None, request=request)
+        rest = [one] if one else []
+    return [*outcomes, *(_brought(database_name, each) for each in rest)]
 
 
 def _brought(database_name: str, done: BackfillRun) -> Outcome:
-    """The outcome of a request whose copies were made."""
+    """The outcome of a request that was worked off here."""
     unit = Unit("backfill", database_name, subject=str(done.request))
     state = DONE if done.state == "done" else LEFT
-    return Outcome(unit, state, done.done_events, 0.0, done.error, worker=this_process())
+    return Outcome(
+        unit, state, done.done_events, 0.0, done.error, as_json(done), worker=this_process()
+    )
 
 
 def rollup(

@@ -59,3 +59,15 @@ def contents_of(metadata: pq.FileMetaData) -> tuple[EpochRows, ...]:
 def read_contents(source: Any) -> tuple[EpochRows, ...]:
     """The same of a path or an open file."""
     return contents_of(pq.read_metadata(source))
+
+
+def require_held(
+    contents: Sequence[EpochRows], key: EpochKey, first_row: int, checksum: str
+) -> None:
+    """ValueError unless a file says that it holds a log epoch there, with that checksum."""
+    for rows in contents:
+        if rows.key == key and rows.first_row == first_row:
+            if rows.checksum != checksum:
+                raise ValueError(f"the file says that it holds the checksum {rows.checksum}")
+            return
+    raise ValueError("the file says that it does not hold this log epoch")

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.archive.contents import contents_of, require_held
 from penstock.archive.copies import Copy, epoch_folder
 from penstock.archive.format import (
     CHECKSUM_KEY,
     DAYS,
+    FILE_SCHEMA,
     PARTITION_COLUMNS,
     TABLE_SCHEMA,
     of_numbers,
@@ -27,6 +29,10 @@ from penstock.archive.stores import Store
 from penstock.archive.targets import Target
 from penstock.errors import CopyDamaged, InvalidArgument, TargetUnavailable
 
+#: The columns of a file of layout 1, and of layout 2.
+_COLUMNS = [
+    dict(zip(schema.names, schema.types, strict=True)) for schema in (FILE_SCHEMA, TABLE_SCHEMA)
+]
 #: The rows of a batch at most.
 ROWS_PER_BATCH = 4096
 
@@ -50,7 +56,8 @@ def read_copy(
     wanted = last_sequence - first_sequence + 1
     expected = first_sequence
     try:
-        for batch in read_rows(target.store, _file(target, copy), skipped, wanted):
+        found = read_rows(target.store, _file(target, copy), skipped, wanted, holds=copy)
+        for batch in found:
             _require_sequences(batch, expected, copy)
             expected += batch.num_rows
             yield _of_copy(batch, copy)
@@ -61,10 +68,18 @@ def read_copy(
 
 
 def read_rows(
-    store: Store, path: str, skipped: int = 0, wanted: int = -1
+    store: Store, path: str, skipped: int = 0, wanted: int = -1, *, holds: Copy | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Some rows of a file, -1: all that follow; only the row groups that hold them are read."""
+    """Some rows of a file, -1: all that follow; only the row groups that hold them are read.
+
+    ValueError when its columns are not those of the archive, or when it says itself that it does
+    not hold the copy.  The checksums of pages do not cover the end of the file, which says both.
+    """
     with pq.ParquetFile(store.source(path), page_checksum_verification=True) as file:
+        _require_columns(file.schema_arrow)
+        if holds is not None and holds.layout == DAYS:
+            contents = contents_of(file.metadata)
+            require_held(contents, holds.key, holds.first_row, holds.checksum)
         left = file.metadata.num_rows - skipped if wanted < 0 else wanted
         groups, skipped = _row_groups(file.metadata, skipped, left)
         for batch in file.iter_batches(ROWS_PER_BATCH, row_groups=groups):
@@ -88,12 +103,20 @@ def _row_groups(metadata: pq.FileMetaData, skipped: int, wanted: int) -> tuple[l
     return groups, skipped - before
 
 
+def _require_columns(schema: pa.Schema) -> None:
+    found = dict(zip(schema.names, schema.types, strict=True))
+    if found not in _COLUMNS or len(found) < len(schema.names):
+        raise ValueError(f"its columns are not those of the archive: {schema.names}")
+
+
 def _of_copy(batch: pa.RecordBatch, copy: Copy) -> pa.RecordBatch:
     """Rows of a copy with the columns of TABLE_SCHEMA; ValueError when they are of another one."""
     if copy.layout != DAYS:
         return with_epoch(batch, *copy.key)
     for name, value in zip(PARTITION_COLUMNS, copy.key, strict=True):
-        if not batch.column(name).equals(repeated(value, batch.num_rows)):
+        if name not in batch.schema.names or not batch.column(name).equals(
+            repeated(value, batch.num_rows)
+        ):
             raise ValueError(f"its rows are of another {name} than {value}")
     return batch.select(TABLE_SCHEMA.names)
 

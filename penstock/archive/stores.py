@@ -83,7 +83,13 @@ class LocalStore:
 
     def put_new(self, path: str, content: bytes) -> bool:
         """Make a small file: of two links with one name only one succeeds."""
-        place = self._root / path
+        try:
+            return self._put_new(self._root / path, content)
+        except OSError as error:
+            raise unavailable(str(self._root), str(error)) from error
+
+    @staticmethod
+    def _put_new(place: Path, content: bytes) -> bool:
         place.parent.mkdir(parents=True, exist_ok=True)
         is_new = True
         with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".new-") as file:

@@ -20,7 +20,7 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="QUEUE")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="setting=number, as `describe` shows them.")
+    list[str] | None, typer.Option("--set", "-s", help="setting=value, as `describe` shows them.")
 ]
 
 
@@ -92,6 +92,13 @@ def statistics(name: Name, output: Output = Format.table) -> None:
 
 
 @app.command()
+def pointers(name: Name, output: Output = Format.table) -> None:
+    """Show for each partition what comes next, is unfinished, and is hidden."""
+    with database.connect() as connection:
+        show([as_dict(each) for each in queue.pointers(connection, name)], output)
+
+
+@app.command()
 def peek(
     name: Name,
     max_events: Annotated[int, typer.Option("--max", min=1, max=1_000)] = 10,
@@ -150,11 +157,14 @@ def _counted(connection: Any, name: str) -> dict[str, Any]:
     return {"queue": name, **as_dict(queue.statistics(connection, name))}
 
 
-def _settings(given: list[str] | None) -> dict[str, float]:
-    """``setting=number``.  The database checks the names and the bounds."""
-    found: dict[str, float] = {}
+def _settings(given: list[str] | None) -> dict[str, float | str]:
+    """``setting=value``.  The database checks the names and the bounds."""
+    found: dict[str, float | str] = {}
     for each in given or []:
         name, _, text = each.partition("=")
+        if name == "order":
+            found[name] = text
+            continue
         try:
             number = float(text)
         except ValueError:

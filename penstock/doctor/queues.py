@@ -30,14 +30,19 @@ def examine_queues(connection: Any, limits: Limits) -> list[Finding]:
 
 
 def _of_queue(connection: Any, name: str, limits: Limits) -> Iterator[Finding]:
-    most = int(call(connection, "describe_queue", subscription=name)[0][3])
+    settings = call(connection, "describe_queue", subscription=name)[0]
+    most, order = int(settings[3]), settings[7]
     counted = map(int, call(connection, "queue_statistics", subscription=name)[0][:5])
     _, ready, in_flight, delayed, _ = counted
-    if in_flight >= most:
+    behind = 0
+    if order == "key":
+        behind = sum(int(row[5]) for row in call(connection, "queue_pointers", subscription=name))
+    if in_flight + behind >= most:
+        keys = f" and {behind} wait behind their key" if behind else ""
         yield warning(
             "queue_full",
-            f"queue {name!r} hands out nothing more: {in_flight} events are in flight, as many as "
-            f"its max_in_flight allows{_oldest(connection, name)}",
+            f"queue {name!r} hands out nothing more: {in_flight} events are in flight{keys}, as "
+            f"many as its max_in_flight allows{_oldest(connection, name)}",
             shell("penstock", "queue", "peek", name)
             + "  # then let its workers finish or release, or raise max_in_flight",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +115,11 @@ def status(connection: Any) -> LogStatus:
     return LogStatus(*database.call(connection, "log_status")[0])
 
 
-def gaps(connection: Any, topic: str) -> list[Gap]:
-    """Holes in the index of a topic's log."""
-    return [Gap(*row) for row in database.call(connection, "sequence_gaps", topic=topic)]
+def gaps(connection: Any, topic: str, known: Sequence[int] | None = None) -> list[Gap]:
+    """Holes in the index of a topic's log.
+
+    ``known``: for each partition by its number, up to which sequence an earlier look has found it
+    whole. What is below is not read again.
+    """
+    binds = {"topic": topic, "known": None if known is None else [*known]}
+    return [Gap(*row) for row in database.call(connection, "sequence_gaps", **binds)]

@@ -84,7 +84,11 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """An event of a queue that was looked at: ready, in_flight or delayed until ``visible_at``."""
+    """An event of a queue that was looked at.
+
+    ``state``: ready, in_flight or delayed until ``visible_at``, or behind an earlier event of its
+    key.
+    """
 
     event: Event
     state: str
@@ -95,7 +99,11 @@ class Peeked:
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """The settings of a queue; times in seconds."""
+    """The settings of a queue; times in seconds.
+
+    ``order``: none, or key.  Then no event is handed out while an earlier one of its key (in its
+    partition) is unfinished.  It is chosen before the first receive, and kept.
+    """
 
     visibility_seconds: float
     max_deliveries: int
@@ -104,17 +112,38 @@ class QueueSettings:
     first_backoff_seconds: float
     longest_backoff_seconds: float
     jitter: float
+    order: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """How many events a queue has; ``size`` is the sum without the dead ones."""
+    """How many events a queue has; ``size`` is the sum without the dead ones.
+
+    ``ready`` counts what waits behind an earlier event of its key too.
+    """
 
     size: int
     ready: int
     in_flight: int
     delayed: int
     dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePointers:
+    """Where a queue stands in a partition.
+
+    ``reader``: the sequence that comes next.  ``repair``: the lowest unfinished one; retention
+    waits for it.  ``invisibility``: the lowest one that is handed out or waits for a retry.
+    ``behind``: how many wait behind an earlier event of their key.
+    """
+
+    topic: str
+    partition: int
+    reader: int
+    repair: int
+    invisibility: int | None
+    behind: int
 
 
 def subscribe(
@@ -130,7 +159,7 @@ def subscribe(
     return int(rows[0][0])
 
 
-def configure(connection: Any, subscription: str, **settings: float) -> None:
+def configure(connection: Any, subscription: str, **settings: float | str) -> None:
     """Set some of the settings of a queue: the fields of :class:`QueueSettings`."""
     given = json.dumps(settings)
     database.call(connection, "configure_queue", subscription=subscription, settings=given)
@@ -256,6 +285,12 @@ def statistics(connection: Any, subscription: str) -> QueueStatistics:
     """How many events a queue has, by state."""
     (row,) = database.call(connection, "queue_statistics", subscription=subscription)
     return QueueStatistics(*map(int, row))
+
+
+def pointers(connection: Any, subscription: str) -> list[QueuePointers]:
+    """Where the queue stands in each partition."""
+    rows = database.call(connection, "queue_pointers", subscription=subscription)
+    return [QueuePointers(*row) for row in rows]
 
 
 def _settle(

@@ -84,12 +84,16 @@ def log_status(tx: Transaction) -> list[Row]:
 
 
 @statement
-def sequence_gaps(tx: Transaction, topic: str) -> list[Row]:
-    """Gaps in the log."""
+def sequence_gaps(tx: Transaction, topic: str, known: list[int] | None) -> list[Row]:
+    """Gaps in the log, from the known sequences on."""
+
+    def lowest(partition_id: int) -> int:
+        return max(1, known[number_of(partition_id)]) if known else 1
+
     return [
         (number_of(partition_id), number, number + 1)
         for partition_id in find_topic(tx, topic).partition_ids()
-        for number in range(1, high_watermark(tx, partition_id) + 1)
+        for number in range(lowest(partition_id), high_watermark(tx, partition_id) + 1)
         if tx.get("log", (partition_id, number)) is None
     ]
 

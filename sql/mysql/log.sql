@@ -84,7 +84,7 @@ CALL penstock.log_status()
 -- name: sequence_gaps
 -- Holes in the index of the log; none unless something is badly wrong.
 -- reads only
-CALL penstock.sequence_gaps(%(topic)s)
+CALL penstock.sequence_gaps(%(topic)s, %(known)s)
 
 -- name: slices_ready
 -- How many ids each insert-only table can still take.

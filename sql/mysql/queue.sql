@@ -57,6 +57,11 @@ CALL penstock.`purge`(%(subscription)s)
 -- reads only
 CALL penstock.queue_statistics(%(subscription)s)
 
+-- name: queue_pointers
+-- Where a queue stands in each partition.
+-- reads only
+CALL penstock.queue_pointers(%(subscription)s)
+
 -- name: peek
 -- The next events of a queue, without handing them out.
 -- reads only

@@ -24,7 +24,7 @@ FROM penstock.log_status()
 
 -- name: sequence_gaps
 -- Holes in the index of the log; none unless something is badly wrong.
-SELECT partition, expected, found FROM penstock.sequence_gaps(%(topic)s)
+SELECT partition, expected, found FROM penstock.sequence_gaps(%(topic)s, %(known)s::bigint[])
 
 -- name: fetch
 -- Events of one partition from a sequence on, in order. Headers come as text, because the client decodes them

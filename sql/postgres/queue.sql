@@ -10,7 +10,7 @@ SELECT penstock.configure_queue(%(subscription)s, %(settings)s::jsonb)
 -- The settings of a queue.
 SELECT
     visibility_seconds, max_deliveries, max_failures, max_in_flight, first_backoff_seconds, longest_backoff_seconds,
-    jitter
+    jitter, "order"
 FROM penstock.describe_queue(%(subscription)s)
 
 -- name: receive
@@ -58,6 +58,10 @@ SELECT penstock.purge(%(subscription)s)
 -- name: queue_statistics
 -- How many events a queue has, by state.
 SELECT size, ready, in_flight, delayed, dead FROM penstock.queue_statistics(%(subscription)s)
+
+-- name: queue_pointers
+-- Where a queue stands in each partition.
+SELECT topic, partition, reader, repair, invisibility, behind FROM penstock.queue_pointers(%(subscription)s)
 
 -- name: peek
 -- The next events of a queue, without handing them out. Headers come as text, as in fetch.

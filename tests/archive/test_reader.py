@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ops.archive import verify
+from ops.archive.copying import recorded_plans
+from ops.seal import log_epochs
+from penstock.archive import reader
 from penstock.archive.copies import Copy
 from penstock.archive.format import TABLE_SCHEMA
 from penstock.archive.reader import read_copy
@@ -106,12 +111,73 @@ def test_rows_with_other_sequences_are_damaged(log: Log, target: Target, copy: C
         list(read_copy(target, copy, 1, 6))
 
 
-def test_rows_of_another_partition_are_damaged(log: Log, target: Target) -> None:
-    """Guard: in layout 2 every row says of which log epoch it is."""
+def test_the_file_of_another_log_epoch_is_damaged(
+    log: Log, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: in layout 2 the file says which log epochs it holds, and so does every row."""
     log.publish_odd()
     copy, other = bring(log, target, log.seal())
+    wrong = dataclasses.replace(copy, location=other.location)
+    with pytest.raises(CopyDamaged, match="says that it does not hold this log epoch"):
+        list(read_copy(target, wrong, 1, 6))
+    monkeypatch.setattr(reader, "require_held", lambda *_: None)
     with pytest.raises(CopyDamaged, match="another partition than 0"):
-        list(read_copy(target, dataclasses.replace(copy, location=other.location), 1, 6))
+        list(read_copy(target, wrong, 1, 6))
+
+
+def test_the_same_log_epoch_of_other_events_is_damaged(
+    log: Log, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: the checksum that the file says it was written with.
+
+    Its rows have the same partition, log epoch and sequences: a file of another topic, or log.
+    """
+    log.publish_odd()
+    copy, _ = bring(log, target, log.seal())
+    other = dataclasses.replace(copy, checksum="0" * 64)
+    with pytest.raises(CopyDamaged, match=f"says that it holds the checksum {copy.checksum}"):
+        list(read_copy(target, other, 1, 6))
+    monkeypatch.setattr(reader, "require_held", lambda *_: None)
+    assert rows_of(target, other, 1, 6) == log.rows_of(copy.partition)
+
+
+def _flipped(log: Log, target: Target, copy: Copy, places: Iterable[int]) -> tuple[int, int]:
+    """One flipped bit at each place: what the read-back did not see, and wrong reads of that."""
+    file, epochs = only_file(target, log, copy.key), log_epochs(log.connection, log.topic)
+    plan = recorded_plans(log.url, target, epochs)[copy.key]
+    whole, expected = file.read_bytes(), list(read_copy(target, copy, 1, 6))
+    unseen = wrong = 0
+    for place in places:
+        other = bytes([whole[place] ^ 1 << place % 8])
+        file.write_bytes(whole[:place] + other + whole[place + 1 :])
+        try:
+            if verify.read_copy(plan, target).damage:
+                continue
+            unseen += 1
+            wrong += list(read_copy(target, copy, 1, 6)) != expected
+        except (KeyError, CopyDamaged):
+            wrong += 1
+    file.write_bytes(whole)
+    return unseen, wrong
+
+
+def test_what_the_read_back_lets_pass_is_read_as_it_was(
+    log: Log, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One flipped bit anywhere.  Guard: the columns of a file are those of the archive.
+
+    The checksums of pages do not cover the end of the file, with the names and types of columns.
+    """
+    log.publish_odd()
+    copy, _ = bring(log, target, log.seal())
+    whole = only_file(target, log, copy.key).read_bytes()
+    unseen, wrong = _flipped(log, target, copy, range(random.Random(6).randrange(9), len(whole), 9))
+    assert (unseen > 0, wrong) == (True, 0)
+    end_of_file = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    named = whole.index(b"log_epoch", end_of_file)
+    assert _flipped(log, target, copy, [named]) == (0, 0)
+    monkeypatch.setattr(reader, "_require_columns", lambda _: None)
+    assert _flipped(log, target, copy, [named])[1] == 1
 
 
 def test_one_flipped_bit_in_layout_2_is_found_when_it_is_read(log: Log, target: Target) -> None:

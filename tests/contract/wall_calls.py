@@ -58,7 +58,7 @@ def _looks_at(name: str, **binds: Any) -> Call:
 EPOCHS: dict[str, Call] = {
     "position_at": _looks_at("position_at", partition=0, since=datetime(2026, 1, 1, tzinfo=UTC)),
     "low_sequences": _looks_at("low_sequences"),
-    "sequence_gaps": _looks_at("sequence_gaps"),
+    "sequence_gaps": _looks_at("sequence_gaps", known=None),
     "copies_of": _looks_at("copies_of"),
     "copies_between": _looks_at(
         "copies_between", partition=0, target="t", first_log_epoch=1, last_log_epoch=9

@@ -24,8 +24,8 @@ from resources.embedded import EmbeddedPostgres
 from tests.dagster.conftest import POLICIES
 from tests.dagster.test_load import ROOT
 
-START_SECONDS = 150
-RUN_SECONDS = 300
+START_SECONDS = 600
+RUN_SECONDS = 900
 _LAST_CHARACTERS = 5_000
 
 LAUNCH = """
@@ -57,6 +57,11 @@ query Status($id: String!) { partitionBackfillOrError(backfillId: $id) {
 PARTITIONS = """
 query Partitions($asset: [String!]!) { assetNodeOrError(assetKey: {path: $asset}) {
   ... on AssetNode { partitionStats { numMaterialized numFailed } } } }
+"""
+CHECKS = """
+query Checks($asset: [String!]!) { assetNodeOrError(assetKey: {path: $asset}) { ... on AssetNode {
+  assetChecksOrError { ... on AssetChecks { checks {
+    name executionForLatestMaterialization { status } } } } } } }
 """
 RELOAD = """
 mutation { reloadRepositoryLocation(repositoryLocationName: "penstock") { __typename } }
@@ -148,6 +153,14 @@ class Dev:
             "partitionStats"
         ]
         return stats
+
+    def checked(self, asset: list[str]) -> dict[str, str]:
+        """How each check of an asset has ended for its last materialization."""
+        found = self.ask(CHECKS, asset=asset)["assetNodeOrError"]["assetChecksOrError"]["checks"]
+        return {
+            each["name"]: (each["executionForLatestMaterialization"] or {}).get("status", "NONE")
+            for each in found
+        }
 
 
 #: The steps of each duty, for topics of the namespace `shop` and the relay `shop-file`.

@@ -9,20 +9,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.dagster.conftest import EPOCH_EVENTS, House, failures
-from tests.dagster.test_sensors import ARCHIVE
+from tests.dagster.test_sensors import ARCHIVE, at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What has a time in the database, and is a day older after a day.
-TIMES = {"events": "created_at", "chunks": "sequenced_at", "log_epochs": "sealed_at"}
+
+def publish_yesterday(house: House, count: int) -> None:
+    """Events that are a day old, before they are sealed: the seal counts their times."""
+    house.publish(count)
+    house.connection.execute(
+        "UPDATE penstock.events SET created_at = created_at - interval '1 day'"
+        " WHERE created_at > now() - interval '12 hours'"
+    )
 
 
 def a_day_passes(house: House) -> None:
-    """All that is there is a day older."""
-    for table, column in TIMES.items():
-        change = f"UPDATE penstock.{table} SET {column} = {column} - interval '1 day'"
-        house.connection.execute(change)
+    """All that was done is a day older."""
+    for table, column in (("chunks", "sequenced_at"), ("log_epochs", "sealed_at")):
+        house.connection.execute(
+            f"UPDATE penstock.{table} SET {column} = {column} - interval '1 day'"
+        )
 
 
 def relayed(house: House) -> int:
@@ -38,15 +45,14 @@ def test_a_day_without_dagster_loses_nothing(house: House, spark: SparkSession) 
     """Some events were sealed and not archived, others only committed, when everything stopped."""
     house.create_topic()
     house.done("policies")
-    house.publish(2 * EPOCH_EVENTS)
+    publish_yesterday(house, 2 * EPOCH_EVENTS)
     for name in ("sequence", "seal"):
         house.done(name)
-    house.publish(2 * EPOCH_EVENTS)
+    publish_yesterday(house, 2 * EPOCH_EVENTS)
     a_day_passes(house)
     house.reload()
     (yesterday,) = house.hours()
-    now = dt.datetime.now(dt.UTC)
-    assert yesterday < f"{now:%Y-%m-%d}"
+    assert yesterday < f"{dt.datetime.now(dt.UTC):%Y-%m-%d}"
 
     for name in ("backlog", "backlog", "seal", "sealed"):  # the second one finds what to relay
         house.asked(house.sense(name))
@@ -54,9 +60,8 @@ def test_a_day_without_dagster_loses_nothing(house: House, spark: SparkSession) 
     assert relayed(house) == 4 * EPOCH_EVENTS
     hours = house.hours()
     assert len(hours) == 2
-    start = now.replace(minute=1)
-    house.conditions(start)
-    assert house.due(ARCHIVE, start + dt.timedelta(minutes=5)) == set(hours)
+    house.conditions(at(1))
+    assert house.due(ARCHIVE, at(5)) == set(hours)
     for done in house.archive():
         assert done.success, failures(done)
     assert set(house.copies().values()) == {"verified"} and len(house.copies()) == 4

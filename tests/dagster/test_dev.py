@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import penstock
+from dagster_project.assets.epochs import COPIES_VERIFIED
 from dagster_project.common import hour_name
+from dagster_project.jobs import DAILY
 from ops.hours import changed_hours
 from ops.seal import log_epochs, seal
 from penstock.database import connect, migrate
@@ -75,8 +77,11 @@ def test_a_backfill_of_several_hours_from_the_page(dev: Dev) -> None:
     dev.wait_until_it_answers()
     hours = sealed_hours(dev.embedded.url())
     dev.ask(RELOAD)
-    states = dev.backfilled(["penstock", "shop_orders", "archive"], hours)
+    archive = ["penstock", "shop_orders", "archive"]
+    states = dev.backfilled(archive, hours)
     assert states["numMaterialized"] == 3 and states["numFailed"] == 0
+    # Also the checks in ops of their own. Guard: reported_already, the output they wait for.
+    assert dev.checked(archive) == dict.fromkeys([COPIES_VERIFIED, *DAILY], "SUCCEEDED")
     with connect(dev.embedded.url()) as connection:
         assert {each.targets for each in log_epochs(connection, TOPIC)} == {("local",)}
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import logging
 import statistics
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ __all__ = ["installed_mariadb", "installed_mysql"]
 KINDS = {"orders": "postgres", "stock": "mysql", "billing": "mysql"}
 DEAD, ALIVE = "stock", ("orders", "billing")
 SENSORS = ("backlog", "seal", "sealed", "backfills")
+GONE_SECONDS = 60
 
 Fleet = Callable[[int], "House"]
 
@@ -52,11 +56,14 @@ class Member:
         return address_of(self.url)
 
     def publish(self, topics: int, events: int) -> None:
-        """So many events to each topic, past the proxy."""
+        """So many events to each topic, past the proxy, in one transaction."""
+        messages = [
+            penstock.Message(topic(number), b"%d" % n)
+            for number in range(topics)
+            for n in range(events)
+        ]
         with database.connect(self.url) as own:
-            for number in range(topics):
-                messages = [penstock.Message(topic(number), b"%d" % n) for n in range(events)]
-                penstock.publish_batch(own, messages)
+            penstock.publish_batch(own, messages)
 
     def events(self) -> int:
         """How many events have their sequence."""
@@ -223,10 +230,8 @@ def test_a_database_that_is_frozen_holds_one_tick_and_no_other_database(
     """
     monkeypatch.setattr(triggers, "MOST_WAITING_SECONDS", 0.3)
     ships.launch(1)
-    from threading import Thread
-
     ships.members[DEAD].proxy.frozen_to_client = b""
-    hanging = Thread(target=lambda: ships.house.sense(f"{DEAD}__seal"), daemon=True)
+    hanging = threading.Thread(target=lambda: ships.house.sense(f"{DEAD}__seal"), daemon=True)
     hanging.start()
     try:
         hanging.join(0.2)
@@ -249,30 +254,61 @@ def test_a_database_that_is_frozen_holds_one_tick_and_no_other_database(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3_600)
 def test_a_hundred_topics_in_each_and_one_is_gone_for_a_minute(ships: Ships) -> None:
-    """The ticks of the others take as long as before, and the one catches up."""
+    """The ticks of the others take as long as before, while those of the one fail beside them."""
     ships.launch(100)
     for name in KINDS:
         for sensor in SENSORS:
             ships.tick(name, sensor)
-    before, during = ticks_of(ships, 15), [0.0]
+    before, during = ticks_of(ships, 5), list[float]()
     ships.kill(DEAD)
     gone = time.monotonic()
-    while time.monotonic() < gone + 60:
-        for member in ships.members.values():
-            member.publish(100, 1)
-        assert "cannot connect to" in (ships.tick(DEAD, "backlog")[0].skip_message or "")
-        for name in ALIVE:
-            ships.catch_up(name)
-            assert ships.members[name].unsequenced() == 0
-        during += ticks_of(ships, 1)
+    with ticked_all_the_time(ships) as said:
+        while time.monotonic() < gone + GONE_SECONDS:
+            for member in ships.members.values():
+                member.publish(100, 1)
+            for name in ALIVE:
+                ships.catch_up(name)
+                assert ships.members[name].unsequenced() == 0
+            during += ticks_of(ships, 2)
+    assert len(said) > GONE_SECONDS and all("cannot connect to" in each for each in said)
+    waiting = ships.members[DEAD].unsequenced()
+    assert waiting >= 100
     ships.members[DEAD].up = True
-    assert ships.members[DEAD].unsequenced() > 0
+    begun = time.perf_counter()
     ships.catch_up(DEAD)
+    caught_up = time.perf_counter() - begun
     assert ships.members[DEAD].unsequenced() == 0
-    medians = statistics.median(before), statistics.median(during[1:])
+    medians = statistics.median(before), statistics.median(during)
+    sys.stdout.write(  # make test-long ARGS="-k hundred_topics -s" shows it
+        f"ticks of the others: {medians[0]:.3f} s in the median before, {medians[1]:.3f} s while "
+        f"one is gone, {max(during):.3f} s at most; {len(said)} ticks of the one said so; its "
+        f"{waiting} events were sequenced within {caught_up:.1f} s of its return\n"
+    )
     assert medians[1] < 2 * medians[0] + 0.05, medians
+
+
+@contextmanager
+def ticked_all_the_time(ships: Ships) -> Iterator[list[str]]:
+    """The sensors of the dead database in another thread, as Dagster's daemon does; their words.
+
+    The daemon makes a tick of each in thirty seconds; this makes many.
+    """
+    said: list[str] = []
+    over = threading.Event()
+
+    def ticks() -> None:
+        while not over.wait(0.1):
+            said.extend(ships.tick(DEAD, each)[0].skip_message or "" for each in SENSORS)
+
+    thread = threading.Thread(target=ticks)
+    thread.start()
+    try:
+        yield said
+    finally:
+        over.set()
+        thread.join()
 
 
 def ticks_of(ships: Ships, rounds: int) -> list[float]:

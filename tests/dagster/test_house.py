@@ -98,7 +98,11 @@ def test_the_canary_goes_the_whole_way(house: House, policy_path: Path) -> None:
 
 
 def test_nothing_is_unsynced_after_a_run_and_after_a_tick(house: House) -> None:
-    """Guard: the sensor reports `sequenced` together with `log`, and health depends on nothing."""
+    """Also after a run of `sequence` that found nothing, and has reported the log as it was.
+
+    Guard: the sensor reports `sequenced` together with `log`, health depends on nothing, and
+    made_of, which tells what a relay's event without a run was made of.
+    """
     from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 
     house.create_topic()
@@ -109,6 +113,7 @@ def test_nothing_is_unsynced_after_a_run_and_after_a_tick(house: House) -> None:
         for name in ("sequence", "relay", "sweep", "health"):
             house.done(name)
         house.sense("backlog")
+    house.done("sequence")
     graph = house.defs.resolve_asset_graph()
     resolver = CachingStaleStatusResolver(house.instance, graph, loading_context=context_of(house))
     for key in graph.get_all_asset_keys():

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
+from dagster_project import jobs
 from dagster_project.assets import archiving
 from dagster_project.common import DATA_VERSION
+from ops import probes
 from ops.backfill.requests import list_backfills
 from ops.hours import data_version
 from ops.seal import log_epochs
@@ -23,6 +25,7 @@ from penstock.archive.targets import Target
 from penstock.database import call
 from penstock.errors import TargetUnavailable
 from penstock.subscriptions import stream
+from penstock.upkeep.sequencing import sequence
 from tests.archive.logs import Log, bring
 from tests.dagster.conftest import EPOCH_EVENTS, TOPIC, House, failures
 from tests.dagster.test_load import SLUG
@@ -74,12 +77,37 @@ def test_a_hole_in_the_log_fails_the_check(house: House) -> None:
     house.create_topic()
     for _ in range(3):
         house.publish(4)
-        house.job("sequence")
+        sequence(house.url)
     house.connection.execute("DELETE FROM penstock.chunks WHERE first_sequence = 3")
     done = house.job("sequence")
     assert not done.success
     (failed,) = [each for each in done.get_asset_check_evaluations() if not each.passed]
     assert failed.check_name == "no_sequence_gap"
+
+
+def test_a_check_of_the_log_goes_on_where_the_last_one_ended(
+    house: House, environment: pytest.MonkeyPatch
+) -> None:
+    """What was whole is looked at again once a day; after a failure, and without a memory, all is.
+
+    Guard: checks.kept, and WHOLE_LOOK in ops.probes.
+    """
+
+    def look(job: str) -> tuple[bool, int]:
+        found = house.job(job).get_asset_check_evaluations()
+        (check,) = [each for each in found if each.check_name == "no_sequence_gap"]
+        return check.passed, int(str(check.metadata["events looked at"].value))
+
+    house.create_topic()
+    for count in (4, 8):
+        house.publish(count)
+        assert look("sequence") == (True, count)
+    house.connection.execute("DELETE FROM penstock.chunks WHERE first_sequence = 1")
+    assert look("health") == (True, 0)
+    with environment.context() as later:
+        later.setattr(probes, "WHOLE_LOOK", dt.timedelta(0))
+        assert look("health") == (False, 12)
+    assert look("health") == (False, 12)
 
 
 def test_sweep_frees_the_leases_of_the_dead(house: House) -> None:
@@ -96,7 +124,7 @@ def test_policies_and_their_drift(house: House) -> None:
     assert verdicts(drifted)["policies:policy_drift"] is False
     assert metadata_of(house.job("policies"), "penstock/policies")["changes"] == 2
     applied = house.job("health").get_asset_check_evaluations()
-    assert len(applied) == 10 and all(each.passed for each in applied), verdicts(applied)
+    assert len(applied) == 11 and all(each.passed for each in applied), verdicts(applied)
 
 
 def verdicts(found: Any) -> dict[str, bool]:
@@ -155,7 +183,8 @@ def test_the_whole_road(house: House, spark: SparkSession) -> None:
     assert materialization.metadata["dagster/row_count"].value == 4 * EPOCH_EVENTS
     version = data_version(log_epochs(house.connection, TOPIC))
     assert (materialization.tags or {})[DATA_VERSION] == version
-    assert verdicts(archived.get_asset_check_evaluations()) == {"archive:copies_verified": True}
+    made = verdicts(archived.get_asset_check_evaluations())
+    assert made == {f"archive:{name}": True for name in ("copies_verified", *jobs.DAILY)}
     assert set(house.copies().values()) == {"verified"} and len(house.copies()) == 4
     # The sensor reports nothing that the runs have reported.
     assert house.sense("sealed").asset_events == []

@@ -66,7 +66,11 @@ JOBS = {
     "seal", "policies", "health", "archive",
 }  # fmt: skip
 SENSORS = {"backlog", "seal", "sealed", "automation", "backfills", "lost_copies", "run_failures"}
-SCHEDULED = {"sweep", "storage", "clean", "audit", "inspect", "tidy", "policies", "health"}
+SCHEDULED = {
+    "sweep": "*/5 * * * *", "policies": "*/5 * * * *", "health": "7 * * * *",
+    "clean": "17 * * * *", "storage": "27 * * * *", "audit": "47 * * * *",
+    "inspect": "33 4 * * *", "tidy": "43 3 * * *",
+}  # fmt: skip
 
 
 def asset_names(defs: dg.Definitions) -> set[str]:
@@ -92,7 +96,7 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these(house: House) ->
     assert {job.name for job in defs.resolve_all_job_defs()} - {"__ASSET_JOB"} == JOBS
     repository = defs.get_repository_def()
     assert {each.name for each in repository.sensor_defs} == SENSORS
-    assert {each.job_name for each in repository.schedule_defs} == SCHEDULED
+    assert {each.job_name: each.cron_schedule for each in repository.schedule_defs} == SCHEDULED
     for sensor in repository.sensor_defs:
         assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
         assert sensor.description
@@ -108,6 +112,8 @@ def test_every_asset_says_what_it_is_and_whose(house: House) -> None:
         assert node.description, key
         assert node.kinds, key
         assert node.group_name in {"shop", "operations"}, key
+        (place,) = node.metadata["dagster/code_references"].code_references
+        assert "/dagster_project/assets/" in place.file_path, key
         if key.path[1] == "shop_orders":
             assert node.metadata["penstock/topic"] == TOPIC
             assert node.owners == ["team:shop"]

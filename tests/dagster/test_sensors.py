@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 import penstock
+from dagster_project import schedules
 from dagster_project.common import DATA_VERSION, hour_name
 from dagster_project.sensors import backfills, hours as hours_sensor
 from dagster_project.sensors.sealing import is_ready
@@ -375,6 +376,7 @@ def test_schedules_ask_for_runs_only_when_there_is_work(house: House) -> None:
     with dg.instance_for_test() as instance:  # a schedule's context takes none in memory
         house.instance = instance
         asked_for_by_schedules(house)
+        asked_for_by_the_sweep(house)
 
 
 def asked_for_by_schedules(house: House) -> None:
@@ -386,6 +388,20 @@ def asked_for_by_schedules(house: House) -> None:
     assert tick(house, "policies_every_five_minutes") == "the database follows the policy file"
     for name in ("sweep_every_five_minutes", "clean_every_hour", "audit_every_hour"):
         assert tick(house, name) == ""
+
+
+def asked_for_by_the_sweep(house: House) -> None:
+    """A run costs seconds of a processor.  Guards: schedules._sweep, triggers.ran_since."""
+    name = "sweep_every_five_minutes"
+    house.done("sweep")
+    stream.subscribe(house.connection, "readers", [TOPIC])
+    stream.join(house.connection, "readers", "somebody")
+    assert "no consumer is dead" in tick(house, name)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(schedules, "SWEEP_AT_LEAST_EVERY", dt.timedelta(0))
+        assert tick(house, name) == ""
+    house.connection.execute("UPDATE penstock.consumers SET deadline = now()")
+    assert tick(house, name) == ""
 
 
 def at(minute: int, second: int = 1) -> dt.datetime:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 from dagster import DagsterInstance
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
+from dagster._core.workspace.load import location_origins_from_yaml_paths
 
 from tools.servers.stores import SYSTEMD_ANALYZE
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-#: Keys of the values of Dagster's chart 1.13, as its templates read them (looked up on 2026-11-23).
-#: A tree of names; None: anything that Kubernetes or the run launcher takes.
-CHART: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "dagster_chart.yaml").read_text())
+CHART = Path(__file__).parent / "dagster_chart.yaml"
+#: The instructions of a container file, after the reference of Dockerfiles (2026-11-23).
+INSTRUCTIONS = {
+    "ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL",
+    "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR",
+}  # fmt: skip
 
 
 def verified(folder: Path) -> list[str]:
@@ -71,44 +76,109 @@ def test_dagster_reads_its_instance(
         instance.get_settings("retention")
 
 
+def fits(path: Path, *schema: str) -> bool:
+    """Whether a file keeps to a schema."""
+    return (
+        subprocess.run(
+            [sys.executable, "-m", "check_jsonschema", *schema, str(path)],
+            capture_output=True, timeout=60, check=False,
+        ).returncode
+        == 0
+    )  # fmt: skip
+
+
 def test_compose_keeps_to_its_schema(tmp_path: Path) -> None:
     """Guard: the schema of the Compose specification that check-jsonschema carries."""
-
-    def check(path: Path) -> int:
-        return subprocess.run(
-            [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec",
-             str(path)],
-            capture_output=True, timeout=60, check=False,
-        ).returncode  # fmt: skip
-
+    schema = ("--builtin-schema", "vendor.compose-spec")
     text = (DEPLOY / "compose.yaml").read_text()
-    assert check(DEPLOY / "compose.yaml") == 0
+    assert fits(DEPLOY / "compose.yaml", *schema)
     wrong = tmp_path / "compose.yaml"
     wrong.write_text(text.replace("healthcheck:", "healthchek:", 1))
-    assert check(wrong) != 0
+    assert not fits(wrong, *schema)
 
 
-def unknown(values: Any, known: Any, path: str = "") -> list[str]:
-    """The keys of values that the chart does not have."""
-    if known is None:
-        return []
-    if isinstance(values, list):
-        return [each for value in values for each in unknown(value, known, path)]
-    if not isinstance(values, dict):
-        return []
-    if not isinstance(known, dict):
-        return [path]
-    found = [f"{path}.{key}" for key in values if key not in known]
-    for key in values.keys() & known.keys():
-        found += unknown(values[key], known[key], f"{path}.{key}")
-    return found
+def test_the_chart_takes_every_value(tmp_path: Path) -> None:
+    """Guard: a schema of the chart's values, with the day on which it was written."""
+    assert fits(DEPLOY / "helm" / "values.yaml", "--schemafile", str(CHART))
+    text = (DEPLOY / "helm" / "values.yaml").read_text()
+    wrong = tmp_path / "values.yaml"
+    for old, new in (
+        ("runCoordinator:", "runCordinator:"),
+        ("defaultLimit: 1", "defaultLimit: one"),
+        ("queuedRunCoordinator: {}", "queuedRunCoordinator: {maxConcurrentRuns: 5}"),
+    ):
+        assert text.count(old) == 1
+        wrong.write_text(text.replace(old, new))
+        assert not fits(wrong, "--schemafile", str(CHART)), new
 
 
-def test_the_chart_knows_every_value() -> None:
+def test_the_chart_gets_the_limits_of_the_other_ways_to_deploy() -> None:
+    """Guard: without a limit for its pools, ten runs start ten Sparks."""
+    limits = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())["concurrency"]
+    plain = yaml.safe_load((DEPLOY / "dagster" / "dagster.yaml").read_text())["concurrency"]
+    assert limits["enabled"]
+    assert limits["pools"]["defaultLimit"] == plain["pools"]["default_limit"]
+    assert limits["pools"]["granularity"] == plain["pools"]["granularity"]
+    assert limits["runs"]["maxConcurrentRuns"] == plain["runs"]["max_concurrent_runs"]
+
+
+def test_dagster_reads_the_workspace() -> None:
+    """Dagster's own reader takes it; the code server listens where it says, in every way."""
+    path = DEPLOY / "dagster" / "workspace.yaml"
+    (origin,) = location_origins_from_yaml_paths([str(path)])
+    assert isinstance(origin, GrpcServerCodeLocationOrigin)
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    port = str(origin.port)
+    assert origin.host in services and port in services[origin.host]["command"]
+    assert f"-p {port} " in (DEPLOY / "systemd" / "penstock-code.service").read_text()
     values = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
-    assert unknown(values, CHART) == []
-    values["dagsterDaemon"]["runCordinator"] = values["dagsterDaemon"].pop("runCoordinator")
-    assert unknown(values, CHART) == [".dagsterDaemon.runCordinator"]
+    (deployment,) = values["dagster-user-deployments"]["deployments"]
+    assert str(deployment["port"]) == port and deployment["name"] == origin.location_name
+
+
+def steps(text: str) -> list[tuple[str, str]]:
+    """The instructions of a container file, each with what is behind it."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ").splitlines()
+    return [(line.split()[0], line.partition(" ")[2].strip()) for line in joined]
+
+
+def test_the_container_file_is_well_formed() -> None:
+    """Its instructions exist, its commands are lists, what it copies is in the checkout."""
+    found = steps((DEPLOY / "Containerfile").read_text())
+    assert {name for name, _ in found} <= INSTRUCTIONS
+    assert found[0][0] == "FROM" and [name for name, _ in found].count("FROM") == 1
+    for name, rest in found:
+        if name in {"CMD", "ENTRYPOINT"}:
+            assert all(isinstance(word, str) for word in json.loads(rest))
+    for path in copied():
+        assert path.exists(), path
+    # What runs in it is no administrator.
+    assert next(rest for name, rest in reversed(found) if name == "USER") == "penstock"
+
+
+def copied() -> list[Path]:
+    """What the container file takes from the checkout."""
+    texts = [rest for name, rest in steps((DEPLOY / "Containerfile").read_text()) if name == "COPY"]
+    return [ROOT / source for text in texts for source in text.split()[:-1]]
+
+
+def test_the_image_has_all_code_that_it_runs(tmp_path: Path) -> None:
+    """Only what is copied: no module of the checkout is imported from elsewhere."""
+    for path in copied():
+        (tmp_path / path.name).symlink_to(path)
+    look = (
+        "import sys; import dagster_project.definitions, consumers.daemon, penstock.cli.main;"
+        f"root, venv = {str(ROOT)!r}, sys.prefix;"
+        "files = [getattr(m, '__file__', None) or '' for m in list(sys.modules.values())];"
+        "print(*[f for f in files if f.startswith(root) and not f.startswith(venv)], sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", look],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == []
 
 
 def commands() -> list[list[str]]:

@@ -149,6 +149,7 @@ publish_staged          . . o p .
 publish_text            . . o p .
 purge                   . . o . .
 put_rehydrated          . . o . .
+queue_pointers          c . o . .
 queue_statistics        c . o . .
 raise_event_ids         . i o . .
 read_block              c . o . .

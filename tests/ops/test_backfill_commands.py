@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops.backfill.relay_again import place_of
+from ops.backfill.requests import claim_backfill
 from ops.sinks.jsonl import JsonlSink
 from penstock import log
 from penstock.errors import BelowLowSequence
@@ -44,6 +45,19 @@ def test_from_a_request_to_its_end(
     assert run("backfill", "release", STREAM).err == "released 4 log epochs\n"
     with pytest.raises(BelowLowSequence):
         log.fetch(connection, STREAM, 0, 8, 1)
+
+
+def test_what_a_dead_runner_holds_is_worked_off(
+    run: Run, connection: Connection, tmp_path: Path, place: str
+) -> None:
+    """Guard: backfill_all looks again for what can be claimed after the units of the engine."""
+    filled(connection, tmp_path, dropped=True)
+    (asked,) = run("backfill", "request", "rehydrate", STREAM, "-o", "json").rows
+    assert claim_backfill(connection, "a dead one") is not None
+    assert run("backfill", "run", "--target", place, "-o", "json").rows == []
+    connection.execute("UPDATE penstock.backfill_requests SET deadline = now()")
+    (row,) = run("backfill", "run", "--target", place, "-o", "json").rows
+    assert (row["request"], row["state"]) == (asked["request"], "done")
 
 
 def test_a_window_into_files(run: Run, connection: Connection, tmp_path: Path, place: str) -> None:

@@ -194,6 +194,23 @@ def test_clean_says_which_target_is_not_there(
     assert "now marked" in run("target", "adopt", place, "--yes").err
 
 
+@pytest.mark.parametrize("place", ["/etc/passwd", "/etc/passwd/below", "/proc/1/below"])
+def test_a_place_that_can_be_no_target_is_named(run: Run, place: str) -> None:
+    """Guard: what the file system refuses is TargetUnavailable."""
+    refused = run("target", "adopt", f"local={place}", "--yes")
+    assert refused.code != 0
+    assert f"the archive target at {place} is not available" in refused.err
+
+
+def test_a_copy_is_asked_for_on_a_known_target(run: Run, connection: Connection) -> None:
+    """Nothing is written for a name that the policy file does not have."""
+    fill(connection)
+    refused = run("backfill", "request", "copy", TOPIC, "--target", "nosuch")
+    assert refused.code == 2
+    assert "nosuch" in refused.err
+    assert run("backfill", "list", "-o", "json").rows == []
+
+
 @pytest.mark.parametrize("verb", ["archive", "backfill"])
 @pytest.mark.parametrize(
     ("target", "problem"), [("cold=", "NAME=DIRECTORY"), ("a b=out", "target"), ("moon", "moon")]

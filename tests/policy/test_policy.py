@@ -207,22 +207,6 @@ def test_a_database_that_is_not_migrated_is_the_first_finding(
     assert finding.command == "penstock migrate"
 
 
-def test_a_hole_in_the_index_is_an_error(
-    connection: Connection, database_url: str, policies: Policies, orders: str
-) -> None:
-    policy.apply(connection, policies)
-    for _ in range(3):
-        publish(connection, orders, 20)
-        sequence(database_url)
-    connection.execute(
-        "DELETE FROM penstock.chunks WHERE ctid IN (SELECT ctid FROM penstock.chunks"
-        " WHERE partition_id & 65535 = 0 ORDER BY first_sequence OFFSET 1 LIMIT 1)"
-    )
-    errors = [each for each in health(connection, policies) if each.check == orders]
-    assert "the index of partition 0 goes on with sequence" in errors[0].what
-    assert errors[0].severity is Severity.ERROR
-
-
 def test_a_topic_that_is_not_archived(connection: Connection, orders: str, tmp_path: Path) -> None:
     """`archive: none` is applied as such, and shown as such."""
     text = f"topics: {{{orders}: {{archive: none, retention: {{minimum_age: 1h}}}}}}"

@@ -1,12 +1,23 @@
 -- name: require_queue
 -- The id of a subscription in queue mode for a login that holds a right (receive, acknowledge, peek, consume, operate)
--- in all its topics. Raises PS013, in the same words whether it is missing or hidden, and PS042 for a stream.
+-- in all its topics. Raises PS013, PS042.
 CREATE PROCEDURE require_queue(subscription LONGTEXT, verb VARCHAR(20), OUT owner_id BIGINT)
 READS SQL DATA
 BEGIN
-    DECLARE is_queue BOOLEAN;
+    DECLARE kept_order VARCHAR(10);
+    CALL find_queue(subscription, verb, owner_id, kept_order);
+END;
+
+-- name: find_queue
+-- What require_queue does, and the order of the queue (none, key). Raises PS013, in the same words whether it is
+-- missing or hidden, and PS042 for a stream.
+CREATE PROCEDURE find_queue(
+    subscription LONGTEXT, verb VARCHAR(20), OUT owner_id BIGINT, OUT kept_order VARCHAR(10)
+)
+READS SQL DATA
+BEGIN
     DECLARE given, hidden INT DEFAULT 0;
-    SELECT MAX(s.id), COUNT(q.subscription_id) > 0 INTO owner_id, is_queue
+    SELECT MAX(s.id), MAX(q.`order`) INTO owner_id, kept_order
     FROM subscriptions AS s LEFT JOIN queues AS q ON q.subscription_id = s.id
     WHERE s.name_hash = UNHEX(SHA2(subscription, 256));
     SELECT COUNT(g.verb) INTO given FROM (SELECT n.verb FROM namespace_grants AS n LIMIT 1) AS g;
@@ -17,7 +28,7 @@ BEGIN
     END IF;
     IF owner_id IS NULL OR hidden > 0 THEN
         CALL refuse_subscription(subscription);
-    ELSEIF NOT is_queue THEN
+    ELSEIF kept_order IS NULL THEN
         CALL refuse('PS042', CONCAT('subscription "', LEFT(subscription, 80), '" is a stream'));
     END IF;
 END;
@@ -71,7 +82,7 @@ UNION ALL SELECT 'jitter', 0, 1, FALSE;
 CREATE PROCEDURE configure_queue(subscription LONGTEXT, settings JSON)
 BEGIN
     DECLARE owner_id BIGINT;
-    DECLARE bad VARCHAR(100);
+    DECLARE bad, wanted VARCHAR(100);
     {{on error: CALL undo_call()}}
     CALL begin_call('configure_queue()');
     CALL require_queue(subscription, 'consume', owner_id);
@@ -81,12 +92,16 @@ BEGIN
     SELECT MAX(LEFT(g.setting, 60)) INTO bad
     FROM JSON_TABLE(JSON_KEYS(settings), '$[*]' COLUMNS (setting VARCHAR(100) PATH '$')) AS g
     LEFT JOIN queue_bounds AS b ON b.setting = g.setting
-    WHERE b.setting IS NULL
-       OR JSON_TYPE(JSON_EXTRACT(settings, CONCAT('$.', b.setting))) NOT IN ('INTEGER', 'DOUBLE', 'DECIMAL')
-       OR NOT JSON_EXTRACT(settings, CONCAT('$.', b.setting)) + 0 BETWEEN b.lowest AND b.highest
-       OR (b.is_whole AND MOD(JSON_EXTRACT(settings, CONCAT('$.', b.setting)) + 0, 1) <> 0);
+    WHERE CAST(g.setting AS BINARY) <> 'order' AND (
+        b.setting IS NULL
+        OR JSON_TYPE(JSON_EXTRACT(settings, CONCAT('$.', b.setting))) NOT IN ('INTEGER', 'DOUBLE', 'DECIMAL')
+        OR NOT JSON_EXTRACT(settings, CONCAT('$.', b.setting)) + 0 BETWEEN b.lowest AND b.highest
+        OR (b.is_whole AND MOD(JSON_EXTRACT(settings, CONCAT('$.', b.setting)) + 0, 1) <> 0));
+    SET wanted = LEFT(JSON_UNQUOTE(JSON_EXTRACT(settings, '$.order')), 60);
     IF bad IS NOT NULL THEN
         CALL refuse('PS006', CONCAT('the setting ', bad, ' of a queue cannot have this value, or there is none'));
+    ELSEIF wanted NOT IN ('none', 'key') THEN
+        CALL refuse('PS006', CONCAT('there is no order ', wanted, ': use none or key'));
     END IF;
     UPDATE queues AS q
     SET q.visibility_seconds = COALESCE(JSON_EXTRACT(settings, '$.visibility_seconds') + 0, q.visibility_seconds),
@@ -99,7 +114,31 @@ BEGIN
             = COALESCE(JSON_EXTRACT(settings, '$.longest_backoff_seconds') + 0, q.longest_backoff_seconds),
         q.jitter = COALESCE(JSON_EXTRACT(settings, '$.jitter') + 0, q.jitter)
     WHERE q.subscription_id = owner_id;
+    IF wanted IS NOT NULL THEN
+        CALL set_order(owner_id, wanted);
+    END IF;
     CALL end_call();
+END;
+
+-- name: set_order
+-- Sets the order of a queue. It is kept once it is key, and can be set while nothing is in hand, because of what was
+-- dealt before nobody knows the keys. Raises PS006.
+CREATE PROCEDURE set_order(owner_id BIGINT, wanted VARCHAR(10))
+BEGIN
+    DECLARE present VARCHAR(10);
+    DECLARE held INT DEFAULT 0;
+    -- No dealer is at work from here on.
+    SELECT q.`order` INTO present FROM queues AS q WHERE q.subscription_id = owner_id FOR UPDATE;
+    SELECT COUNT(*) INTO held
+    FROM (
+        (SELECT r.id FROM queue_ranges AS r WHERE r.subscription_id = owner_id LIMIT 1)
+        UNION ALL
+        (SELECT w.id FROM queue_waiting AS w WHERE w.subscription_id = owner_id LIMIT 1)
+    ) AS h;
+    IF wanted <> present AND (present = 'key' OR held > 0) THEN
+        CALL refuse('PS006', CONCAT('the order of a queue that has events in hand cannot become ', wanted));
+    END IF;
+    UPDATE queues AS q SET q.`order` = wanted WHERE q.subscription_id = owner_id;
 END;
 
 -- name: describe_queue
@@ -111,7 +150,7 @@ BEGIN
     CALL refuse_serializable('describe_queue()');
     CALL require_queue(subscription, 'consume', owner_id);
     SELECT q.visibility_seconds, q.max_deliveries, q.max_failures, q.max_in_flight, q.first_backoff_seconds,
-           q.longest_backoff_seconds, q.jitter
+           q.longest_backoff_seconds, q.jitter, q.`order`
     FROM queues AS q WHERE q.subscription_id = owner_id;
 END;
 
@@ -124,6 +163,7 @@ BEGIN
     DELETE t FROM queue_turns AS t WHERE t.subscription_id = owner_id;
     DELETE r FROM queue_ranges AS r WHERE r.subscription_id = owner_id;
     DELETE w FROM queue_waiting AS w WHERE w.subscription_id = owner_id;
+    DELETE k FROM queue_keys AS k WHERE k.subscription_id = owner_id;
     DELETE p FROM queue_purges AS p WHERE p.subscription_id = owner_id;
 END;
 
@@ -172,6 +212,9 @@ BEGIN
         END LOOP;
         CLOSE copies;
         SET done = FALSE;
+        DELETE k
+        FROM doomed_partitions AS p
+        STRAIGHT_JOIN queue_keys AS k FORCE INDEX (PRIMARY) ON k.subscription_id = reader AND k.partition_id = p.id;
     END LOOP;
     CLOSE queue_ids;
 END;
@@ -188,4 +231,5 @@ BEGIN
     SET r.last_sequence = watermark
     WHERE r.subscription_id = owner_id AND r.partition_id = part_id AND r.waiting_id IS NULL
       AND r.last_sequence > watermark;
+    CALL cut_back_keys(owner_id, part_id, watermark);
 END;

@@ -52,9 +52,10 @@ turn: BEGIN
     DECLARE begun DATETIME(6) DEFAULT SYSDATE(6);
     DECLARE held, floor_id, last_id, seen_floor, seen_free, events, free_events, room, brought BIGINT;
     DECLARE most INT;
+    DECLARE kept_order VARCHAR(10);
     DECLARE is_due BOOLEAN;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    SELECT q.subscription_id, q.max_in_flight INTO held, most
+    SELECT q.subscription_id, q.max_in_flight, q.`order` INTO held, most, kept_order
     FROM queues AS q WHERE q.subscription_id = owner_id FOR UPDATE SKIP LOCKED;
     SET turned = held IS NOT NULL;
     IF NOT turned THEN
@@ -65,6 +66,9 @@ turn: BEGIN
     IF is_due THEN
         CALL end_claims(owner_id, floor_id, present);
         CALL move_claims(owner_id, floor_id);
+        IF kept_order = 'key' THEN
+            CALL settle_keys(owner_id);
+        END IF;
     END IF;
     -- A range that somebody is just cutting is still seen whole, so nothing that is not seen yet is below these.
     SELECT GREATEST(last_id, COALESCE(MAX(r.id), 0)), MIN(r.id), MIN(IF(r.token IS NULL, r.id, NULL)),
@@ -74,17 +78,21 @@ turn: BEGIN
     FROM queue_ranges AS r
     WHERE r.subscription_id = owner_id AND r.id >= floor_id;
     SET seen_floor = COALESCE(seen_floor, last_id + 1), seen_free = COALESCE(seen_free, last_id + 1);
+    IF kept_order = 'key' THEN
+        SET events = events + events_behind(owner_id);
+    END IF;
     SET room = LEAST(most - events, LEAST(200 * wanted_size, 20000) - free_events);
     IF is_due THEN
         CALL bring_due(owner_id, present, LEAST(most - events, 1000), last_id, brought);
         SET room = room - brought;
     END IF;
-    CALL deal(owner_id, wanted_size, room, last_id);
+    CALL deal(owner_id, wanted_size, kept_order, room, last_id);
     IF is_due THEN
         CALL move_floors(owner_id, seen_floor);
     END IF;
     UPDATE queue_turns AS t
-    SET t.floor_id = seen_floor, t.free_id = seen_free, t.last_id = last_id, t.range_size = wanted_size,
+    SET t.floor_id = seen_floor, t.free_id = seen_free, t.last_id = last_id,
+        t.range_size = IF(kept_order = 'key', 1, wanted_size),
         t.rest_until = IF(is_due, UTC_TIMESTAMP(6) + INTERVAL LEAST(GREATEST(
             100000, 20 * TIMESTAMPDIFF(MICROSECOND, begun, SYSDATE(6))), 5000000) MICROSECOND, t.rest_until)
     WHERE t.subscription_id = owner_id;
@@ -248,13 +256,50 @@ BEGIN
 END;
 
 -- name: deal
--- Cuts what a queue has not dealt into ranges, the oldest of each partition first, by turns over the partitions. A
--- lease row that is locked is left to the next turn.
-CREATE PROCEDURE deal(owner_id BIGINT, wanted_size INT, room BIGINT, INOUT last_id BIGINT)
+-- Cuts what a queue has not dealt into ranges, the oldest of each partition first, by turns over the partitions.
+CREATE PROCEDURE deal(
+    owner_id BIGINT, wanted_size INT, kept_order VARCHAR(10), room BIGINT, INOUT last_id BIGINT
+)
+BEGIN
+    DECLARE plan LONGTEXT;
+    DECLARE dealt INT;
+    CALL undealt_parts(owner_id, room, plan);
+    IF plan <> '' THEN
+        IF kept_order = 'key' THEN
+            CALL deal_in_order(owner_id, plan, last_id);
+        ELSE
+            INSERT INTO queue_ranges (subscription_id, partition_id, first_sequence, last_sequence)
+            SELECT owner_id, g.partition_id, g.after + 1 + n.n * wanted_size,
+                   LEAST(g.after + (n.n + 1) * wanted_size, g.until)
+            FROM (
+                SELECT j.partition_id, j.after, j.until
+                FROM JSON_TABLE(plan, '$[*]' COLUMNS (
+                    partition_id BIGINT PATH '$[0]', after BIGINT PATH '$[3]', until BIGINT PATH '$[4]')) AS j
+                LIMIT 1000000
+            ) AS g
+            STRAIGHT_JOIN places AS n
+                ON n.size = 1 << CAST(CEIL(LOG2((g.until - g.after + wanted_size - 1) DIV wanted_size)) AS UNSIGNED)
+                AND n.n < (g.until - g.after + wanted_size - 1) DIV wanted_size
+            ORDER BY n.n, g.partition_id;
+            SET dealt = ROW_COUNT();
+            CALL note_range_ids(owner_id, dealt, last_id);
+        END IF;
+        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
+        SELECT owner_id, j.partition_id, j.position, j.lease_epoch, 'queue', j.until
+        FROM JSON_TABLE(plan, '$[*]' COLUMNS (
+            partition_id BIGINT PATH '$[0]', lease_epoch BIGINT PATH '$[1]', position BIGINT PATH '$[2]',
+            until BIGINT PATH '$[4]')) AS j;
+    END IF;
+END;
+
+-- name: undealt_parts
+-- The partitions of which a queue has not dealt all, locked, and up to where it shall deal each: an array of
+-- [partition, lease_epoch, position, after, until] in plan, or an empty text. A lease row that is locked is left to
+-- the next turn.
+CREATE PROCEDURE undealt_parts(owner_id BIGINT, room BIGINT, OUT plan LONGTEXT)
 BEGIN
     DECLARE part_id, held_epoch, stands_at, after, watermark, low, share BIGINT;
-    DECLARE plan LONGTEXT DEFAULT '';
-    DECLARE dealt INT;
+    DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     DECLARE done BOOLEAN DEFAULT FALSE;
     DECLARE grown CURSOR FOR
         SELECT l.partition_id FROM leases AS l
@@ -262,6 +307,8 @@ BEGIN
           AND high_watermark(l.partition_id) > current_reached(owner_id, l.partition_id)
         ORDER BY l.partition_id;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
+    {{on error: SET SESSION group_concat_max_len = limit_before}}
+    SET plan = '';
     OPEN grown;
     each_part: LOOP
         FETCH grown INTO part_id;
@@ -282,32 +329,20 @@ BEGIN
     CLOSE grown;
     IF plan <> '' THEN
         SET plan = CONCAT('[', plan, ']'), share = GREATEST(room DIV JSON_LENGTH(plan), 1);
-        INSERT INTO queue_ranges (subscription_id, partition_id, first_sequence, last_sequence)
-        SELECT owner_id, g.partition_id, g.after + 1 + n.n * wanted_size,
-               LEAST(g.after + (n.n + 1) * wanted_size, g.until)
-        FROM (
-            SELECT j.partition_id, j.after, LEAST(j.watermark, j.after + share) AS until
-            FROM JSON_TABLE(plan, '$[*]' COLUMNS (
-                partition_id BIGINT PATH '$[0]', after BIGINT PATH '$[3]', watermark BIGINT PATH '$[4]')) AS j
-            LIMIT 1000000
-        ) AS g
-        STRAIGHT_JOIN places AS n
-            ON n.size = 1 << CAST(CEIL(LOG2((g.until - g.after + wanted_size - 1) DIV wanted_size)) AS UNSIGNED)
-            AND n.n < (g.until - g.after + wanted_size - 1) DIV wanted_size
-        ORDER BY n.n, g.partition_id;
-        SET dealt = ROW_COUNT();
-        CALL note_range_ids(owner_id, dealt, last_id);
-        INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
-        SELECT owner_id, j.partition_id, j.position, j.lease_epoch, 'queue', LEAST(j.watermark, j.after + share)
+        SET SESSION group_concat_max_len = 4294967295;
+        SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY(
+                   j.partition_id, j.lease_epoch, j.position, j.after, LEAST(j.watermark, j.after + share))), ']')
+        INTO plan
         FROM JSON_TABLE(plan, '$[*]' COLUMNS (
             partition_id BIGINT PATH '$[0]', lease_epoch BIGINT PATH '$[1]', position BIGINT PATH '$[2]',
             after BIGINT PATH '$[3]', watermark BIGINT PATH '$[4]')) AS j;
+        SET SESSION group_concat_max_len = limit_before;
     END IF;
 END;
 
 -- name: move_floors
 -- Moves the position of each partition to before its lowest unfinished event. Events out of the window are copies and
--- do not count. A lease row that is locked is left to the next turn.
+-- do not count; what waits behind its key does. A lease row that is locked is left to the next turn.
 CREATE PROCEDURE move_floors(owner_id BIGINT, floor_id BIGINT)
 BEGIN
     DECLARE part_id, held_epoch, lowest, dealt_to BIGINT;
@@ -316,10 +351,18 @@ BEGIN
         SELECT l.partition_id, COALESCE(u.sequence - 1, current_reached(owner_id, l.partition_id))
         FROM leases AS l
         LEFT JOIN (
-            SELECT r.partition_id, MIN(r.first_sequence) AS sequence
-            FROM queue_ranges AS r
-            WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.waiting_id IS NULL
-            GROUP BY r.partition_id
+            SELECT n.partition_id, MIN(n.sequence) AS sequence
+            FROM (
+                SELECT r.partition_id, r.first_sequence AS sequence
+                FROM queue_ranges AS r
+                WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.waiting_id IS NULL
+                UNION ALL
+                SELECT k.partition_id, MIN(k.sequence)
+                FROM queue_keys AS k FORCE INDEX (queue_keys_state)
+                WHERE k.subscription_id = owner_id AND k.state IN ('behind', 'unsure') AND k.waiting_id = 0
+                GROUP BY k.partition_id
+            ) AS n
+            GROUP BY n.partition_id
         ) AS u ON u.partition_id = l.partition_id
         WHERE l.subscription_id = owner_id
           AND COALESCE(u.sequence - 1, current_reached(owner_id, l.partition_id))

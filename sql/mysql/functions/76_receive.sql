@@ -10,11 +10,12 @@ BEGIN
     DECLARE own_token BINARY(16);
     DECLARE ends DATETIME(6);
     DECLARE paused BOOLEAN;
+    DECLARE kept_order VARCHAR(10);
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
     CALL begin_call('receive()');
     CALL require_read_committed('receive()');
-    CALL require_queue(subscription, 'receive', owner_id);
+    CALL find_queue(subscription, 'receive', owner_id, kept_order);
     SELECT COALESCE(visibility_seconds, q.visibility_seconds) INTO visibility_seconds
     FROM queues AS q WHERE q.subscription_id = owner_id;
     IF NOT COALESCE(max_events BETWEEN 1 AND 1000, FALSE) OR NOT visibility_seconds BETWEEN 0 AND 43200 THEN
@@ -25,7 +26,7 @@ BEGIN
     IF NOT paused THEN
         SET own_token = RANDOM_BYTES(16),
             ends = UTC_TIMESTAMP(6) + INTERVAL ROUND(visibility_seconds * 1e6) MICROSECOND;
-        CALL claim_events(owner_id, max_events, own_token, ends, claimed);
+        CALL claim_events(owner_id, kept_order, max_events, own_token, ends, claimed);
         IF claimed <> '' THEN
             CALL read_claims(owner_id, claimed);
         END IF;
@@ -128,7 +129,8 @@ END;
 -- Claims free ranges, and takes the turn of the dealer when it is due or nothing is free. While another session deals,
 -- this waits for it only when there is nothing else to do.
 CREATE PROCEDURE claim_events(
-    owner_id BIGINT, max_events INT, own_token BINARY(16), ends DATETIME(6), OUT claimed LONGTEXT
+    owner_id BIGINT, kept_order VARCHAR(10), max_events INT, own_token BINARY(16), ends DATETIME(6),
+    OUT claimed LONGTEXT
 )
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
@@ -137,7 +139,8 @@ BEGIN
     DECLARE is_due, turned BOOLEAN DEFAULT FALSE;
     SELECT t.floor_id, t.free_id, t.last_id, t.rest_until <= present INTO floor_id, free_id, last_id, is_due
     FROM queue_turns AS t WHERE t.subscription_id = owner_id;
-    IF is_due AND (floor_id <= last_id OR has_due(owner_id, present)) THEN
+    IF is_due AND (floor_id <= last_id OR has_due(owner_id, present)
+                   OR (kept_order = 'key' AND has_unsure(owner_id))) THEN
         CALL turn_queue(owner_id, max_events, turned);
         SELECT t.free_id, t.last_id INTO free_id, last_id FROM queue_turns AS t WHERE t.subscription_id = owner_id;
     END IF;

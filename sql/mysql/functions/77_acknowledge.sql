@@ -237,12 +237,13 @@ BEGIN
     DECLARE owner_id BIGINT;
     DECLARE pieces, settled LONGTEXT;
     DECLARE is_plain BOOLEAN DEFAULT FALSE;
+    DECLARE kept_order VARCHAR(10);
     DECLARE id_before BIGINT DEFAULT LAST_INSERT_ID();
     {{on error: CALL undo_call(); DO LAST_INSERT_ID(id_before)}}
     CALL begin_call('acknowledge()');
     CALL require_read_committed('acknowledge()');
-    CALL require_queue(subscription, 'acknowledge', owner_id);
-    IF JSON_LENGTH(claims) <=> 1 THEN
+    CALL find_queue(subscription, 'acknowledge', owner_id, kept_order);
+    IF kept_order = 'none' AND JSON_LENGTH(claims) <=> 1 THEN
         CALL finish_plain(owner_id, JSON_EXTRACT(claims, '$[0]') + 0, JSON_EXTRACT(first_sequences, '$[0]') + 0,
                           JSON_EXTRACT(last_sequences, '$[0]') + 0, JSON_UNQUOTE(JSON_EXTRACT(tokens, '$[0]')),
                           is_plain);
@@ -252,6 +253,9 @@ BEGIN
     ELSE
         CALL take_out(owner_id, claims, first_sequences, last_sequences, tokens, partly, pieces, settled);
         CALL drop_copies(pieces);
+        IF kept_order = 'key' THEN
+            CALL finish_keys(owner_id, pieces);
+        END IF;
     END IF;
     SELECT settled AS settled;
     DO LAST_INSERT_ID(id_before);
@@ -304,10 +308,12 @@ END;
 CREATE PROCEDURE copy_out(owner_id BIGINT, INOUT pieces LONGTEXT)
 BEGIN
     DECLARE present INT;
+    DECLARE given LONGTEXT DEFAULT pieces;
     DECLARE first_id BIGINT DEFAULT 9223372036854775807;
     DECLARE limit_before BIGINT UNSIGNED DEFAULT @@SESSION.group_concat_max_len;
     {{on error: SET SESSION group_concat_max_len = limit_before}}
     SET SESSION group_concat_max_len = 4294967295;
+    CALL await_erasures(owner_id, pieces);
     SELECT MAX(h.history) INTO present FROM histories AS h;
     INSERT INTO queue_waiting (
         subscription_id, partition_id, sequence, history, deliveries, failures, reason, event_id, `key`, type,
@@ -359,6 +365,9 @@ BEGIN
         ON p.waiting_id = 0 AND w.partition_id = p.partition_id
         AND w.sequence BETWEEN p.first_sequence AND p.last_sequence
     WHERE p.waiting_id > 0 OR w.id IS NOT NULL;
+    IF keeps_order(owner_id) THEN
+        CALL carry_keys(owner_id, given, pieces);
+    END IF;
     SET SESSION group_concat_max_len = limit_before;
 END;
 
@@ -384,12 +393,16 @@ CREATE PROCEDURE bury_pieces(owner_id BIGINT, pieces LONGTEXT, why TEXT)
 BEGIN
     DECLARE now DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     IF pieces IS NOT NULL THEN
+        IF keeps_order(owner_id) THEN
+            CALL finish_keys(owner_id, pieces);
+        END IF;
         CALL copy_out(owner_id, pieces);
         INSERT INTO dead_letters (
             subscription_id, partition_id, sequence, history, event_id, `key`, type, content_type, headers, payload,
             created_at, reason, attempts, died_at)
         SELECT STRAIGHT_JOIN w.subscription_id, w.partition_id, w.sequence, w.history, w.event_id, w.`key`, w.type,
-               w.content_type, w.headers, COALESCE(w.body, w.payload), w.created_at, LEFT(why, 2000),
+               w.content_type, w.headers, COALESCE(w.body, w.payload), w.created_at,
+               IF(is_tombstone(LENGTH(w.payload), w.headers), w.reason, LEFT(why, 2000)),
                GREATEST(p.deliveries, 1), now
         FROM JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (
             deliveries INT PATH '$[6]', waiting_id BIGINT PATH '$[7]')) AS p

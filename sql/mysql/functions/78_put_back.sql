@@ -1,8 +1,8 @@
 -- name: extend
 -- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back: they are
 -- handed out again at once, and the delivery counts. A body, for one event, goes with all later hand-outs in place of
--- the payload; the log keeps what was published. Returns a row for each range of a new claim. Raises PS006, PS013,
--- PS018, PS042, PS043, PS044.
+-- the payload; the log keeps what was published, and an erased event takes none. Returns a row for each range of a new
+-- claim. Raises PS006, PS013, PS018, PS042, PS043, PS044.
 CREATE PROCEDURE extend(
     subscription LONGTEXT, claims JSON, first_sequences JSON, last_sequences JSON, tokens JSON,
     visibility_seconds DOUBLE, body LONGBLOB
@@ -28,7 +28,8 @@ BEGIN
         CALL copy_out(owner_id, pieces);
         UPDATE JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
         STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
-        SET w.body = body;
+        SET w.body = body
+        WHERE NOT is_tombstone(LENGTH(w.payload), w.headers);
     END IF;
     IF visibility_seconds = 0 THEN
         CALL put_back(owner_id, pieces);
@@ -157,7 +158,8 @@ BEGIN
     UPDATE JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (
         deliveries INT PATH '$[6]', waiting_id BIGINT PATH '$[7]')) AS p
     STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
-    SET w.failures = w.failures + 1, w.deliveries = p.deliveries, w.reason = why;
+    SET w.failures = w.failures + 1, w.deliveries = p.deliveries,
+        w.reason = IF(is_tombstone(LENGTH(w.payload), w.headers), w.reason, why);
     -- In a statement of its own: an UPDATE with a join has no order of its assignments.
     UPDATE JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (waiting_id BIGINT PATH '$[7]')) AS p
     STRAIGHT_JOIN queue_waiting AS w FORCE INDEX (PRIMARY) ON w.id = p.waiting_id
@@ -181,12 +183,16 @@ END;
 
 -- name: redrive_queue
 -- What redrive does for a queue: dead letters (a JSON array of ids, or NULL: all) become events again that wait outside
--- the window, with new deliveries and failures, in the order of history and sequence. changed is how many.
+-- the window, with new deliveries and failures, in the order of history and sequence. Where keys have an order, they
+-- wait for their key instead: the dealer brings each when no other event of its key is out, the lowest sequence first.
+-- changed is how many.
 CREATE PROCEDURE redrive_queue(owner_id BIGINT, letter_ids JSON, OUT changed BIGINT)
 BEGIN
     DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
     DECLARE letter BIGINT;
+    DECLARE inserted INT;
     DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE ordered BOOLEAN DEFAULT keeps_order(owner_id);
     DECLARE letters CURSOR FOR
         SELECT d.id FROM dead_letters AS d
         WHERE d.subscription_id = owner_id AND (letter_ids IS NULL OR d.id IN (
@@ -205,11 +211,19 @@ BEGIN
         INSERT INTO queue_waiting (
             subscription_id, partition_id, sequence, history, due_at, deliveries, failures, reason, event_id, `key`,
             type, content_type, headers, payload, created_at, sequenced_at)
-        SELECT d.subscription_id, d.partition_id, d.sequence, d.history, present + INTERVAL changed MICROSECOND, 0, 0,
+        SELECT d.subscription_id, d.partition_id, d.sequence, d.history,
+               IF(ordered AND d.`key` IS NOT NULL, NULL, present + INTERVAL changed MICROSECOND), 0, 0,
                d.reason, d.event_id, d.`key`, d.type, d.content_type, d.headers, d.payload, d.created_at, d.created_at
         FROM dead_letters AS d
         WHERE d.id = letter;
-        SET changed = changed + ROW_COUNT();
+        SET inserted = ROW_COUNT();
+        IF ordered AND inserted > 0 THEN
+            INSERT INTO queue_keys (subscription_id, partition_id, sequence, waiting_id, key_digest, state)
+            SELECT owner_id, w.partition_id, w.sequence, w.id, key_digest(w.`key`), 'unsure'
+            FROM queue_waiting AS w
+            WHERE w.id = LAST_INSERT_ID() AND w.`key` IS NOT NULL;
+        END IF;
+        SET changed = changed + inserted;
         DELETE d FROM dead_letters AS d WHERE d.id = letter;
     END LOOP;
     CLOSE letters;
@@ -235,6 +249,7 @@ BEGIN
     CALL queue_counts(owner_id, ready, in_flight, waits);
     DELETE r FROM queue_ranges AS r WHERE r.subscription_id = owner_id;
     DELETE w FROM queue_waiting AS w WHERE w.subscription_id = owner_id;
+    DELETE k FROM queue_keys AS k WHERE k.subscription_id = owner_id;
     OPEN parts;
     each_part: LOOP
         FETCH parts INTO part_id;
@@ -275,7 +290,7 @@ BEGIN
     INTO ready, in_flight
     FROM queue_turns AS t JOIN queue_ranges AS r ON r.subscription_id = t.subscription_id AND r.id >= t.floor_id
     WHERE t.subscription_id = owner_id;
-    SET ready = ready - in_flight + undealt;
+    SET ready = ready - in_flight + undealt + events_behind(owner_id);
     SELECT COUNT(*) INTO waits
     FROM queue_waiting AS w WHERE w.subscription_id = owner_id AND w.due_at IS NOT NULL;
 END;
@@ -295,9 +310,51 @@ BEGIN
     FROM dead_letters AS d WHERE d.subscription_id = owner_id;
 END;
 
+-- name: queue_pointers
+-- Where a queue stands in each partition. reader: the sequence that is dealt next. repair: the lowest one that is not
+-- finished; retention waits for it. invisibility: the lowest one that is handed out now or waits for a retry, NULL when
+-- there is none. behind: how many wait behind an earlier event of their key. Raises PS013, PS042.
+CREATE PROCEDURE queue_pointers(subscription LONGTEXT)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id, lowest_id BIGINT;
+    DECLARE present DATETIME(6) DEFAULT UTC_TIMESTAMP(6);
+    CALL refuse_serializable('queue_pointers()');
+    CALL require_queue(subscription, 'peek', owner_id);
+    SELECT t.floor_id INTO lowest_id FROM queue_turns AS t WHERE t.subscription_id = owner_id;
+    SELECT t.address AS topic, l.partition_id & 65535 AS `partition`,
+           current_reached(owner_id, l.partition_id) + 1 AS reader,
+           COALESCE(u.repair, current_reached(owner_id, l.partition_id) + 1) AS repair, u.invisibility,
+           CAST(COALESCE(u.behind, 0) AS SIGNED) AS behind
+    FROM leases AS l
+    JOIN topics AS t ON t.id = l.partition_id >> 16
+    LEFT JOIN (
+        SELECT n.partition_id, MIN(n.repair) AS repair, MIN(n.invisibility) AS invisibility,
+               SUM(n.behind) AS behind
+        FROM (
+            SELECT r.partition_id, IF(r.waiting_id IS NULL, r.first_sequence, NULL) AS repair,
+                   IF(r.deadline > present, r.first_sequence, NULL) AS invisibility, 0 AS behind
+            FROM queue_ranges AS r FORCE INDEX (PRIMARY)
+            WHERE r.subscription_id = owner_id AND r.id >= lowest_id
+            UNION ALL
+            SELECT k.partition_id, IF(k.waiting_id = 0, k.sequence, NULL), NULL, 1
+            FROM queue_keys AS k FORCE INDEX (queue_keys_state)
+            WHERE k.subscription_id = owner_id AND k.state IN ('behind', 'unsure')
+            UNION ALL
+            SELECT w.partition_id, NULL, w.sequence, 0
+            FROM queue_waiting AS w
+            WHERE w.subscription_id = owner_id AND w.due_at IS NOT NULL
+        ) AS n
+        GROUP BY n.partition_id
+    ) AS u ON u.partition_id = l.partition_id
+    WHERE l.subscription_id = owner_id
+    ORDER BY t.address, l.partition_id;
+END;
+
 -- name: peek
 -- The next unfinished events of each partition, and what waits outside the window, without handing anything out: at
--- most max_events. state is ready, in_flight or delayed. Raises PS006, PS013, PS042.
+-- most max_events. state is ready, in_flight, delayed or behind (an earlier event of its key). Raises PS006, PS013,
+-- PS042.
 CREATE PROCEDURE peek(subscription LONGTEXT, max_events INT)
 READS SQL DATA
 BEGIN
@@ -321,27 +378,32 @@ CREATE PROCEDURE show_queue(
 READS SQL DATA
 BEGIN
     WITH windowed AS (
-        SELECT r.partition_id, r.first_sequence, r.last_sequence, r.deliveries, r.deadline > now AS is_out, r.deadline,
-               r.waiting_id
+        SELECT r.partition_id, r.first_sequence, r.last_sequence, r.deliveries,
+               IF(r.deadline > now, 'in_flight', 'ready') AS state, r.deadline, r.waiting_id
         FROM queue_ranges AS r FORCE INDEX (PRIMARY)
         WHERE r.subscription_id = owner_id AND r.id >= lowest_id
         ORDER BY r.id
         LIMIT max_events
     ), placed AS (
-        SELECT w.partition_id, w.first_sequence, w.last_sequence, w.deliveries, w.is_out, w.deadline
+        SELECT w.partition_id, w.first_sequence, w.last_sequence, w.deliveries, w.state, w.deadline
         FROM windowed AS w
         WHERE w.waiting_id IS NULL
         UNION ALL
+        (SELECT k.partition_id, k.sequence, k.sequence, 0, 'behind', NULL
+         FROM queue_keys AS k FORCE INDEX (queue_keys_state)
+         WHERE k.subscription_id = owner_id AND k.state IN ('behind', 'unsure') AND k.waiting_id = 0
+         ORDER BY k.sequence, k.partition_id
+         LIMIT max_events)
+        UNION ALL
         SELECT l.partition_id, current_reached(owner_id, l.partition_id) + 1,
-               LEAST(current_reached(owner_id, l.partition_id) + max_events, high_watermark(l.partition_id)), 0, FALSE,
-               NULL
+               LEAST(current_reached(owner_id, l.partition_id) + max_events, high_watermark(l.partition_id)), 0,
+               'ready', NULL
         FROM leases AS l
         WHERE l.subscription_id = owner_id
           AND high_watermark(l.partition_id) > current_reached(owner_id, l.partition_id)
         LIMIT 1000000
     ), shown AS (
-        SELECT p.partition_id, p.first_sequence + l.n AS sequence, p.deliveries, COALESCE(p.is_out, FALSE) AS is_out,
-               p.deadline, (
+        SELECT p.partition_id, p.first_sequence + l.n AS sequence, p.deliveries, p.state, p.deadline, (
                    SELECT f.first_sequence FROM chunks AS f
                    WHERE f.partition_id = p.partition_id AND f.first_sequence <= p.first_sequence + l.n
                    ORDER BY f.partition_id DESC, f.first_sequence DESC
@@ -353,7 +415,7 @@ BEGIN
         ORDER BY p.first_sequence + l.n, p.partition_id
         LIMIT max_events
     )
-    SELECT IF(s.is_out, 'in_flight', 'ready') AS state, IF(s.is_out, s.deadline, NULL) AS visible_at, s.deliveries,
+    SELECT s.state, IF(s.state = 'in_flight', s.deadline, NULL) AS visible_at, s.deliveries,
            0 AS failures, t.address AS topic, s.partition_id & 65535 AS `partition`, s.sequence,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(e.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-'))
                AS event_id,
@@ -369,15 +431,19 @@ BEGIN
         ON e.id = CAST(CONV(HEX(SUBSTR(c.event_ids, 8 * (s.sequence - c.first_sequence) + 1, 8)), 16, 10) AS SIGNED)
     STRAIGHT_JOIN topics AS t ON t.id = s.partition_id >> 16
     UNION ALL
-    SELECT CASE WHEN a.due_at > now THEN 'delayed' WHEN w.is_out THEN 'in_flight' ELSE 'ready' END,
-           COALESCE(a.due_at, IF(w.is_out, w.deadline, NULL)), COALESCE(w.deliveries, a.deliveries), a.failures,
-           t.address, a.partition_id & 65535, a.sequence,
+    SELECT CASE WHEN a.due_at > now THEN 'delayed' WHEN b.waiting_id IS NOT NULL THEN 'behind'
+                ELSE COALESCE(w.state, 'ready') END,
+           COALESCE(a.due_at, IF(w.state = 'in_flight', w.deadline, NULL)), COALESCE(w.deliveries, a.deliveries),
+           a.failures, t.address, a.partition_id & 65535, a.sequence,
            LOWER(INSERT(INSERT(INSERT(INSERT(HEX(a.event_id), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')),
            a.`key`, a.type, a.content_type, a.headers, COALESCE(a.body, a.payload), a.created_at, a.sequenced_at,
            a.history
     FROM queue_waiting AS a
     JOIN topics AS t ON t.id = a.partition_id >> 16
     LEFT JOIN windowed AS w ON w.waiting_id = a.id
+    LEFT JOIN queue_keys AS b
+        ON b.subscription_id = a.subscription_id AND b.partition_id = a.partition_id AND b.sequence = a.sequence
+        AND b.waiting_id = a.id AND b.state <> 'first'
     WHERE a.subscription_id = owner_id
     ORDER BY sequence, topic, `partition`
     LIMIT max_events;

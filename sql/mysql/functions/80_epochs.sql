@@ -240,6 +240,46 @@ BEGIN
     CALL end_call();
 END;
 
+-- name: reissue_seal
+-- Gives a log epoch whose events were just replaced a new checksum and keeps the old one. The database computes it from
+-- what it has. What it has not it takes from the caller, who has read the copy whose checksum is the present one. For a
+-- rehydrated log epoch it takes what the caller has computed, or none: then no copy is left. No copy counts any more
+-- until it was made and read again. Raises PS017.
+CREATE PROCEDURE reissue_seal(held CHAR(36), part_id BIGINT, epoch INT, old_checksum TEXT, checksum TEXT)
+BEGIN
+    DECLARE first, last, content_count BIGINT;
+    DECLARE was_dropped, is_back BOOLEAN;
+    DECLARE sealed_checksum VARCHAR(200);
+    DECLARE computed VARCHAR(64);
+    SELECT e.first_sequence, e.last_sequence, e.dropped_at IS NOT NULL, e.checksum
+    INTO first, last, was_dropped, sealed_checksum
+    FROM log_epochs AS e WHERE e.partition_id = part_id AND e.log_epoch = epoch;
+    SET is_back = was_dropped AND is_rehydrated(part_id, first);
+    IF is_back THEN
+        CALL rehydrated_checksum(part_id, first, last, content_count, computed);
+    END IF;
+    IF was_dropped AND NOT (is_back AND checksum IS NULL) THEN
+        IF NOT COALESCE(old_checksum = sealed_checksum AND checksum REGEXP '^[0-9a-f]{64}$'
+                        AND checksum = COALESCE(computed, checksum), FALSE) THEN
+            CALL refuse('PS017', CONCAT('the erasure in log epoch ', epoch, ' was computed from a copy with ',
+                                        LEFT(COALESCE(old_checksum, 'NULL'), 12), '.., and the seal says ',
+                                        LEFT(sealed_checksum, 12), '..'));
+        END IF;
+    ELSE
+        IF NOT was_dropped THEN
+            CALL range_checksum(part_id, first, last, content_count, computed);
+        END IF;
+        SET checksum = computed;
+    END IF;
+    INSERT INTO reissued_seals (
+        partition_id, log_epoch, old_checksum, checksum, erasure, reissued_by, reissued_at)
+    VALUES (part_id, epoch, sealed_checksum, checksum, held, user_part(USER()), UTC_TIMESTAMP(6));
+    UPDATE log_epochs AS e SET e.checksum = checksum WHERE e.partition_id = part_id AND e.log_epoch = epoch;
+    UPDATE epoch_copies AS c
+    SET c.state = 'missing', c.detail = CONCAT('erasure ', held), c.changed_at = UTC_TIMESTAMP(6)
+    WHERE c.partition_id = part_id AND c.log_epoch = epoch;
+END;
+
 -- name: lowest_position
 -- The subscription that is furthest behind on a partition, and where it stands; NULL when nobody reads the topic. Those
 -- whose policy lets nothing wait that was sealed so many seconds ago (NULL: at any time) are left out. So is one that

@@ -245,46 +245,6 @@ BEGIN
     WHERE r.partition_id = part_id AND r.sequence BETWEEN lowest AND highest AND d.erasure = held;
 END;
 
--- name: reissue_seal
--- Gives a log epoch whose events were just replaced a new checksum and keeps the old one. The database computes it from
--- what it has. What it has not it takes from the caller, who has read the copy whose checksum is the present one. For a
--- rehydrated log epoch it takes what the caller has computed, or none: then no copy is left. No copy counts any more
--- until it was made and read again. Raises PS017.
-CREATE PROCEDURE reissue_seal(held CHAR(36), part_id BIGINT, epoch INT, old_checksum TEXT, checksum TEXT)
-BEGIN
-    DECLARE first, last, content_count BIGINT;
-    DECLARE was_dropped, is_back BOOLEAN;
-    DECLARE sealed_checksum VARCHAR(200);
-    DECLARE computed VARCHAR(64);
-    SELECT e.first_sequence, e.last_sequence, e.dropped_at IS NOT NULL, e.checksum
-    INTO first, last, was_dropped, sealed_checksum
-    FROM log_epochs AS e WHERE e.partition_id = part_id AND e.log_epoch = epoch;
-    SET is_back = was_dropped AND is_rehydrated(part_id, first);
-    IF is_back THEN
-        CALL rehydrated_checksum(part_id, first, last, content_count, computed);
-    END IF;
-    IF was_dropped AND NOT (is_back AND checksum IS NULL) THEN
-        IF NOT COALESCE(old_checksum = sealed_checksum AND checksum REGEXP '^[0-9a-f]{64}$'
-                        AND checksum = COALESCE(computed, checksum), FALSE) THEN
-            CALL refuse('PS017', CONCAT('the erasure in log epoch ', epoch, ' was computed from a copy with ',
-                                        LEFT(COALESCE(old_checksum, 'NULL'), 12), '.., and the seal says ',
-                                        LEFT(sealed_checksum, 12), '..'));
-        END IF;
-    ELSE
-        IF NOT was_dropped THEN
-            CALL range_checksum(part_id, first, last, content_count, computed);
-        END IF;
-        SET checksum = computed;
-    END IF;
-    INSERT INTO reissued_seals (
-        partition_id, log_epoch, old_checksum, checksum, erasure, reissued_by, reissued_at)
-    VALUES (part_id, epoch, sealed_checksum, checksum, held, user_part(USER()), UTC_TIMESTAMP(6));
-    UPDATE log_epochs AS e SET e.checksum = checksum WHERE e.partition_id = part_id AND e.log_epoch = epoch;
-    UPDATE epoch_copies AS c
-    SET c.state = 'missing', c.detail = CONCAT('erasure ', held), c.changed_at = UTC_TIMESTAMP(6)
-    WHERE c.partition_id = part_id AND c.log_epoch = epoch;
-END;
-
 -- name: find_erasable_epoch
 -- The log epoch in which a range of sequences lies, locked, and whether it was dropped; NULL for what is not sealed.
 -- Raises PS005, PS006.
@@ -318,6 +278,39 @@ BEGIN
     END IF;
 END;
 
+-- name: stop_copies
+-- Waits for the transactions in which queues copy events of a topic out of the log, and stops others to the end of this
+-- one: what they have copied is there for erase_letters, and what they copy then is erased already.
+CREATE PROCEDURE stop_copies(source_id BIGINT)
+BEGIN
+    DECLARE locked INT;
+    SELECT COUNT(*) INTO locked
+    FROM subscription_topics AS r FORCE INDEX (subscription_topics_topic) WHERE r.topic_id = source_id
+    FOR UPDATE;
+END;
+
+-- name: await_erasures
+-- The other side of stop_copies, before a queue copies events (pieces: see match_receipts).
+CREATE PROCEDURE await_erasures(owner_id BIGINT, pieces LONGTEXT)
+BEGIN
+    DECLARE locked INT;
+    SELECT COUNT(*) INTO locked
+    FROM (
+        SELECT DISTINCT j.partition_id >> 16 AS topic_id
+        FROM JSON_TABLE(COALESCE(pieces, '[]'), '$[*]' COLUMNS (partition_id BIGINT PATH '$[3]')) AS j
+        LIMIT 1000000
+    ) AS p
+    STRAIGHT_JOIN subscription_topics AS r FORCE INDEX (PRIMARY)
+        ON r.subscription_id = owner_id AND r.topic_id = p.topic_id
+    LOCK IN SHARE MODE;
+END;
+
+-- name: is_tombstone
+-- Whether an event was erased. It takes no new body and no reason, which may quote what it was.
+CREATE FUNCTION is_tombstone(payload_length BIGINT, headers LONGTEXT) RETURNS BOOLEAN
+DETERMINISTIC NO SQL
+RETURN payload_length = 0 AND COALESCE(headers LIKE '{"penstock-erased": %', FALSE);
+
 -- name: erase_events
 -- Replaces events (a JSON array of sequences) of one log epoch, or of what is not sealed yet, by tombstones, and gives
 -- the log epoch a new checksum in the same transaction. For a dropped one the caller gives the checksum of the copy
@@ -348,6 +341,7 @@ BEGIN
     SET fresh = ROW_COUNT();
     IF fresh > 0 THEN
         CALL require_unheld(erasure, part_id, lowest, highest);
+        CALL stop_copies(source_id);
         CALL require_no_block(erasure, source_id, part_id, lowest, highest);
         CALL put_tombstones(erasure, is_replaced, part_id, lowest, highest);
         UPDATE erasures AS e SET e.events = e.events + fresh WHERE e.erasure = erasure;

@@ -48,22 +48,66 @@ BEGIN
     WHERE p.TABLE_SCHEMA = DATABASE() AND p.TABLE_NAME = 'events';
 END;
 
--- name: sequence_gaps
--- Partitions whose index of the log has a hole or an overlap: always empty unless something is badly wrong.
-CREATE PROCEDURE sequence_gaps(topic VARCHAR(4000))
+-- name: find_gap
+-- The first hole or overlap after a sequence in the index of a partition, which is known to be whole up to there; NULL
+-- when there is none.
+CREATE PROCEDURE find_gap(of_partition BIGINT, known BIGINT, OUT expected BIGINT, OUT found BIGINT)
 READS SQL DATA
 BEGIN
-    DECLARE owner_id BIGINT;
+    SELECT MIN(w.expected), MIN(w.first_sequence) INTO expected, found
+    FROM (
+        SELECT g.expected, g.first_sequence
+        FROM (
+            SELECT c.first_sequence, LENGTH(c.event_ids) = 8 * c.event_count AS is_whole,
+                   LAG(c.first_sequence + c.event_count) OVER (ORDER BY c.first_sequence) AS expected
+            FROM chunks AS c
+            WHERE c.partition_id = of_partition
+              AND c.first_sequence >= COALESCE((
+                  SELECT MAX(h.first_sequence) FROM chunks AS h
+                  WHERE h.partition_id = of_partition AND h.first_sequence <= known), 0)
+        ) AS g
+        WHERE g.first_sequence > known AND (g.first_sequence <> g.expected OR NOT g.is_whole)
+        ORDER BY g.first_sequence
+        LIMIT 1
+    ) AS w;
+END;
+
+-- name: sequence_gaps
+-- Partitions whose index of the log has a hole or an overlap: always empty unless something is badly wrong. Each
+-- partition is looked at from a sequence on up to which it is known to be whole (a JSON array, by its number); else
+-- from its first chunk.
+CREATE PROCEDURE sequence_gaps(topic VARCHAR(4000), known JSON)
+READS SQL DATA
+BEGIN
+    DECLARE owner_id, part_id, at, expected, found BIGINT;
+    DECLARE part_number INT;
+    DECLARE gaps LONGTEXT DEFAULT '[]';
+    DECLARE done BOOLEAN DEFAULT FALSE;
+    DECLARE parts CURSOR FOR
+        SELECT p.id, p.number FROM partitions AS p WHERE p.topic_id = owner_id ORDER BY p.number;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = TRUE;
     CALL refuse_serializable('sequence_gaps()');
     CALL find_topic(topic, owner_id);
+    OPEN parts;
+    part: LOOP
+        FETCH parts INTO part_id, part_number;
+        IF done THEN
+            LEAVE part;
+        END IF;
+        SET at = COALESCE(CAST(JSON_UNQUOTE(JSON_EXTRACT(known, CONCAT('$[', part_number, ']'))) AS SIGNED), 0);
+        gap: LOOP
+            CALL find_gap(part_id, at, expected, found);
+            IF found IS NULL OR JSON_LENGTH(gaps) >= 100 THEN
+                LEAVE gap;
+            END IF;
+            SET gaps = JSON_ARRAY_APPEND(gaps, '$', JSON_ARRAY(part_number, expected, found)), at = found;
+        END LOOP;
+    END LOOP;
+    CLOSE parts;
     SELECT g.number AS `partition`, g.expected, g.first_sequence AS found
-    FROM (
-        SELECT p.number, c.first_sequence, LENGTH(c.event_ids) = 8 * c.event_count AS is_whole,
-               LAG(c.first_sequence + c.event_count) OVER (PARTITION BY p.id ORDER BY c.first_sequence) AS expected
-        FROM partitions AS p JOIN chunks AS c ON c.partition_id = p.id
-        WHERE p.topic_id = owner_id
-    ) AS g
-    WHERE g.first_sequence <> g.expected OR NOT g.is_whole
+    FROM JSON_TABLE(gaps, '$[*]' COLUMNS (
+        number INT PATH '$[0]', expected BIGINT PATH '$[1]', first_sequence BIGINT PATH '$[2]'
+    )) AS g
     ORDER BY g.number, g.first_sequence
     LIMIT 100;
 END;

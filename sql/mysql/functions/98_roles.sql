@@ -28,7 +28,8 @@ BEGIN
             resume_subscription report_error
             list_subscriptions describe_subscription subscription_consumers unleased_cursors leased_cursors
             subscription_statistics dead_letter_counts list_skips
-            receive acknowledge extend release_claims reject peek queue_statistics describe_queue configure_queue'
+            receive acknowledge extend release_claims reject peek queue_statistics
+            queue_pointers describe_queue configure_queue'
         UNION ALL SELECT 'reader', '
             list_namespaces namespace_exists list_topics describe_topic high_watermarks position subscription_lag
             take_overs rejected_commits log_epochs_of copies_of copies_between
@@ -77,7 +78,7 @@ BEGIN
             begin_rehydration put_rehydrated finish_rehydration rehydrated_of release_rehydrated find_erasable
             begin_erasure erase_events erase_letters finish_erasure list_erasures reissued_of erased_of
             note_target_speed target_speeds receive acknowledge extend release_claims reject peek queue_statistics
-            describe_queue configure_queue purge'
+            queue_pointers describe_queue configure_queue purge'
     ) AS g
     JOIN JSON_TABLE(
         CONCAT('["', REPLACE(TRIM(REGEXP_REPLACE(g.functions, '[[:space:]]+', ' ')), ' ', '","'), '"]'),

@@ -69,7 +69,7 @@ DECLARE
 BEGIN
     PERFORM commit_durably();
     SELECT g.key, g.value INTO bad
-    FROM jsonb_each(configure_queue.settings) AS g
+    FROM jsonb_each(configure_queue.settings - 'order') AS g
     LEFT JOIN queue_bounds() AS b ON b.setting = g.key
     WHERE b.setting IS NULL OR jsonb_typeof(g.value) <> 'number'
        OR NOT (g.value #>> '{}')::numeric BETWEEN b.lowest::numeric AND b.highest::numeric
@@ -81,6 +81,9 @@ BEGIN
                        (SELECT 'There are: '
                                || string_agg(format('%s (%s to %s)', b.setting, b.lowest, b.highest), ', ')
                         FROM queue_bounds() AS b));
+    ELSIF NOT settings -> 'order' IN ('"none"', '"key"') THEN
+        PERFORM refuse('PS006', format('there is no order %s', left((settings -> 'order')::text, 100)),
+                       'Use none or key.');
     END IF;
     UPDATE queues AS q
     SET visibility_seconds = n.visibility_seconds, max_deliveries = n.max_deliveries, max_failures = n.max_failures,
@@ -88,6 +91,30 @@ BEGIN
         longest_backoff_seconds = n.longest_backoff_seconds, jitter = n.jitter
     FROM jsonb_populate_record(present, configure_queue.settings) AS n
     WHERE q.subscription_id = present.subscription_id;
+    IF settings ? 'order' THEN
+        PERFORM set_order(present.subscription_id, settings ->> 'order');
+    END IF;
+END
+$$;
+
+-- name: set_order
+-- Sets the order of a queue whose row the caller has locked: no dealer is at work. It is kept once it is key, and can
+-- be set while nothing is in hand, because of what was dealt before nobody knows the keys. Raises PS006.
+CREATE OR REPLACE FUNCTION set_order(owner_id bigint, wanted text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    present text;
+BEGIN
+    SELECT q."order" INTO present FROM queues AS q WHERE q.subscription_id = owner_id;
+    IF wanted = present THEN
+        RETURN;
+    ELSIF present = 'key' OR EXISTS (SELECT FROM queue_ranges AS r WHERE r.subscription_id = owner_id)
+        OR EXISTS (SELECT FROM queue_waiting AS w WHERE w.subscription_id = owner_id)
+    THEN
+        PERFORM refuse('PS006', format('the order of a queue that has events in hand cannot become %s', wanted),
+                       'Choose it before the first receive, and keep it; or make another queue.');
+    END IF;
+    UPDATE queues AS q SET "order" = wanted WHERE q.subscription_id = owner_id;
 END
 $$;
 
@@ -107,11 +134,12 @@ $$;
 CREATE OR REPLACE FUNCTION describe_queue(subscription text)
 RETURNS TABLE (
     visibility_seconds double precision, max_deliveries integer, max_failures integer, max_in_flight integer,
-    first_backoff_seconds double precision, longest_backoff_seconds double precision, jitter double precision
+    first_backoff_seconds double precision, longest_backoff_seconds double precision, jitter double precision,
+    "order" text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT q.visibility_seconds, q.max_deliveries, q.max_failures, q.max_in_flight, q.first_backoff_seconds,
-           q.longest_backoff_seconds, q.jitter
+           q.longest_backoff_seconds, q.jitter, q."order"
     FROM require_queue(describe_queue.subscription, 'consume') AS q
 $$;
 
@@ -126,6 +154,8 @@ BEGIN
     WHERE r.subscription_id = owner_id AND (partition_ids IS NULL OR r.partition_id = ANY (partition_ids));
     DELETE FROM queue_waiting AS w
     WHERE w.subscription_id = owner_id AND (partition_ids IS NULL OR w.partition_id = ANY (partition_ids));
+    DELETE FROM queue_keys AS k
+    WHERE k.subscription_id = owner_id AND (partition_ids IS NULL OR k.partition_id = ANY (partition_ids));
     IF partition_ids IS NULL THEN
         DELETE FROM queue_purges AS p WHERE p.subscription_id = owner_id;
         DELETE FROM queues AS q WHERE q.subscription_id = owner_id;
@@ -147,5 +177,6 @@ BEGIN
         finished = substring(r.finished FROM 1 FOR (watermark - r.first_sequence + 1)::integer)
     WHERE r.subscription_id = owner_id AND r.partition_id = part_id AND r.waiting_id IS NULL
       AND r.last_sequence > watermark;
+    PERFORM cut_back_keys(owner_id, part_id, watermark);
 END
 $$;

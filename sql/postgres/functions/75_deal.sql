@@ -68,7 +68,9 @@ DECLARE
     seen record;
     room bigint;
 BEGIN
-    PERFORM FROM queues AS q WHERE q.subscription_id = queue.subscription_id FOR NO KEY UPDATE SKIP LOCKED;
+    -- The settings under the lock: the order may have been set since the call began.
+    SELECT q.* INTO queue FROM queues AS q WHERE q.subscription_id = queue.subscription_id
+    FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -84,6 +86,9 @@ BEGIN
     IF is_due THEN
         PERFORM end_claims(queue, last.floor_id, begun);
         PERFORM move_claims(queue.subscription_id, last);
+        IF queue."order" = 'key' THEN
+            PERFORM settle_keys(queue.subscription_id);
+        END IF;
     END IF;
     -- A range that somebody is just cutting is still seen whole, so nothing that is not seen yet is below these.
     SELECT COALESCE(min(r.id), before + 1) AS floor_id,
@@ -95,13 +100,19 @@ BEGIN
     INTO seen
     FROM queue_ranges AS r
     WHERE r.subscription_id = queue.subscription_id AND r.id >= last.floor_id;
+    seen.events := seen.events + events_behind(queue);
     room := LEAST(queue.max_in_flight - seen.events, LEAST(200 * range_size, 20000) - seen.free_events);
     IF is_due THEN
         room := room - bring_due(queue.subscription_id, begun, LEAST(queue.max_in_flight - seen.events, 1000));
     END IF;
-    PERFORM deal(queue.subscription_id, range_size, room);
+    IF queue."order" = 'none' THEN
+        PERFORM deal(queue.subscription_id, range_size, room);
+    ELSE
+        PERFORM deal_in_order(queue.subscription_id, room);
+        range_size := 1;
+    END IF;
     IF is_due THEN
-        PERFORM move_floors(queue.subscription_id, seen.floor_id);
+        PERFORM move_floors(queue, seen.floor_id);
     END IF;
     INSERT INTO queue_turns (subscription_id, floor_id, free_id, last_id, range_size, rest_until)
     SELECT queue.subscription_id, seen.floor_id, seen.free_id, c.last_value - (NOT c.is_called)::integer,
@@ -142,7 +153,7 @@ BEGIN
     IF ended IS NULL THEN
         RETURN;
     END IF;
-    PERFORM bury_pieces(queue.subscription_id, ARRAY(
+    PERFORM bury_pieces(queue, ARRAY(
         SELECT p FROM unnest(ended) AS p WHERE p.deliveries >= queue.max_deliveries
     ), 'was handed out as often as it may be, and never finished');
     INSERT INTO queue_ranges (
@@ -216,6 +227,26 @@ BEGIN
     IF room <= 0 THEN
         RETURN;
     END IF;
+    WITH shared AS MATERIALIZED (
+        SELECT u.* FROM undealt_parts(owner_id, room) AS u
+    ), dealt AS (
+        INSERT INTO queue_ranges (subscription_id, partition_id, first_sequence, last_sequence)
+        SELECT owner_id, s.partition_id, f.first, LEAST(f.first + range_size - 1, s.until)
+        FROM shared AS s CROSS JOIN LATERAL generate_series(s.after + 1, s.until, range_size) AS f (first)
+        ORDER BY f.first - s.after, s.partition_id
+    )
+    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
+    SELECT owner_id, s.partition_id, s.position, s.lease_epoch, 'queue', s.until
+    FROM shared AS s;
+END
+$$;
+
+-- name: undealt_parts
+-- The partitions of which a queue has not dealt all, locked, and up to where it shall deal each. A lease row that is
+-- locked is left to the next turn.
+CREATE OR REPLACE FUNCTION undealt_parts(owner_id bigint, room bigint)
+RETURNS TABLE (partition_id bigint, lease_epoch bigint, "position" bigint, after bigint, until bigint)
+LANGUAGE sql AS $$
     WITH grown AS MATERIALIZED (
         SELECT l.partition_id, l.lease_epoch, stands.position, GREATEST(stands.reached, p.low_sequence - 1) AS after,
                high_watermark(l.partition_id) AS watermark
@@ -230,31 +261,40 @@ BEGIN
         ) AS stands
         WHERE l.subscription_id = owner_id AND high_watermark(l.partition_id) > stands.reached
         FOR NO KEY UPDATE OF l SKIP LOCKED
-    ), shared AS (
-        SELECT g.*, LEAST(g.watermark, g.after + GREATEST(room / count(*) OVER (), 1)) AS until FROM grown AS g
-    ), dealt AS (
-        INSERT INTO queue_ranges (subscription_id, partition_id, first_sequence, last_sequence)
-        SELECT owner_id, s.partition_id, f.first, LEAST(f.first + range_size - 1, s.until)
-        FROM shared AS s CROSS JOIN LATERAL generate_series(s.after + 1, s.until, range_size) AS f (first)
-        ORDER BY f.first - s.after, s.partition_id
     )
-    INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
-    SELECT owner_id, s.partition_id, s.position, s.lease_epoch, 'queue', s.until
-    FROM shared AS s;
-END
+    SELECT g.partition_id, g.lease_epoch, g.position, g.after,
+           LEAST(g.watermark, g.after + GREATEST(room / count(*) OVER (), 1))
+    FROM grown AS g
+$$;
+
+-- name: events_behind
+-- How many events wait behind another one of their key.
+CREATE OR REPLACE FUNCTION events_behind(queue queues) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT count(*)
+    FROM queue_keys AS k
+    WHERE queue."order" = 'key' AND k.subscription_id = queue.subscription_id AND k.state <> 'first'
 $$;
 
 -- name: move_floors
 -- Moves the position of each partition to before its lowest unfinished event. Events out of the window are copies and
--- do not count. A lease row that is locked is left to the next turn.
-CREATE OR REPLACE FUNCTION move_floors(owner_id bigint, floor_id bigint) RETURNS void
+-- do not count; what waits behind its key does. A lease row that is locked is left to the next turn.
+CREATE OR REPLACE FUNCTION move_floors(queue queues, floor_id bigint) RETURNS void
 LANGUAGE sql AS $$
-    WITH unfinished AS MATERIALIZED (
+    WITH present AS MATERIALIZED (
         SELECT r.partition_id, min(
                    CASE WHEN r.finished IS NULL THEN r.first_sequence ELSE first_unfinished(r) END) AS sequence
         FROM queue_ranges AS r
-        WHERE r.subscription_id = owner_id AND r.id >= floor_id AND r.waiting_id IS NULL
+        WHERE r.subscription_id = queue.subscription_id AND r.id >= floor_id AND r.waiting_id IS NULL
         GROUP BY r.partition_id
+        UNION ALL
+        SELECT k.partition_id, min(k.sequence)
+        FROM queue_keys AS k
+        WHERE queue."order" = 'key' AND k.subscription_id = queue.subscription_id AND k.state <> 'first'
+          AND k.waiting_id = 0
+        GROUP BY k.partition_id
+    ), unfinished AS MATERIALIZED (
+        SELECT p.partition_id, min(p.sequence) AS sequence FROM present AS p GROUP BY p.partition_id
     ), moved AS MATERIALIZED (
         SELECT l.partition_id, l.lease_epoch, stands.reached, COALESCE(u.sequence - 1, stands.reached) AS position
         FROM leases AS l
@@ -266,10 +306,11 @@ LANGUAGE sql AS $$
             LIMIT 1
         ) AS stands
         LEFT JOIN unfinished AS u ON u.partition_id = l.partition_id
-        WHERE l.subscription_id = owner_id AND COALESCE(u.sequence - 1, stands.reached) > stands.position
+        WHERE l.subscription_id = queue.subscription_id
+          AND COALESCE(u.sequence - 1, stands.reached) > stands.position
         FOR NO KEY UPDATE OF l SKIP LOCKED
     )
     INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason, reached)
-    SELECT owner_id, m.partition_id, m.position, m.lease_epoch, 'queue', m.reached
+    SELECT queue.subscription_id, m.partition_id, m.position, m.lease_epoch, 'queue', m.reached
     FROM moved AS m
 $$;

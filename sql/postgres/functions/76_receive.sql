@@ -90,7 +90,8 @@ DECLARE
     claimed queue_ranges[];
 BEGIN
     IF last.rest_until <= clock_timestamp() AND (
-        last.floor_id <= last.last_id OR has_due(queue.subscription_id, clock_timestamp()))
+        last.floor_id <= last.last_id OR has_due(queue.subscription_id, clock_timestamp())
+        OR (queue."order" = 'key' AND has_unsure(queue.subscription_id)))
         AND turn_queue(queue, max_events)
     THEN
         last := newest_turn(queue.subscription_id);

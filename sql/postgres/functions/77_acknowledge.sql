@@ -160,7 +160,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqsca
 DECLARE
     queue queues%ROWTYPE := require_queue(subscription, 'acknowledge');
     taken record;
-    ended timestamptz;
+    ended queue_ranges%ROWTYPE;
 BEGIN
     PERFORM require_read_committed('acknowledge()');
     IF cardinality(claims) = 1 THEN
@@ -169,14 +169,19 @@ BEGIN
         WHERE r.id = claims[1] AND r.subscription_id = queue.subscription_id AND r.token = tokens[1]
           AND r.first_sequence = first_sequences[1] AND r.last_sequence = last_sequences[1]
           AND r.finished IS NULL AND r.waiting_id IS NULL
-        RETURNING r.deadline INTO ended;
+        RETURNING r.* INTO ended;
         IF FOUND THEN
-            PERFORM limit_claim(ended);
+            PERFORM limit_claim(ended.deadline);
+            IF queue."order" = 'key' THEN
+                PERFORM finish_keys(queue, ARRAY[ROW(1, ended.id, ended.partition_id, ended.first_sequence,
+                    ended.last_sequence, ended.deliveries, NULL, NULL, NULL)::queue_piece]);
+            END IF;
             RETURN '{true}';
         END IF;
     END IF;
     taken := take_out(queue, claims, first_sequences, last_sequences, tokens, partly);
     PERFORM drop_copies(taken.pieces);
+    PERFORM finish_keys(queue, taken.pieces);
     RETURN taken.settled;
 END
 $$;
@@ -194,17 +199,18 @@ $$;
 -- name: copy_out
 -- Copies the events of pieces out of the log, so that they can leave the window; returns them piece by piece, each with
 -- its copy. An event that is in the log no longer is left out: retention has recorded that it was skipped.
-CREATE OR REPLACE FUNCTION copy_out(owner_id bigint, pieces queue_piece[]) RETURNS queue_piece[]
+CREATE OR REPLACE FUNCTION copy_out(queue queues, pieces queue_piece[]) RETURNS queue_piece[]
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     copied queue_piece[];
 BEGIN
+    PERFORM await_erasures(queue.subscription_id, pieces);
     WITH stored AS (
         INSERT INTO queue_waiting (
             subscription_id, partition_id, sequence, history, deliveries, failures, reason, event_id, key, type,
             content_type, headers, payload, created_at, sequenced_at)
-        SELECT owner_id, p.partition_id, l.sequence, current_history(), p.deliveries, 0, '', l.event_id, l.key, l.type,
-               l.content_type, l.headers, l.payload, l.created_at, l.sequenced_at
+        SELECT queue.subscription_id, p.partition_id, l.sequence, current_history(), p.deliveries, 0, '',
+               l.event_id, l.key, l.type, l.content_type, l.headers, l.payload, l.created_at, l.sequenced_at
         FROM unnest(pieces) AS p
         CROSS JOIN LATERAL read_log(p.partition_id, p.first_sequence,
                                     (p.last_sequence - p.first_sequence + 1)::integer) AS l
@@ -219,6 +225,7 @@ BEGIN
     JOIN unnest(pieces) AS p
         ON p.waiting_id IS NULL AND p.partition_id = s.partition_id
         AND s.sequence BETWEEN p.first_sequence AND p.last_sequence;
+    PERFORM carry_keys(queue, pieces, copied);
     RETURN COALESCE(copied, '{}') || ARRAY(SELECT p FROM unnest(pieces) AS p WHERE p.waiting_id IS NOT NULL);
 END
 $$;
@@ -241,7 +248,7 @@ $$;
 
 -- name: bury_pieces
 -- Makes events dead letters. An event that is in the log no longer has nothing to bury.
-CREATE OR REPLACE FUNCTION bury_pieces(owner_id bigint, pieces queue_piece[], reason text) RETURNS void
+CREATE OR REPLACE FUNCTION bury_pieces(queue queues, pieces queue_piece[], reason text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     ids bigint[];
@@ -249,12 +256,15 @@ BEGIN
     IF COALESCE(cardinality(pieces), 0) = 0 THEN
         RETURN;
     END IF;
-    ids := ARRAY(SELECT c.waiting_id FROM unnest(copy_out(owner_id, pieces)) AS c);
+    PERFORM finish_keys(queue, pieces);
+    ids := ARRAY(SELECT c.waiting_id FROM unnest(copy_out(queue, pieces)) AS c);
     INSERT INTO dead_letters AS d (
         subscription_id, partition_id, sequence, history, event_id, key, type, content_type, headers, payload,
         created_at, reason, attempts)
     SELECT w.subscription_id, w.partition_id, w.sequence, w.history, w.event_id, w.key, w.type, w.content_type,
-           w.headers, COALESCE(w.body, w.payload), w.created_at, left(bury_pieces.reason, 2000), GREATEST((
+           w.headers, COALESCE(w.body, w.payload), w.created_at,
+           CASE WHEN is_tombstone(w.payload, w.headers) THEN w.reason ELSE left(bury_pieces.reason, 2000) END,
+           GREATEST((
                SELECT max(p.deliveries) FROM unnest(pieces) AS p
                WHERE p.partition_id = w.partition_id AND w.sequence BETWEEN p.first_sequence AND p.last_sequence), 1)
     FROM queue_waiting AS w

@@ -1,8 +1,8 @@
 -- name: extend
 -- Gives events more time from now on, and new receipts; the old ones are spent. 0 seconds put them back: they are
 -- handed out again at once, and the delivery counts. A body, for one event, goes with all later hand-outs in place of
--- the payload; the log keeps what was published. Returns a row for each range of a new claim. Raises PS006, PS013,
--- PS018, PS042, PS043, PS044.
+-- the payload; the log keeps what was published, and an erased event takes none. Returns a row for each range of a new
+-- claim. Raises PS006, PS013, PS018, PS042, PS043, PS044.
 CREATE OR REPLACE FUNCTION extend(
     subscription text, claims bigint[], first_sequences bigint[], last_sequences bigint[], tokens uuid[],
     visibility_seconds double precision, body bytea DEFAULT NULL
@@ -22,12 +22,13 @@ BEGIN
     END IF;
     pieces := (take_out(queue, claims, first_sequences, last_sequences, tokens, false)).pieces;
     IF body IS NOT NULL THEN
-        pieces := copy_out(queue.subscription_id, pieces);
+        pieces := copy_out(queue, pieces);
         UPDATE queue_waiting AS w SET body = "extend".body
-        WHERE w.id = ANY (ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p));
+        WHERE w.id = ANY (ARRAY(SELECT p.waiting_id FROM unnest(pieces) AS p))
+          AND NOT is_tombstone(w.payload, w.headers);
     END IF;
     IF visibility_seconds = 0 THEN
-        PERFORM bury_pieces(queue.subscription_id, ARRAY(
+        PERFORM bury_pieces(queue, ARRAY(
             SELECT p FROM unnest(pieces) AS p WHERE p.deliveries >= queue.max_deliveries
         ), 'was handed out as often as it may be, and put back each time');
         PERFORM free_pieces(queue.subscription_id, ARRAY(
@@ -92,10 +93,12 @@ BEGIN
                        'Use 0 to 31,536,000.');
     END IF;
     taken := take_out(queue, claims, first_sequences, last_sequences, tokens, partly);
-    pieces := copy_out(queue.subscription_id, taken.pieces);
+    pieces := copy_out(queue, taken.pieces);
     WITH failed AS (
         UPDATE queue_waiting AS w
-        SET failures = w.failures + 1, deliveries = p.deliveries, reason = left(COALESCE(reject.reason, ''), 2000),
+        SET failures = w.failures + 1, deliveries = p.deliveries,
+            reason = CASE WHEN is_tombstone(w.payload, w.headers) THEN w.reason
+                          ELSE left(COALESCE(reject.reason, ''), 2000) END,
             due_at = clock_timestamp() + make_interval(secs => COALESCE(
                 delay_seconds, backoff_seconds(queue, w.failures + 1)))
         FROM unnest(pieces) AS p
@@ -105,7 +108,7 @@ BEGIN
     SELECT array_agg(f.id) INTO spent
     FROM failed AS f
     WHERE f.failures >= queue.max_failures OR f.deliveries >= queue.max_deliveries;
-    PERFORM bury_pieces(queue.subscription_id, ARRAY(
+    PERFORM bury_pieces(queue, ARRAY(
         SELECT p FROM unnest(pieces) AS p WHERE p.waiting_id = ANY (spent)
     ), COALESCE(NULLIF(reject.reason, ''), 'was rejected as often as it may be'));
     RETURN taken.settled;
@@ -122,26 +125,37 @@ $$;
 
 -- name: redrive_queue
 -- What redrive does for a queue: dead letters become events again that wait outside the window, with new deliveries and
--- failures, in the order of history and sequence. Returns how many.
+-- failures, in the order of history and sequence. Where keys have an order, they wait for their key instead: the
+-- dealer brings each when no other event of its key is out, the lowest sequence first. Returns how many.
 CREATE OR REPLACE FUNCTION redrive_queue(owner_id bigint, letter_ids bigint[]) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
+    ordered boolean := (SELECT q."order" = 'key' FROM queues AS q WHERE q.subscription_id = owner_id);
     changed bigint;
 BEGIN
     WITH gone AS (
         DELETE FROM dead_letters AS d
         WHERE d.subscription_id = owner_id AND (letter_ids IS NULL OR d.id = ANY (letter_ids))
         RETURNING d.*
+    ), stored AS (
+        INSERT INTO queue_waiting (
+            subscription_id, partition_id, sequence, history, due_at, deliveries, failures, reason, event_id, key, type,
+            content_type, headers, payload, created_at, sequenced_at)
+        SELECT g.subscription_id, g.partition_id, g.sequence, g.history,
+               CASE WHEN NOT ordered OR g.key IS NULL THEN
+                   clock_timestamp() + row_number() OVER (ORDER BY g.partition_id, g.history, g.sequence)
+                       * interval '1 microsecond' END,
+               0, 0, g.reason, g.event_id, g.key, g.type, g.content_type, g.headers, g.payload, g.created_at,
+               g.created_at
+        FROM gone AS g
+        RETURNING id, partition_id, sequence, key
+    ), noted AS (
+        INSERT INTO queue_keys (subscription_id, partition_id, sequence, waiting_id, key_digest, state)
+        SELECT owner_id, s.partition_id, s.sequence, s.id, key_digest(s.key), 'unsure'
+        FROM stored AS s
+        WHERE ordered AND s.key IS NOT NULL
     )
-    INSERT INTO queue_waiting (
-        subscription_id, partition_id, sequence, history, due_at, deliveries, failures, reason, event_id, key, type,
-        content_type, headers, payload, created_at, sequenced_at)
-    SELECT g.subscription_id, g.partition_id, g.sequence, g.history,
-           clock_timestamp() + row_number() OVER (ORDER BY g.partition_id, g.history, g.sequence)
-               * interval '1 microsecond', 0, 0, g.reason, g.event_id, g.key, g.type, g.content_type, g.headers,
-           g.payload, g.created_at, g.created_at
-    FROM gone AS g;
-    GET DIAGNOSTICS changed = ROW_COUNT;
+    SELECT count(*) INTO changed FROM stored AS s;
     RETURN changed;
 END
 $$;
@@ -163,6 +177,11 @@ BEGIN
     SELECT c.ready + c.in_flight + c.delayed INTO size FROM queue_counts(queue.subscription_id) AS c;
     DELETE FROM queue_ranges AS r WHERE r.subscription_id = queue.subscription_id;
     DELETE FROM queue_waiting AS w WHERE w.subscription_id = queue.subscription_id;
+    DELETE FROM queue_keys AS k WHERE k.subscription_id = queue.subscription_id;
+    -- What was put back, or came to its turn, while the first DELETE waited. Who has it locked may wait for us.
+    DELETE FROM queue_ranges AS r
+    WHERE r.id IN (
+        SELECT n.id FROM queue_ranges AS n WHERE n.subscription_id = queue.subscription_id FOR UPDATE SKIP LOCKED);
     WITH ended AS (
         SELECT l.partition_id, l.lease_epoch, stands.position, high_watermark(l.partition_id) AS watermark
         FROM leases AS l
@@ -194,7 +213,8 @@ LANGUAGE sql STABLE SET enable_seqscan = off AS $$
                    LIMIT 1
                ) AS stands
                WHERE l.subscription_id = owner_id
-           ) + COALESCE(sum(w.events) FILTER (WHERE NOT w.claimed), 0),
+           ) + COALESCE(sum(w.events) FILTER (WHERE NOT w.claimed), 0) + (
+               SELECT count(*) FROM queue_keys AS k WHERE k.subscription_id = owner_id AND k.state <> 'first'),
            COALESCE(sum(w.events) FILTER (WHERE w.claimed), 0),
            (SELECT count(*) FROM queue_waiting AS a WHERE a.subscription_id = owner_id AND a.due_at IS NOT NULL)
     FROM (
@@ -217,9 +237,55 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     CROSS JOIN LATERAL queue_counts(q.subscription_id) AS c
 $$;
 
+-- name: queue_pointers
+-- Where a queue stands in each partition. reader: the sequence that is dealt next. repair: the lowest one that is not
+-- finished; retention waits for it. invisibility: the lowest one that is handed out now or waits for a retry, NULL when
+-- there is none. behind: how many wait behind an earlier event of their key. Raises PS013, PS042.
+CREATE OR REPLACE FUNCTION queue_pointers(subscription text)
+RETURNS TABLE (
+    topic text, partition integer, reader bigint, repair bigint, invisibility bigint, behind bigint
+)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    WITH queue AS MATERIALIZED (
+        SELECT q.subscription_id, (newest_turn(q.subscription_id)).floor_id
+        FROM require_queue(queue_pointers.subscription, 'peek') AS q
+    ), unfinished AS (
+        SELECT r.partition_id, CASE WHEN r.waiting_id IS NULL THEN first_unfinished(r) END AS repair,
+               CASE WHEN r.token IS NOT NULL AND r.deadline > clock_timestamp() THEN first_unfinished(r) END
+                   AS invisibility, 0 AS behind
+        FROM queue AS q JOIN queue_ranges AS r ON r.subscription_id = q.subscription_id AND r.id >= q.floor_id
+        UNION ALL
+        SELECT k.partition_id, CASE WHEN k.waiting_id = 0 THEN k.sequence END, NULL, 1
+        FROM queue AS q JOIN queue_keys AS k ON k.subscription_id = q.subscription_id AND k.state <> 'first'
+        UNION ALL
+        SELECT w.partition_id, NULL, w.sequence, 0
+        FROM queue AS q JOIN queue_waiting AS w ON w.subscription_id = q.subscription_id AND w.due_at IS NOT NULL
+    ), lowest AS MATERIALIZED (
+        SELECT u.partition_id, min(u.repair) AS repair, min(u.invisibility) AS invisibility,
+               sum(u.behind) AS behind
+        FROM unfinished AS u
+        GROUP BY u.partition_id
+    )
+    SELECT t.address, (l.partition_id & 65535)::integer, stands.reached + 1, COALESCE(u.repair, stands.reached + 1),
+           u.invisibility, COALESCE(u.behind, 0)
+    FROM queue AS q
+    JOIN leases AS l ON l.subscription_id = q.subscription_id
+    JOIN topics AS t ON t.id = l.partition_id >> 16
+    CROSS JOIN LATERAL (
+        SELECT COALESCE(o.reached, o.position) AS reached
+        FROM positions AS o
+        WHERE o.subscription_id = l.subscription_id AND o.partition_id = l.partition_id
+        ORDER BY o.id DESC
+        LIMIT 1
+    ) AS stands
+    LEFT JOIN lowest AS u ON u.partition_id = l.partition_id
+    ORDER BY 1, 2
+$$;
+
 -- name: peek
 -- The next unfinished events of each partition, and what waits outside the window, without handing anything out: at
--- most max_events. state is ready, in_flight or delayed. Raises PS006, PS013, PS042.
+-- most max_events. state is ready, in_flight, delayed or behind (an earlier event of its key). Raises PS006, PS013,
+-- PS042.
 CREATE OR REPLACE FUNCTION peek(subscription text, max_events integer DEFAULT 10)
 RETURNS TABLE (
     state text, visible_at timestamptz, deliveries integer, failures integer, topic text, partition integer,
@@ -236,7 +302,9 @@ BEGIN
     RETURN QUERY
     WITH windowed AS (
         SELECT r.partition_id, s AS sequence, r.deliveries,
-               r.token IS NOT NULL AND r.deadline > clock_timestamp() AS out, r.deadline, r.waiting_id
+               CASE WHEN r.token IS NOT NULL AND r.deadline > clock_timestamp() THEN 'in_flight' ELSE 'ready' END
+                   AS state,
+               r.deadline, r.waiting_id
         FROM (
             SELECT * FROM queue_ranges AS w
             WHERE w.subscription_id = queue.subscription_id AND w.id >= (newest_turn(queue.subscription_id)).floor_id
@@ -247,7 +315,13 @@ BEGIN
     ), placed AS (
         SELECT w.* FROM windowed AS w WHERE w.waiting_id IS NULL
         UNION ALL
-        SELECT l.partition_id, s, 0, false, NULL, NULL
+        (SELECT k.partition_id, k.sequence, 0, 'behind', NULL, NULL
+         FROM queue_keys AS k
+         WHERE k.subscription_id = queue.subscription_id AND k.state <> 'first' AND k.waiting_id = 0
+         ORDER BY k.sequence, k.partition_id
+         LIMIT max_events)
+        UNION ALL
+        SELECT l.partition_id, s, 0, 'ready', NULL, NULL
         FROM leases AS l
         CROSS JOIN LATERAL (
             SELECT COALESCE(o.reached, o.position) AS reached FROM positions AS o
@@ -259,19 +333,24 @@ BEGIN
             stands.reached + 1, LEAST(stands.reached + max_events, high_watermark(l.partition_id))) AS s
         WHERE l.subscription_id = queue.subscription_id
     )
-    SELECT CASE WHEN p.out THEN 'in_flight' ELSE 'ready' END, CASE WHEN p.out THEN p.deadline END, p.deliveries, 0,
+    SELECT p.state, CASE WHEN p.state = 'in_flight' THEN p.deadline END, p.deliveries, 0,
            t.address, (p.partition_id & 65535)::integer, l.*, current_history()
     FROM (SELECT * FROM placed AS o ORDER BY o.sequence, o.partition_id LIMIT max_events) AS p
     JOIN topics AS t ON t.id = p.partition_id >> 16
     CROSS JOIN LATERAL read_log(p.partition_id, p.sequence, 1) AS l
     UNION ALL
-    SELECT CASE WHEN a.due_at > clock_timestamp() THEN 'delayed' WHEN w.out THEN 'in_flight' ELSE 'ready' END,
-           COALESCE(a.due_at, CASE WHEN w.out THEN w.deadline END), COALESCE(w.deliveries, a.deliveries), a.failures,
-           t.address, (a.partition_id & 65535)::integer, a.sequence, a.event_id, a.key, a.type, a.content_type,
-           a.headers, COALESCE(a.body, a.payload), a.created_at, a.sequenced_at, a.history
+    SELECT CASE WHEN a.due_at > clock_timestamp() THEN 'delayed' WHEN b.waiting_id IS NOT NULL THEN 'behind'
+                ELSE COALESCE(w.state, 'ready') END,
+           COALESCE(a.due_at, CASE WHEN w.state = 'in_flight' THEN w.deadline END),
+           COALESCE(w.deliveries, a.deliveries), a.failures, t.address,
+           (a.partition_id & 65535)::integer, a.sequence, a.event_id, a.key, a.type, a.content_type, a.headers,
+           COALESCE(a.body, a.payload), a.created_at, a.sequenced_at, a.history
     FROM queue_waiting AS a
     JOIN topics AS t ON t.id = a.partition_id >> 16
     LEFT JOIN windowed AS w ON w.waiting_id = a.id
+    LEFT JOIN queue_keys AS b
+        ON b.subscription_id = a.subscription_id AND b.partition_id = a.partition_id AND b.sequence = a.sequence
+        AND b.waiting_id = a.id AND b.state <> 'first'
     WHERE a.subscription_id = queue.subscription_id
     ORDER BY 7, 5, 6
     LIMIT max_events;

@@ -258,6 +258,38 @@ BEGIN
 END
 $$;
 
+-- name: stop_copies
+-- Waits for the transactions in which queues copy events of a topic out of the log, and stops others to the end of this
+-- one: what they have copied is there for erase_letters, and what they copy then is erased already.
+CREATE OR REPLACE FUNCTION stop_copies(topic_id bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM subscription_topics AS r
+    WHERE r.topic_id = stop_copies.topic_id
+    ORDER BY r.subscription_id
+    FOR NO KEY UPDATE;
+END
+$$;
+
+-- name: await_erasures
+-- The other side of stop_copies, before a queue copies events.
+CREATE OR REPLACE FUNCTION await_erasures(owner_id bigint, pieces queue_piece[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM subscription_topics AS r
+    WHERE r.subscription_id = owner_id AND r.topic_id IN (SELECT p.partition_id >> 16 FROM unnest(pieces) AS p)
+    ORDER BY r.topic_id
+    FOR SHARE;
+END
+$$;
+
+-- name: is_tombstone
+-- Whether an event was erased. It takes no new body and no reason, which may quote what it was.
+CREATE OR REPLACE FUNCTION is_tombstone(payload bytea, headers jsonb) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT is_tombstone.payload = '' AND COALESCE(is_tombstone.headers ? 'penstock-erased', false)
+$$;
+
 -- name: erase_events
 -- Replaces events of one log epoch, or of what is not sealed yet, by tombstones, and gives the log epoch a new checksum
 -- in the same transaction. For a dropped one the caller gives the checksum of the copy that it has read, and the one of
@@ -311,6 +343,7 @@ BEGIN
         RETURN 0;
     END IF;
     PERFORM require_unheld(source.id, fresh);
+    PERFORM stop_copies(held.topic_id);
     PERFORM require_no_block(source.id, fresh);
     PERFORM put_tombstones(held, source.id, fresh);
     IF sealed.log_epoch IS NOT NULL THEN

@@ -26,9 +26,10 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: sequence_gaps
--- Partitions whose index of the log has a hole or an overlap above the low sequence: always
--- empty unless something is badly wrong.
-CREATE OR REPLACE FUNCTION sequence_gaps(topic text)
+-- Partitions whose index of the log has a hole or an overlap above the low sequence: always empty unless something is
+-- badly wrong. Each partition is looked at from a sequence on up to which it is known to be whole, by its number; else
+-- from its low sequence.
+CREATE OR REPLACE FUNCTION sequence_gaps(topic text, known bigint[] DEFAULT NULL)
 RETURNS TABLE (partition integer, expected bigint, found bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
@@ -36,11 +37,21 @@ BEGIN
     SELECT p.number, g.expected, g.first_sequence
     FROM partitions AS p
     CROSS JOIN LATERAL (
+        SELECT GREATEST(p.low_sequence, sequence_gaps.known[p.number + 1]) AS sequence OFFSET 0
+    ) AS b
+    CROSS JOIN LATERAL (
         SELECT c.first_sequence, cardinality(c.event_ids) = c.event_count AS whole,
-               lag(c.first_sequence + c.event_count, 1, LEAST(c.first_sequence, p.low_sequence))
+               lag(c.first_sequence + c.event_count, 1, LEAST(c.first_sequence, b.sequence))
                    OVER (ORDER BY c.first_sequence) AS expected
         FROM chunks AS c
-        WHERE c.partition_id = p.id AND c.first_sequence + c.event_count > p.low_sequence
+        WHERE c.partition_id = p.id
+          AND c.first_sequence >= COALESCE((
+              SELECT h.first_sequence
+              FROM chunks AS h
+              WHERE h.partition_id = p.id AND h.first_sequence <= b.sequence
+              ORDER BY h.first_sequence DESC
+              LIMIT 1), 0)
+          AND c.first_sequence + c.event_count > b.sequence
     ) AS g
     WHERE p.topic_id = require_topic(sequence_gaps.topic) AND (g.first_sequence <> g.expected OR NOT g.whole)
     ORDER BY p.number, g.first_sequence

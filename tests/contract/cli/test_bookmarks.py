@@ -51,7 +51,7 @@ def test_a_bookmark_is_placed_listed_used_and_dropped(db: ContractDatabase, run:
     assert run("subscription", "create", "side", "-t", STREAM, "--start", to[1]).code == 0
     fetched = run("fetch", STREAM, "--from-bookmark", "each", "--max", "3", "-o", "json").rows
     assert [(row["partition"], row["sequence"]) for row in fetched] == [(0, 4), (0, 5), (0, 6)]
-    window = ("backfill", "request", "copy", STREAM, "--target", "nas", "--dry-run")
+    window = ("backfill", "request", "copy", STREAM, "--target", "local", "--dry-run")
     assert run(*window, "--from-bookmark", "each", "--to-bookmark", "end").code == 0
     assert run("bookmark", "drop", STREAM, "each").code == 0
     assert run("bookmark", "drop", STREAM, "each").code == 1

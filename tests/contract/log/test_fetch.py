@@ -199,3 +199,6 @@ def test_a_gap_in_the_index_is_told(db: ContractDatabase) -> None:
     db.run("DELETE FROM penstock.chunks WHERE first_sequence = 2")
     (gap,) = log.gaps(own, TOPIC)
     assert (gap.partition, gap.expected, gap.found) == (0, 2, 3)
+    # What an earlier look has found whole is not read again; the chunk of its end has to be there.
+    assert log.gaps(own, TOPIC, [1]) == log.gaps(own, TOPIC, [2]) == [gap]
+    assert log.gaps(own, TOPIC, [3]) == []

@@ -18,6 +18,7 @@ from penstock.publishing.packing import packed
 from penstock.publishing.publish import publish, publish_once
 from penstock.publishing.steps import rows_of
 from penstock.records import Message
+from penstock.subscriptions import queue
 from tests.contract.databases import MySQLDatabase
 from tests.contract.killed_kit import (
     is_refused,
@@ -39,6 +40,8 @@ _BATCH = json.dumps(
 )
 _PACKED = packed(rows_of([Message(TOPIC, b"x"), Message(TOPIC, b"y", key="k")]))
 assert _PACKED is not None
+QUEUE = "mails"
+_RECEIPTS = "%(claims)s, %(sequences)s, %(sequences)s, %(tokens)s"
 CALLS = {
     "publish": published("x", "key"),
     "publish_packed": "CALL penstock.publish_packed('{topics}', X'{heads}', X'{body}')".format(
@@ -53,6 +56,9 @@ CALLS = {
     "commit": f"CALL penstock.`commit`('{SUBSCRIPTION}', 'a', '[%(part)s]', '[1]', '[2]', NULL)",
     "give_up": f"CALL penstock.give_up('{SUBSCRIPTION}', 'a', %(part)s, 1, 1, 'x', 1, TRUE)",
     "sequence": "CALL penstock.sequence(100)",
+    "receive": f"CALL penstock.receive('{QUEUE}', 2, NULL)",
+    "acknowledge": f"CALL penstock.acknowledge('{QUEUE}', {_RECEIPTS}, FALSE)",
+    "reject": f"CALL penstock.reject('{QUEUE}', {_RECEIPTS}, 'why', NULL, FALSE)",
 }
 #: Without the refusal; then what a killed call has done is taken for done.
 _NO_REFUSAL = ("begin_call", "    IF is_torn THEN", "    IF FALSE THEN")
@@ -66,7 +72,28 @@ def _call(db: MySQLDatabase, name: str) -> str:
     filled(own, events=3)
     slow_leases(own)
     _, lease = member_with_lease(own, "a")
+    if name in ("receive", "acknowledge", "reject"):
+        return CALLS[name] % _queue(own)
     return CALLS[name].replace("%(part)s", str(lease.partition_id))
+
+
+def _queue(own: Connection) -> dict[str, str]:
+    """A queue that keeps the order of keys; two events of it are out, and others wait behind."""
+    address = topic(own, 1, "tests/queue")
+    queue.subscribe(own, QUEUE, [address])
+    queue.configure(own, QUEUE, order="key")
+    for key in ("a", "b", "c", "a", "b"):
+        put(own, "x", key=key, name=address)
+    drain(own)
+    held = [each.receipt for each in queue.receive(own, QUEUE, 2)]
+    put(own, "x", key="c", name=address)
+    drain(own)
+    lists = {
+        "claims": [each.claim for each in held],
+        "sequences": [each.sequence for each in held],
+        "tokens": [each.token.hex for each in held],
+    }
+    return {name: f"'{json.dumps(values)}'" for name, values in lists.items()}
 
 
 _OFTEN = ("publish", "publish_packed")

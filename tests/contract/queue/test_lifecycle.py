@@ -385,8 +385,27 @@ def test_without_the_window_the_position_passes_open_claims(
     db: ContractDatabase, own: Connection
 ) -> None:
     """Mutant: the position follows what was dealt."""
-    db.without_guard("move_floors", "WHERE r.subscription_id = owner_id", "WHERE false")
+    mine = {"postgres": "queue.subscription_id", "mysql": "owner_id"}
+    guard = {dialect: f"WHERE r.subscription_id = {owner}" for dialect, owner in mine.items()}
+    mutated(db, {each: ("move_floors", [(text, "WHERE false")]) for each, text in guard.items()})
     filled(own, 3)
     receive(own, 3)
     receive(own)
     assert _position(own) == 3
+
+
+def test_three_pointers(own: Connection) -> None:
+    """CassieQ's: what comes next, the lowest unfinished, the lowest that is hidden (C-F3)."""
+    filled(own, 300)
+    assert queue.pointers(own, QUEUE) == [queue.QueuePointers(TOPIC, 0, 1, 1, None, 0)]
+    (first, second, third) = receive(own, 3)
+    acknowledge(own, [first, third])
+    (found,) = queue.pointers(own, QUEUE)
+    assert (found.repair, found.invisibility) == (2, 2)
+    assert 4 <= found.reader <= 301, "ranges are dealt ahead"
+    queue.reject(own, QUEUE, [second.receipt], delay_seconds=1000)
+    (found,) = queue.pointers(own, QUEUE)
+    assert (found.repair, found.invisibility) == (4, 2), "its copy holds nothing"
+    while held := receive(own, 100):
+        acknowledge(own, held)
+    assert queue.pointers(own, QUEUE) == [queue.QueuePointers(TOPIC, 0, 301, 301, 2, 0)]

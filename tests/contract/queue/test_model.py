@@ -1,4 +1,7 @@
-"""Random receives, receipts and time against a model: what is current, counted, done and dead."""
+"""Random receives, receipts and time against a model: what is current, counted, done and dead.
+
+And, where a queue keeps the order of keys, which one of a key comes.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from penstock.publishing.publish import publish_batch
+from penstock.records import Message
 from penstock.subscriptions import dead_letters, queue
 from penstock.subscriptions.queue import Delivery, Receipt
 from tests.contract.databases import ContractDatabase
-from tests.kit.log import Connection, topic
-from tests.kit.queue import TOPIC, more, mutated, pass_time
+from tests.kit.log import Connection, drain, topic
+from tests.kit.queue import TOPIC, mutated, pass_time
 
 EVENTS = 12
+KEYS = "aabacb-bcaba"  # of the events; - is none
 VISIBLE = 100.0
 LIMIT = 3  # deliveries, and failures
 
@@ -24,13 +30,18 @@ _names = itertools.count(1)
 
 @dataclass
 class Model:
-    """One event: its last receipt while that is good, when it can come again, and its counts."""
+    """One event: its last receipt while that is good, when it can come again, and its counts.
+
+    ``begun``: handed out since it was published or redriven.
+    """
 
     receipt: Receipt | None = None
     again_at: float = 0.0
     deliveries: int = 0
     failures: int = 0
     state: str = "open"
+    begun: bool = False
+    redriven: bool = False
 
 
 @dataclass
@@ -39,6 +50,7 @@ class Run:
 
     own: Connection
     name: str
+    in_order: bool = False
     now: float = 0.0
     events: dict[int, Model] = field(default_factory=dict)
     given: list[Receipt] = field(default_factory=list)
@@ -53,10 +65,28 @@ class Run:
         event = self.events[delivery.event.sequence]
         assert event.state == "open"
         assert event.again_at <= self.now
-        event.deliveries += 1
+        if self.in_order:
+            self._is_next(delivery.event.sequence)
+        event.deliveries, event.begun = event.deliveries + 1, True
         assert (delivery.deliveries, delivery.failures) == (event.deliveries, event.failures)
         event.receipt, event.again_at = delivery.receipt, self.now + VISIBLE
         self.given.append(delivery.receipt)
+
+    def _is_next(self, sequence: int) -> None:
+        """No other event of its key has been begun and is unfinished; none waits before it."""
+        key = KEYS[sequence - 1]
+        for other, event in self.events.items():
+            if key == "-" or KEYS[other - 1] != key or other == sequence:
+                continue
+            unfinished = self._sweep(other).state == "open"
+            assert not (unfinished and event.begun), (sequence, other)
+            assert not (unfinished and other < sequence and not event.redriven), (sequence, other)
+
+    def redrive(self) -> None:
+        """What is dead comes again, with new counts."""
+        for sequence in self._letters():
+            self.events[sequence] = Model(again_at=self.now, redriven=True)
+        queue.redrive(self.own, self.name)
 
     def wait(self, seconds: float) -> None:
         """Time goes on; a claim that is over for the last time is swept at the next receive."""
@@ -109,7 +139,7 @@ class Run:
 
     def finish(self) -> None:
         """What is left comes, each once; nothing is lost."""
-        for _ in range(6 * EVENTS):
+        for _ in range(8 * EVENTS):
             if queue.statistics(self.own, self.name).size == 0:
                 break
             self.wait(VISIBLE + 2)
@@ -127,6 +157,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("receive"), st.integers(1, 8)),
         st.tuples(st.just("wait"), st.integers(1, 150)),
+        st.tuples(st.just("redrive"), st.just(0)),
         st.tuples(
             st.sampled_from(["acknowledge", "release", "reject", "extend"]),
             st.lists(st.integers(0, 40), min_size=1, max_size=5),
@@ -136,14 +167,15 @@ STEPS = st.lists(
 )
 
 
-def _play(own: Connection, steps: Sequence[tuple[str, object]]) -> None:
+def _play(own: Connection, steps: Sequence[tuple[str, object]], order: str = "none") -> None:
     name = f"model {next(_names)}"
     queue.subscribe(own, name, [TOPIC])
     queue.configure(
         own, name, max_deliveries=LIMIT, max_failures=LIMIT, first_backoff_seconds=0.5, jitter=0,
-        longest_backoff_seconds=1,
+        longest_backoff_seconds=1, order=order,
     )  # fmt: skip
-    run = Run(own, name, events={number: Model() for number in range(1, EVENTS + 1)})
+    events = {number: Model() for number in range(1, EVENTS + 1)}
+    run = Run(own, name, order == "key", events=events)
     for verb, what in steps:
         if verb == "receive":
             assert isinstance(what, int)
@@ -151,15 +183,26 @@ def _play(own: Connection, steps: Sequence[tuple[str, object]]) -> None:
         elif verb == "wait":
             assert isinstance(what, int)
             run.wait(what)
+        elif verb == "redrive":
+            run.redrive()
         elif run.given:
             assert isinstance(what, list)
             run.use(verb, what)
     run.finish()
 
 
-def _machine(own: Connection, examples: int) -> None:
+def _fill(own: Connection) -> None:
+    """Twelve events with a few keys, in one partition."""
     topic(own, name=TOPIC)
-    more(own, EVENTS)
+    publish_batch(
+        own,
+        [Message(TOPIC, b"", partition=0, key=None if key == "-" else key) for key in KEYS],
+    )
+    drain(own)
+
+
+def _machine(own: Connection, order: str, examples: int) -> None:
+    _fill(own)
 
     @settings(
         max_examples=examples, deadline=None, derandomize=True, database=None,
@@ -167,18 +210,21 @@ def _machine(own: Connection, examples: int) -> None:
     )  # fmt: skip
     @given(STEPS)
     def played(steps: list[tuple[str, object]]) -> None:
-        _play(own, steps)
+        _play(own, steps, order)
 
     played()
 
 
-def test_a_queue_does_what_the_model_does(own: Connection) -> None:
-    _machine(own, 6)
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_a_queue_does_what_the_model_does(own: Connection, order: str) -> None:
+    _machine(own, order, 4)
 
 
 @pytest.mark.long
-def test_a_queue_does_what_the_model_does_for_long(own: Connection) -> None:
-    _machine(own, 300)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_a_queue_does_what_the_model_does_for_long(own: Connection, order: str) -> None:
+    _machine(own, order, 300)
 
 
 #: Counts that are forgotten when an event is put back, expires or fails.
@@ -208,8 +254,7 @@ def test_the_model_sees_a_wrong_count(db: ContractDatabase, own: Connection, gua
 
 def _play_all(own: Connection) -> None:
     """What each mutant breaks: deliveries 2, put back, expired, rejected."""
-    topic(own, name=TOPIC)
-    more(own, EVENTS)
+    _fill(own)
     first = [("receive", 12), ("wait", 150), ("receive", 3), ("release", [12]), ("receive", 8)]
     more_steps = [("reject", [15, 16]), ("wait", 5), ("receive", 8), ("receive", 8)]
     _play(own, [*first, ("receive", 8), *more_steps])
