@@ -24,6 +24,14 @@ def place(tmp_path: Path) -> str:
     return f"{found.name}={found.uri}"
 
 
+@pytest.fixture
+def policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy file that names two targets."""
+    file = tmp_path / "policies.yaml"
+    file.write_text(f"targets: {{one: {target(tmp_path).uri}, two: {tmp_path / 'two'}}}\n")
+    monkeypatch.setenv("PENSTOCK_POLICIES", str(file))
+
+
 def test_from_a_request_to_its_end(
     run: Run, connection: Connection, tmp_path: Path, place: str
 ) -> None:
@@ -74,24 +82,19 @@ def test_a_window_into_files(run: Run, connection: Connection, tmp_path: Path, p
     assert run("backfill", "run", "--target", place).code == 0
 
 
+@pytest.mark.usefixtures("policies")
 def test_a_copy_whose_file_is_gone_is_asked_for(
-    run: Run,
-    connection: Connection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    database_url: str,
+    run: Run, connection: Connection, tmp_path: Path, database_url: str
 ) -> None:
     """Only with --audit: a record says what was true when the copy was made."""
     filled(connection, tmp_path, dropped=False)
-    policies = tmp_path / "policies.yaml"
-    policies.write_text(f"targets: {{one: {target(tmp_path).uri}}}\n")
-    monkeypatch.setenv("PENSTOCK_POLICIES", str(policies))
     command = ("backfill", "request", "copy", STREAM, "--target", "one", "-o", "json")
     assert run(*command).rows[0]["units"] == 0
     # Without a Delta log, which these files do not have, none of them is a copy.
     assert run(*command, "--audit").rows[0]["units"] == EPOCHS
 
 
+@pytest.mark.usefixtures("policies")
 def test_a_request_is_cancelled_and_listed(
     run: Run, connection: Connection, tmp_path: Path
 ) -> None:
@@ -109,6 +112,7 @@ def test_a_request_is_cancelled_and_listed(
     assert run("backfill", "show", "999").code == 2
 
 
+@pytest.mark.usefixtures("policies")
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

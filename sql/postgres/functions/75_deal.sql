@@ -267,15 +267,6 @@ LANGUAGE sql AS $$
     FROM grown AS g
 $$;
 
--- name: events_behind
--- How many events wait behind another one of their key.
-CREATE OR REPLACE FUNCTION events_behind(queue queues) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT count(*)
-    FROM queue_keys AS k
-    WHERE queue."order" = 'key' AND k.subscription_id = queue.subscription_id AND k.state <> 'first'
-$$;
-
 -- name: move_floors
 -- Moves the position of each partition to before its lowest unfinished event. Events out of the window are copies and
 -- do not count; what waits behind its key does. A lease row that is locked is left to the next turn.

@@ -216,21 +216,6 @@ BEGIN
 END
 $$;
 
--- name: reissue_seal
--- Gives a log epoch a new checksum and keeps the old one. No copy counts any more until it was made and read again.
-CREATE OR REPLACE FUNCTION reissue_seal(held erasures, sealed log_epochs, checksum text) RETURNS void
-LANGUAGE sql AS $$
-    INSERT INTO reissued_seals (
-        partition_id, log_epoch, old_checksum, checksum, erasure, reissued_by, reissued_at)
-    VALUES (sealed.partition_id, sealed.log_epoch, sealed.checksum, reissue_seal.checksum, held.erasure, session_user,
-            clock_timestamp());
-    UPDATE log_epochs AS e SET checksum = reissue_seal.checksum
-    WHERE e.partition_id = sealed.partition_id AND e.log_epoch = sealed.log_epoch;
-    UPDATE epoch_copies AS c
-    SET state = 'missing', detail = format('erasure %s', held.erasure), changed_at = clock_timestamp()
-    WHERE c.partition_id = sealed.partition_id AND c.log_epoch = sealed.log_epoch;
-$$;
-
 -- name: new_checksum
 -- The checksum of a log epoch whose events were just replaced: the database computes it from what it has. What it has
 -- not it takes from the caller, who has read the copy whose checksum is the present one. For a rehydrated log epoch it

@@ -67,6 +67,15 @@ LANGUAGE sql SET enable_seqscan = off SET jit = off AS $$
     ORDER BY p.sequence
 $$;
 
+-- name: events_behind
+-- How many events wait behind another one of their key.
+CREATE OR REPLACE FUNCTION events_behind(queue queues) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT count(*)
+    FROM queue_keys AS k
+    WHERE queue."order" = 'key' AND k.subscription_id = queue.subscription_id AND k.state <> 'first'
+$$;
+
 -- name: has_unsure
 -- Whether the dealer has to look again at events that wait for their key.
 CREATE OR REPLACE FUNCTION has_unsure(owner_id bigint) RETURNS boolean
