@@ -18,6 +18,8 @@ from penstock.topics.names import partition_ranges
 
 #: What can be asked for.
 COPY, REHYDRATE, RELAY = KINDS = ("copy", "rehydrate", "relay")
+#: What becomes of a request.
+STATES = ("waiting", "running", "done", "failed", "cancelled")
 #: A runner that is silent for so long has lost its request.
 LEASE_SECONDS = 60.0
 

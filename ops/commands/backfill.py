@@ -149,6 +149,10 @@ def list_(
     output: Output = Format.table,
 ) -> None:
     """Show the newest requests, and how far each is."""
+    if state is not None and state not in requests.STATES:
+        raise ConfigurationError(
+            f"no request is ever {state!r}", hint=f"there are: {', '.join(requests.STATES)}"
+        )
     with connect(Installation(database).url) as connection:
         found = requests.list_backfills(connection, topic, state=state, max_rows=max_rows)
     shown = (

@@ -32,6 +32,7 @@ HOT, COLD, AUTO = "hot", "cold", "auto"
 _MOST_EVENTS = 100_000_000
 _MOST_CONNECTIONS = 10_000
 _MOST_VERSIONS = 10**18
+_MOST_PARTITION = 99_999
 _MOST_SAMPLED = 1_000_000
 _OFFSETS_HINT = (
     'use "earliest", "latest", "bookmark:NAME", or a JSON object of positions by partition, like '
@@ -282,12 +283,14 @@ def _positions(text: str, option: str) -> dict[int, int]:
     if not isinstance(found, dict):
         raise InvalidArgument(f"{option} is {text[:80]!r}", hint=_OFFSETS_HINT)
     positions = {}
-    for partition, position in found.items():
-        if not partition.isdecimal() or not validation.is_integer(position) or position < 0:
+    for name, position in found.items():
+        partition = _whole(name, _MOST_PARTITION)
+        if partition is None or not validation.is_integer(position) or position < 0:
             raise InvalidArgument(
-                f"{option} says {position!r} for partition {partition[:20]!r}", hint=_OFFSETS_HINT
+                f"{option} says {str(position)[:40]!r} for partition {name[:20]!r}",
+                hint=_OFFSETS_HINT,
             )
-        positions[int(partition)] = position
+        positions[partition] = position
     return positions
 
 
@@ -337,9 +340,10 @@ def _number(given: Mapping[str, str], name: str, default: Any, most: int) -> Any
     text = given.get(name)
     if text is None:
         return default
-    if not text.strip().isdecimal() or not 1 <= int(text) <= most:
+    found = _whole(text, most)
+    if not found:
         _refuse(name, text, f"give a whole number from 1 to {most}")
-    return int(text)
+    return found
 
 
 def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
@@ -407,9 +411,18 @@ def _decode(given: Mapping[str, str]) -> Decode | None:
 def _version(text: str | None) -> int:
     if text is None:
         return 0
-    if not text.strip().isdecimal() or int(text) > _MOST_VERSIONS:
+    found = _whole(text, _MOST_VERSIONS)
+    if found is None:
         _refuse("writeVersion", text, "give a whole number from 0 on")
-    return int(text)
+    return found
+
+
+def _whole(text: str, most: int) -> int | None:
+    """The number from 0 to ``most`` that a text is; Python refuses to read 5,000 digits itself."""
+    digits = text.strip().lstrip("0") or "0"
+    if not text.strip().isdecimal() or len(digits) > len(str(most)) or int(digits) > most:
+        return None
+    return int(digits)
 
 
 def _refuse(name: str, text: str, hint: str) -> NoReturn:

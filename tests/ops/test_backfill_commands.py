@@ -110,6 +110,9 @@ def test_a_request_is_cancelled_and_listed(
     assert (row["request"], row["units"]) == (asked["request"], EPOCHS)
     assert run("backfill", "list", "--state", "running", "-o", "json").rows == []
     assert run("backfill", "show", "999").code == 2
+    bogus = run("backfill", "list", "--state", "bogus")
+    assert bogus.code == 2
+    assert "waiting, running, done, failed, cancelled" in bogus.err
 
 
 @pytest.mark.usefixtures("policies")
