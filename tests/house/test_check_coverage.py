@@ -192,3 +192,9 @@ def test_the_command_says_that_the_page_is_missing(
 def test_the_page_of_this_checkout_is_good() -> None:
     text = (ROOT / check_coverage.PAGE).read_text(encoding="utf-8")
     assert check_coverage.check(text, ROOT) == []
+
+
+def test_the_readme_counts_the_same() -> None:
+    """The sentence of the README is the command's summary, wherever its lines break."""
+    counted = check_coverage.summary((ROOT / check_coverage.PAGE).read_text(encoding="utf-8"))
+    assert counted in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
