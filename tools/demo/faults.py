@@ -65,17 +65,20 @@ def _pause_until_replaced(
 ) -> None:
     """The pause ends when another consumer holds all that the paused one held.
 
+    One that was paused before may still be busy with what it has lost. Nobody would take over from
+    it then, so it has to hold something again.
     Without the fence its transaction is still open then, and the successor that applies the same
     events waits for its row locks. The pause lasts until that is seen, so that the result does not
     depend on chance.
     """
+    stage.wait_until(lambda: name in _holders(connection), f"{name} holds nothing")
     with stage.halted(name, point) as process:
         before = subscriptions.take_overs(connection, SUBSCRIPTION)
         process.send_signal(signal.SIGSTOP)
         stage.wait_until(
             lambda: (
                 subscriptions.take_overs(connection, SUBSCRIPTION) > before
-                and all(each.holder != name for each in subscriptions.lag(connection, SUBSCRIPTION))
+                and name not in _holders(connection)
             ),
             f"nobody took over from {name}",
         )
@@ -84,6 +87,11 @@ def _pause_until_replaced(
                 lambda: _somebody_waits(connection), "nobody met the paused one's locks"
             )
     process.send_signal(signal.SIGCONT)
+
+
+def _holders(connection: psycopg.Connection[tuple[Any, ...]]) -> set[str | None]:
+    """Who holds a partition; None where nobody does."""
+    return {each.holder for each in subscriptions.lag(connection, SUBSCRIPTION)}
 
 
 def _somebody_waits(connection: psycopg.Connection[tuple[Any, ...]]) -> bool:
