@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Before or after a statement of SQL.
 BEFORE, AFTER = "before", "after"
+#: What the marker says where the place of the death knows no unit.
+ANY_UNIT = ""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Job:
     """The work of a scenario, and where the first executor that comes by dies.
 
     That is before or after the ``number``-th call of a statement, in a unit of a duty.  The marker
-    is a file; it gets the name of the process that died.
+    is a file; it gets the name of the process that died, and in which unit.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Job:
     number: int = 1
 
 
-def _die(marker: str) -> None:
+def _die(marker: str, unit: str = ANY_UNIT) -> None:
     """Kill the executor that this process works for, unless one was killed already."""
     import psutil
 
@@ -61,7 +63,7 @@ def _die(marker: str) -> None:
         noted = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     except FileExistsError:
         return
-    os.write(noted, this_process().encode())
+    os.write(noted, f"{this_process()}\n{unit}".encode())
     next(each for each in psutil.Process().parents() if "java" in each.name()).kill()
     time.sleep(600)  # Spark ends this process, its executor is gone
 
@@ -80,10 +82,10 @@ def _dying(unit: Unit, setup: Setup, *, job: tuple[Any, ...]) -> Outcome:
         left[0] -= name == statement
         is_here = name == statement and left[0] == 0
         if is_here and when == "before":
-            _die(marker)
+            _die(marker, str(unit))
         rows = real(connection, name, binds, raw=raw)
         if is_here and when == "after":
-            _die(marker)
+            _die(marker, str(unit))
         return rows
 
     calls._call = call

@@ -21,7 +21,7 @@ import pytest
 from ops.duties.code import write_archive
 from ops.duties.units import Outcome
 from tests.contract.databases import ContractDatabase
-from tests.duties.cluster import BEFORE, Job
+from tests.duties.cluster import ANY_UNIT, BEFORE, Job
 from tests.duties.kit import JOBS, SCENARIOS
 from tests.kit.interpreter import bare_interpreter
 
@@ -102,6 +102,12 @@ def test_another_executor_does_the_unit(
     scenario = (SCENARIOS | JOBS)[name](db, tmp_path)
     marker = tmp_path / "marker"
     outcomes = outcomes_of(cluster, Job(name, scenario.setup, marker, *place), tmp_path / "job")
-    dead, duty = marker.read_text(), place[0]
-    assert dead not in {each.worker for each in outcomes if each.unit.duty == duty}
+    dead, unit = marker.read_text().split("\n")
+    # It may have done a whole unit before: on a busy machine the other one comes late.
+    done = [
+        each
+        for each in outcomes
+        if each.unit.duty == place[0] and unit in {ANY_UNIT, str(each.unit)}
+    ]
+    assert done and dead not in {each.worker for each in done}
     scenario.check(outcomes)
