@@ -1,7 +1,7 @@
 """Publishing and fetching on asynchronous connections.
 
-These functions take a psycopg.AsyncConnection, an asyncpg connection, or SQLAlchemy's
-AsyncConnection and AsyncSession.  They run in the caller's transaction and never begin, commit or
+These functions take a psycopg.AsyncConnection, an asyncpg connection, SQLAlchemy's AsyncConnection
+and AsyncSession, or the connection that a consumer gives its async handler.  They run in the caller's transaction and never begin, commit or
 roll back one.  The rules are those of :mod:`penstock.publish`, and both run the same code.
 
     async with connection.transaction():
@@ -16,11 +16,10 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.database import dialects
 from penstock.database.async_connections import Door, door_of, run, run_on
 from penstock.database.steps import asked
 from penstock.publishing import rows as outgoing
-from penstock.publishing.columns import packed_for_driver
+from penstock.publishing.columns import packed, packed_for_driver
 from penstock.publishing.known_topics import KnownTopics, known_to_connection, remembered
 from penstock.publishing.steps import batch_steps, publish_steps
 from penstock.records import Event, Lease, Message, Published
@@ -54,8 +53,9 @@ async def publish_batch(
 ) -> list[uuid.UUID]:
     """Publish many events in one round trip, in order.  Returns their ids."""
     door = await door_of(connection)
-    pack = partial(packed_for_driver, door.driver)
-    steps = batch_steps(pack, _known(door), messages, strict=strict, by_columns=True)
+    is_postgres = door.dialect.name == "postgres"
+    pack = partial(packed_for_driver if is_postgres else packed, door.driver)
+    steps = batch_steps(pack, _known(door), messages, strict=strict, by_columns=is_postgres)
     return await run(door, steps)
 
 
@@ -100,5 +100,5 @@ async def finish_redriven(connection: Any, member: Membership, letter: Redriven)
 
 
 def _known(door: Door) -> KnownTopics:
-    key = dialects.POSTGRES.key(door.driver)
+    key = door.dialect.key(door.driver)
     return known_to_connection(door.driver) if key is None else KnownTopics(remembered(key))

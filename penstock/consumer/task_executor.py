@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock import database
 from penstock.consumer.delivery import HandlerTimedOut
 from penstock.consumer.executors import B, Executor, Outcome, U, failed
+from penstock.database.async_connections import connect_async
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -161,13 +161,11 @@ class TaskExecutor(Executor[U, B]):
 
     @asynccontextmanager
     async def async_connection(self) -> AsyncIterator[Any]:
-        """A psycopg.AsyncConnection of the consumer, kept for the next unit."""
+        """An asynchronous connection of the consumer, kept for the next unit."""
         if self._idle_connections:
             connection = self._idle_connections.pop()
         else:
-            connection = await database.connect_async(
-                self._url, application_name=self._application_name
-            )
+            connection = await connect_async(self._url, application_name=self._application_name)
         try:
             yield connection
         finally:

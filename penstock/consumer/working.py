@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import database
 from penstock.database import sessions, steps
-from penstock.database.async_connections import run_on
+from penstock.database.async_connections import is_rolled_back, run_on
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -95,13 +95,12 @@ class Working(ABC):
         """The same on the consumer's asynchronous connection."""
         with self._trying() as at:
             async with self._connections.async_connection() as connection:
-                kind = sessions.of_async_connection(connection)
                 async with connection.transaction():
                     await run_on(connection, self.finish_steps(position))
                     at.step = _WITHIN
                     yield connection
                     at.step = _BEHIND
-                    if kind.is_broken(connection):
+                    if await is_rolled_back(connection):
                         raise _swallowed()
 
     @contextmanager

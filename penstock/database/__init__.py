@@ -12,7 +12,6 @@ from penstock.database.calls import (
     call as call,
     call_events as call_events,
     connect as connect,
-    connect_async as connect_async,
     database_key as database_key,
     dialect_of as dialect_of,
     driver_connection as driver_connection,

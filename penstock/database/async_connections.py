@@ -8,21 +8,24 @@ from functools import cache
 from time import perf_counter
 from typing import Any, TypeVar
 
-from penstock.database import calls, catalog, config, timings
-from penstock.database.steps import Rows, Steps
+from penstock.database import calls, catalog, config, dialects, timings
+from penstock.database.dialect import Dialect
+from penstock.database.mysql import asynchronous as mysql
+from penstock.database.postgres import connection as postgres
+from penstock.database.postgres.session import PostgresWork
+from penstock.database.steps import Call, Rows, Steps
 from penstock.errors import InvalidArgument
 
 T = TypeVar("T")
 
-
-_DIALECT = "postgres"
-
-
+_POSTGRES = PostgresWork()
 _BIND = re.compile(r"%\((\w+)\)s")
 
 
 class Door:
     """How statements reach one kind of connection."""
+
+    dialect: Dialect = dialects.POSTGRES
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -32,8 +35,32 @@ class Door:
     def driver_connection(self) -> Any:
         return self.connection
 
+    async def call(self, step: Call) -> Rows:
+        """Run a named statement; errors of Penstock's SQL become typed ones."""
+        statement = catalog.statement(self.dialect.name, step.name, config.schema_name())
+        observe, begun = timings.observer, perf_counter()
+        try:
+            with calls.typed_errors():
+                return await self.execute(statement.text, step.binds)
+        finally:
+            if observe is not None and step.name in timings.OPERATIONS:
+                observe(timings.OPERATIONS[step.name], perf_counter() - begun)
+
     async def execute(self, sql: str, binds: dict[str, Any]) -> Rows:
         raise NotImplementedError
+
+
+class _MySQL(Door):
+    """What :func:`connect_async` opens there: the thread makes the calls."""
+
+    dialect = dialects.MYSQL
+
+    def driver_connection(self) -> Any:
+        return self.connection.driver
+
+    async def call(self, step: Call) -> Rows:
+        rows: Rows = await self.connection.run_sync(calls.call, step.name, **step.binds)
+        return rows
 
 
 class _Psycopg(Door):
@@ -70,11 +97,28 @@ class _Sqlalchemy(Door):
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
+async def connect_async(url: str, *, application_name: str, seconds: float = 30) -> Any:
+    """An asynchronous connection that commits by itself: psycopg's, or for MySQL one of ours."""
+    kind = mysql if config.dialect_of_url(url) == "mysql" else postgres
+    return await kind.connect_async(
+        url, application_name=application_name, statement_timeout_ms=int(seconds * 1000)
+    )
+
+
+async def is_rolled_back(connection: Any) -> bool:
+    """Whether the transaction of such a connection has failed while its block ignored that."""
+    if isinstance(connection, mysql.AsyncMySQLConnection):
+        return await connection.is_rolled_back()
+    return _POSTGRES.is_broken(connection)
+
+
 async def door_of(connection: Any) -> Door:
-    """The way to an asynchronous connection of psycopg, asyncpg or SQLAlchemy.
+    """The way to an asynchronous connection of psycopg, asyncpg, SQLAlchemy, or of a consumer.
 
     InvalidArgument for all others.
     """
+    if isinstance(connection, mysql.AsyncMySQLConnection):
+        return _MySQL(connection)
     if hasattr(connection, "sync_session"):  # AsyncSession
         connection = await connection.connection()
     if hasattr(connection, "sync_connection") and connection.sync_connection is not None:
@@ -101,7 +145,7 @@ async def run(door: Door, steps: Steps[T]) -> T:
         call = next(steps)
         while True:
             try:
-                rows = await _call(door, call.name, call.binds)
+                rows = await door.call(call)
             except Exception as error:
                 call = steps.throw(error)
             else:
@@ -114,17 +158,6 @@ async def run(door: Door, steps: Steps[T]) -> T:
 async def run_on(connection: Any, steps: Steps[T]) -> T:
     """The same on a connection, for which it finds the door."""
     return await run(await door_of(connection), steps)
-
-
-async def _call(door: Door, name: str, binds: dict[str, Any]) -> Rows:
-    statement = catalog.statement(_DIALECT, name, config.schema_name())
-    observe, begun = timings.observer, perf_counter()
-    try:
-        with calls.typed_errors():
-            return await door.execute(statement.text, binds)
-    finally:
-        if observe is not None and name in timings.OPERATIONS:
-            observe(timings.OPERATIONS[name], perf_counter() - begun)
 
 
 @cache

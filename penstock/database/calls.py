@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.database import config, denied, dialects, pace as reconnect, timings, unwrap
 from penstock.database.catalog import Statement
 from penstock.database.dialect import Dialect, Row
-from penstock.database.postgres import connection as postgres
 from penstock.database.postgres.connection import libpq_url as libpq_url
 from penstock.database.unwrap import driver_connection as driver_connection
 from penstock.driver_errors import driver_error, errno_of, from_database, sqlstate_of
@@ -72,13 +71,6 @@ def connect(
             statement_timeout_ms=statement_timeout_ms,
         )
     return connection
-
-
-async def connect_async(url: str, *, application_name: str, seconds: float = 30) -> Any:
-    """A psycopg.AsyncConnection that commits by itself; PostgreSQL only."""
-    return await postgres.connect_async(
-        url, application_name=application_name, statement_timeout_ms=int(seconds * 1000)
-    )
 
 
 def call(connection: Any, name: str, /, **binds: Any) -> list[tuple[Any, ...]]:

@@ -9,18 +9,12 @@ from penstock.database.dialect import Work
 from penstock.database.mysql.session import MySQLWork
 from penstock.database.postgres.session import PostgresWork
 
-_POSTGRES: Work = PostgresWork()
-_WORK: dict[str, Work] = {"postgres": _POSTGRES, "mysql": MySQLWork()}
+_WORK: dict[str, Work] = {"postgres": PostgresWork(), "mysql": MySQLWork()}
 
 
 def register(dialect_name: str, work: Work) -> None:
     """Add the Work of one more dialect."""
     _WORK[dialect_name] = work
-
-
-def of_async_connection(connection: Any) -> Work:
-    """The Work of an asynchronous connection: always PostgreSQL's, the only one supported here."""
-    return _POSTGRES
 
 
 def of_connection(connection: Any) -> Work:

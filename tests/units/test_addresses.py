@@ -14,6 +14,7 @@ from consumers.settings import Settings
 from penstock import database
 from penstock.cli import main
 from penstock.database import address, config
+from penstock.database.async_connections import connect_async
 from penstock.errors import ConfigurationError, DatabaseUnavailable, PenstockError
 from penstock.upkeep.workers import SequencerWorker, SweepWorker
 
@@ -27,12 +28,10 @@ SECRETS = st.builds(lambda before, after: f"{before}{SECRET}{after}", PARTS, PAR
 
 def attempts(url: str) -> list[Callable[[], object]]:
     """Every way in which this package connects."""
-    found: list[Callable[[], object]] = [lambda: database.connect(url)]
-    if url.startswith("postgres"):
-        found.append(
-            lambda: asyncio.run(database.connect_async(url, application_name="test", seconds=1))
-        )
-    return found
+    return [
+        lambda: database.connect(url),
+        lambda: asyncio.run(connect_async(url, application_name="test", seconds=1)),
+    ]
 
 
 def told(error: BaseException) -> str:
