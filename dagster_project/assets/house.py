@@ -84,7 +84,8 @@ def run_sweep(
 ) -> dg.MaterializeResult[None]:
     """Frees the leases of consumers that died, also of subscriptions that nobody checks in to.
 
-    Drops dead letters that are older than their policy says.
+    Drops dead letters that are older than their policy says, and what removed subscriptions have
+    left.
     """
     step = context.op_execution_context
     engine = step.op_config["engine"]
@@ -96,6 +97,7 @@ def run_sweep(
             "expired consumers": sum(each["expired_consumers"] for each in found),
             "leases still locked": sum(each["locked_leases"] for each in found),
             "dead letters dropped by age": sum(each["expired_letters"] for each in found),
+            "rows of removed subscriptions": sum(each["leftover_rows"] for each in found),
             **duties.metadata(done),
         }
     )

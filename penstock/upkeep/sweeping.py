@@ -1,7 +1,8 @@
-"""Sweep: free what dead programs hold, and drop dead letters that were kept for long enough.
+"""Sweep: free what dead programs hold, and drop what was kept for long enough.
 
 Dead programs are consumers of subscriptions to which no consumer checks in any more, and Spark jobs
-that have staged events and never published them.
+that have staged events and never published them.  What is dropped are dead letters by age, and what
+removed subscriptions have left.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import database
+from penstock.database import sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,28 +20,46 @@ class SweepResult:
 
     ``locked_leases`` could not be freed, because a transaction of the dead holder still locks
     them.  A later sweep or check-in frees them.  ``expired_letters`` are dead letters that were
-    older than their policy says.  ``orphaned_chunks`` of staged events are gone.
+    older than their policy says.  ``orphaned_chunks`` of staged events are gone, and so are
+    ``leftover_rows`` of removed subscriptions.
     """
 
     expired_consumers: int
     locked_leases: int
     expired_letters: int
     orphaned_chunks: int
+    leftover_rows: int
 
 
 #: How old staged events have to be: no write takes as long.
 ORPHAN_SECONDS = 86_400.0
+#: A sweep deletes at most so many batches of leftovers; the next one goes on.
+MOST_BATCHES = 100
 
 
 def sweep(connection: Any, max_rows: int = 1000) -> SweepResult:
     """Free the leases of consumers whose lease time is over, as every check-in does.
 
-    Then drop dead letters by age, and staged events that are a day old, each in a transaction of
-    its own where the connection commits by itself: so leases never wait for it.
+    Then drop dead letters by age, staged events that are a day old, and leftovers in batches of
+    ``max_rows``, each in a transaction of its own where the connection commits by itself: so leases
+    never wait for it.
     """
     ((expired, locked),) = database.call(connection, "sweep", max_rows=max_rows)
     ((letters,),) = database.call(connection, "expire_dead_letters", max_rows=max_rows)
     ((orphans,),) = database.call(
         connection, "sweep_staged", max_age_seconds=ORPHAN_SECONDS, max_rows=max_rows
     )
-    return SweepResult(expired, locked, int(letters), int(orphans))
+    leftovers = _remove_leftovers(connection, max_rows)
+    return SweepResult(expired, locked, int(letters), int(orphans), leftovers)
+
+
+def _remove_leftovers(connection: Any, max_rows: int) -> int:
+    driver = database.driver_connection(connection)
+    is_apart = sessions.of_connection(driver).commits_by_itself(driver)
+    total = 0
+    for _ in range(MOST_BATCHES if is_apart else 1):
+        ((rows,),) = database.call(connection, "remove_leftovers", max_rows=max_rows)
+        total += int(rows)
+        if rows < max_rows:
+            break
+    return total

@@ -32,6 +32,10 @@ CALL penstock.list_skips(%(subscription)s)
 -- Deletes dead letters that are older than their policy says. Returns how many.
 CALL penstock.expire_dead_letters(%(max_rows)s)
 
+-- name: remove_leftovers
+-- Deletes what removed subscriptions have left, some rows at a time. Returns how many.
+CALL penstock.remove_leftovers(%(max_rows)s)
+
 -- name: copies_of
 -- Every copy of a topic's log epochs that was ever recorded, and whether it is there.
 -- reads only

@@ -31,6 +31,10 @@ FROM penstock.list_skips(%(subscription)s)
 -- Deletes dead letters that are older than their policy says. Returns how many.
 SELECT penstock.expire_dead_letters(%(max_rows)s::integer)
 
+-- name: remove_leftovers
+-- Deletes what removed subscriptions have left, some rows at a time. Returns how many.
+SELECT penstock.remove_leftovers(%(max_rows)s::integer)
+
 -- name: copies_of
 -- Every copy of a topic's log epochs that was ever recorded, and whether it is there.
 SELECT partition, log_epoch, target, state, detail, changed_at, location, layout, first_row

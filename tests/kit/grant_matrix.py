@@ -168,6 +168,7 @@ release                 c . o . .
 release_claims          c . o . .
 release_hold            . . o . .
 release_rehydrated      . . o . .
+remove_leftovers        . . o . .
 rename_namespace        . . o . .
 rename_topic            . . o . .
 report_error            c . o . .

@@ -83,7 +83,8 @@ BEGIN
     SELECT GREATEST(COALESCE((SELECT MAX(p.subscription_id) FROM positions AS p), 0),
                     COALESCE((SELECT MAX(h.subscription_id) FROM lease_history AS h), 0),
                     COALESCE((SELECT MAX(b.subscription_id) FROM blocks AS b), 0),
-                    COALESCE((SELECT MAX(d.subscription_id) FROM dropped_letters AS d), 0))
+                    COALESCE((SELECT MAX(d.subscription_id) FROM dropped_letters AS d), 0),
+                    COALESCE((SELECT MAX(m.subscription_id) FROM removals AS m), 0))
     INTO gone;
     SELECT MAX(s.id) INTO last FROM subscriptions AS s;
     IF gone > COALESCE(last, 0) THEN

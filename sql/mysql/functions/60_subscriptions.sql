@@ -327,11 +327,13 @@ BEGIN
 END;
 
 -- name: unsubscribe
--- Removes a subscription with its leases and dead letters. From then on it keeps no event from being removed. Its
--- rows in the ledger of positions stay, without effect, until the ledger is trimmed. Raises PS013.
+-- Removes a subscription with its leases and dead letters. From then on it keeps no event from being removed, and its
+-- name can be used again. Of many dead letters, or of a large queue, remove_leftovers deletes the rest. The rows in the
+-- ledger of positions stay, without effect, until the ledger is trimmed. Raises PS013.
 CREATE PROCEDURE unsubscribe(subscription LONGTEXT)
 BEGIN
     DECLARE owner_id BIGINT;
+    DECLARE gone INT;
     {{on error: CALL undo_call()}}
     CALL begin_call('unsubscribe()');
     -- First the row that every check-in locks first: any other order deadlocks with them.
@@ -345,10 +347,13 @@ BEGIN
     DELETE t FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE s FROM stops AS s WHERE s.subscription_id = owner_id;
     DELETE a FROM attempts AS a WHERE a.subscription_id = owner_id;
-    DELETE d FROM dead_letters AS d WHERE d.subscription_id = owner_id;
-    CALL forget_queue(owner_id);
+    -- What a dealer deals meanwhile is a leftover too: this waits for him.
+    DELETE q FROM queues AS q WHERE q.subscription_id = owner_id;
+    DELETE t FROM queue_turns AS t WHERE t.subscription_id = owner_id;
     CALL forget_policies('subscription', JSON_ARRAY(owner_id));
+    INSERT INTO removals (subscription_id, name) SELECT s.id, s.name FROM subscriptions AS s WHERE s.id = owner_id;
     DELETE s FROM subscriptions AS s WHERE s.id = owner_id;
+    CALL remove_rows(owner_id, 1000, gone);
     CALL end_call();
 END;
 

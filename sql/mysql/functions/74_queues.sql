@@ -154,19 +154,6 @@ BEGIN
     FROM queues AS q WHERE q.subscription_id = owner_id;
 END;
 
--- name: forget_queue
--- Deletes all that a queue has, if the subscription is one.
-CREATE PROCEDURE forget_queue(owner_id BIGINT)
-BEGIN
-    -- First what the dealer locks: he has to end first, or what he deals would remain.
-    DELETE q FROM queues AS q WHERE q.subscription_id = owner_id;
-    DELETE t FROM queue_turns AS t WHERE t.subscription_id = owner_id;
-    DELETE r FROM queue_ranges AS r WHERE r.subscription_id = owner_id;
-    DELETE w FROM queue_waiting AS w WHERE w.subscription_id = owner_id;
-    DELETE k FROM queue_keys AS k WHERE k.subscription_id = owner_id;
-    DELETE p FROM queue_purges AS p WHERE p.subscription_id = owner_id;
-END;
-
 -- name: forget_doomed
 -- Deletes what queues (a JSON array of ids) have of the partitions in the session's table doomed_partitions. The rows
 -- are found before they are locked: a DELETE by a condition would wait for claims of other topics.

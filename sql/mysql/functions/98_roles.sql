@@ -61,7 +61,7 @@ BEGIN
             keep_events carry_positions condemn_slices
             droppable_slices slice_dropped merge_chunks swap_chunks set_retention retention_of
             place_hold release_hold list_holds locate_time place_bookmark drop_bookmark list_bookmarks
-            bookmark_positions list_skips expire_dead_letters ensure_slices
+            bookmark_positions list_skips expire_dead_letters remove_leftovers ensure_slices
             slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting settings_of
             set_backpressure measure_pressure turn_dedup reconcile report_positions restore_status histories_of
             snapshot_holders sequencer_state storage_shortage broken_slices function_roles role_members refresh_roles

@@ -268,8 +268,9 @@ END
 $$;
 
 -- name: unsubscribe
--- Removes a subscription with its leases and dead letters. From then on it keeps no event from being removed. Its
--- rows in the ledger of positions stay, without effect, until the ledger is trimmed. Raises PS013.
+-- Removes a subscription with its leases and dead letters. From then on it keeps no event from being removed, and its
+-- name can be used again. Of many dead letters, or of a large queue, remove_leftovers deletes the rest. The rows in the
+-- ledger of positions stay, without effect, until the ledger is trimmed. Raises PS013.
 CREATE OR REPLACE FUNCTION unsubscribe(subscription text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -287,10 +288,14 @@ BEGIN
     DELETE FROM subscription_topics AS t WHERE t.subscription_id = owner_id;
     DELETE FROM stops AS s WHERE s.subscription_id = owner_id;
     DELETE FROM attempts AS a WHERE a.subscription_id = owner_id;
-    DELETE FROM dead_letters AS d WHERE d.subscription_id = owner_id;
-    PERFORM forget_queue(owner_id, NULL);
+    -- What a dealer deals meanwhile is a leftover too: this waits for him.
+    DELETE FROM queues AS q WHERE q.subscription_id = owner_id;
     PERFORM forget_policies('subscription', ARRAY[owner_id]);
-    DELETE FROM subscriptions AS s WHERE s.id = owner_id;
+    WITH gone AS (
+        DELETE FROM subscriptions AS s WHERE s.id = owner_id RETURNING s.id, s.name
+    )
+    INSERT INTO removals (subscription_id, name) SELECT g.id, g.name FROM gone AS g;
+    PERFORM remove_rows(owner_id, 1000);
 END
 $$;
 

@@ -37,6 +37,7 @@ LANGUAGE sql IMMUTABLE AS $$
         ('subscriptions_id_seq', 'lease_history', 'subscription_id'),
         ('subscriptions_id_seq', 'blocks', 'subscription_id'),
         ('subscriptions_id_seq', 'dropped_letters', 'subscription_id'),
+        ('subscriptions_id_seq', 'removals', 'subscription_id'),
         ('queue_ranges_id', 'queue_turns', 'last_id')
 $$;
 

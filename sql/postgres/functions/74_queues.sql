@@ -144,22 +144,18 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
 $$;
 
 -- name: forget_queue
--- Deletes what a queue has of some partitions, or all of it (NULL).
+-- Deletes what a queue has of some partitions.
 CREATE OR REPLACE FUNCTION forget_queue(owner_id bigint, partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     -- The dealer has to end first, or what it deals would remain.
     PERFORM FROM queues AS q WHERE q.subscription_id = owner_id FOR UPDATE;
     DELETE FROM queue_ranges AS r
-    WHERE r.subscription_id = owner_id AND (partition_ids IS NULL OR r.partition_id = ANY (partition_ids));
+    WHERE r.subscription_id = owner_id AND r.partition_id = ANY (partition_ids);
     DELETE FROM queue_waiting AS w
-    WHERE w.subscription_id = owner_id AND (partition_ids IS NULL OR w.partition_id = ANY (partition_ids));
+    WHERE w.subscription_id = owner_id AND w.partition_id = ANY (partition_ids);
     DELETE FROM queue_keys AS k
-    WHERE k.subscription_id = owner_id AND (partition_ids IS NULL OR k.partition_id = ANY (partition_ids));
-    IF partition_ids IS NULL THEN
-        DELETE FROM queue_purges AS p WHERE p.subscription_id = owner_id;
-        DELETE FROM queues AS q WHERE q.subscription_id = owner_id;
-    END IF;
+    WHERE k.subscription_id = owner_id AND k.partition_id = ANY (partition_ids);
 END
 $$;
 

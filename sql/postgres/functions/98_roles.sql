@@ -53,7 +53,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
             condemn_slices condemned_can_go droppable_slices close_slice slice_detaching slice_dropped merge_chunks
             swap_chunks set_retention retention_of
             place_hold release_hold list_holds locate_time place_bookmark drop_bookmark list_bookmarks
-            bookmark_positions list_skips expire_dead_letters
+            bookmark_positions list_skips expire_dead_letters remove_leftovers
             ensure_slices slices_ready log_status sequence_gaps current_history applied_migrations set_setting setting
             settings_of set_backpressure measure_pressure turn_dedup reconcile report_positions
             restore_status histories_of snapshot_holders sequencer_state storage_shortage broken_slices function_roles

@@ -1,0 +1,68 @@
+-- name: remove_rows
+-- Deletes at most so many rows that a subscription has left: dead letters, and what a queue has dealt or copied. Those
+-- that a worker's transaction has locked stay for a later batch. Returns how many it deleted.
+CREATE OR REPLACE FUNCTION remove_rows(owner_id bigint, max_rows bigint) RETURNS bigint
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    source text;
+    gone bigint;
+    total bigint;
+BEGIN
+    DELETE FROM queue_ranges AS r
+    WHERE r.id = ANY (ARRAY(
+        SELECT n.id FROM queue_ranges AS n
+        WHERE n.subscription_id = owner_id
+        ORDER BY n.id
+        LIMIT max_rows
+        FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS total = ROW_COUNT;
+    FOREACH source IN ARRAY '{queue_waiting,queue_keys,queue_purges,dead_letters}'::text[] LOOP
+        EXECUTE format(
+            'DELETE FROM %1$I AS r WHERE r.ctid = ANY (ARRAY('
+            'SELECT n.ctid FROM %1$I AS n WHERE n.subscription_id = $1 LIMIT $2 FOR UPDATE SKIP LOCKED))', source)
+        USING owner_id, max_rows - total;
+        GET DIAGNOSTICS gone = ROW_COUNT;
+        total := total + gone;
+    END LOOP;
+    RETURN total;
+END
+$$;
+
+-- name: end_removal
+-- Forgets a removed subscription once it has left nothing. One statement looks: a worker's transaction that is open has
+-- locked a row that shows, or has written what shows from its COMMIT on.
+CREATE OR REPLACE FUNCTION end_removal(owner_id bigint) RETURNS void
+LANGUAGE sql AS $$
+    DELETE FROM removals AS m
+    WHERE m.subscription_id = owner_id
+      AND NOT EXISTS (SELECT FROM queue_ranges AS r WHERE r.subscription_id = owner_id)
+      AND NOT EXISTS (SELECT FROM queue_waiting AS w WHERE w.subscription_id = owner_id)
+      AND NOT EXISTS (SELECT FROM queue_keys AS k WHERE k.subscription_id = owner_id)
+      AND NOT EXISTS (SELECT FROM queue_purges AS p WHERE p.subscription_id = owner_id)
+      AND NOT EXISTS (SELECT FROM dead_letters AS d WHERE d.subscription_id = owner_id)
+$$;
+
+-- name: remove_leftovers
+-- Deletes at most max_rows (1 to 100,000) rows that removed subscriptions have left. Returns how many. Call it until
+-- that is less. Raises PS006, PS018.
+CREATE OR REPLACE FUNCTION remove_leftovers(max_rows integer DEFAULT 1000) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    owner_id bigint;
+    total bigint := 0;
+BEGIN
+    PERFORM commit_durably();
+    PERFORM require_read_committed('remove_leftovers()');
+    IF max_rows IS NULL OR max_rows NOT BETWEEN 1 AND 100000 THEN
+        PERFORM refuse('PS006', format('%s rows at once', max_rows), 'Use 1 to 100,000.');
+    END IF;
+    FOR owner_id IN
+        SELECT m.subscription_id FROM removals AS m ORDER BY m.subscription_id LIMIT max_rows FOR UPDATE SKIP LOCKED
+    LOOP
+        EXIT WHEN total >= max_rows;
+        total := total + remove_rows(owner_id, max_rows - total);
+        PERFORM end_removal(owner_id);
+    END LOOP;
+    RETURN total;
+END
+$$;
