@@ -203,7 +203,7 @@ def poll_redriven(
             _give_back(tx, subscription, each, why)
     found: list[Row] = []
     for each in _heads(tx, subscription, places)[: max(max_events, 1)]:
-        _put(tx, replace(each, attempts=each.attempts + 1))
+        put_letter(tx, replace(each, attempts=each.attempts + 1))
         found.append(
             (each.letter_id, each.attempts + 1, each.parked, HISTORY, each.place[1], *_event(each))
         )
@@ -235,7 +235,7 @@ def finish_redriven(
     freed = {each.group for each in done if each.parked}
     for each in _letters(tx, subscription):
         if each.parked and each.redriven_at is None and each.group in freed:
-            _put(tx, _again(tx, each))
+            put_letter(tx, _again(tx, each))
     return one(None)
 
 
@@ -259,9 +259,8 @@ def fail_redriven(
     return one(None)
 
 
-@statement
-def redrive(tx: Transaction, subscription: str, letter_ids: Sequence[int] | None) -> list[Row]:
-    """Makes dead letters deliverable again; for a parked key, all of its letters."""
+def redriven(tx: Transaction, subscription: str, letter_ids: Sequence[int] | None) -> int:
+    """Make dead letters of a stream deliverable again; for a parked key, all of its letters."""
     find_subscription(tx, subscription)
     letters = _letters(tx, subscription)
     named = [each for each in letters if letter_ids is None or each.letter_id in letter_ids]
@@ -272,8 +271,8 @@ def redrive(tx: Transaction, subscription: str, letter_ids: Sequence[int] | None
         if each.redriven_at is None and (each in named or (each.parked and each.group in groups))
     ]
     for each in chosen:
-        _put(tx, _again(tx, each))
-    return one(len(chosen))
+        put_letter(tx, _again(tx, each))
+    return len(chosen)
 
 
 @statement
@@ -416,7 +415,7 @@ def _store(
             now if behind and (place[1], event.key) not in waiting else None,
             old.attempts if old else 0,
         )
-        _put(tx, letter)
+        put_letter(tx, letter)
         stored.append(letter)
     if parked and sum(each.parked for each in letters) + len(stored) > MOST_PARKED:
         raise refused(TooManyParked, f"more than {MOST_PARKED} events would be parked")
@@ -428,11 +427,11 @@ def _give_back(tx: Transaction, subscription: str, letter: LetterRow, reason: st
     dead = replace(
         letter, redriven_at=None, died_at=tx.store.clock.now(), reason=reason or letter.reason
     )
-    _put(tx, dead)
+    put_letter(tx, dead)
     if letter.parked:
         for each in _letters(tx, subscription):
             if each.parked and each.group == letter.group and each.redriven_at:
-                _put(tx, replace(each, redriven_at=None))
+                put_letter(tx, replace(each, redriven_at=None))
 
 
 def _again(tx: Transaction, letter: LetterRow) -> LetterRow:
@@ -440,7 +439,8 @@ def _again(tx: Transaction, letter: LetterRow) -> LetterRow:
     return replace(letter, redriven_at=now, attempts_before=letter.attempts)
 
 
-def _put(tx: Transaction, letter: LetterRow) -> None:
+def put_letter(tx: Transaction, letter: LetterRow) -> None:
+    """Write a letter."""
     tx.put("dead_letters", (letter.place[0], letter.letter_id), letter)
 
 

@@ -19,6 +19,7 @@ from penstock.testing.tables import (
     LeaseRow,
     Place,
     SubscriptionRow,
+    find_stream,
     find_subscription,
     high_watermark,
     leases_of,
@@ -56,7 +57,7 @@ def join(
     topics: Sequence[str] | None,
 ) -> list[Row]:
     """Makes a consumer a member of a subscription."""
-    owner = find_subscription(tx, subscription)
+    owner = find_stream(tx, subscription)
     if topics is not None and not topics:
         raise refused(InvalidArgument, "the list of topics of the consumer is empty")
     listed = (

@@ -269,6 +269,9 @@ def _drop(tx: Transaction, topic: TopicRow, *, with_subscriptions: bool) -> None
             lock_lease(tx, (reader, partition_id))
             tx.delete("leases", (reader, partition_id))
             tx.delete("attempts", (reader, partition_id))
+    for key in tx.rows("queue_events"):
+        if topic_of(key[1]) == topic.topic_id:
+            tx.delete("queue_events", key)
     for key, letter in tx.rows("dead_letters").items():
         if topic_of(letter.place[1]) == topic.topic_id:
             tx.delete("dead_letters", key)

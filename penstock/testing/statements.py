@@ -20,7 +20,9 @@ from penstock.errors import PenstockError, UsageError
 Answer = Callable[..., list[Row]]
 F = TypeVar("F", bound=Answer)
 
-_MODULES = ("names", "publish", "log", "subscriptions", "leases", "stream", "dead_letters")
+_MODULES = (
+    *("names", "publish", "log", "subscriptions", "leases", "stream", "dead_letters", "queues"),
+)
 _found: dict[str, Answer] = {}
 
 

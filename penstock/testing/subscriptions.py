@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from penstock.database.dialect import Row
-from penstock.errors import BeyondHighWatermark, InvalidArgument
+from penstock.errors import BeyondHighWatermark, InvalidArgument, WrongMode
 from penstock.subscriptions import policies
 from penstock.testing.log import sequenced_at
 from penstock.testing.statements import NotInMemory, one, refused, statement
@@ -21,6 +21,7 @@ from penstock.testing.tables import (
     Place,
     SubscriptionRow,
     find_partition,
+    find_stream,
     find_subscription,
     find_topic,
     high_watermark,
@@ -39,13 +40,22 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d
 @statement
 def subscribe(tx: Transaction, subscription: str, topics: Sequence[str], start: str) -> list[Row]:
     """Creates a subscription, or adds topics to it.  Returns how many topics were new."""
+    return one(subscribed(tx, subscription, topics, start, "stream"))
+
+
+def subscribed(
+    tx: Transaction, subscription: str, topics: Sequence[str], start: str, mode: str
+) -> int:
+    """The same in a mode, which a subscription keeps."""
     if not topics:
         raise refused(InvalidArgument, "the subscription names no topic")
     for address in sorted(set(topics)):
         tx.lock(("topic", address))
         find_topic(tx, address)
     tx.lock(("subscription", subscription))
-    owner = tx.get("subscriptions", subscription) or _created(tx, subscription)
+    owner = tx.get("subscriptions", subscription) or _created(tx, subscription, mode)
+    if owner.mode != mode:
+        raise refused(WrongMode, f'subscription "{subscription}" is in mode {owner.mode}')
     added = 0
     for address in sorted(set(topics)):
         topic = find_topic(tx, address)
@@ -57,7 +67,7 @@ def subscribe(tx: Transaction, subscription: str, topics: Sequence[str], start: 
         for partition_id in topic.partition_ids():
             position = _start_position(tx, partition_id, start)
             put_lease(tx, LeaseRow(owner.subscription_id, partition_id, position))
-    return one(added)
+    return added
 
 
 @statement
@@ -105,10 +115,11 @@ def unsubscribe(tx: Transaction, subscription: str) -> list[Row]:
     owner = find_subscription(tx, subscription)
     for lease in leases_of(tx, owner.subscription_id):
         lock_lease(tx, lease.place)
-    for table in ("leases", "consumers", "subscription_topics", "attempts", "dead_letters"):
+    for table in _OF_SUBSCRIPTIONS:
         for place in tx.rows(table):
             if place[0] == owner.subscription_id:
                 tx.delete(table, place)
+    tx.delete("queues", owner.subscription_id)
     tx.delete("subscriptions", subscription)
     return one(None)
 
@@ -127,7 +138,7 @@ def position(tx: Transaction, subscription: str, topic: str) -> list[Row]:
 @statement
 def seek(tx: Transaction, subscription: str, topic: str, partition: int, start: str) -> list[Row]:
     """Sets the position of one partition and takes the lease from its holder."""
-    owner = find_subscription(tx, subscription)
+    owner = find_stream(tx, subscription)
     partition_id = find_partition(tx, topic, partition)
     tx.lock(("topic", topic))
     require_reads(tx, owner, topic)
@@ -139,7 +150,7 @@ def reset_subscription(
     tx: Transaction, subscription: str, start: str, topic: str | None
 ) -> list[Row]:
     """Sets the positions of a subscription, or of its partitions of one topic."""
-    owner = find_subscription(tx, subscription)
+    owner = find_stream(tx, subscription)
     only = None if topic is None else require_reads(tx, owner, topic)
     topics = topics_by_id(tx)
     return [
@@ -222,12 +233,16 @@ def report_positions(
     ]
 
 
+#: Tables whose keys begin with the id of a subscription.
+_OF_SUBSCRIPTIONS = (
+    *("leases", "consumers", "subscription_topics", "attempts", "dead_letters", "queue_events"),
+)
 #: The kinds of policies that consumers go by. Nothing is removed here, so nobody goes by `keep`.
 _OF_CONSUMERS = ("heartbeat", "lease", "metrics", "retry")
 
 
-def _created(tx: Transaction, name: str) -> SubscriptionRow:
-    row = SubscriptionRow(tx.store.next("subscriptions"), name, _presets())
+def _created(tx: Transaction, name: str, mode: str) -> SubscriptionRow:
+    row = SubscriptionRow(tx.store.next("subscriptions"), name, _presets(), mode=mode)
     tx.put("subscriptions", name, row)
     return row
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.errors import InvalidPartition, SubscriptionNotFound, TopicNotFound
+from penstock.errors import InvalidPartition, SubscriptionNotFound, TopicNotFound, WrongMode
 from penstock.testing.statements import refused
 from penstock.testing.store import Transaction
 from penstock.topics.partition_ids import id_of
@@ -60,6 +60,7 @@ class SubscriptionRow:
     settings: Mapping[str, Any]
     policy_version: int = 1
     paused: bool = False
+    mode: str = "stream"
 
     @property
     def lease_time(self) -> timedelta:
@@ -125,6 +126,14 @@ def find_subscription(tx: Transaction, name: str) -> SubscriptionRow:
     found: SubscriptionRow | None = tx.get("subscriptions", name)
     if found is None:
         raise refused(SubscriptionNotFound, f'there is no subscription "{name}"')
+    return found
+
+
+def find_stream(tx: Transaction, name: str) -> SubscriptionRow:
+    """A subscription that is no queue.  Raises WrongMode for one that is."""
+    found = find_subscription(tx, name)
+    if found.mode != "stream":
+        raise refused(WrongMode, f'subscription "{name}" is a queue')
     return found
 
 

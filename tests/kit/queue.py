@@ -10,6 +10,7 @@ from penstock.publishing.publish import publish_batch
 from penstock.records import Message
 from penstock.subscriptions import queue
 from penstock.subscriptions.queue import Delivery, Receipt
+from penstock.testing import MemoryConnection
 from tests.kit.log import Connection, drain, topic
 
 QUEUE = "mails"
@@ -50,6 +51,9 @@ def more(connection: Connection, events: int, partitions: int = 1, start: int = 
 
 def pass_time(connection: Connection, seconds: float) -> None:
     """The database's clock as the protocol sees it goes on: all that it has stored is older."""
+    if isinstance(connection, MemoryConnection):
+        connection._store.clock.advance(seconds)
+        return
     for table in _TIMES:
         pass_time_of(connection, table, seconds)
 
@@ -83,8 +87,8 @@ def rows(connection: Connection, sql: str) -> list[tuple[Any, ...]]:
 
 def mutated(db: Any, change: dict[str, tuple[str, list[tuple[str, str]]]]) -> None:
     """Functions without a guard; change has one for each dialect: function, old and new texts."""
-    if db.engine == "postgres":
-        function, texts_of_it = change["postgres"]
+    if db.engine in ("postgres", "memory"):
+        function, texts_of_it = change[db.engine]
         for old, new in texts_of_it:
             db.without_guard(function, old, new)
     else:

@@ -231,14 +231,17 @@ def test_a_queue_does_what_the_model_does_for_long(own: Connection, order: str) 
 MUTANTS = {
     "put back": {
         "postgres": ("free_pieces", [("GREATEST(p.deliveries - uncounted, 0)", "0")]),
+        "memory": ("queues._freed", [("max(each.deliveries - 1, 0)", "0")]),
         "mysql": ("free_pieces", [("GREATEST(p.deliveries - uncounted, 0)", "0")]),
     },
     "expired": {
         "postgres": ("end_claims", [("s, s, g.deliveries,", "s, s, 0,")]),
+        "memory": ("queues.receive", [("deliveries=each.deliveries + 1", "deliveries=1")]),
         "mysql": ("end_claims", [("n.n, r.deliveries, r.waiting_id", "n.n, 0, r.waiting_id")]),
     },
     "failed": {
         "postgres": ("reject", [("failures = w.failures + 1", "failures = w.failures")]),
+        "memory": ("queues.reject", [("failures = each.failures + 1", "failures = each.failures")]),
         "mysql": ("fail_pieces", [("w.failures = w.failures + 1", "w.failures = w.failures")]),
     },
 }

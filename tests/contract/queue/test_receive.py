@@ -249,10 +249,12 @@ MUTANTS = {
     "hidden": {
         "postgres": ("claim_ranges", [
             ("AND f.id >= last.free_id AND f.token IS NULL", "AND f.id >= last.free_id")]),
+        "memory": ("queues._chosen", [("if each.is_free(now)", "")]),
         "mysql": ("claim_ranges", [("AND r.token IS NULL", "")]),
     },
     "expiry": {
         "postgres": ("end_claims", [("AND r.deadline <= end_claims.now", "AND false")]),
+        "memory": ("queues._chosen", [("if each.is_free(now)", "if not each.begun")]),
         "mysql": ("end_claims", [("AND r.deadline <= present", "AND false")]),
     },
 }  # fmt: skip
