@@ -1,8 +1,9 @@
 """Publishing and fetching on asynchronous connections.
 
 These functions take a psycopg.AsyncConnection, an asyncpg connection, SQLAlchemy's AsyncConnection
-and AsyncSession, or the connection that a consumer gives its async handler.  They run in the caller's transaction and never begin, commit or
-roll back one.  The rules are those of :mod:`penstock.publish`, and both run the same code.
+and AsyncSession, or the connection that a consumer gives its async handler.  They run in the
+caller's transaction and never begin, commit or roll back one.  The rules are those of
+:mod:`penstock.publish`, and both run the same code.
 
     async with connection.transaction():
         ...

@@ -94,14 +94,16 @@ class Working(ABC):
     async def work_on_async(self, position: int) -> AsyncIterator[Any]:
         """The same on the consumer's asynchronous connection."""
         with self._trying() as at:
-            async with self._connections.async_connection() as connection:
-                async with connection.transaction():
-                    await run_on(connection, self.finish_steps(position))
-                    at.step = _WITHIN
-                    yield connection
-                    at.step = _BEHIND
-                    if await is_rolled_back(connection):
-                        raise _swallowed()
+            async with (
+                self._connections.async_connection() as connection,
+                connection.transaction(),
+            ):
+                await run_on(connection, self.finish_steps(position))
+                at.step = _WITHIN
+                yield connection
+                at.step = _BEHIND
+                if await is_rolled_back(connection):
+                    raise _swallowed()
 
     @contextmanager
     def _trying(self) -> Iterator[_At]:

@@ -77,9 +77,7 @@ def find_queue(tx: Transaction, name: str) -> tuple[SubscriptionRow, QueueSettin
     return owner, settings
 
 
-def unfinished_rows(
-    tx: Transaction, owner: SubscriptionRow
-) -> dict[tuple[int, int, int], Dealt]:
+def unfinished_rows(tx: Transaction, owner: SubscriptionRow) -> dict[tuple[int, int, int], Dealt]:
     """The rows of a queue, by their keys."""
     rows: dict[tuple[int, int, int], Dealt] = tx.rows("queue_events")
     return {key: row for key, row in rows.items() if key[0] == owner.subscription_id}

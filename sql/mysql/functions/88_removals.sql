@@ -28,6 +28,7 @@ END;
 CREATE PROCEDURE remove_rows(owner_id BIGINT, max_rows INT, OUT gone INT)
 BEGIN
     DECLARE room INT DEFAULT max_rows;
+    DECLARE is_left BOOLEAN;
     CREATE TEMPORARY TABLE IF NOT EXISTS leftovers (id BIGINT NOT NULL PRIMARY KEY) ENGINE = InnoDB;
     CALL find_leftovers('ranges', owner_id, room);
     DELETE r
@@ -43,8 +44,10 @@ BEGIN
     CALL find_leftovers('letters', owner_id, room);
     DELETE d FROM leftovers AS o STRAIGHT_JOIN dead_letters AS d FORCE INDEX (dead_letters_id) ON d.id = o.id;
     SET room = room - ROW_COUNT();
-    -- Nobody locks a key who has no claim, and claims that are locked show as ranges.
-    IF NOT EXISTS (SELECT r.id FROM queue_ranges AS r WHERE r.subscription_id = owner_id) THEN
+    -- Nobody locks a key who has no claim, and claims that are locked show as ranges. Asked in the IF, this would wait
+    -- for their locks.
+    SELECT EXISTS (SELECT r.id FROM queue_ranges AS r WHERE r.subscription_id = owner_id) INTO is_left;
+    IF NOT is_left THEN
         DELETE FROM queue_keys
         WHERE subscription_id = owner_id ORDER BY partition_id, sequence, waiting_id LIMIT room;
         SET room = room - ROW_COUNT();

@@ -249,7 +249,6 @@ MUTANTS = {
     "hidden": {
         "postgres": ("claim_ranges", [
             ("AND f.id >= last.free_id AND f.token IS NULL", "AND f.id >= last.free_id")]),
-        "memory": ("queues._chosen", [("if each.is_free(now)", "")]),
         "mysql": ("claim_ranges", [("AND r.token IS NULL", "")]),
     },
     "expiry": {

@@ -21,8 +21,8 @@ from tests.kit.queue import (
     count,
     filled,
     mutated,
-    receive,
     receipts,
+    receive,
     rows,
     texts,
 )
@@ -47,7 +47,7 @@ def leftovers(own: Connection, max_rows: int) -> int:
 
 
 def test_a_large_queue_goes_in_batches(own: Connection) -> None:
-    """Its name can be used at once; the new one keeps what it has, and the old receipts are dead."""
+    """Its name is free at once, the new queue keeps what it has, old receipts are refused."""
     filled(own, FIRST + 220, max_failures=1)
     held: list[queue.Delivery] = []
     while more := receive(own, 500):
