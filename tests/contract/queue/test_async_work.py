@@ -30,7 +30,7 @@ Handler = Callable[[QueueDelivery], Awaitable[None]]
 
 def prepared(connection: Connection, events: int, **settings: float) -> None:
     """A queue, a topic for what its handlers publish, and a table of the application."""
-    filled(connection, events, **settings)
+    filled(connection, events, 1, **settings)
     topic(connection, 1, SENT)
     database.execute(connection, "CREATE TABLE effects (number INT PRIMARY KEY)")
 
