@@ -82,7 +82,7 @@ async def write(connection: Any, number: int) -> None:
 
 def test_effect_event_and_end_are_one_transaction(db: ContractDatabase, own: Connection) -> None:
     """Over handlers that fail within and behind the block, and lose their connection."""
-    prepared(own, 24, first_backoff_seconds=0)
+    prepared(own, 16, first_backoff_seconds=0)
     attempts: dict[int, int] = {}
 
     async def handle(delivery: QueueDelivery) -> None:
@@ -104,10 +104,10 @@ def test_effect_event_and_end_are_one_transaction(db: ContractDatabase, own: Con
 
     async def work() -> None:
         async with working(db, handle, concurrency=4):
-            await until(lambda: len(written(own)) == 24 and not queue.statistics(own, QUEUE).size)
+            await until(lambda: len(written(own)) == 16 and not queue.statistics(own, QUEUE).size)
 
     asyncio.run(work())
-    assert written(own) == sent(own) == list(range(1, 25))
+    assert written(own) == sent(own) == list(range(1, 17))
 
 
 def late(db: ContractDatabase, own: Connection) -> list[BaseException]:
@@ -146,6 +146,7 @@ def test_who_lost_the_event_changes_nothing(db: ContractDatabase, own: Connectio
     assert written(own) == []
 
 
+@pytest.mark.long_on("mariadb")
 def test_without_the_fence_a_paused_worker_writes(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_cancelled_coroutine_does_not_wait_for_its_statement(
     assert written(own) == [7]
 
 
+@pytest.mark.long_on("mariadb")
 def test_without_the_cut_it_waits(
     db: ContractDatabase, own: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

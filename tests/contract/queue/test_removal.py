@@ -109,6 +109,7 @@ def test_what_a_worker_still_writes_goes_too(db: ContractDatabase, own: Connecti
     assert count(own, "removals") == 0
 
 
+@pytest.mark.long_on("mariadb")
 def test_without_the_look_it_stays(db: ContractDatabase, own: Connection) -> None:
     """Mutant: a removal ends although rows are left."""
     mutated(db, GUARD)
