@@ -6,3 +6,7 @@ CREATE TABLE IF NOT EXISTS removals (
     name VARCHAR(500) NOT NULL,
     removed_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6))
 ) ENGINE = InnoDB;
+
+-- name: drop_forget_queue
+-- What it deleted in one transaction is now deleted in batches.
+DROP PROCEDURE IF EXISTS forget_queue;
