@@ -7,11 +7,13 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from benchmarks import history
 from benchmarks.__main__ import GROUPS, main
 from benchmarks.bench import Bench
 from benchmarks.engines import ENGINES
@@ -212,6 +214,8 @@ def test_all_figures_are_written(
 
     figures = json.loads(output.read_text())
     assert [each["name"] for each in figures] == NAMES["bulk"]
+    (run,) = history.read(tmp_path / "bench-history.jsonl")
+    assert [asdict(each) for each in run.figures] == figures
     for each in figures:
         assert list(each) == FIELDS
         assert each["engine"] == "postgres"
