@@ -1,0 +1,147 @@
+"""Columns of Arrow as PostgreSQL takes them: whole, without a Python object for each value.
+
+A column that does not fit raises a ValueError, as Arrow's own errors are.  The caller then looks at
+each event and names the one that is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from penstock.publishing.columns import PackedArray, packed_array
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_UUID_BYTES = 16
+
+
+def packed(type_name: str, column: pa.Array[Any]) -> PackedArray:
+    """A column of texts or bytes as an array: before each value its size, or -1 for NULL."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = column.cast(pa.binary())
+    sizes = _integers(pc.fill_null(pc.binary_length(values), -1))
+    heads = _fixed(4, sizes).cast(pa.binary())
+    joined = pc.binary_join_element_wise(heads, pc.fill_null(values, b""), b"")
+    size = pc.sum(pc.binary_length(joined)).as_py() or 0
+    elements = memoryview(joined.buffers()[2] or b"")[:size]
+    return packed_array(type_name, len(values), [elements])
+
+
+def packed_integers(column: pa.Array[Any], below: int) -> PackedArray:
+    """A column of integers from 0 to ``below``, as an array of int4."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    least, most = pc.min_max(column).as_py().values()
+    if least is not None and not 0 <= least <= most < below:
+        raise ValueError("an integer is out of range")
+    values = _fixed(4, _integers(pc.fill_null(column.cast(pa.int32()), 0))).cast(pa.binary())
+    return packed("int4", pc.if_else(pc.is_valid(column), values, pa.scalar(None, pa.binary())))
+
+
+def packed_ids(column: pa.Array[Any]) -> PackedArray:
+    """A column of UUIDs, each of them there, as texts or as 16 bytes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.null_count:
+        raise ValueError("some events have no id")
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if pa.types.is_fixed_size_binary(column.type):
+        return packed("uuid", column)
+    if not pc.all(pc.match_substring_regex(column, _UUID)).as_py():
+        raise ValueError("an id is not written as usual")
+    digits = pc.binary_join(_listed(pc.replace_substring(column, "-", "")), "")[0].as_py()
+    return packed("uuid", _fixed(_UUID_BYTES, bytes.fromhex(digits)))
+
+
+def checked_text(column: pa.Array[Any], longest: int) -> pa.Array[Any]:
+    """A column of texts, none longer than so many characters and none with a NUL."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = column.cast(pa.string())
+    if (pc.max(pc.utf8_length(texts)).as_py() or 0) > longest:
+        raise ValueError("a text is too long")
+    if pc.any(pc.match_substring(texts, "\0")).as_py():
+        raise ValueError("a text holds a NUL character")
+    return texts
+
+
+def require_size(column: pa.Array[Any], most_bytes: int) -> None:
+    """Refuse a column in which a value has more bytes."""
+    import pyarrow.compute as pc
+
+    if pc.max(pc.binary_length(column)).as_py() > most_bytes:
+        raise ValueError("a value is too long")
+
+
+def size(column: pa.ChunkedArray[Any]) -> int:
+    """How many bytes all values have."""
+    import pyarrow.compute as pc
+
+    return pc.sum(pc.binary_length(column)).as_py() or 0
+
+
+def whole(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    """A column in one piece; texts without a dictionary."""
+    import pyarrow as pa
+
+    found = column.combine_chunks()
+    if pa.types.is_dictionary(found.type):
+        return found.cast(pa.string())
+    return found
+
+
+def dictionaries(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows; times to the microsecond.  ValueError or OverflowError for one beyond 9999."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if "not_before" in table.column_names:
+        place = table.column_names.index("not_before")
+        times = pc.cast(
+            table["not_before"],
+            options=pc.CastOptions(pa.timestamp("us", "UTC"), allow_time_truncate=True),
+        )
+        table = table.set_column(place, "not_before", times)
+    return table.to_pylist()
+
+
+def is_constant(column: pa.Array[Any]) -> bool:
+    """Whether all values are there and equal."""
+    import pyarrow.compute as pc
+
+    return not column.null_count and bool(pc.all(pc.equal(column, column[0])).as_py())
+
+
+def _listed(column: pa.Array[Any]) -> pa.Array[Any]:
+    """All values as one list."""
+    import pyarrow as pa
+
+    return pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
+
+
+def _integers(column: pa.Array[Any]) -> array[int]:
+    """Integers of four bytes, the highest byte first; the column has no NULLs."""
+    first = column.offset * 4
+    found = array("i", memoryview(column.buffers()[1])[first : first + len(column) * 4].tobytes())
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found
+
+
+def _fixed(size: int, values: bytes | array[int]) -> pa.Array[Any]:
+    """Values of so many bytes each, out of one piece of memory."""
+    import pyarrow as pa
+
+    view = memoryview(values).cast("B")
+    buffers = [None, pa.py_buffer(view)]
+    return pa.Array.from_buffers(pa.binary(size), view.nbytes // size, buffers)
