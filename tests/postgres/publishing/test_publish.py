@@ -312,11 +312,11 @@ def test_bulk_refuses_a_generator_that_leaves_a_savepoint_open(
 def test_bulk_closes_a_chunk_that_is_large(
     connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guard: _CHUNK_BYTES, or large payloads would all lie in memory."""
+    """Guard: CHUNK_BYTES, or large payloads would all lie in memory."""
     stored: list[int] = []
 
     def store(chunks: Any, chunk: bulk.Packed) -> int:
-        stored.append(len(chunk.messages))
+        stored.append(len(chunk.chunk))
         return original(chunks, chunk)
 
     original = bulk.Bulk._store
