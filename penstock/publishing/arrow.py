@@ -56,23 +56,11 @@ def packed_ids(column: pa.Array[Any]) -> PackedArray:
         column = column.storage
     if pa.types.is_fixed_size_binary(column.type):
         return packed("uuid", column)
-    if not pc.all(pc.match_substring_regex(column, _UUID)).as_py():
-        raise ValueError("an id is not written as usual")
-    digits = pc.binary_join(_listed(pc.replace_substring(column, "-", "")), "")[0].as_py()
-    return packed("uuid", _fixed(_UUID_BYTES, bytes.fromhex(digits)))
-
-
-def checked_text(column: pa.Array[Any], longest: int) -> pa.Array[Any]:
-    """A column of texts, none longer than so many characters and none with a NUL."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     texts = column.cast(pa.string())
-    if (pc.max(pc.utf8_length(texts)).as_py() or 0) > longest:
-        raise ValueError("a text is too long")
-    if pc.any(pc.match_substring(texts, "\0")).as_py():
-        raise ValueError("a text holds a NUL character")
-    return texts
+    if not pc.all(pc.match_substring_regex(texts, _UUID)).as_py():
+        raise ValueError("an id is not written as usual")
+    digits = pc.binary_join(_listed(pc.replace_substring(texts, "-", "")), "")[0].as_py()
+    return packed("uuid", _fixed(_UUID_BYTES, bytes.fromhex(digits)))
 
 
 def require_size(column: pa.Array[Any], most_bytes: int) -> None:
@@ -115,11 +103,14 @@ def dictionaries(table: pa.Table) -> list[dict[str, Any]]:
     return table.to_pylist()
 
 
-def is_constant(column: pa.Array[Any]) -> bool:
-    """Whether all values are there and equal."""
+def shared(column: pa.Array[Any]) -> str | None:
+    """The text that all values are; None where they differ, or one is NULL."""
     import pyarrow.compute as pc
 
-    return not column.null_count and bool(pc.all(pc.equal(column, column[0])).as_py())
+    if column.null_count or not pc.all(pc.equal(column, column[0])).as_py():
+        return None
+    text: str = column[0].as_py()
+    return text
 
 
 def _listed(column: pa.Array[Any]) -> pa.Array[Any]:

@@ -138,6 +138,7 @@ class Bulk:
         try:
             return self._sent(packed)
         except UsageError as error:
+            _name_the_wrong_one(packed)
             if packed.first == 0:
                 raise
             counted = f"of the events from {packed.first} on, {error.message}"
@@ -166,7 +167,7 @@ class Bulk:
 
 
 def _name_the_wrong_one(packed: Packed) -> None:
-    """Raise the error of the event that the server could not read, with its place."""
+    """Raise the error of an event that only the server has looked at, with its place."""
     for _ in packed.chunk.rows(packed.first):
         pass
 

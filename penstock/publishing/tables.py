@@ -20,7 +20,6 @@ from penstock.publishing.known_topics import KnownTopics, TopicFacts
 from penstock.publishing.rows import Row
 from penstock.records import Message
 from penstock.topics import validation
-from penstock.topics.validation import MAX_CONTENT_TYPE, MAX_HEADERS_BYTES, MAX_KEY, MAX_TYPE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +57,10 @@ def publish_table(connection: Any, topic: str, table: pa.Table) -> int:
 
 
 def require_columns(
-    what: str, given: Mapping[str, str], expected: Mapping[str, Sequence[str]], needed: Sequence[str]
+    what: str,
+    given: Mapping[str, str],
+    expected: Mapping[str, Sequence[str]],
+    needed: Sequence[str],
 ) -> None:
     """Refuse columns that an event does not take, and kinds that they cannot have."""
     for name, kind in given.items():
@@ -221,45 +223,38 @@ class _Rows:
             ) from None
 
     def _binds(self, facts: TopicFacts) -> dict[str, Any]:
-        """The binds of publish_columns.  ValueError where a value does not fit."""
+        """The binds of publish_columns.  ValueError where a value does not fit the topic.
+
+        Texts and headers are left to the server: it has to look at each of them anyway.
+        """
         payloads = arrow.whole(self._rows["payload"])
         arrow.require_size(payloads, facts.max_payload_bytes)
-        kind, kinds = self._shared("type", MAX_TYPE)
-        media, content_types = self._shared("content_type", MAX_CONTENT_TYPE)
+        kind, kinds = self._shared("type")
+        media, content_types = self._shared("content_type")
         return {
             "topic": self._topic,
             "type": kind,
             "content_type": media,
             "payloads": arrow.packed("bytea", payloads),
-            "keys": self._keys(),
+            "keys": self._texts("key"),
             "types": kinds,
             "content_types": content_types,
-            "headers": self._headers(),
+            "headers": self._texts("headers"),
             "event_ids": self._ids(),
             "partitions": self._partitions(facts.partitions),
         }
 
-    def _keys(self) -> PackedArray | None:
-        keys = self._column("key")
-        return None if keys is None else arrow.packed("text", arrow.checked_text(keys, MAX_KEY))
+    def _texts(self, name: str) -> PackedArray | None:
+        column = self._column(name)
+        return None if column is None else arrow.packed("text", column)
 
-    def _shared(self, name: str, longest: int) -> tuple[str | None, PackedArray | None]:
+    def _shared(self, name: str) -> tuple[str | None, PackedArray | None]:
         """A text that all events have, or those of each."""
         column = self._column(name)
-        if column is None:
-            return None, None
-        texts = arrow.checked_text(column, longest)
-        if arrow.is_constant(texts):
-            return texts[0].as_py(), None
-        return None, arrow.packed("text", texts)
-
-    def _headers(self) -> PackedArray | None:
-        """Only the server looks whether they are JSON: it has to take them apart anyway."""
-        headers = self._column("headers")
-        if headers is None:
-            return None
-        arrow.require_size(headers, MAX_HEADERS_BYTES)
-        return arrow.packed("text", headers)
+        text = None if column is None else arrow.shared(column)
+        if text is None or "\0" in text:  # which only the server's error names as it should
+            return None, self._texts(name)
+        return text, None
 
     def _ids(self) -> PackedArray:
         event_ids = self._column("event_id")

@@ -124,8 +124,7 @@ def test_what_fell_is_printed(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text().splitlines() == [
         "no earlier run can be compared: same settings, a machine of a like score",
         "2 figures compared with the last run of each, 1 fell by more than 10%",
-        "  postgres slower: 2,000 -> 1,000 events/s, ratio 0.50 -> 0.25;"
-        " before: then, commit abc",
+        "  postgres slower: 2,000 -> 1,000 events/s, ratio 0.50 -> 0.25; before: then, commit abc",
     ]
 
 
