@@ -62,7 +62,8 @@ def arrow_table(events: Sequence[Message]) -> pa.Table:
 def table_rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
     """The rows of such a table for COPY, with new ids."""
     for batch in table.to_batches(max_chunksize=CHUNK):
-        keys, types, content_types, headers, payloads = (each.to_pylist() for each in batch.columns)
+        columns: list[list[Any]] = [each.to_pylist() for each in batch.columns]
+        keys, types, content_types, headers, payloads = columns
         written = [JSONB_VERSION + each.encode() for each in headers]
         ids = uuid7s(batch.num_rows)
         yield from zip(ids, keys, types, content_types, written, payloads, strict=True)

@@ -256,12 +256,9 @@ class _Rows:
             return None, self._texts(name)
         return text, None
 
-    def _ids(self) -> PackedArray:
+    def _ids(self) -> Sequence[Any]:
         event_ids = self._column("event_id")
-        if event_ids is None:
-            made: PackedArray = new_ids(True, len(self))
-            return made
-        return arrow.packed_ids(event_ids)
+        return new_ids(True, len(self)) if event_ids is None else arrow.packed_ids(event_ids)
 
     def _partitions(self, count: int) -> PackedArray | None:
         partitions = self._column("partition")

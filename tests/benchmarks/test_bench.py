@@ -52,7 +52,7 @@ LATENCY = [
 #: The peers come from the package registries, so they are not among the tests of every run.
 NAMES = {
     "publish": ["publish_single", "publish_batch_500"],
-    "bulk": ["publish_batch_500_arrays", "publish_copy", "publish_table"],
+    "bulk": ["publish_batch_500_arrays", "publish_copy", "publish_table", "publisher_single"],
     "single": ["pgbench_single", "pgbench_tpcb", "pgbench_tpcb_plain"],
     "sequence": ["sequence", "sequence_1024_partitions", "sequence_20_topics"],
     "fetch": ["fetch", "fetch_live_ticks"],

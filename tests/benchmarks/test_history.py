@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,13 +20,13 @@ from penstock.errors import ConfigurationError
 QUIET = Score(cores=2, loop_ms=20.0, fsync_ms=0.2)
 
 
-def _figure(name: str, value: float, unit: str = "events/s", **more: object) -> Figure:
+def _figure(name: str, value: float, unit: str = "events/s", **more: Any) -> Figure:
     plain = figure(name, value, unit=unit, rows=1_000, batch=10)
     return replace(plain, engine="postgres", **more)
 
 
 def _run(*figures: Figure, score: Score = QUIET, date: str = "then", **settings: int) -> Run:
-    return Run(date, "abc", score, asdict(Settings(**settings)), figures)  # type: ignore[arg-type]
+    return Run(date, "abc", score, asdict(Settings(**settings)), figures)
 
 
 def _fell(past: list[Run], now: Run) -> list[str]:

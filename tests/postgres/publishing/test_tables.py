@@ -201,10 +201,11 @@ _ODD: dict[str, list[Any]] = {
     "partition": [4, -1, 1 << 40],
     "not_before": [SOON],
 }  # fmt: skip
-_SCHEMA = pa.schema({
+_FIELDS: dict[str, pa.DataType] = {
     "payload": pa.binary(), "key": pa.string(), "type": pa.string(), "content_type": pa.string(),
     "headers": pa.string(), "event_id": pa.string(), "partition": pa.int64(), "not_before": TIME,
-})  # fmt: skip
+}  # fmt: skip
+_SCHEMA = pa.schema(_FIELDS)
 
 
 def _table(chance: random.Random, odd: int) -> pa.Table:
