@@ -345,6 +345,16 @@ def test_events_that_need_the_long_way_take_it(
     rows = connection.execute("SELECT due_at FROM penstock.events ORDER BY id").fetchall()
     assert rows == [(later,), (None,)]
 
+    with connection.transaction(force_rollback=True):
+        some = ["00000000000000000000000000000007", None]
+        assert _publish(connection, payload=[b"own", b"new"], event_id=some) == 2
+        rows = connection.execute("SELECT event_id FROM penstock.events ORDER BY id").fetchall()
+        assert rows[2] == (uuid.UUID(int=7),)
+        assert rows[3][0].version == 7
+    for odd in (["0" * 31, "0" * 33], [f"{uuid.UUID(int=7)}x", str(uuid.UUID(int=8))]):
+        with pytest.raises(InvalidArgument, match="event 0: the event_id .* is no UUID"):
+            _publish(connection, payload=[b"a", b"b"], event_id=odd)
+
     with monkeypatch.context() as patch:
         patch.setattr(tracing, "context_headers", lambda: {"traceparent": "00-1"})
         headers = ['{"own": 1}', '{"traceparent": "mine"}']
