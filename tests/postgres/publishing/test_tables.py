@@ -361,7 +361,7 @@ def test_events_that_need_the_long_way_take_it(
 
 
 def test_ids_of_some_rows_and_ids_that_are_written_otherwise(connection: Connection) -> None:
-    """Guards: the look for NULLs, and at how ids are written: digits of all ids are read at once."""
+    """Guards: the look for NULLs, and at how ids are written; all digits are read at once."""
     some = ["00000000000000000000000000000007", None]
     assert _publish(connection, payload=[b"own", b"new"], event_id=some) == 2
     rows = connection.execute("SELECT event_id FROM penstock.events ORDER BY id").fetchall()
