@@ -22,9 +22,11 @@ from benchmarks import (
     control_plane,
     fetch,
     held,
+    history,
     idle,
     latency,
     load,
+    machine,
     publish,
     report,
     retained,
@@ -76,7 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.held_batch, options.retained_events, options.load_seconds,
         options.unvacuumed_seconds,
     )  # fmt: skip
+    past_runs = options.output.with_name("bench-history.jsonl")
     try:
+        past = history.read(past_runs)  # before an hour is spent on what cannot be compared
+        score = machine.score()
         figures = run(
             console, options.only or list(GROUPS), options.engine or list(ENGINES), settings
         )
@@ -88,6 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     report.show(console, figures, settings.rounds)
     report.write(figures, options.output)
+    done = history.run_of(figures, settings, score.or_slower(machine.score()))
+    history.append(past_runs, done)
+    console.print(f"this machine: {done.score}")
+    report.compare(console, list(history.compared(past, done)))
     return 0
 
 
@@ -154,8 +163,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
             help=help_text,
         )  # fmt: skip
     parser.add_argument(
-        "--output", type=Path, default=report.default_output(), help="where bench.json goes"
-    )
+        "--output", type=Path, default=report.default_output(),
+        help="where bench.json goes; the history of runs lies beside it",
+    )  # fmt: skip
     return parser.parse_args(arguments)
 
 

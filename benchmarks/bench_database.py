@@ -116,14 +116,14 @@ class BenchDatabase(Bench):
     def fill_both(self, topic: str, table: str, events: Sequence[Message]) -> None:
         with self.transaction():
             publish_bulk(self.connection, events)
-            self.copy_bare(table, events)
+            self.copy_bare(table, copy_rows(events))
 
-    def copy_bare(self, table: str, events: Sequence[Message]) -> None:
+    def copy_bare(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Put rows into a bare table by binary COPY."""
         statement = f"COPY {table} ({self.bare_columns}) FROM STDIN (FORMAT BINARY)"
         with self.connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
             copy.set_types(COPY_TYPES)
-            for row in copy_rows(events):
+            for row in rows:
                 copy.write_row(row)
 
     def another(self) -> AbstractContextManager[Bench]:

@@ -1,4 +1,4 @@
-"""What only psycopg can do: the columns of 500 events as binary arrays, and COPY."""
+"""What only psycopg can do: columns as binary arrays, COPY, Arrow tables, and a kept cursor."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
 from benchmarks.bench_database import BenchDatabase
-from benchmarks.events import messages
+from benchmarks.events import arrow_table, copy_rows, messages, table_rows
 from benchmarks.measure import Aim, Case, Settings, batches
-from benchmarks.publish import AIM, BATCH, BATCH_SIZE, publishing
+from benchmarks.publish import AIM, BATCH, BATCH_SIZE, SINGLE, inserting, publishing
 from penstock.publishing.bulk import publish_bulk
 from penstock.publishing.columns import packed
 from penstock.publishing.event_ids import uuid7s
+from penstock.publishing.publisher import publisher
+from penstock.publishing.tables import publish_table
 from penstock.records import Message
 
 COPY = 50_000
@@ -21,7 +23,8 @@ COPY = 50_000
 def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
     """500 at a time against the same arrays in an INSERT: what the log itself costs.
 
-    Few applications write such an INSERT by hand. Then all events in one transaction, against COPY.
+    Few applications write such an INSERT by hand. Then all events in one transaction, against COPY:
+    from messages, and from an Arrow table.  At last a commit for each event, by a publisher.
     """
     rows = settings.amount(BATCH)
     yield Case(
@@ -29,6 +32,8 @@ def cases(bench: BenchDatabase, settings: Settings) -> Iterator[Case]:
         _by_arrays(bench, rows), "the same arrays", AIM,
     )  # fmt: skip
     yield _copy(bench, settings.amount(COPY))
+    yield _table(bench, settings.amount(COPY))
+    yield _publisher(bench, settings.amount(SINGLE))
 
 
 def _by_arrays(bench: BenchDatabase, rows: int) -> Callable[[], float]:
@@ -80,7 +85,50 @@ def _copy(bench: BenchDatabase, rows: int) -> Case:
         bench.settle()
         begun = perf_counter()
         with bench.transaction():
-            bench.copy_bare(table, events)
+            bench.copy_bare(table, copy_rows(events))
         return perf_counter() - begun
 
     return Case("publish_copy", rows, rows, ours, peer, "COPY", Aim(ratio=0.5))
+
+
+def _table(bench: BenchDatabase, rows: int) -> Case:
+    topic, table = bench.new_topic(), bench.new_bare_table()
+    given = arrow_table(messages(topic, rows))
+
+    def ours() -> float:
+        bench.settle()
+        begun = perf_counter()
+        with bench.transaction():
+            publish_table(bench.connection, topic, given)
+        return perf_counter() - begun
+
+    def peer() -> float:
+        bench.settle()
+        begun = perf_counter()
+        with bench.transaction():
+            bench.copy_bare(table, table_rows(given))
+        return perf_counter() - begun
+
+    return Case("publish_table", rows, rows, ours, peer, "COPY of the same table", Aim(ratio=0.8))
+
+
+def _publisher(bench: BenchDatabase, rows: int) -> Case:
+    events = messages(bench.new_topic(), rows)
+
+    def run() -> float:
+        bench.settle()
+        prepared = publisher(bench.connection, events[0].topic)
+        begun = perf_counter()
+        for event in events:
+            prepared.publish(
+                event.payload,
+                key=event.key,
+                type=event.type,
+                content_type=event.content_type,
+                headers=event.headers,
+            )
+        return perf_counter() - begun
+
+    return Case(
+        "publisher_single", rows, 1, run, inserting(bench, events), "one INSERT", Aim(ratio=0.8)
+    )

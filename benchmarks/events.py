@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.publishing.event_ids import uuid7s
 from penstock.records import Message
@@ -44,6 +46,27 @@ def copy_rows(events: Iterable[Message]) -> Iterator[tuple[Any, ...]]:
     for event, new_id in with_ids(events):
         headers = JSONB_VERSION + json.dumps(event.headers).encode()
         yield new_id, event.key, event.type, event.content_type, headers, event.payload
+
+
+def arrow_table(events: Sequence[Message]) -> pa.Table:
+    """Events as the table that `publish_table` takes."""
+    return pa.table({
+        "key": [event.key for event in events],
+        "type": [event.type for event in events],
+        "content_type": [event.content_type for event in events],
+        "headers": [json.dumps(event.headers) for event in events],
+        "payload": [event.payload for event in events],
+    })  # fmt: skip
+
+
+def table_rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """The rows of such a table for COPY, with new ids."""
+    for batch in table.to_batches(max_chunksize=CHUNK):
+        columns: list[list[Any]] = [each.to_pylist() for each in batch.columns]
+        keys, types, content_types, headers, payloads = columns
+        written = [JSONB_VERSION + each.encode() for each in headers]
+        ids = uuid7s(batch.num_rows)
+        yield from zip(ids, keys, types, content_types, written, payloads, strict=True)
 
 
 def with_ids(events: Iterable[Message]) -> Iterator[tuple[Message, uuid.UUID]]:

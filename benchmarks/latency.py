@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 
-from benchmarks import latency_steps
+from benchmarks import latency_steps, machine
 from benchmarks.bench import Bench
 from benchmarks.measure import Aim, Figure, Settings, figure
 from benchmarks.picture import histogram
@@ -30,7 +30,6 @@ RATE, SECONDS, WARM_SECONDS = 1_000, 60, 5
 COLD_EVENTS, COLD_AFTER_SECONDS = 60, 60.0
 #: Commits for each second. Where one takes longer than a millisecond, more events share a commit.
 COMMITS = {"postgres": 1_000, "mysql": 100, "mariadb": 100}
-FSYNCS = 200
 READY_SECONDS = 60.0
 #: By engine: the median and the 99th percentile of a hot partition, the 99th of a cold one.
 AIMS = {"postgres": (3, 5, 60), "mysql": (None, 30, 250), "mariadb": (None, 30, 250)}
@@ -54,7 +53,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
     """A hot partition at 1,000 events/s, then partitions that were idle for a minute."""
     middle, hot_end, cold_end = AIMS[bench.engine]
     yield figure(
-        "latency_fsync", _fsync_milliseconds(), unit="ms", rows=FSYNCS, batch=1,
+        "latency_fsync", machine.fsync_milliseconds(), unit="ms", rows=machine.FSYNCS, batch=1,
         against="4 KiB written and synced",
     )  # fmt: skip
     count = settings.amount(RATE * SECONDS)
@@ -176,16 +175,3 @@ def _running(folder: Path, url: str, module: str, *arguments: str) -> Iterator[i
 
 def _environment(url: str) -> dict[str, str]:
     return os.environ | {"PENSTOCK_DATABASE_URL": url}
-
-
-def _fsync_milliseconds() -> float:
-    """The median of writing a page and waiting for the disk, where the servers write too."""
-    spent = []
-    with tempfile.TemporaryFile() as file:
-        for _ in range(FSYNCS):
-            begun = time.perf_counter()
-            file.write(b"\0" * 4096)
-            file.flush()
-            os.fdatasync(file.fileno())
-            spent.append(1_000 * (time.perf_counter() - begun))
-    return median(spent)

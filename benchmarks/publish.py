@@ -28,9 +28,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case]:
 
 
 def _single(bench: Bench, rows: int) -> Case:
-    topic, table = bench.new_topic(), bench.new_bare_table()
-    events = messages(topic, rows)
-    insert = bench.insert(table)
+    events = messages(bench.new_topic(), rows)
 
     def ours() -> float:
         bench.settle()
@@ -39,14 +37,21 @@ def _single(bench: Bench, rows: int) -> Case:
             publish_one(bench.connection, event)
         return perf_counter() - begun
 
-    def peer() -> float:
+    return Case("publish_single", rows, 1, ours, inserting(bench, events), "one INSERT")
+
+
+def inserting(bench: Bench, events: Sequence[Message]) -> Callable[[], float]:
+    """A run that puts the events into a bare table, with a commit for each."""
+    insert = bench.insert(bench.new_bare_table())
+
+    def run() -> float:
         bench.settle()
         begun = perf_counter()
         for row in bench.bare_rows(events):
             bench.execute(insert, row)
         return perf_counter() - begun
 
-    return Case("publish_single", rows, 1, ours, peer, "one INSERT")
+    return run
 
 
 def publish_one(connection: Any, event: Message) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.history import TOLERATED, Compared
 from benchmarks.measure import Figure
 
 
@@ -56,6 +57,32 @@ def line(figure: Figure) -> str:
     """A figure in one line, printed during the run."""
     ratio = "" if figure.ratio is None else f", ratio {figure.ratio:.2f}"
     return f"{figure.name}: {_amount(figure.value)} {figure.unit}{ratio}"
+
+
+def compare(console: Console, compared: Sequence[Compared]) -> None:
+    """Print which figures fell since the last run that can be compared."""
+    if not compared:
+        console.print("no earlier run can be compared: same settings, a machine of a like score")
+        return
+    fell = [each for each in compared if each.fell]
+    console.print(
+        f"{len(compared)} figures compared with the last run of each,"
+        f" {len(fell)} fell by more than {TOLERATED:.0%}"
+    )
+    for each in fell:
+        console.print(f"  {fall(each)}", highlight=False)
+
+
+def fall(compared: Compared) -> str:
+    """A figure that fell, in one line."""
+    now, before = compared.now, compared.before
+    ratio = ""
+    if now.ratio is not None and before.ratio is not None:
+        ratio = f", ratio {before.ratio:.2f} -> {now.ratio:.2f}"
+    return (
+        f"{now.engine} {now.name}: {_amount(before.value)} -> {_amount(now.value)} {now.unit}"
+        f"{ratio}; before: {compared.run.date}, commit {compared.run.commit}"
+    )
 
 
 def _amount(value: float) -> str:

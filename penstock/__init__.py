@@ -93,6 +93,8 @@ if TYPE_CHECKING:
         publish_batch as publish_batch,
         publish_once as publish_once,
     )
+    from penstock.publishing.publisher import Publisher as Publisher, publisher as publisher
+    from penstock.publishing.tables import publish_table as publish_table
     from penstock.publishing.within_transaction import within_transaction as within_transaction
     from penstock.records import (
         Event as Event,
@@ -214,6 +216,8 @@ _NAMES = {
         "publish_batch",
         "publish_once",
     ),
+    "penstock.publishing.publisher": ("Publisher", "publisher"),
+    "penstock.publishing.tables": ("publish_table",),
     "penstock.publishing.within_transaction": ("within_transaction",),
     "penstock.records": (
         "Event",

@@ -10,8 +10,9 @@ not atomic by themselves.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -103,13 +104,36 @@ def _statement(dialect: Dialect, name: str, binds: dict[str, Any]) -> Statement:
     return statement
 
 
+def prepared(connection: Any, name: str) -> Callable[..., list[Row]]:
+    """`call` of one statement, to be made again and again on this connection, by one thread.
+
+    On psycopg it keeps its cursor and the statement, which `call` finds and makes anew each time.
+    """
+    if not postgres.is_psycopg(connection):
+        return partial(call, connection, name)
+    repeated = postgres.Repeated(connection, dialects.POSTGRES.statement(name).text)
+
+    def again(**binds: Any) -> list[Row]:
+        try:
+            return _timed(name, repeated.rows, binds)
+        except Exception:
+            with typed_errors():
+                raise
+
+    return again
+
+
 def _call(connection: Any, name: str, binds: dict[str, Any], *, raw: bool) -> list[Row]:
+    return _timed(name, _rows, connection, name, binds, raw=raw)
+
+
+def _timed(name: str, run: Callable[..., list[Row]], *given: Any, **how: Any) -> list[Row]:
     observe = timings.observer
     if observe is None or name not in timings.OPERATIONS:
-        return _rows(connection, name, binds, raw=raw)
+        return run(*given, **how)
     begun = perf_counter()
     try:
-        return _rows(connection, name, binds, raw=raw)
+        return run(*given, **how)
     finally:
         observe(timings.OPERATIONS[name], perf_counter() - begun)
 

@@ -6,7 +6,8 @@ connections (:func:`run`) and asynchronous ones (``penstock.aio``).
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.database import calls
@@ -32,11 +33,16 @@ def asked(name: str, **binds: Any) -> Steps[Rows]:
 
 def run(connection: Any, steps: Steps[T]) -> T:
     """Take the steps on a synchronous connection."""
+    return run_by(partial(calls.call, connection), steps)
+
+
+def run_by(answer: Callable[..., Rows], steps: Steps[T]) -> T:
+    """Take the steps by what makes a call: it gets the name of the statement and its binds."""
     try:
         call = next(steps)
         while True:
             try:
-                rows = calls.call(connection, call.name, **call.binds)
+                rows = answer(call.name, **call.binds)
             except Exception as error:
                 call = steps.throw(error)
             else:

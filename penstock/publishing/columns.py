@@ -82,7 +82,7 @@ def new_ids(binary: bool, count: int) -> Sequence[Any]:
     return uuid7s(count)
 
 
-def packed_array(type_name: str, count: int, elements: Iterable[bytes]) -> PackedArray:
+def packed_array(type_name: str, count: int, elements: Iterable[bytes | memoryview]) -> PackedArray:
     """An array of so many elements, each of them with its size before it."""
     number, _ = _TYPES[type_name]
     return PackedArray(b"".join((_HEAD.pack(1, 1, number, count, 1), *elements)))

@@ -72,24 +72,32 @@ class KnownTopics:
 
     def asked_for(self, row: Row) -> Steps[Row]:
         """The same, asking the database: TopicNotFound, PayloadTooLarge or InvalidPartition."""
+        facts = yield from self._looked_up(row.topic)
+        _refuse(facts, row)
+        if row.partition is not None or facts.strategy in _BY_DATABASE:
+            return row
+        return _chosen(row, facts)
+
+    def required(self, topic: str) -> Steps[TopicFacts]:
+        """What is remembered of a topic, else what the database says: TopicNotFound."""
+        return self._found.get(topic) or (yield from self._looked_up(topic))
+
+    def _looked_up(self, topic: str) -> Steps[TopicFacts]:
         if not self._found:
             yield from installed()
-        rows = yield from asked("topic_lookup", topic=row.topic)
+        rows = yield from asked("topic_lookup", topic=topic)
         if not rows:
-            self._found.pop(row.topic, None)
+            self._found.pop(topic, None)
             raise TopicNotFound(
-                f"there is no topic {row.topic!r}",
+                f"there is no topic {topic!r}",
                 hint="create it: `penstock topic create`, or penstock.create_topic(...)",
             )
         if len(self._found) >= _MOST_TOPICS:
             self._found.clear()
         topic_id, partitions, max_payload_bytes, _, strategy = rows[0]
         facts = TopicFacts(topic_id, partitions, max_payload_bytes, strategy)
-        self._found[row.topic] = facts
-        _refuse(facts, row)
-        if row.partition is not None or strategy in _BY_DATABASE:
-            return row
-        return _chosen(row, facts)
+        self._found[topic] = facts
+        return facts
 
     def plain(self, topic: Any) -> TopicFacts | None:
         """A remembered topic that takes plain events by columns; None for every other."""

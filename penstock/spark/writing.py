@@ -7,7 +7,6 @@ transaction can claim.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -22,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.errors import InvalidArgument
-from penstock.publishing import staging
+from penstock.publishing import staging, tables
 from penstock.publishing.staging import Stage
 from penstock.records import Message
 from penstock.spark.options import WriteOptions
@@ -145,57 +144,17 @@ def _stages(messages: Messages) -> list[Stage]:
 
 
 def _require_columns(schema: StructType, topic_column: str | None) -> None:
-    expected = {**_TYPES, **({topic_column: "string"} if topic_column else {})}
-    given = {field.name: field.dataType.simpleString() for field in schema.fields}
-    for name, kind in given.items():
-        if name not in expected:
-            raise InvalidArgument(
-                f"the data frame has a column {name[:80]!r}, which an event does not take",
-                hint=f"select only: {', '.join(expected)}",
-            )
-        if kind != expected[name]:
-            raise InvalidArgument(
-                f"the data frame has the column {name} as {kind[:80]}",
-                hint=f"cast it to {expected[name]}",
-            )
-    for name in ("payload", *([topic_column] if topic_column else [])):
-        if name not in given:
-            raise InvalidArgument(
-                f"the data frame has no column {name}", hint=f"add it as {expected[name]}"
-            )
+    own = {topic_column: "string"} if topic_column else {}
+    tables.require_columns(
+        "data frame",
+        {field.name: field.dataType.simpleString() for field in schema.fields},
+        {name: [kind] for name, kind in {**_TYPES, **own}.items()},
+        ["payload", *own],
+    )
 
 
 def _messages(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Iterator[Message]:
     for batch in batches:
         for row in batch.to_pylist():
             topic: Any = row.pop(options.topic_column) if options.topic_column else options.topic
-            yield Message(topic, **_fields(row))
-
-
-def _fields(row: dict[str, Any]) -> dict[str, Any]:
-    """The values that a row has; where it has NULL, publishing has a default of its own."""
-    given = {name: value for name, value in row.items() if value is not None}
-    given.setdefault("payload", None)  # refused, with the place of the event
-    if "headers" in given:
-        given["headers"] = _headers(given["headers"])
-    if "event_id" in given:
-        given["event_id"] = _event_id(given["event_id"])
-    return given
-
-
-def _headers(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise InvalidArgument(
-            "the headers of an event are not JSON", hint="write them by to_json"
-        ) from None
-
-
-def _event_id(text: str) -> uuid.UUID:
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        raise InvalidArgument(
-            f"the event_id {text[:40]!r} is no UUID", hint="leave the column out for new ids"
-        ) from None
+            yield tables.message(topic, row)

@@ -7,11 +7,13 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from benchmarks import history
 from benchmarks.__main__ import GROUPS, main
 from benchmarks.bench import Bench
 from benchmarks.engines import ENGINES
@@ -50,7 +52,7 @@ LATENCY = [
 #: The peers come from the package registries, so they are not among the tests of every run.
 NAMES = {
     "publish": ["publish_single", "publish_batch_500"],
-    "bulk": ["publish_batch_500_arrays", "publish_copy"],
+    "bulk": ["publish_batch_500_arrays", "publish_copy", "publish_table", "publisher_single"],
     "single": ["pgbench_single", "pgbench_tpcb", "pgbench_tpcb_plain"],
     "sequence": ["sequence", "sequence_1024_partitions", "sequence_20_topics"],
     "fetch": ["fetch", "fetch_live_ticks"],
@@ -212,6 +214,8 @@ def test_all_figures_are_written(
 
     figures = json.loads(output.read_text())
     assert [each["name"] for each in figures] == NAMES["bulk"]
+    (run,) = history.read(tmp_path / "bench-history.jsonl")
+    assert [asdict(each) for each in run.figures] == figures
     for each in figures:
         assert list(each) == FIELDS
         assert each["engine"] == "postgres"

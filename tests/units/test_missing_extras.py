@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+import penstock
 from ops.sinks.address import open_sink
 from penstock import archive, database
 from penstock.cli import main
@@ -58,6 +59,12 @@ def test_a_missing_package_is_a_typed_error(monkeypatch: pytest.MonkeyPatch, pac
         call()
     said = f"the Python package {package} is not installed. run: pip install '{install}'"
     assert str(caught.value) == said
+
+
+def test_a_table_without_pyarrow_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _without(monkeypatch, "pyarrow")
+    with pytest.raises(MissingExtra, match="pip install 'pyarrow'"):
+        penstock.publish_table(None, "bank/accounts", None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

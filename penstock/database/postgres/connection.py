@@ -83,7 +83,7 @@ class Postgres:
         if on_sqlalchemy(connection):
             result = connection.exec_driver_sql(sql, binds)
             return [tuple(row) for row in result] if result.returns_rows else []
-        if _is_psycopg(connection):
+        if is_psycopg(connection):
             with _cursor(connection) as cursor:
                 _run(connection, cursor, sql, binds)
                 # Tells whether there are rows, without building `description`.
@@ -96,7 +96,7 @@ class Postgres:
 
     def events(self, connection: Any, sql: str, binds: dict[str, Any] | None) -> list[Row]:
         """Ids and times stay in their binary form; an event decodes them when they are read."""
-        if not _is_psycopg(connection):
+        if not is_psycopg(connection):
             return self.execute(connection, sql, binds)
         from psycopg.types.string import ByteaBinaryLoader
 
@@ -234,7 +234,24 @@ def _unavailable(url: str, error: BaseException) -> PenstockError:
     return unavailable(url, error, hint)
 
 
-def _is_psycopg(connection: Any) -> bool:
+class Repeated:
+    """A statement that one thread runs again and again on one psycopg connection."""
+
+    def __init__(self, connection: Any, sql: str) -> None:
+        """The cursor is made once: that takes longer than to convert the parameters."""
+        self._connection = connection
+        self._cursor = _cursor(connection)
+        self._sql = sql
+
+    def rows(self, binds: dict[str, Any]) -> list[Row]:
+        """Run it, and read its one result."""
+        _run(self._connection, self._cursor, self._sql, binds)
+        found: list[Row] = self._cursor.fetchall()
+        return found
+
+
+def is_psycopg(connection: Any) -> bool:
+    """Whether this is psycopg's own synchronous connection, without a wrapper."""
     kind: Any = type(connection)
     return _is_psycopg_type(kind)
 

@@ -214,7 +214,7 @@ def test_a_limit_that_came_later_holds(
     connection: Connection, publish: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: by_columns; and the chunk that was packed by columns is published all the same."""
-    monkeypatch.setattr(bulk, "_CHUNK_EVENTS", 2)
+    monkeypatch.setattr(bulk, "CHUNK_EVENTS", 2)
     connection.execute("SELECT penstock.set_backpressure(%s, 5, NULL)", (TOPIC,))
     with connection.transaction():
         publish(connection, [Message(TOPIC, b"%d" % number) for number in range(3)])
@@ -230,7 +230,7 @@ def test_a_limit_that_came_later_holds(
 def test_an_error_of_a_later_chunk_says_which(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "_CHUNK_EVENTS", 2)
+    monkeypatch.setattr(bulk, "CHUNK_EVENTS", 2)
     connection.execute("UPDATE penstock.topics SET max_payload_bytes = 1")  # behind its back
     messages = [Message(TOPIC, payload) for payload in (b"0", b"1", b"2", b"33")]
     with pytest.raises(PayloadTooLarge, match="of the events from 2 on, event 1"):  # noqa: SIM117

@@ -258,7 +258,7 @@ def test_bulk_in_chunks_is_one_publication(
     door: Door, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: the savepoint round all chunks; what Python refuses late, or the database does."""
-    monkeypatch.setattr(bulk, "_CHUNK_EVENTS", 2)
+    monkeypatch.setattr(bulk, "CHUNK_EVENTS", 2)
     good = [Message(TOPIC, b"%d" % i) for i in range(5)]
     with pytest.raises(InvalidArgument, match=r"event 5: .*key"):
         penstock.publish_bulk(door.connection, [*good, Message(TOPIC, b"x", key="k" * 256)])
@@ -274,7 +274,7 @@ def test_bulk_from_a_generator_that_uses_its_connection(
     connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: messages are drawn while nothing is being stored, or its rollback would take that."""
-    monkeypatch.setattr(bulk, "_CHUNK_EVENTS", 3)
+    monkeypatch.setattr(bulk, "CHUNK_EVENTS", 3)
     connection.execute("ALTER TABLE ledger ADD PRIMARY KEY (id)")
 
     def messages() -> Iterator[Message]:
@@ -296,7 +296,7 @@ def test_bulk_refuses_a_generator_that_leaves_a_savepoint_open(
     connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guard: the savepoint round the drawing; a chunk stored inside theirs would go with it."""
-    monkeypatch.setattr(bulk, "_CHUNK_EVENTS", 1)
+    monkeypatch.setattr(bulk, "CHUNK_EVENTS", 1)
 
     def messages() -> Iterator[Message]:
         connection.execute("SAVEPOINT theirs")
@@ -312,16 +312,16 @@ def test_bulk_refuses_a_generator_that_leaves_a_savepoint_open(
 def test_bulk_closes_a_chunk_that_is_large(
     connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guard: _CHUNK_BYTES, or large payloads would all lie in memory."""
+    """Guard: CHUNK_BYTES, or large payloads would all lie in memory."""
     stored: list[int] = []
 
     def store(chunks: Any, chunk: bulk.Packed) -> int:
-        stored.append(len(chunk.messages))
+        stored.append(len(chunk.chunk))
         return original(chunks, chunk)
 
-    original = bulk._Bulk._store
-    monkeypatch.setattr(bulk._Bulk, "_store", store)
-    monkeypatch.setattr(bulk, "_CHUNK_BYTES", 20)
+    original = bulk.Bulk._store
+    monkeypatch.setattr(bulk.Bulk, "_store", store)
+    monkeypatch.setattr(bulk, "CHUNK_BYTES", 20)
     with connection.transaction():
         messages = (Message(TOPIC, b"0123456789%d" % number) for number in range(5))
         assert penstock.publish_bulk(connection, messages) == 5
