@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.database import config, denied, dialects, pace as reconnect, timings, unwrap
 from penstock.database.catalog import Statement
 from penstock.database.dialect import Dialect, Row
+from penstock.database.postgres import connection as postgres
 from penstock.database.postgres.connection import libpq_url as libpq_url
 from penstock.database.unwrap import driver_connection as driver_connection
 from penstock.driver_errors import driver_error, errno_of, from_database, sqlstate_of
