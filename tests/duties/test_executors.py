@@ -11,7 +11,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,26 @@ DEATHS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.fixture(scope="module")
-def cluster(
+def clusters(
     java_home: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """The cluster for an engine; one for all of them gives no executors after 15 deaths."""
+    running: dict[str, subprocess.Popen[str]] = {}
+    with contextlib.ExitStack() as stack:
+
+        def of(engine: str) -> subprocess.Popen[str]:
+            if engine not in running:
+                stack.close()
+                running.clear()
+                running[engine] = stack.enter_context(_cluster(tmp_path_factory.mktemp("cluster")))
+            return running[engine]
+
+        yield of
+
+
+@contextlib.contextmanager
+def _cluster(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Two executors, whose Python has no checkout, and the driver that gives them work."""
-    folder = tmp_path_factory.mktemp("cluster")
     code = folder / "code.zip"
     write_archive(code)
     environment = os.environ | {
@@ -95,12 +110,16 @@ def outcomes_of(cluster: subprocess.Popen[str], job: Job, file: Path) -> list[Ou
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_another_executor_does_the_unit(
-    cluster: subprocess.Popen[str], db: ContractDatabase, death: str, tmp_path: Path
+    clusters: Callable[[str], subprocess.Popen[str]],
+    db: ContractDatabase,
+    death: str,
+    tmp_path: Path,
 ) -> None:
     """Guard: what fences the unit in SQL; the work is done once, whatever the first one did."""
     name, *place = DEATHS[death]
     scenario = (SCENARIOS | JOBS)[name](db, tmp_path)
     marker = tmp_path / "marker"
+    cluster = clusters(db.engine)
     outcomes = outcomes_of(cluster, Job(name, scenario.setup, marker, *place), tmp_path / "job")
     dead, unit = marker.read_text().split("\n")
     # It may have done a whole unit before: on a busy machine the other one comes late.
