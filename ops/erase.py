@@ -80,8 +80,7 @@ class Erasure:
     """What a run has found or done; ``erasure`` is empty after a dry run.
 
     ``gone`` are dropped log epochs that nobody has: no copy was recorded on a target that is given,
-    and they were not rehydrated.  ``outside`` names where
-    copies may be that Penstock cannot reach.
+    and they were not rehydrated.  ``outside`` names where copies may be that Penstock cannot reach.
     """
 
     erasure: str
