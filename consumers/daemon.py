@@ -77,7 +77,7 @@ def build_workers(settings: Settings, calls: Calls, number: int = 1) -> list[Wor
     if "sweep" in settings.roles and number == 1:
         workers.append(SweepWorker(settings.url, settings.sweep_seconds))
     targets = Installation(settings.database).known_targets()
-    workers += _relays(settings, number, targets)
+    workers += _relays(settings, calls, number, targets)
     workers += _consumers(settings, calls, number, targets)
     return workers
 
@@ -104,7 +104,9 @@ def _consumer_id(settings: Settings, number: int) -> str | None:
     return f"{settings.consumer_id}-{number}"
 
 
-def _relays(settings: Settings, number: int, targets: list[Target]) -> list[Worker]:
+def _relays(
+    settings: Settings, calls: Calls, number: int, targets: list[Target]
+) -> list[Worker]:
     return [
         RelayWorker(
             f"relay:{name}",
@@ -118,6 +120,7 @@ def _relays(settings: Settings, number: int, targets: list[Target]) -> list[Work
                 archive=targets,
             ),
             functools.partial(configured_sink, address),
+            calls.timed,
         )
         for name, address in settings.relays.items()
     ]

@@ -243,6 +243,8 @@ def test_the_relay_writes_what_is_published(
         lambda: daemon.metric("penstock_relayed_events_total", "relay:export") == 40,
         "the relay to count all events",
     )
+    blocks = daemon.metric("penstock_relayed_batches_total", "relay:export")
+    assert daemon.metric("penstock_handler_seconds_count", "relay:export") == blocks > 0
     daemon.terminate()
     assert daemon.exit_code() == 0
     sink = JsonlSink(tmp_path / "out")
