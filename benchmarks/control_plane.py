@@ -26,6 +26,10 @@ import psutil
 from benchmarks.bench import Bench
 from benchmarks.measure import Aim, Figure, Settings, figure
 from benchmarks.processor import processor_seconds
+from ops.archive.archiving import archive_epochs
+from ops.seal import seal
+from ops.spark import local_session
+from penstock.archive.targets import Target
 from penstock.database import config
 from penstock.topics import names
 
@@ -33,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TOPICS, EPOCHS, FEW, TICKS, LOADS = 1_000, 100_000, 1_000, 40, 3
 #: So many topics of the policy file have an archive.
 ARCHIVED = 100
+#: The idle database has so many events, all archived.
+ARCHIVED_EVENTS = 1_000
 #: The sensors whose work could grow with the number of log epochs.
 SENSORS = ("sealed", "seal", "lost_copies", "backfills", "backlog")
 #: Until the code is loaded and each sensor has looked at every log once.
@@ -61,8 +67,11 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
             yield from _loads(many)
         yield from _ticks(many, few)
         yield _attach(many)
-        with many.environment():
-            yield from _idle(many, settings)
+    with tempfile.TemporaryDirectory() as folder, bench.another() as other:
+        quiet = House(other, Path(folder) / "quiet", settings.amount(TOPICS), 0)
+        quiet.archive()
+        with quiet.environment():
+            yield from _idle(quiet, settings)
 
 
 @dataclass
@@ -73,16 +82,18 @@ class House:
     folder: Path
     topics: int
     epochs: int
+    first: str = field(init=False)
     begin: dt.datetime = field(init=False)
     partition: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.folder.mkdir()
         found = [self.bench.new_topic(1) for _ in range(self.topics)]
+        self.first = found[0]
         lines = ["targets: {local: archive}", "topics:"]
         lines += [f"  {topic}: {{archive: [local]}}" for topic in found[:ARCHIVED]]
         (self.folder / "policies.yaml").write_text("\n".join(lines), encoding="utf-8")
-        ranges = names.partition_ranges(self.bench.connection, found[0])
+        ranges = names.partition_ranges(self.bench.connection, self.first)
         self.partition = ranges[0].partition_id
         self.begin = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=self.epochs + TICKS)
         for start in range(1, self.epochs + 1, _LOT):
@@ -100,6 +111,18 @@ class House:
                 for n in range(first, last + 1)
             ),
         )
+
+    def archive(self) -> None:
+        """Real log epochs of one topic, archived: then nothing is left to do."""
+        self.bench.fill([self.first], ARCHIVED_EVENTS)
+        self.bench.work_off()
+        seal(self.bench.connection, self.first, max_events=ARCHIVED_EVENTS // 10)
+        session = local_session("penstock benchmark")
+        try:
+            target = Target("local", str(self.folder / "archive"))
+            archive_epochs(session, self.bench.url, self.first, target)
+        finally:
+            session.stop()
 
     def sealed_at(self, number: int) -> dt.datetime:
         """When a log epoch was sealed.  MySQL and MariaDB keep times in UTC, without a zone."""
@@ -264,7 +287,7 @@ def _attach(house: House) -> Figure:
 
 
 def _idle(house: House, settings: Settings) -> Iterator[Figure]:
-    """What `dagster dev` costs while nothing happens, with the runs of every five minutes."""
+    """What `dagster dev` costs while nothing happens, all being archived."""
     with _dagster_dev(house) as process:
         time.sleep(min(SETTLE_SECONDS, 10 * settings.hold_seconds))
         before, begun = processor_seconds(process.pid), time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import functools
+import gc
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -96,6 +97,21 @@ def beta_allowed() -> Iterator[None]:
         warnings.simplefilter("ignore", dg.BetaWarning)
         warnings.simplefilter("ignore", dg.PreviewWarning)
         yield
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Makes what stays until the process ends, without looking for garbage among it.
+
+    With 1,000 topics the collector takes a fifth of the time in which a code server or a run loads
+    its definitions, and finds nothing.
+    """
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def reported_already() -> dg.MaterializeResult[None]:

@@ -19,7 +19,7 @@ import dagster as dg
 from dagster_project import checks, jobs, schedules, sensors
 from dagster_project.assets import canary, epochs, house, logs, relays, retention, rollups
 from dagster_project.catalogue import Catalogue, Fleet, loaded
-from dagster_project.common import beta_allowed
+from dagster_project.common import beta_allowed, uncollected
 from dagster_project.naming import house_key
 from dagster_project.sensors import failures
 from ops.policies import file as policy_file
@@ -39,7 +39,7 @@ def defs() -> dg.Definitions:
     if not (is_configured() or has_fleet()):
         return not_configured()
     fleet, text = loaded()
-    with beta_allowed():
+    with beta_allowed(), uncollected():
         return build(fleet).with_reconstruction_metadata({HOUSE: text})
 
 

@@ -34,7 +34,8 @@ VERSION = 1
 MOST_CHANGES = 1_000
 #: The rest of a long backlog is looked at by the next ticks.
 MOST_HOURS = 50
-MOST_SECONDS = 0.7
+#: Dagster needs about as long again to record what a tick has found, and a tick has a second.
+MOST_SECONDS = 0.4
 #: A change can be committed so much later than its time says.
 OVERLAP = dt.timedelta(seconds=60)
 
