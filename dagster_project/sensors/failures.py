@@ -22,7 +22,7 @@ def build() -> dg.SensorDefinition:
     @dg.run_failure_sensor(
         name="run_failures",
         default_status=dg.DefaultSensorStatus.RUNNING,
-        minimum_interval_seconds=15,
+        minimum_interval_seconds=30,
         description=f"Posts each failed run as JSON with a text to the address in {VARIABLE}; "
         "without that variable it does nothing.",
     )
