@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
+from typing import Any
 
 from benchmarks.bench_database import BenchDatabase
 from benchmarks.events import CONTENT_TYPE, TYPE
@@ -47,7 +48,7 @@ class Pgmq:
 
     def single(self, rows: int, *, full: bool = False) -> Callable[[], float]:
         """Send with a commit for each message, by eight clients of pgbench."""
-        queue = self._new_queue()
+        queue = self.new_queue()
         script = f"SELECT pgmq.send('{queue}', '{BODY}'::jsonb);\n"
         if full:
             script = f"{KEY}SELECT pgmq.send('{queue}', '{BODY}'::jsonb, {_HEADERS});\n"
@@ -60,7 +61,7 @@ class Pgmq:
 
     def batch(self, events: Sequence[Message] | int) -> Callable[[], float]:
         """Send with a commit for each 500.  The headers, if any, hold what an event has."""
-        queue = self._new_queue()
+        queue = self.new_queue()
         rows = events if isinstance(events, int) else len(events)
 
         def run() -> float:
@@ -77,21 +78,16 @@ class Pgmq:
 
     def work(self, rows: int) -> Callable[[], float]:
         """Read and delete by 500.  Reads id, time and payload, and does not decode the payload."""
-        queue = self._new_queue()
+        queue = self.new_queue()
         connection = self._bench.connection
 
         def run() -> float:
-            for part in batches(rows, BATCH_SIZE):
-                self._send(queue, len(part))
-            connection.execute(f"VACUUM ANALYZE pgmq.q_{queue}".encode())
+            self.fill(queue, rows)
             self._bench.settle()
             begun = perf_counter()
             done = 0
-            while found := connection.execute(
-                _READ, (queue, VISIBILITY_SECONDS, BATCH_SIZE), binary=True
-            ).fetchall():
-                connection.execute(_DELETE, (queue, [row[0] for row in found]))
-                done += len(found)
+            while count := self.turn(connection, queue, BATCH_SIZE):
+                done += count
             spent = perf_counter() - begun
             if done != rows:
                 raise RuntimeError(f"pgmq worked on {done} of {rows} messages")
@@ -114,7 +110,22 @@ class Pgmq:
         ]
         self._bench.connection.execute(send, (queue, [BODY] * len(events), headers))
 
-    def _new_queue(self) -> str:
+    def turn(self, connection: Any, queue: str, size: int) -> int:
+        """Read at most so many and delete them.  Returns how many."""
+        binds = (queue, VISIBILITY_SECONDS, size)
+        found = connection.execute(_READ, binds, binary=True).fetchall()
+        if found:
+            connection.execute(_DELETE, (queue, [row[0] for row in found]))
+        return len(found)
+
+    def fill(self, queue: str, rows: int) -> None:
+        """Send so many messages; the queue has been empty."""
+        for part in batches(rows, BATCH_SIZE):
+            self._send(queue, len(part))
+        self._bench.connection.execute(f"VACUUM ANALYZE pgmq.q_{queue}".encode())
+
+    def new_queue(self) -> str:
+        """The name of an empty queue."""
         queue = f"bench{next(self._numbers)}"
         self._bench.connection.execute("SELECT pgmq.create(%s)", (queue,))
         return queue

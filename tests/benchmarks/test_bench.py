@@ -10,6 +10,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -18,6 +19,7 @@ from benchmarks.__main__ import GROUPS, main
 from benchmarks.bench import Bench
 from benchmarks.engines import ENGINES
 from benchmarks.measure import Aim, Case, Figure, Gap, Settings, figure, measure
+from benchmarks.peers.install import PeerMissing
 from benchmarks.report import line
 from penstock.errors import PenstockError
 from tests import servers
@@ -49,6 +51,13 @@ LATENCY = [
     "latency_fsync", "latency_hot_p50", "latency_hot_p99", "latency_hot_max", "latency_cold_p50",
     "latency_cold_p99",
 ]  # fmt: skip
+#: What is measured beside the peer, and what beside ourselves.
+QUEUE_BESIDE_PEER = [
+    "queue_500", "queue_100", "queue_10", "queue_500_workers_16", "queue_10_workers_16",
+    "queue_1_workers_16",
+]  # fmt: skip
+QUEUE = [*QUEUE_BESIDE_PEER, "queue_10_workers_64", "queue_500_beside", "held_queue"]
+QUEUE_OF_MYSQL = ["queue_500", "held_queue"]
 #: The peers come from the package registries, so they are not among the tests of every run.
 NAMES = {
     "publish": ["publish_single", "publish_batch_500"],
@@ -68,6 +77,7 @@ NAMES = {
         "spark_archive_processor", "spark_read_cold", "cold_start", "cold_start_processor",
     ],
     "latency": LATENCY,
+    "queue": QUEUE,
     "held": HELD,
     "unvacuumed": UNVACUUMED,
     "retained": [
@@ -80,8 +90,8 @@ IN_UNDO = "held_undo_logs_per_1000_events"
 ALONE = {
     "sequence", *IDLE, *NAMES["load"], "held_kept_rate", "retained_empty_tick_buffers", IN_UNDO,
     *(set(CONTROL_PLANE) - {"control_plane_ticks", "control_plane_tick_processor"}),
-    *PILED_UP.values(), *LATENCY, "spark_stream", "spark_stream_p50", "spark_archive",
-    "spark_archive_processor", "cold_start", "cold_start_processor",
+    *PILED_UP.values(), *LATENCY, *QUEUE_BESIDE_PEER, "spark_stream", "spark_stream_p50",
+    "spark_archive", "spark_archive_processor", "cold_start", "cold_start_processor",
 }  # fmt: skip
 FIELDS = [
     "name", "engine", "value", "unit", "peer", "ratio", "rows", "batch", "against", "aim", "met"
@@ -97,8 +107,8 @@ SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_isolation_level = '
 """
 #: They take their time, and do nothing that depends on the engine.
 SLOW = {"load", "latency", "idle"}
-#: Those that start a Spark or a Dagster.
-LONG = {"spark", "control_plane"}
+#: Those that start a Spark, a Dagster or many processes.
+LONG = {"spark", "control_plane", "queue"}
 #: Figures that may be nothing at all.
 OFTEN_ZERO = {*IDLE, "control_plane_idle_jvms"}
 
@@ -145,10 +155,13 @@ def bench(benches: Callable[[str], Bench], request: pytest.FixtureRequest) -> Be
 
 
 @pytest.mark.parametrize(("bench", "group"), RUNS, indirect=["bench"])
-def test_each_group_runs(bench: Bench, group: str) -> None:
+def test_each_group_runs(bench: Bench, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.queue.Pgmq", _missing)
     figures = list(_measured(bench, group))
 
     names = [*NAMES[group]]
+    if group == "queue" and bench.engine != "postgres":
+        names = QUEUE_OF_MYSQL
     if group == "held":
         names.append(PILED_UP.get(bench.engine, IN_UNDO))
     assert [each.name for each in figures] == names
@@ -191,6 +204,11 @@ def test_the_held_view_is_held_until_its_end(bench: Bench) -> None:
 @pytest.mark.parametrize("bench", ["postgres"], indirect=True)
 def test_the_peers_are_measured_where_they_can_be_had(bench: Bench) -> None:
     assert all(each.value > 0 and each.ratio for each in _measured(bench, "peers"))
+    assert all(each.value > 0 and each.ratio for each in _measured(bench, "queue"))
+
+
+def _missing(_: Bench) -> NoReturn:
+    raise PeerMissing("it is not fetched for this test")
 
 
 def _measured(bench: Bench, group: str) -> Iterator[Figure]:
