@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import Any
+from uuid import UUID
 
 from benchmarks.bench import PARTITIONS, PASS, Bench
 from benchmarks.events import messages
@@ -21,9 +24,11 @@ from benchmarks.measure import Aim, Case, Figure, Gap, Run, Settings, batches, f
 from benchmarks.peers.install import PeerMissing
 from benchmarks.peers.pgmq import Pgmq
 from penstock import database, log
+from penstock.consumer.queue_consumer import QueueConsumer
+from penstock.consumer.queue_delivery import QueueDelivery
 from penstock.publishing.publish import publish_batch
 from penstock.subscriptions import queue
-from penstock.subscriptions.queue import Receipt
+from penstock.subscriptions.queue import Receipt, Verdict
 
 BATCH_SIZE = 500
 #: Events of a run: by 500, by 10, one by one.  On MySQL and MariaDB a run has fewer.
@@ -39,6 +44,9 @@ BESIDE_PGMQ = (
     (16, 1, Aim(ratio=1)),
 )
 DELAYED, DEAD = 100_000, 10_000
+#: So many events come back after a delay between these.
+DELAYED_LOOKED_AT = 300
+DELAY_SECONDS = (0.5, 5.0)
 NO_SLOWER = Aim(ratio=0.95)
 HELD = Aim(ratio=0.9)
 #: Beats of the two databases with and without a held snapshot.
@@ -68,6 +76,7 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Case | Figure | Gap]:
     else:
         rows = settings.amount(WORK_OF_MYSQL)
         yield Case("queue_500", rows, BATCH_SIZE, Working(bench, _filled(bench, rows), rows))
+    yield _delayed(bench, settings.amount(DELAYED_LOOKED_AT))
     yield _held(bench, settings)
 
 
@@ -236,6 +245,36 @@ def work_off(url: str, turn: Turn, rows: int, workers: int) -> float:
     if any(each.exitcode for each in processes) or done.value != rows:
         raise RuntimeError(f"{done.value} of {rows} events were finished")
     return spent
+
+
+def _delayed(bench: Bench, rows: int) -> Figure:
+    """How long after its time an event is handled that had to wait for a delay, in the median."""
+    again = Again(bench, rows)
+    again.fill(rows)
+    due: dict[UUID, float] = {}
+    late: list[float] = []
+    stop = threading.Event()
+
+    def handle(delivery: QueueDelivery) -> Verdict:
+        event = delivery.event_id
+        if event in due:
+            late.append(1_000 * (time.monotonic() - due[event]))
+            if len(late) == rows:
+                stop.set()
+            return queue.DONE
+        delay = random.uniform(*DELAY_SECONDS)
+        due[event] = time.monotonic() + delay
+        return queue.again(delay)
+
+    patience = threading.Timer(READY_SECONDS, stop.set)
+    patience.start()
+    QueueConsumer(bench.url, again.name, handler=handle).run(stop)
+    patience.cancel()
+    if len(late) != rows:
+        raise RuntimeError(f"{len(late)} of {rows} delayed events came")
+    return figure(
+        "queue_delayed_p50", median(late), unit="ms", rows=rows, batch=1, aim=Aim(at_most=100)
+    )
 
 
 def _held(bench: Bench, settings: Settings) -> Figure:
