@@ -130,6 +130,7 @@ class Committer:
         each, position, parking = chosen
         with self._assignment.lock:
             brought = each.brought(parking)
+        self._keeper.tell(connection, each.lease, each.committed)
         with bringing(connection, brought):
             dead_letters.commit_parking(
                 connection,
@@ -140,6 +141,7 @@ class Committer:
                 sequences=parking,
                 brought=brought,
             )
+        self._keeper.follow(connection, each.lease, position)
 
     def _refused(self, connection: Connection, each: InHand, error: PenstockError) -> None:
         """Deal with the one partition whose commit was refused."""

@@ -164,6 +164,7 @@ class Consumer(LeaseLoop):
 
     def round(self, connection: Connection) -> int:
         """Read, hand over, take back, commit.  Returns how much was done."""
+        self.keeper.take_up(connection)
         self.retrier.look_around(connection, self.assignment.look_at_leases())
         self.reader.read(connection, self._ear)
         done = self._hand_over(connection)

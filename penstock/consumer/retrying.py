@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 import math
 import random
-import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.consumer.committing import STANDS_SECONDS, bringing
@@ -81,18 +80,15 @@ class Retrier:
 
         A unit keeps the version of the policy that was in force when it began.
         """
-        if new and self._keeper.in_database:
+        if new:
             self._look_at_new(connection, new)
         now = self._clock()
         if self.policy is None or now - self._looked_at >= self._keeper.member.heartbeat_seconds:
             self.policy = policies.subscription_policy(connection, self._keeper.member.subscription)
             self._looked_at = now
-            if not self._keeper.in_database:
-                # Giving an event up needs a lease in the database.
-                self.policy = replace(self.policy, max_attempts=sys.maxsize)
-                return
             self._look_for_redriven(connection)
-            self._report(connection)
+            if self._keeper.in_database:
+                self._report(connection)
 
     def _report(self, connection: Connection) -> None:
         """Report the last error, for `penstock status`."""
@@ -105,7 +101,7 @@ class Retrier:
 
     def _look_at_new(self, connection: Connection, new: Sequence[InHand]) -> None:
         leases = [each.lease for each in new]
-        suspects = dead_letters.suspects(connection, self._keeper.member, leases)
+        suspects = self._keeper.suspects(connection, leases)
         parked = dead_letters.parked_keys(connection, self._keeper.member.subscription, leases)
         # How many events a consumer may have handed out and not committed.
         in_flight = MAX_AHEAD if self._options.by_key else self._options.most_uncommitted
@@ -139,7 +135,7 @@ class Retrier:
             self._put_back(unit, self._clock() + TURN_SECONDS)
             return False
         attempts = failing.attempts if failing is not None else 0
-        return not self._keeper.in_database or self._prepared_again(connection, unit, attempts)
+        return self._prepared_again(connection, unit, attempts)
 
     def _careful_under_way(self) -> bool:
         """Whether a handler works on an event that may have crashed an earlier consumer."""
@@ -162,6 +158,7 @@ class Retrier:
                     return True  # an event before it is not done: the database could not count it
                 self._put_back(unit, now + LOOK_SECONDS)
                 return False
+            self._keeper.tell(connection, each.lease, each.committed)
             if len(unit.events) > 1:
                 self._begin_group(connection, unit)
                 return True
@@ -227,12 +224,7 @@ class Retrier:
                 park=unit.policy.exhausted == "park_key",
                 brought=brought,
             )
-        self._assignment.end(unit, 1)
-        each.handled -= 1
-        self._committer.stands_at(each, event.sequence)
-        self.failures.succeeded(each.lease.partition_id, unit.events[:1])
         self._stats.dead_letters += 1
-        self._reader.go_on()
         log.error(
             "given up after %s attempts: %s partition %s sequence %s",
             attempts,
@@ -240,6 +232,12 @@ class Retrier:
             event.partition,
             event.sequence,
         )
+        self._keeper.follow(connection, each.lease, event.sequence)
+        self._assignment.end(unit, 1)
+        each.handled -= 1
+        self._committer.stands_at(each, event.sequence)
+        self.failures.succeeded(each.lease.partition_id, unit.events[:1])
+        self._reader.go_on()
         if parked:
             self._look_at_parked(connection, each)
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import UnknownConsumer
 from penstock.records import Event, Lease
+from penstock.subscriptions import dead_letters
+from penstock.subscriptions.dead_letters import Suspect
 from penstock.subscriptions.stream import Membership
 
 if TYPE_CHECKING:
@@ -185,6 +187,19 @@ class Keeper(ABC):
     @abstractmethod
     def position(self, connection: Connection, lease: Lease) -> int:
         """The position of a partition.  Raises StaleLease when the store says it is not held."""
+
+    def take_up(self, connection: Connection) -> None:  # noqa: B027 - the database gave them out
+        """Before work on new leases: make the database refuse their earlier holders."""
+
+    def tell(self, connection: Connection, lease: Lease, position: int) -> None:  # noqa: B027
+        """Make the database stand at the position, which is committed, before it moves it on."""
+
+    def follow(self, connection: Connection, lease: Lease, position: int) -> None:  # noqa: B027
+        """Move the position where the database has moved it, together with a dead letter."""
+
+    def suspects(self, connection: Connection, leases: Sequence[Lease]) -> dict[int, Suspect]:
+        """The leases whose next events may break their consumer, by partition id."""
+        return dead_letters.suspects(connection, self.member, leases)
 
     @abstractmethod
     def held(self, connection: Connection) -> list[Lease]:

@@ -398,7 +398,7 @@ def _redriven(by_id: dict[int, Lease], row: Sequence[Any]) -> Redriven:
 def _lease(member: Membership, lease: Lease) -> dict[str, Any]:
     return {
         "subscription": member.subscription,
-        "consumer": member.consumer,
+        "consumer": member.holder,
         "partition_id": lease.partition_id,
         "lease_epoch": lease.lease_epoch,
     }

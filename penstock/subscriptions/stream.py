@@ -32,6 +32,13 @@ class Membership:
     session: uuid.UUID
     heartbeat_seconds: float
     lease_seconds: float
+    #: Another store keeps the leases: the database knows their holders by lease_epoch alone.
+    elsewhere: bool = False
+
+    @property
+    def holder(self) -> str | None:
+        """The holder of its leases, as the calls that are fenced by a lease name it."""
+        return None if self.elsewhere else self.consumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +333,7 @@ def lease_binds(member: Membership, leases: Sequence[Lease]) -> dict[str, Any]:
     """The binds that say whose leases these are: the fence of a call."""
     return {
         "subscription": member.subscription,
-        "consumer": member.consumer,
+        "consumer": member.holder,
         "partition_ids": [lease.partition_id for lease in leases],
         "lease_epochs": [lease.lease_epoch for lease in leases],
     }

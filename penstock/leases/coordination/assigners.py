@@ -52,6 +52,8 @@ class Assigner(ABC):
         self.registry = registry
         self.consumer = consumer
         self.held: dict[int, Holding] = {}
+        #: Partition and lease_epoch of what was taken from a consumer that died.
+        self.inherited: set[tuple[int, int]] = set()
         #: Of the partitions to give back: returns those that can go now.  Asked at each check-in.
         self.may_go: Callable[[Sequence[int]], Sequence[int]] = list
         self._weight = weight
@@ -125,10 +127,12 @@ class Assigner(ABC):
     def _take(self, partition_ids: Sequence[int], snapshot: Snapshot) -> None:
         taken = {}
         for partition_id in partition_ids:
-            seen = snapshot.partitions[partition_id].lease_epoch
-            held = self.registry.claim(partition_id, self.consumer, seen)
+            seen = snapshot.partitions[partition_id]
+            held = self.registry.claim(partition_id, self.consumer, seen.lease_epoch)
             if held is not None:
                 self.held[partition_id] = held
+                if seen.holder is not None:
+                    self.inherited.add((partition_id, held.lease_epoch))
                 taken[partition_id] = held.position
         if taken:
             self._on_assigned(taken)

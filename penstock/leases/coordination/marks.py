@@ -2,17 +2,21 @@
 
 Retention goes by the positions in the database and by nothing else.  While the store or the copying
 process is away, these positions do not move and nothing is dropped.
+
+Dead letters are fenced by the lease_epochs that come with the positions: see :func:`tell`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock import database
-from penstock.errors import PenstockError
-from penstock.leases.coordination.registry import LeaseRegistry
+from penstock.errors import PenstockError, StaleLease
+from penstock.leases.coordination.registry import Holding, LeaseRegistry
+from penstock.records import Lease
 
 if TYPE_CHECKING:
     from penstock.database import Connection
@@ -21,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: The longest time that a mark may lag behind.
 SECONDS = 10.0
+#: A partition may be claimed, and the database told so, between reading the registry and copying.
+TRIES = 3
 
 
 def copy_positions(connection: Any, subscription: str, registry: LeaseRegistry) -> int:
@@ -29,7 +35,20 @@ def copy_positions(connection: Any, subscription: str, registry: LeaseRegistry) 
     Raises StaleLease when the partitions were given out again without the registry, and
     BeyondHighWatermark when the log was restored to a state before a position.
     """
-    holdings = registry.snapshot().partitions.values()
+    for _ in range(TRIES - 1):
+        try:
+            return tell(connection, subscription, registry.snapshot().partitions.values())
+        except StaleLease as error:
+            log.info("the positions of %s are read again: %s", subscription, error)
+    return tell(connection, subscription, registry.snapshot().partitions.values())
+
+
+def tell(connection: Any, subscription: str, holdings: Iterable[Holding | Lease]) -> int:
+    """Tell the database of leases and their positions.  Returns how many positions have moved.
+
+    From then on the database refuses the dead letters of an earlier holder.
+    """
+    holdings = list(holdings)
     ((moved,),) = database.call(
         connection,
         "mark_low_water",

@@ -3,6 +3,11 @@
 The store is etcd, Redis or memory.  One thread renews and checks in with the store.  Another thread
 looks into the database for new partitions, a pause or a seek.  It also copies the positions there,
 because retention goes by them.
+
+Dead letters are in the database, and are fenced there.  Before the loop works on a new lease, it
+tells the database its lease_epoch, so that an earlier holder can write no more letters.  A letter
+and the position in the database move together, and the store's position follows.  When a consumer
+ends in between, its successor finds the database ahead of the store, and follows too.
 """
 
 from __future__ import annotations
@@ -20,20 +25,22 @@ from penstock import database, subscriptions
 from penstock.database import config
 from penstock.database.backoff import backoff
 from penstock.errors import (
+    BeyondHighWatermark,
     ConfigurationError,
     DuplicateSession,
     InvalidArgument,
     LogBehind,
     PenstockError,
     PositionsElsewhere,
+    StaleLease,
 )
 from penstock.leases.coordination import LeaseRegistry, Snapshot, open_registry
 from penstock.leases.coordination.assigners import Assigner, Coordinated, Pinned, WorkStealing
-from penstock.leases.coordination.marks import SECONDS, copy_positions
+from penstock.leases.coordination.marks import SECONDS, copy_positions, tell as tell_database
 from penstock.leases.keeper import Keeper
 from penstock.log import fetch
 from penstock.records import Event, Lease
-from penstock.subscriptions import dead_letters
+from penstock.subscriptions.dead_letters import Suspect
 from penstock.subscriptions.stream import Membership
 
 if TYPE_CHECKING:
@@ -49,6 +56,8 @@ STORES = ("etcd", "etcds", "redis", "rediss", "memory")
 LOOK_SECONDS = SECONDS / 2
 #: Time between two check-ins that were asked for early.
 HURRY_SECONDS = 0.05
+#: The state of a lease of which the database does not know yet.
+CLAIMED = "CLAIMED"
 
 
 class Place(NamedTuple):
@@ -94,6 +103,8 @@ class RegistryKeeper(Keeper):
         #: Guards the assigner, also during calls to the store.  ``_lock`` guards the loop's view.
         self._office = threading.Lock()
         self._asked_back: set[tuple[int, int]] = set()
+        #: Partition and lease_epoch of the leases that the database knows.
+        self._told: set[tuple[int, int]] = set()
         self._places: dict[int, Place] = {}
         self._paused = False
         self._refused: PenstockError | None = None
@@ -107,6 +118,7 @@ class RegistryKeeper(Keeper):
         """Raises what is wrong here, before anything has changed in the store or the database."""
         self._ended.clear()
         self._refused, self._places = None, {}
+        self._told.clear()
         with database.connect(self.url) as connection:
             found = subscriptions.describe_subscription(connection, self.subscription)
             self._registry = open_registry(
@@ -119,6 +131,7 @@ class RegistryKeeper(Keeper):
                     uuid.uuid4(),
                     found.heartbeat_seconds,
                     found.lease_seconds,
+                    elsewhere=True,
                 )
                 self._look(connection)
                 self._assigner = self._make_assigner(self._registry, self.consumer)
@@ -128,12 +141,6 @@ class RegistryKeeper(Keeper):
             except BaseException:
                 self._registry.close()
                 raise
-        log.warning(
-            "%s keeps its leases in %s: events that fail are repeated without end, because "
-            "dead letters and parked keys need leases in the database",
-            self.consumer,
-            config.redact(self._coordination),
-        )
         self._threads = [
             threading.Thread(target=each, name=f"penstock-{name}", daemon=True)
             for name, each in (("renewals", self._renew), ("marks", self._watch))
@@ -168,6 +175,10 @@ class RegistryKeeper(Keeper):
     def check_in_soon(self) -> None:
         self._hurry.set()
 
+    def active(self) -> list[Lease]:
+        """None while the subscription is paused."""
+        return [] if self._paused else super().active()
+
     def poll(
         self,
         connection: Connection,
@@ -178,8 +189,6 @@ class RegistryKeeper(Keeper):
         """Raises LogBehind, and reads nothing, when the log is not the one of the positions."""
         if self._refused is not None:
             raise self._refused
-        if self._paused:
-            return []
         ends = {
             partition_id: (end, history)
             for topic in {lease.topic for lease in leases}
@@ -218,6 +227,7 @@ class RegistryKeeper(Keeper):
             self._registry.update_position(
                 lease.partition_id, self.consumer, position, lease.lease_epoch
             )
+            self._assigner.inherited.discard(_term(lease))
             self.moved(lease, position)
 
     def release(self, connection: Connection, leases: Sequence[Lease]) -> None:
@@ -233,6 +243,72 @@ class RegistryKeeper(Keeper):
             known = list(self._leases.values())
         return [replace(each, position=self.position(connection, each)) for each in known]
 
+    def look_again(self, connection: Connection) -> None:
+        """Also look into the database again: it may have moved on together with a letter."""
+        super().look_again(connection)
+        with self._lock:
+            self._told.clear()
+            for partition_id, lease in self._leases.items():
+                self._leases[partition_id] = self._with_state(lease)
+
+    # -- dead letters ---------------------------------------------------------------------------
+
+    def take_up(self, connection: Connection) -> None:
+        with self._lock:
+            new = [each for each in self._leases.values() if each.state == CLAIMED]
+        if new and not self._taken_up(connection, new):
+            for lease in new:
+                self._taken_up(connection, [lease])
+
+    def tell(self, connection: Connection, lease: Lease, position: int) -> None:
+        tell_database(connection, self.subscription, [replace(lease, position=position)])
+
+    def follow(self, connection: Connection, lease: Lease, position: int) -> None:
+        self.commit(connection, [(lease, position)], [lease.position])
+
+    def suspects(self, connection: Connection, leases: Sequence[Lease]) -> dict[int, Suspect]:
+        """Of deaths the store knows, and of attempts the database."""
+        found = super().suspects(connection, leases)
+        for lease in leases:
+            if _term(lease) in self._assigner.inherited:
+                known = found.get(lease.partition_id, Suspect(lease.partition_id, True, None, 0, ""))
+                found[lease.partition_id] = replace(known, died=True)
+        return found
+
+    def _taken_up(self, connection: Connection, new: Sequence[Lease]) -> bool:
+        """Tell the database of leases, and follow it.  False when it refused one of several."""
+        try:
+            tell_database(connection, self.subscription, new)
+        except (StaleLease, BeyondHighWatermark) as error:
+            if len(new) == 1 and isinstance(error, StaleLease):
+                self._refused_by_database(connection, new[0], error)
+            elif len(new) == 1:
+                self._begin(new[0], new[0].position)  # the poll says what is wrong
+            return len(new) == 1
+        stands = _stands(connection, self.subscription)
+        for lease in new:
+            partition_id = lease.partition_id
+            _, position = stands.get(partition_id, (0, 0))  # not there: the topic was deleted
+            if position > lease.position and position > self._registry.position(partition_id):
+                self._registry.update_position(
+                    partition_id, self.consumer, position, lease.lease_epoch
+                )
+            self._begin(lease, max(position, lease.position))
+        return True
+
+    def _begin(self, lease: Lease, position: int) -> None:
+        with self._lock:
+            self._told.add(_term(lease))
+            if self._is_present(lease):
+                begun = replace(self._leases[lease.partition_id], position=position)
+                self._leases[lease.partition_id] = self._with_state(begun)
+
+    def _refused_by_database(self, connection: Connection, lease: Lease, error: StaleLease) -> None:
+        """Either the lease is another consumer's by now, or the subscription left the store."""
+        self._look(connection)
+        log.warning("%s", error)
+        self.lost(lease)
+
     # -- the store ------------------------------------------------------------------------------
 
     def _ask_back(self, partition_ids: Sequence[int]) -> list[int]:
@@ -247,10 +323,11 @@ class RegistryKeeper(Keeper):
             begun = self._clock()
             self._assigner.check_in()
             # A lease that was asked back stays so: the loop has dropped its events.
-            self._asked_back &= {
-                (each, lease.lease_epoch) for each, lease in self._assigner.held.items()
-            }
+            terms = {(each, lease.lease_epoch) for each, lease in self._assigner.held.items()}
+            self._asked_back &= terms
+            self._assigner.inherited &= terms
             with self._lock:
+                self._told &= terms
                 leases = {
                     partition_id: self._lease(self._places[partition_id], held)
                     for partition_id, held in self._assigner.held.items()
@@ -261,18 +338,22 @@ class RegistryKeeper(Keeper):
 
     def _lease(self, place: Place, held: Holding) -> Lease:
         known = self._leases.get(held.partition_id)
-        is_asked_back = (held.partition_id, held.lease_epoch) in self._asked_back
         claimed = Lease(
             topic=place.topic,
             partition=place.partition,
             partition_id=held.partition_id,
             lease_epoch=held.lease_epoch,
-            state="RELEASING" if is_asked_back else "ACTIVE",
+            state=CLAIMED,
             position=held.position,
             # A restore after the claim shows at the next poll.
             history=known.history if known is not None else place.history,
         )
-        return self._newest(claimed)
+        return self._with_state(self._newest(claimed))
+
+    def _with_state(self, lease: Lease) -> Lease:
+        if _term(lease) in self._asked_back:
+            return replace(lease, state="RELEASING")
+        return replace(lease, state="ACTIVE" if _term(lease) in self._told else CLAIMED)
 
     def _renew(self) -> None:
         """Run in a separate thread, so that no handler and no database delays a renewal."""
@@ -330,8 +411,7 @@ class RegistryKeeper(Keeper):
         """Read the subscription's partitions.  Raises PositionsElsewhere when it left the store."""
         self._require_free(connection)
         found = subscriptions.describe_subscription(connection, self.subscription)
-        places = places_of(connection, self.subscription, found.topics)
-        require_nothing_parked(connection, self.subscription, places)
+        places = _places(connection, self.subscription, found.topics)
         _require_ahead(self._registry.snapshot(), places, self.subscription)
         if not places.keys() <= self._places.keys():
             self._registry.initialize(
@@ -342,14 +422,22 @@ class RegistryKeeper(Keeper):
         self._places = places
 
 
-def places_of(connection: Connection, subscription: str, topics: Sequence[str]) -> dict[int, Place]:
-    """Every partition of a subscription, by its id."""
-    known = {
+def _term(lease: Lease) -> tuple[int, int]:
+    return lease.partition_id, lease.lease_epoch
+
+
+def _stands(connection: Connection, subscription: str) -> dict[int, tuple[int, int]]:
+    """The lease_epoch and the position that the database knows, by partition id."""
+    rows = database.call(connection, "lease_states", subscription=subscription)
+    return {
         partition_id: (int(lease_epoch), int(position))
-        for partition_id, _, _, lease_epoch, position in database.call(
-            connection, "lease_states", subscription=subscription
-        )
+        for partition_id, _, _, lease_epoch, position in rows
     }
+
+
+def _places(connection: Connection, subscription: str, topics: Sequence[str]) -> dict[int, Place]:
+    """Every partition of a subscription, by its id."""
+    known = _stands(connection, subscription)
     return {
         partition_id: Place(topic, number, history, *known[partition_id])
         for topic in topics
@@ -360,29 +448,14 @@ def places_of(connection: Connection, subscription: str, topics: Sequence[str]) 
     }
 
 
-def require_nothing_parked(
-    connection: Connection, subscription: str, places: dict[int, Place]
-) -> None:
-    """Refuse parked keys: later events of a key would be handled before the parked ones."""
-    leases = [
-        Lease(each.topic, each.partition, partition_id, 0, "AVAILABLE", 0, each.history)
-        for partition_id, each in places.items()
-    ]
-    parked = dead_letters.parked_keys(connection, subscription, leases) if leases else {}
-    if parked:
-        raise PositionsElsewhere(
-            f"{sum(map(len, parked.values()))} keys of {subscription!r} are parked",
-            hint="first run consumers with leases in the database: penstock dead-letter list",
-        )
-
-
 def _require_ahead(snapshot: Snapshot, places: dict[int, Place], subscription: str) -> None:
-    """Refuse a database ahead of the store: it follows, unless somebody read or sought there."""
+    """Refuse a database ahead of the store in lease_epoch: somebody has read or sought there.
+
+    Its position may be ahead, by the dead letter of a consumer that then ended.
+    """
     for partition_id, place in places.items():
         held = snapshot.partitions.get(partition_id)
-        if held is not None and (
-            place.position > held.position or place.lease_epoch > held.lease_epoch
-        ):
+        if held is not None and place.lease_epoch > held.lease_epoch:
             raise PositionsElsewhere(
                 f"{subscription!r} has moved on in the database: {place.topic} partition "
                 f"{place.partition} is at {place.position} in the database and at "

@@ -96,7 +96,7 @@ BEGIN
 END;
 
 -- name: hold_lease
--- Locks one lease row; held says whether the consumer holds it under this lease_epoch.
+-- Locks one lease row; held says whether the consumer holds it under this lease_epoch (NULL: nobody does).
 CREATE PROCEDURE hold_lease(
     owner_id BIGINT, consumer VARCHAR(255), part_id BIGINT, given_epoch BIGINT, OUT held BOOLEAN
 )
@@ -104,15 +104,16 @@ BEGIN
     SELECT COUNT(*) INTO held
     FROM leases AS l
     WHERE l.subscription_id = owner_id AND l.partition_id = part_id AND l.lease_epoch = given_epoch
-      AND l.holder = consumer
+      AND l.holder <=> consumer
     FOR UPDATE;
 END;
 
 -- name: hold_leases
 -- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same
 -- lock. A check without the lock would allow a write skew: a zombie that checks before the take-over and commits
--- after it would be accepted. Counts a refusal in an AUTO_INCREMENT, which the refusal cannot roll back. Raises
--- PS010, PS018.
+-- after it would be accepted. Counts a refusal in an AUTO_INCREMENT, which the refusal cannot roll back. Without a
+-- consumer (NULL) the leases are those of another store: nobody may hold them here, and mark_low_water must have told
+-- of this lease_epoch and of no higher one. Raises PS010, PS018.
 CREATE PROCEDURE hold_leases(owner_id BIGINT, consumer VARCHAR(255), partition_ids JSON, lease_epochs JSON)
 BEGIN
     DECLARE part_id, given_epoch BIGINT;
@@ -140,8 +141,12 @@ BEGIN
         SET all_held = held;
     END LOOP;
     CLOSE given;
-    SELECT MAX(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), c.deadline)) / 1e6 INTO left_seconds
-    FROM consumers AS c WHERE c.subscription_id = owner_id AND c.id = consumer;
+    IF consumer IS NULL THEN
+        SELECT MAX(s.lease_seconds) INTO left_seconds FROM subscriptions AS s WHERE s.id = owner_id;
+    ELSE
+        SELECT MAX(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), c.deadline)) / 1e6 INTO left_seconds
+        FROM consumers AS c WHERE c.subscription_id = owner_id AND c.id = consumer;
+    END IF;
     IF NOT all_held OR NOT COALESCE(left_seconds > 0, FALSE) THEN
         INSERT INTO rejected_commits () VALUES ();
         CALL refuse('PS010', CONCAT('consumer "', COALESCE(consumer, ''), '" no longer holds these leases'));

@@ -194,8 +194,8 @@ END;
 -- name: mark_low_water
 -- Copies positions from a registry outside the database into the ledger, on which retention is based; all or none. A
 -- position that the ledger has reached already is skipped. It is fenced by lease_epoch: one that is older than any
--- seen here is refused. The arrays are JSON (for the LIMIT see poll). Returns how many positions moved. Raises PS006,
--- PS010, PS012, PS013, PS018.
+-- seen here is refused, here and where the calls of dead letters are made without a consumer. The arrays are JSON (for
+-- the LIMIT see poll). Returns how many positions moved. Raises PS006, PS010, PS012, PS013, PS018.
 CREATE PROCEDURE mark_low_water(subscription LONGTEXT, partition_ids JSON, lease_epochs JSON, positions JSON)
 BEGIN
     DECLARE owner_id, part_id, given_epoch, given_position BIGINT;

@@ -31,7 +31,7 @@ BEGIN
             ) AS e ON e.place = g.place
             JOIN leases AS l
                 ON l.subscription_id = owner_id AND l.partition_id = g.id AND l.lease_epoch = e.lease_epoch
-                AND l.holder = consumer
+                AND l.holder <=> consumer
             LIMIT 1000000
         ) AS n
         JOIN positions AS p ON p.id = n.newest

@@ -51,7 +51,7 @@ BEGIN
         ) AS e ON e.place = g.place
         JOIN leases AS l
             ON l.subscription_id = owner_id AND l.partition_id = g.id AND l.lease_epoch = e.lease_epoch
-            AND l.holder = consumer
+            AND l.holder <=> consumer
         WHERE EXISTS (
             SELECT d.id FROM dead_letters AS d FORCE INDEX (dead_letters_redriven)
             WHERE d.subscription_id = owner_id AND d.partition_id = l.partition_id AND d.redriven_at IS NOT NULL)

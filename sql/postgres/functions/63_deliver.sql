@@ -90,8 +90,9 @@ $$;
 -- name: hold_leases
 -- The fence. Locks the lease rows, in key order, to the end of the caller's transaction; take-over needs the same
 -- lock. A check without the lock would allow a write skew: a zombie that checks before the take-over and commits
--- after it would be accepted. Counts a refusal in a sequence, which the refusal cannot roll back. Raises PS010,
--- PS018.
+-- after it would be accepted. Counts a refusal in a sequence, which the refusal cannot roll back. Without a consumer
+-- (NULL) the leases are those of another store: nobody may hold them here, and mark_low_water must have told of this
+-- lease_epoch and of no higher one. Raises PS010, PS018.
 CREATE OR REPLACE FUNCTION hold_leases(
     owner subscriptions, consumer text, partition_ids bigint[], lease_epochs bigint[]
 ) RETURNS void
@@ -107,13 +108,17 @@ BEGIN
         FROM leases AS l
         JOIN unnest(partition_ids, lease_epochs) AS given (partition_id, lease_epoch)
             ON given.partition_id = l.partition_id AND given.lease_epoch = l.lease_epoch
-        WHERE l.subscription_id = owner.id AND l.holder = consumer
+        WHERE l.subscription_id = owner.id AND l.holder IS NOT DISTINCT FROM consumer
         ORDER BY l.partition_id
         FOR NO KEY UPDATE OF l
     ) AS locked;
-    SELECT extract(epoch FROM c.deadline - clock_timestamp()) INTO left_seconds
-    FROM consumers AS c
-    WHERE c.subscription_id = owner.id AND c.id = consumer;
+    IF consumer IS NULL THEN
+        left_seconds := owner.lease_seconds;
+    ELSE
+        SELECT extract(epoch FROM c.deadline - clock_timestamp()) INTO left_seconds
+        FROM consumers AS c
+        WHERE c.subscription_id = owner.id AND c.id = consumer;
+    END IF;
     IF held <> cardinality(partition_ids) OR left_seconds IS NULL OR left_seconds <= 0 THEN
         PERFORM nextval('rejected_commits');
         PERFORM refuse('PS010', format('consumer "%s" no longer holds these leases of "%s"', consumer, owner.name),

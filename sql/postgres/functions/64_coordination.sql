@@ -160,7 +160,8 @@ $$;
 -- name: mark_low_water
 -- Copies positions from a registry outside the database into the ledger, on which retention is based; all or none. A
 -- position that the ledger has reached already is skipped. It is fenced by lease_epoch: one that is older than any
--- seen here is refused. Returns how many positions moved. Raises PS006, PS010, PS012, PS013, PS018.
+-- seen here is refused, here and where the calls of dead letters are made without a consumer. Returns how many
+-- positions moved. Raises PS006, PS010, PS012, PS013, PS018.
 CREATE OR REPLACE FUNCTION mark_low_water(
     subscription text, partition_ids bigint[], lease_epochs bigint[], positions bigint[]
 ) RETURNS integer
@@ -170,6 +171,7 @@ DECLARE
     given record;
     moved integer := 0;
 BEGIN
+    PERFORM commit_durably();
     PERFORM require_stream(owner);
     PERFORM require_read_committed('mark_low_water()');
     IF cardinality(partition_ids) <> cardinality(lease_epochs)

@@ -19,7 +19,7 @@ BEGIN
         FROM unnest(suspects.partition_ids, suspects.lease_epochs) AS given (partition_id, lease_epoch)
         JOIN leases AS l
             ON l.subscription_id = owner.id AND l.partition_id = given.partition_id
-            AND l.lease_epoch = given.lease_epoch AND l.holder = suspects.consumer
+            AND l.lease_epoch = given.lease_epoch AND l.holder IS NOT DISTINCT FROM suspects.consumer
         CROSS JOIN LATERAL (
             SELECT p.position, p.lease_epoch
             FROM positions AS p

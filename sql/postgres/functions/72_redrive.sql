@@ -43,7 +43,7 @@ BEGIN
     FROM unnest(poll_redriven.partition_ids, poll_redriven.lease_epochs) AS given (partition_id, lease_epoch)
     JOIN leases AS l
         ON l.subscription_id = owner.id AND l.partition_id = given.partition_id
-        AND l.lease_epoch = given.lease_epoch AND l.holder = poll_redriven.consumer
+        AND l.lease_epoch = given.lease_epoch AND l.holder IS NOT DISTINCT FROM poll_redriven.consumer
     WHERE EXISTS (
         SELECT FROM dead_letters AS d
         WHERE d.subscription_id = owner.id AND d.partition_id = l.partition_id AND d.redriven_at IS NOT NULL);
