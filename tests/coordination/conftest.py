@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,14 @@ def of_kind(kind: str, request: pytest.FixtureRequest) -> Iterator[Bench]:
     made.close()
     if isinstance(made, InDatabase):
         made.db.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(params=["memory", "etcd", "redis"])
+def store(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty store."""
+    kind = request.param
+    url = "memory://tests" if kind == "memory" else request.getfixturevalue(f"{kind}_url")
+    return f"{url}?prefix={uuid.uuid4().hex}"
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import uuid
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,6 +28,7 @@ from penstock.subscriptions import stream
 from tests import servers
 from tests.command import run
 from tests.contract.databases import ContractDatabase
+from tests.coordination.consuming import Seen, consumer, killed, memory
 from tests.faults.proxy import HOST, Proxies
 from tests.kit.log import Connection, wait_until
 from tests.kit.stream import (
@@ -37,7 +36,6 @@ from tests.kit.stream import (
     SUBSCRIPTION,
     filled,
     more,
-    retry,
     running,
     short_leases,
     slow_leases,
@@ -46,48 +44,6 @@ from tests.kit.stream import (
 from tools.servers import StoreServer
 
 PARTITIONS, EVENTS = 4, 10
-
-
-@pytest.fixture(params=["memory", "etcd", "redis"])
-def store(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty store."""
-    kind = request.param
-    url = "memory://tests" if kind == "memory" else request.getfixturevalue(f"{kind}_url")
-    return f"{url}?prefix={uuid.uuid4().hex}"
-
-
-def memory() -> str:
-    """The URL of an empty store in this process."""
-    return f"memory://{uuid.uuid4().hex}"
-
-
-class Seen:
-    """A handler that remembers what it was given, by partition."""
-
-    def __init__(self) -> None:
-        self.sequences: dict[int, list[int]] = {}
-
-    def __call__(self, event: Event) -> None:
-        self.sequences.setdefault(event.partition, []).append(event.sequence)
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.sequences.values()))
-
-
-def consumer(
-    url: str, store: str | None, handler: Callable[[Any], object], name: str = "a", **options: Any
-) -> Consumer:
-    """A consumer that looks often."""
-    return Consumer(
-        url,
-        SUBSCRIPTION,
-        handler=handler,
-        consumer_id=name,
-        idle_seconds=0.05,
-        coordination=store,
-        **options,
-    )
 
 
 @pytest.mark.parametrize("assign", ["stealing", "coordinated"])
@@ -159,16 +115,6 @@ def test_what_is_in_hand_is_finished_before_it_is_given_back(
             gate.set()
             wait_until(lambda: len(second.keeper.leases()) == 1, "one each")
     assert others.count == (0 if is_guarded else 1)
-
-
-def killed(database_url: str, store: str) -> RegistryKeeper:
-    """A consumer that holds everything and does nothing any more."""
-    dead = RegistryKeeper(database_url, SUBSCRIPTION, store, consumer="dead").__enter__()
-    dead._ended.set()
-    dead._hurry.set()
-    for thread in dead._threads:
-        thread.join()
-    return dead
 
 
 def test_a_killed_consumer_is_replaced(
@@ -304,26 +250,6 @@ def test_a_transaction_is_refused_and_the_inbox_named(
     assert stored(connection) == 0
 
 
-def test_what_fails_is_repeated_and_no_dead_letter(
-    connection: Connection, database_url: str
-) -> None:
-    filled(connection, 2, 5)
-    retry(connection, max_attempts=2)
-    calls: list[int] = []
-    seen = Seen()
-
-    def handle(event: Event) -> None:
-        if event.partition == 0 and event.sequence == 3 and len(calls) < 5:
-            calls.append(event.sequence)
-            raise ValueError("not yet")
-        seen(event)
-
-    with running(consumer(database_url, memory(), handle)):
-        wait_until(lambda: seen.count == 10, "all")
-    assert seen.sequences == {0: [1, 2, 3, 4, 5], 1: [1, 2, 3, 4, 5]}
-    assert connection.execute("SELECT count(*) FROM penstock.dead_letters").fetchone() == (0,)
-
-
 def test_a_store_that_is_away_at_the_start_changes_nothing(
     connection: Connection, database_url: str
 ) -> None:
@@ -411,7 +337,7 @@ def test_who_joins_in_the_database_stops_who_works(
 def test_a_pause_is_heard(
     connection: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guard: RegistryKeeper.poll, where the subscription is paused."""
+    """Guard: RegistryKeeper.active, where the subscription is paused."""
     monkeypatch.setattr(registry_keeper, "LOOK_SECONDS", 0.05)
     filled(connection, 1, EVENTS)
     slow_leases(connection)

@@ -243,6 +243,12 @@ class RegistryKeeper(Keeper):
             known = list(self._leases.values())
         return [replace(each, position=self.position(connection, each)) for each in known]
 
+    def lost(self, lease: Lease) -> None:
+        """If the store says that it is held, the database is asked before it is worked on again."""
+        with self._lock:
+            self._told.discard(_term(lease))
+        super().lost(lease)
+
     def look_again(self, connection: Connection) -> None:
         """Also look into the database again: it may have moved on together with a letter."""
         super().look_again(connection)
@@ -271,7 +277,9 @@ class RegistryKeeper(Keeper):
         found = super().suspects(connection, leases)
         for lease in leases:
             if _term(lease) in self._assigner.inherited:
-                known = found.get(lease.partition_id, Suspect(lease.partition_id, True, None, 0, ""))
+                known = found.get(
+                    lease.partition_id, Suspect(lease.partition_id, True, None, 0, "")
+                )
                 found[lease.partition_id] = replace(known, died=True)
         return found
 

@@ -149,7 +149,8 @@ BEGIN
     END IF;
     IF NOT all_held OR NOT COALESCE(left_seconds > 0, FALSE) THEN
         INSERT INTO rejected_commits () VALUES ();
-        CALL refuse('PS010', CONCAT('consumer "', COALESCE(consumer, ''), '" no longer holds these leases'));
+        CALL refuse('PS010', CONCAT(COALESCE(CONCAT('consumer "', consumer, '"'), 'the holder in another store'),
+                                    ' no longer holds these leases'));
     END IF;
     CALL limit_transaction(left_seconds);
 END;

@@ -121,7 +121,8 @@ BEGIN
     END IF;
     IF held <> cardinality(partition_ids) OR left_seconds IS NULL OR left_seconds <= 0 THEN
         PERFORM nextval('rejected_commits');
-        PERFORM refuse('PS010', format('consumer "%s" no longer holds these leases of "%s"', consumer, owner.name),
+        PERFORM refuse('PS010', COALESCE('consumer "' || consumer || '"', 'the holder in another store')
+                                || format(' no longer holds these leases of "%s"', owner.name),
                        'Drop what was read, roll back, and check in: another consumer may already have taken over.');
     END IF;
     PERFORM limit_transaction(left_seconds);
