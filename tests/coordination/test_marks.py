@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from penstock import database
 from penstock.errors import BeyondHighWatermark, StaleLease
-from penstock.leases.coordination import LeaseRegistry, memory, open_registry
+from penstock.leases.coordination import LeaseRegistry, marks, memory, open_registry
 from penstock.leases.coordination.marks import copy_positions, keep_copying
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
@@ -45,6 +46,32 @@ def test_marks_follow(db: ContractDatabase) -> None:
     registry.update_position(held.partition_id, "a", EVENTS, 1)
     assert copy_positions(connection, SUBSCRIPTION, registry) == 1
     assert stored(connection) == EVENTS
+
+
+@pytest.mark.parametrize("tries", [3, 1])
+def test_a_claim_while_positions_are_copied(
+    db: ContractDatabase, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    """A new holder has told the database.  Guard: TRIES; with one, nothing is copied."""
+    monkeypatch.setattr(marks, "TRIES", tries)
+    connection = db.connect()
+    filled(connection, events=EVENTS)
+    registry = registry_at(db, 4)
+    before = [registry.snapshot()]
+    (held,) = registry.owned_by("a")
+    registry.release(held.partition_id, "a", held.lease_epoch)
+    registry.register("b")
+    claimed = registry.claim(held.partition_id, "b", held.lease_epoch)
+    assert claimed is not None
+    marks.tell(connection, SUBSCRIPTION, [replace(claimed, position=0)])
+    real = registry.snapshot
+    monkeypatch.setattr(registry, "snapshot", lambda: before.pop() if before else real())
+    if tries == 1:
+        with pytest.raises(StaleLease):
+            copy_positions(connection, SUBSCRIPTION, registry)
+    else:
+        assert copy_positions(connection, SUBSCRIPTION, registry) == 1
+    assert stored(connection) == (0 if tries == 1 else 4)
 
 
 def test_a_mark_beyond_the_log(db: ContractDatabase) -> None:

@@ -25,6 +25,7 @@ from penstock.errors import BackwardCommit, InvalidArgument, StaleLease
 from penstock.leases.keeper import Keeper
 from penstock.leases.loop import LoopStats
 from penstock.records import Event, Lease
+from penstock.subscriptions import dead_letters
 from penstock.subscriptions.policies import SubscriptionPolicy
 from penstock.subscriptions.stream import Membership
 from tests.units.test_in_flight import event
@@ -222,7 +223,13 @@ def test_the_reader_asks_for_what_has_nothing_left() -> None:
     assert parts.keeper.polled == [2]
 
 
-def test_what_fails_comes_again_alone_after_a_growing_pause() -> None:
+def test_what_fails_comes_again_alone_after_a_growing_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def begin_attempt(*_: Any, uncounted: int, **__: Any) -> int:
+        return uncounted + 1
+
+    monkeypatch.setattr(dead_letters, "begin_attempt", begin_attempt)
     parts = Parts()
     (hand, *_) = parts.assignment.look_at_leases()
     hand.take([event(n) for n in range(1, 4)])

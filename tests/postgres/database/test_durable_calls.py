@@ -48,7 +48,6 @@ LEFT_TO_THE_CALLER = {
     "commit": "with what the handler wrote in the same transaction; lost, it is handled again (D5)",
     "finish_redriven": "as commit, of a letter",
     "poll_redriven": "its letters are fenced by the lease; lost, they are handed out again",
-    "mark_low_water": "a copy of what another store holds; an older one frees less",
     "heartbeat": "lost, the lease ends earlier, and its successor gets another lease_epoch",
     "heartbeats": "as heartbeat",
     "release": "lost, the lease is held until its time is over",
