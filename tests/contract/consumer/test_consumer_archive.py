@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -253,7 +254,7 @@ def test_a_poison_event_of_the_archive_becomes_a_dead_letter(
     assert sorted(n for each in poison.seen.values() for n in each) == list(range(1, 26))
 
 
-@pytest.mark.parametrize("way", ["by itself", "in its transaction"])
+@pytest.mark.parametrize("way", ["by itself", "in its transaction", "leases elsewhere"])
 def test_keys_wait_behind_an_event_of_the_archive(
     db: ContractDatabase, places: tuple[Target, Target], way: str
 ) -> None:
@@ -268,13 +269,15 @@ def test_keys_wait_behind_an_event_of_the_archive(
     poison = Poisoned(17)
 
     def handle(event: Any) -> None:
-        if way == "by itself":
+        if way != "in its transaction":
             poison.by_event(event)
             return
         with event.transaction():
             poison.by_event(event)
 
-    with running(new_consumer(db, archive=places, handler=handle, batch_size=4)):
+    store = f"memory://{uuid.uuid4().hex}" if way == "leases elsewhere" else None
+    options: dict[str, Any] = {"handler": handle, "batch_size": 4, "coordination": store}
+    with running(new_consumer(db, archive=places, **options)):
         wait_until(lambda: stored(own) == 25, "all are passed")
         assert [(n, state) for n, state, _ in letters_of(own)] == [
             (n, "parked") for n in (17, 19, 21, 23, 25)
