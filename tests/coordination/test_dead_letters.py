@@ -24,7 +24,7 @@ from tests.contract.databases import ContractDatabase
 from tests.contract.failure_kit import keyed
 from tests.contract.kit import count
 from tests.contract.stream_guards import NO_EPOCH
-from tests.contract.stream_kit import Guard, without
+from tests.contract.stream_kit import Guard, end_lease, without
 from tests.coordination.consuming import Seen, consumer, expired, killed, memory, stopped
 from tests.kit.log import Connection, wait_until
 from tests.kit.stream import (
@@ -307,6 +307,26 @@ def test_leases_of_the_database_are_not_another_stores(
         with pytest.raises(StaleLease):
             call()
     assert (count(db, "attempts"), letters_of(own), stored(own)) == (0, [], 2)
+
+
+@EACH_ENGINE
+def test_who_died_in_the_database_holds_nothing_up(db: ContractDatabase) -> None:
+    """Nobody has swept it yet.  Its leases end, and it is remembered that it died."""
+    own = db.connect()
+    filled(own, 1, 5)
+    slow_leases(own)
+    member, lease = member_with_lease(own, "a")
+    end_lease(db, "a")
+    seen = Seen()
+    with RegistryKeeper(db.url, SUBSCRIPTION, store := memory(), consumer="b") as fresh:
+        fresh.take_up(own)
+        (present,) = fresh.active()
+        assert present.lease_epoch > lease.lease_epoch
+        assert fresh.suspects(own, [present])[lease.partition_id].died
+        with pytest.raises(StaleLease):
+            stream.commit(own, member, [(lease, 1)])
+    assert consumer(db.url, store, seen).run_until_idle() == 5
+    assert stored(own) == 5
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])

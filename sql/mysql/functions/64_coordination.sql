@@ -175,6 +175,13 @@ BEGIN
     FROM leases AS l WHERE l.subscription_id = owner_id AND l.partition_id = part_id FOR UPDATE;
     IF known_epoch IS NOT NULL THEN
         SELECT high_watermark(part_id), current_position(owner_id, part_id) INTO watermark, present;
+        IF held_by IS NOT NULL AND given_epoch > known_epoch AND NOT EXISTS (
+            SELECT c.id FROM consumers AS c
+            WHERE c.subscription_id = owner_id AND c.id = held_by AND c.deadline > UTC_TIMESTAMP(6)
+        ) THEN
+            CALL free_lease(owner_id, part_id, known_epoch, held_by, 'expired', UTC_TIMESTAMP(6));
+            SET held_by = NULL;
+        END IF;
         IF held_by IS NOT NULL OR given_epoch < known_epoch THEN
             CALL refuse('PS010', CONCAT('lease_epoch ', given_epoch, ' of partition ', part_id & 65535, ' is over'));
         ELSEIF given_position > watermark THEN
@@ -194,8 +201,9 @@ END;
 -- name: mark_low_water
 -- Copies positions from a registry outside the database into the ledger, on which retention is based; all or none. A
 -- position that the ledger has reached already is skipped. It is fenced by lease_epoch: one that is older than any
--- seen here is refused, here and where the calls of dead letters are made without a consumer. The arrays are JSON (for
--- the LIMIT see poll). Returns how many positions moved. Raises PS006, PS010, PS012, PS013, PS018.
+-- seen here is refused, here and where the calls of dead letters are made without a consumer. A lease that a live
+-- consumer holds here is refused too; that of a dead one ends. The arrays are JSON (for the LIMIT see poll). Returns
+-- how many positions moved. Raises PS006, PS010, PS012, PS013, PS018.
 CREATE PROCEDURE mark_low_water(subscription LONGTEXT, partition_ids JSON, lease_epochs JSON, positions JSON)
 BEGIN
     DECLARE owner_id, part_id, given_epoch, given_position BIGINT;

@@ -160,8 +160,9 @@ $$;
 -- name: mark_low_water
 -- Copies positions from a registry outside the database into the ledger, on which retention is based; all or none. A
 -- position that the ledger has reached already is skipped. It is fenced by lease_epoch: one that is older than any
--- seen here is refused, here and where the calls of dead letters are made without a consumer. Returns how many
--- positions moved. Raises PS006, PS010, PS012, PS013, PS018.
+-- seen here is refused, here and where the calls of dead letters are made without a consumer. A lease that a live
+-- consumer holds here is refused too; that of a dead one ends. Returns how many positions moved. Raises PS006, PS010,
+-- PS012, PS013, PS018.
 CREATE OR REPLACE FUNCTION mark_low_water(
     subscription text, partition_ids bigint[], lease_epochs bigint[], positions bigint[]
 ) RETURNS integer
@@ -169,6 +170,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     owner subscriptions%ROWTYPE := require_subscription(subscription);
     given record;
+    is_held boolean;
     moved integer := 0;
 BEGIN
     PERFORM commit_durably();
@@ -186,7 +188,10 @@ BEGIN
         ORDER BY l.partition_id
         FOR NO KEY UPDATE OF l
     LOOP
-        IF given.holder IS NOT NULL OR given.lease_epoch < given.known_epoch THEN
+        is_held := given.holder IS NOT NULL AND (given.lease_epoch = given.known_epoch OR EXISTS (
+            SELECT FROM consumers AS c
+            WHERE c.subscription_id = owner.id AND c.id = given.holder AND c.deadline > clock_timestamp()));
+        IF is_held OR given.lease_epoch < given.known_epoch THEN
             PERFORM refuse('PS010', format('lease_epoch %s of partition %s is over', given.lease_epoch,
                                            given.partition_id & 65535),
                            'The leases are in the database now, or were given out again.');
@@ -195,7 +200,12 @@ BEGIN
                                            given.partition_id & 65535),
                            'After a restore that lost commits: penstock restore reconcile.');
         END IF;
-        UPDATE leases AS l SET lease_epoch = given.lease_epoch
+        INSERT INTO lease_history (subscription_id, partition_id, lease_epoch, holder, change, at)
+        SELECT owner.id, given.partition_id, given.known_epoch, given.holder, 'expired', clock_timestamp()
+        WHERE given.holder IS NOT NULL;
+        UPDATE leases AS l
+        SET state = 'AVAILABLE', holder = NULL, lease_epoch = given.lease_epoch, acquired_at = NULL,
+            release_deadline = NULL
         WHERE l.subscription_id = owner.id AND l.partition_id = given.partition_id
           AND l.lease_epoch < given.lease_epoch;
         INSERT INTO positions (subscription_id, partition_id, position, lease_epoch, reason)
