@@ -40,6 +40,11 @@ StaleLease means the same as everywhere: roll back and forget the lease.
    handler fails, call ``fail_redriven``; the letter is dead again.  Partitions with redriven
    letters are leased like those with unread events.
 
+A member whose leases another store keeps (``Membership.elsewhere``) makes the same calls.  Before
+it works on a lease, and before each call that moves the position, it tells the database where the
+store stands: :func:`penstock.leases.coordination.marks.tell`.  After a call that moves the position
+the store's has to follow.
+
 On an asynchronous connection the two calls of a handler's transaction are
 :func:`penstock.aio.commit_parking` and :func:`penstock.aio.finish_redriven`.
 """
