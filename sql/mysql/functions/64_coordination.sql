@@ -169,16 +169,17 @@ CREATE PROCEDURE mark_one(owner_id BIGINT, part_id BIGINT, given_epoch BIGINT, g
 BEGIN
     DECLARE known_epoch, present, watermark BIGINT;
     DECLARE held_by VARCHAR(255);
+    DECLARE is_live BOOLEAN;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SET moved = FALSE;
     SELECT l.lease_epoch, l.holder INTO known_epoch, held_by
     FROM leases AS l WHERE l.subscription_id = owner_id AND l.partition_id = part_id FOR UPDATE;
     IF known_epoch IS NOT NULL THEN
         SELECT high_watermark(part_id), current_position(owner_id, part_id) INTO watermark, present;
-        IF held_by IS NOT NULL AND given_epoch > known_epoch AND NOT EXISTS (
-            SELECT c.id FROM consumers AS c
-            WHERE c.subscription_id = owner_id AND c.id = held_by AND c.deadline > UTC_TIMESTAMP(6)
-        ) THEN
+        SELECT COUNT(*) INTO is_live
+        FROM consumers AS c
+        WHERE c.subscription_id = owner_id AND c.id = held_by AND c.deadline > UTC_TIMESTAMP(6);
+        IF held_by IS NOT NULL AND given_epoch > known_epoch AND NOT is_live THEN
             CALL free_lease(owner_id, part_id, known_epoch, held_by, 'expired', UTC_TIMESTAMP(6));
             SET held_by = NULL;
         END IF;
