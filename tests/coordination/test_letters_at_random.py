@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.leases.coordination import registry_keeper
+from penstock.leases.coordination import marks, registry_keeper
 from penstock.leases.coordination.registry_keeper import RegistryKeeper
 from penstock.subscriptions import dead_letters
 from tests.coordination.consuming import expired, memory, stopped
@@ -137,7 +137,7 @@ def test_the_plays_see_a_holder_that_tells_nobody(
 ) -> None:
     """Mutant: work begins before the database refuses the earlier holder."""
 
-    real = registry_keeper.tell_database
+    real = marks.tell
 
     def tell(connection: Any, subscription: str, leases: Any) -> int:
         is_new = any(each.state == registry_keeper.CLAIMED for each in leases)
