@@ -19,7 +19,7 @@ function over a :class:`Run` that names its anomalies by class:
 - ``changed``: a sequence stands for another event than before;
 - ``dropped-early``: an event is gone that somebody had not passed, or of which there was no copy;
 - ``unseen``: an event that nobody came to;
-- ``wrong-count``: deliveries or failures of a queue's event, or its dead letter, that do not add up.
+- ``wrong-count``: deliveries or failures of a queue's event that do not add up, or its dead letter.
 
 The rules for queues are in :mod:`tests.faults.queue_rules`.
 

@@ -185,9 +185,7 @@ class Mixed:
         """F9: a COMMIT is sent and its answer is lost, or it is lost itself."""
         how = self.chance.choice(["after", "before"])
         running = self.world.running.values()
-        names = [
-            n.name for n in running if n.role in PUBLISHERS or n.name.startswith(COMMITTING)
-        ]
+        names = [n.name for n in running if n.role in PUBLISHERS or n.name.startswith(COMMITTING)]
         chosen = self.world.running[self.chance.choice(sorted(names))]
         self.world.note(f"commit cut {how}", chosen.name)
         chosen.proxy.cut_commit = how

@@ -16,8 +16,6 @@ from tests.faults.told_jobs import Dead, Finish, HandOut, Job
 
 #: A time that the database read before it had a lock is not an order of time.
 CLOCK_SLACK = 0.5
-#: Times go through text and floating point.
-ROUNDING = 0.001
 
 
 def handed_out(run: Run) -> Iterator[Anomaly]:
@@ -35,12 +33,12 @@ def hidden(run: Run) -> Iterator[Anomaly]:
     """Nobody gets an event while another one has it, unless that one gave it away."""
     for job, hand_outs in run.jobs.hand_outs.items():
         for before, after in pairwise(hand_outs):
-            until = run.jobs.hidden_until(before, after.at)
-            if after.at >= until - ROUNDING or run.jobs.forgotten(before, after):
+            early = run.jobs.hidden_until(before, after.at) - after.told["d"]
+            if early <= 0 or run.jobs.forgotten(before, after):
                 continue
             if not any(_may_give_away(call, after) for call in run.jobs.receipts_of(before)):
-                early = f"{until - after.at:.3f} s before its time was over"
-                yield Anomaly("overlap", f"{job}: {after.receipt} {early}")
+                what = f"{early:.3f} s before the time of {before.receipt} was over"
+                yield Anomaly("overlap", f"{job}: {after.receipt} {what}")
 
 
 def _may_give_away(call: Finish, after: HandOut) -> bool:
@@ -54,9 +52,13 @@ def fenced(run: Run) -> Iterator[Anomaly]:
     for job, hand_outs in run.jobs.hand_outs.items():
         for number, each in enumerate(hand_outs):
             accepted = [c for c in run.jobs.receipts_of(each) if run.jobs.is_accepted(c)]
-            for receipt, times in Counter(call.receipt for call in accepted).items():
+            worked = Counter(call.receipt for call in accepted)
+            for receipt, times in worked.items():
                 if times > 1:
                     yield Anomaly("stale-accept", f"{job}: {receipt} worked {times} times")
+            calls = {call.receipt for call in run.jobs.receipts_of(each)}
+            for receipt in calls & run.jobs.done_by - worked.keys():
+                yield Anomaly("stale-accept", f"{job}: {receipt} was refused, and it is done")
             for later in hand_outs[number + 1 :]:
                 yield from _behind(run, job, accepted, later)
 
@@ -76,7 +78,7 @@ def counted(run: Run) -> Iterator[Anomaly]:
     """Each hand-out counts and each failure does; what was given back unbegun does not."""
     for job, hand_outs in run.jobs.hand_outs.items():
         for number, each in enumerate(hand_outs):
-            most = number + 1 + run.jobs.unknown(job[0], each.told["t"])
+            most = number + run.jobs.unknown(job[0], each.told["t"])  # this one, and others
             before = hand_outs[number - 1] if number else None
             least = _least(run, before, each)
             if not least <= each.deliveries <= most:

@@ -78,7 +78,7 @@ def work_off(given: argparse.Namespace, recorder: Recorder, stop: threading.Even
     while not stop.is_set():
         try:
             worker.run(stop)
-        except Exception as error:  # noqa: BLE001 - a supervisor would start it again, too
+        except Exception as error:
             recorder.write("worker", "fail", error=f"{type(error).__name__}: {error}")
             stop.wait(0.2)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,11 @@ SETTINGS = {
 WORKERS = frozenset({"worker", "command"})
 
 
+@dataclass
 class QueueWorld(World):
     """A run with queues, too."""
+
+    settings: dict[str, float] = field(default_factory=lambda: dict(SETTINGS))
 
     def set_up(self) -> None:
         """Also their topic, and the table that their workers write to."""
@@ -44,7 +48,7 @@ class QueueWorld(World):
             names.create_topic(own, TOPIC, self.partitions)
             for name, order in ORDERS.items():
                 queue.subscribe(own, name, [TOPIC])
-                queue.configure(own, name, order=order, **SETTINGS)
+                queue.configure(own, name, **self.settings | {"order": order})
             database.execute(
                 own,
                 f"CREATE TABLE done (id {serial} PRIMARY KEY, sub VARCHAR(20), part INT,"
@@ -69,8 +73,11 @@ class QueueWorld(World):
     def dump(self) -> dict[str, Any]:
         """Also what the queues hold; their partitions have numbers of their own."""
         found = super().dump()
-        for row in [*found["dead"], *found["ledger"], *found["leases"]]:
-            row[1] += FIRST_PARTITION if row[0] in ORDERS else 0
+        idle = set(ORDERS) - set(self.worked_off())
+        for kind in ("dead", "ledger", "leases"):
+            found[kind] = [row for row in found[kind] if row[0] not in idle]
+            for row in found[kind]:
+                row[1] += FIRST_PARTITION if row[0] in ORDERS else 0
         with contextlib.closing(self.connect()) as own:
             for partition in range(self.partitions):
                 for row in log_of(own, TOPIC, partition, 1):
@@ -88,8 +95,8 @@ class QueueWorld(World):
         return {
             "order": ORDERS[name],
             "effects": "least" if name == "shell" else "exact",
-            "max_failures": SETTINGS["max_failures"],
-            "max_deliveries": SETTINGS["max_deliveries"],
+            "max_failures": self.settings["max_failures"],
+            "max_deliveries": self.settings["max_deliveries"],
             "partitions": [each + FIRST_PARTITION for each in range(self.partitions)],
             "left": _left(connection, name),
         }
@@ -129,7 +136,7 @@ class MixedQueues(Mixed):
     def start(self, consumers: int, poison: tuple[str, ...]) -> None:
         """Also a publisher of jobs, and workers of each queue."""
         super().start(consumers, poison)
-        words = ["--poison=raise", "--poison=dead", *(["--poison=exit"] if "hang" in poison else [])]
+        words = ["--poison=raise", "--poison=dead", *(["--poison=exit"] if self.shell else [])]
         pace = ["--pause=0.1", "--poisons=0.1", f"--seed={self.chance.randrange(10**6)}"]
         self.world.start("publisher", "q0", f"--topic={TOPIC}", *pace, *words)
         for number in range(self.workers):

@@ -1,4 +1,4 @@
-"""The checker's rules for queues judge themselves: a sound run is sound, and each bad one is seen."""
+"""The checker's rules for queues judge themselves: a sound run is sound, each bad one is seen."""
 
 from __future__ import annotations
 
@@ -97,6 +97,7 @@ def unknown() -> MadeQueue:
     made.dump["forgets"] = True
     made.hand_out(6)
     made.record("fault", fault="crash", victim="")
+    made.records[-1]["d"] -= 1
     made.finish("acknowledge", made.hand_out(6))
     return made
 
@@ -115,7 +116,8 @@ def of_another_event(made: MadeQueue) -> None:
 
 
 def out_twice_at_a_time(made: MadeQueue) -> None:
-    made.given(3, 1)[AT] = made.given(3, 0)[DEADLINE] - 2
+    told = [each for each in made.records if each["op"] == "hand_out" if each["events"][0][1] == 3]
+    told[1]["d"] = made.given(3, 1)[AT] = told[0]["events"][0][DEADLINE] - 2
 
 
 def out_while_it_is_extended(made: MadeQueue) -> None:
@@ -143,6 +145,10 @@ def stale_by_its_effect(made: MadeQueue) -> None:
     _outcome_of(made, rightful, "fail")
     row = next(row for row in made.dump["done"] if row[4] == rightful)
     row[4] = late
+
+
+def refused_and_done(made: MadeQueue) -> None:
+    _outcome_of(made, made.given(1)[RECEIPT], "fail")
 
 
 def works_twice(made: MadeQueue) -> None:
@@ -249,6 +255,7 @@ BAD: list[tuple[str, Callable[[MadeQueue], None]]] = [
     ("stale-accept", stale),
     ("stale-accept", stale_rejection),
     ("stale-accept", stale_by_its_effect),
+    ("stale-accept", refused_and_done),
     ("stale-accept", works_twice),
     ("nonmonotonic-poll", comes_again),
     ("wrong-count", not_counted),

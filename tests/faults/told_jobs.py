@@ -90,8 +90,9 @@ class Jobs:
         return self.finishes[hand_out.receipt]
 
     def is_accepted(self, call: Finish) -> bool:
-        """Whether the database did it: it said so, or the effect is there."""
-        return call.outcome == "ok" or (call.how == "acknowledge" and call.receipt in self.done_by)
+        """Whether the database did it: it said so, or nobody knows and the effect is there."""
+        has_effect = call.how == "acknowledge" and call.receipt in self.done_by
+        return call.outcome == "ok" or (call.outcome == "info" and has_effect)
 
     def forgotten(self, before: HandOut, after: HandOut) -> bool:
         """Whether a crash between two hand-outs may have undone the first."""
@@ -107,7 +108,7 @@ class Jobs:
         return until - sum(seconds for d, seconds in self._passed if hand_out.at < d < now)
 
     def unknown(self, name: str, moment: float) -> int:
-        """How many calls of receive before a moment had no answer that anybody knows."""
+        """How many calls of receive had begun by a moment, and nobody had an answer."""
         begun, answered = self._asked[name]
         return bisect_left(begun, moment) - bisect_left(answered, moment)
 
@@ -123,12 +124,9 @@ class Jobs:
 
     def _take_hand_outs(self, records: Iterable[Record]) -> None:
         for told in records:
-            for partition, sequence, label, key, receipt, deliveries, failures, at, deadline in told[
-                "events"
-            ]:
+            for partition, sequence, *event in told["events"]:
                 job = (told["sub"], partition, sequence)
-                found = HandOut(job, label, key, receipt, deliveries, failures, at, deadline, told)
-                self.hand_outs[job].append(found)
+                self.hand_outs[job].append(HandOut(job, *event, told))
         for each in self.hand_outs.values():
             each.sort(key=lambda hand_out: hand_out.at)
 
