@@ -71,8 +71,9 @@ def work_off(given: argparse.Namespace, recorder: Recorder, stop: threading.Even
 
     def make() -> QueueConsumer:
         return QueueConsumer(
-            given.url, given.subscription, handler=jobs.do, concurrency=2, idle_seconds=0.05
-        )
+            given.url, given.subscription, handler=jobs.do, concurrency=given.concurrency,
+            idle_seconds=0.05,
+        )  # fmt: skip
 
     worker = QueueWorker(given.name, make)
     while not stop.is_set():
@@ -89,7 +90,8 @@ def run_command(given: argparse.Namespace, recorder: Recorder, stop: threading.E
     RecordedQueue(recorder)
     os.environ["PENSTOCK_DATABASE_URL"] = given.url
     os.environ["PENSTOCK_TEST_BOOK"] = str(Path(given.history) / f"{given.subscription}.book")
-    arguments = ["work", given.subscription, "--concurrency", "2", "--", "sh", "-c", SCRIPT]
+    concurrency = ["--concurrency", str(given.concurrency)]
+    arguments = ["work", given.subscription, *concurrency, "--", "sh", "-c", SCRIPT]
     while not stop.is_set():
         if command.run(arguments) == 0:
             break

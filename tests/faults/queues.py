@@ -154,8 +154,13 @@ class MixedQueues(Mixed):
 
     def consumer(self, subscription: str, name: str, *options: str) -> None:
         """A consumer process, or a worker of a queue."""
-        role = "worker" if subscription in ORDERS else "consumer"
-        self.world.start(role, name, "--subscription", subscription, *options)
+        if subscription not in ORDERS:
+            super().consumer(subscription, name, *options)
+            return
+        # Beside a handler that stops its process, another one may be in its COMMIT.
+        at_once = 1 if name.startswith("zombie") else 2
+        given = ("--subscription", subscription, "--concurrency", str(at_once), *options)
+        self.world.start("worker", name, *given)
 
     def late_worker(self) -> None:
         """F3: a worker stands still before its transaction until another one has its event."""

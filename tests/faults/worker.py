@@ -225,6 +225,7 @@ def main() -> None:
     parser.add_argument("--skew", type=float, default=0, help="what time.time is wrong by")
     parser.add_argument("--subscription", default="exact")
     parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--concurrency", type=int, default=2, help="handlers of a queue's worker")
     parser.add_argument("--seconds", type=float, default=0, help="the work for each event")
     parser.add_argument("--failpoint", action="append", default=[])
     parser.add_argument("--immune", action="store_true", help="poison does nothing")

@@ -20,7 +20,7 @@ WORKER = f"consumer:{QUEUE}"
 def started(db: ContractDatabase, daemons: StartDaemon, handler: str, *options: str) -> Daemon:
     """A daemon that works off the queue."""
     of_queue = ("--roles", "sequencer,queues", "--queue", f"{QUEUE}={HANDLERS}:{handler}")
-    return daemons(db.url, *of_queue, "--idle-seconds=0.05", *options).wait_started()
+    return daemons(db.url, *of_queue, "--idle-seconds=0.05", *options, soon=True).wait_started()
 
 
 def jobs(own: Connection, events: int, **settings: float) -> None:
@@ -58,6 +58,7 @@ def test_it_works_off_a_queue(
         until(lambda name=name, value=value: daemon.metric(name, WORKER) == value, name)
     assert f'penstock_queue_ready{{subscription="{QUEUE}"}} 0' in daemon.get("/metrics")[1]
     assert daemon.get("/livez") == daemon.get("/readyz") == (200, "ok\n")
+    daemon.wait_past_start()
     end_sessions(db, own, f"penstock {QUEUE}")
     more(own, 5, start=21)
     until(lambda: size(own) == 0, "the rest is done")
@@ -66,6 +67,7 @@ def test_it_works_off_a_queue(
     assert daemon.exit_code() == 0
 
 
+@pytest.mark.long_on("mysql", "mariadb")
 def test_sigterm_ends_what_is_begun_and_gives_back_the_rest(
     db: ContractDatabase, own: Connection, daemons: StartDaemon
 ) -> None:
@@ -76,7 +78,7 @@ def test_sigterm_ends_what_is_begun_and_gives_back_the_rest(
     until(lambda: queue.statistics(own, QUEUE).in_flight == 5, "the rest is received ahead")
     daemon.terminate()
     until(lambda: queue.statistics(own, QUEUE).ready == 3, "the rest is given back")
-    assert daemon.get("/readyz") == (503, "draining\n")
+    assert daemon.get("/readyz") == (503, "not ready: draining\n")
     daemon.gate.touch()
     assert daemon.exit_code() == 0
     assert (effects(own), size(own)) == ([1, 2], 3)
