@@ -40,7 +40,9 @@ class Settings(ServiceSettings):
     roles: tuple[str, ...] = option(
         "words", ("sequencer", "sweep"), "what the daemon does", words=ROLES
     )
-    processes: int = option("whole", 1, "how many processes share consumers, queues and relays", 1, 64)
+    processes: int = option(
+        "whole", 1, "how many processes share consumers, queues and relays", 1, 64
+    )
     consumers: dict[str, str] = option(
         "pairs", _NAMED, "SUBSCRIPTION=module:function, called with an event"
     )
@@ -66,7 +68,11 @@ class Settings(ServiceSettings):
     )
     idle_seconds: float = option("number", 0.5, "the longest rest of a consumer", 0.01, 60)
     visibility_seconds: float | None = option(
-        "number", None, "how long an event of a queue is hidden; default: the queue's own", 1, 43_200
+        "number",
+        None,
+        "how long an event of a queue is hidden; default: the queue's own",
+        1,
+        43_200,
     )
     prefetch: int | None = option(
         "whole", None, "events of a queue received ahead; default: as measured", 0, 10_000

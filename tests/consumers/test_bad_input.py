@@ -73,7 +73,8 @@ WRONG = {
     ),
     "a stream for a queue": (
         ["--roles", "queues", "--queue", f"billing={HANDLERS}:work_off"],
-        "'billing' is a stream" , "queue",
+        '"billing" is a stream',
+        "another subscription in queue mode",
     ),
     "a queue and a consumer": (
         ["--roles", "consumers,queues", "--consumer", f"billing={HANDLERS}:record",

@@ -82,7 +82,7 @@ class QueuePlay:
             return self.world.verdict()
 
     def shows(self, kind: str, chunks: int = 10) -> bool:
-        """Whether the checker comes to see an anomaly of this kind, whatever errors a mutant has."""
+        """Whether the checker sees an anomaly of this kind, whatever errors the mutant has."""
         self._is_mutant = True
         with self.world:
             self._begin_play()

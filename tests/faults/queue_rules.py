@@ -180,8 +180,8 @@ def _one_at_a_time(run: Run, name: str) -> Iterator[Anomaly]:
         latest, last = float("-inf"), 0
         for sequence in sequences:
             job = (name, partition, sequence)
-            for each in run.jobs.hand_outs.get(job, ()):
-                if each.told["t"] < latest:
+            for hand_out in run.jobs.hand_outs.get(job, ()):
+                if hand_out.told["t"] < latest:
                     what = f"{job} of {key} came before the end of {last}"
                     yield Anomaly("order-per-key", what)
             ended = _ended(run, job)

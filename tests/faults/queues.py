@@ -149,8 +149,8 @@ class MixedQueues(Mixed):
     def begin(self, consumers: int = 2, poison: tuple[str, ...] = ("raise", "exit")) -> None:
         """Until all are at work."""
         super().begin(consumers, poison)
-        for name in self._names(WORKERS):
-            self.world.until(lambda name=name: self._has_received(name), f"{name} has an event")
+        names = self._names(WORKERS)
+        self.world.until(lambda: all(map(self._has_received, names)), "each worker has an event")
 
     def consumer(self, subscription: str, name: str, *options: str) -> None:
         """A consumer process, or a worker of a queue."""
@@ -201,8 +201,8 @@ class MixedQueues(Mixed):
 
     def end(self) -> None:
         """Workers that were just started hear no signal yet."""
-        for name in self._names(WORKERS):
-            self.world.until(lambda name=name: self._has_asked(name), f"{name} is at work")
+        names = self._names(WORKERS)
+        self.world.until(lambda: all(map(self._has_asked, names)), "all workers are at work")
         super().end()
 
     def figures(self) -> dict[str, Any]:

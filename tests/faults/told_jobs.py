@@ -24,6 +24,7 @@ FORGOTTEN_SECONDS = 2.0
 class HandOut:
     """One delivery of an event, as its worker was told.  ``at`` is when the database made it."""
 
+    told: Record
     job: Job
     label: str
     key: str
@@ -32,7 +33,6 @@ class HandOut:
     failures: int
     at: float
     deadline: float
-    told: Record
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Jobs:
         for told in records:
             for partition, sequence, *event in told["events"]:
                 job = (told["sub"], partition, sequence)
-                self.hand_outs[job].append(HandOut(job, *event, told))
+                self.hand_outs[job].append(HandOut(told, job, *event))
         for each in self.hand_outs.values():
             each.sort(key=lambda hand_out: hand_out.at)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from penstock import database, log, subscriptions
 from penstock.subscriptions import stream
@@ -91,7 +91,7 @@ class World:
         default_factory=lambda: defaultdict(list)
     )
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.proxies = Proxies()
         self.proxies.__enter__()
