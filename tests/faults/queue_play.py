@@ -248,21 +248,29 @@ class QueuePlay:
         """Time passes for all that nobody has locked; for the rest the clock stands still."""
         own = self.players[0].own
         for table, column in (("queue_ranges", "deadline"), ("queue_waiting", "due_at")):
-            with sessions.of_connection(own).transaction(own):
-                self._age(own, table, column, seconds)
+            try:
+                with sessions.of_connection(own).transaction(own):
+                    self._age(own, table, column, seconds)
+            except Exception as error:
+                self._require_contention(error)
         pass_time_of(own, "queue_turns", 0)
         self.recorder.write("pass_time", "ok", seconds=seconds)
 
     def _age(self, own: Any, table: str, column: str, seconds: float) -> None:
-        rows = database.execute(own, f"SELECT id FROM penstock.{table} FOR UPDATE SKIP LOCKED")
-        ids = ", ".join(str(number) for (number,) in rows)
-        if not ids:
+        found = f"SELECT subscription_id, id FROM penstock.{table} FOR UPDATE SKIP LOCKED"
+        rows = database.execute(own, found)
+        if not rows:
             return
+        owner, ids = rows[0][0], ", ".join(str(number) for _, number in rows)
         interval, given = "interval '1 second' * %(seconds)s", seconds
         if self.db.engine != "postgres":
             interval, given = "INTERVAL %(seconds)s MICROSECOND", int(seconds * 1_000_000)
-        aged = f"UPDATE penstock.{table} SET {column} = {column} - {interval} WHERE id IN ({ids})"
-        database.execute(own, aged, {"seconds": given})
+        database.execute(
+            own,
+            f"UPDATE penstock.{table} SET {column} = {column} - {interval}"
+            f" WHERE subscription_id = {owner} AND id IN ({ids})",
+            {"seconds": given},
+        )
 
     def _require_contention(self, error: Exception) -> None:
         """A refusal, or a lock that it did not get; anything else is no result."""

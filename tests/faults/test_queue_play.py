@@ -47,6 +47,7 @@ MUTANTS: dict[str, tuple[list[dict[str, Any]], str, str]] = {
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long_on("mysql")
 def test_receipts_hold(db: ContractDatabase, tmp_path: Path, name: str) -> None:
     """Guards: all of them."""
     play = QueuePlay(db, tmp_path, 3, name)

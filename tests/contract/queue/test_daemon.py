@@ -85,7 +85,7 @@ def test_sigterm_ends_what_is_begun_and_gives_back_the_rest(
     assert {each.deliveries for each in receive(own, 5)} == {1}
 
 
-@pytest.mark.long_on("mysql", "mariadb")
+@pytest.mark.long
 def test_what_a_killed_one_had_comes_to_another(
     db: ContractDatabase, own: Connection, daemons: StartDaemon
 ) -> None:
