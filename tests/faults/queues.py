@@ -137,8 +137,7 @@ class MixedQueues(Mixed):
         """Also a publisher of jobs, and workers of each queue."""
         super().start(consumers, poison)
         words = ["--poison=raise", "--poison=dead", *(["--poison=exit"] if self.shell else [])]
-        pause = 0.1 if self.shell else 0.25
-        pace = [f"--pause={pause}", "--poisons=0.1", f"--seed={self.chance.randrange(10**6)}"]
+        pace = ["--pause=0.25", "--poisons=0.1", f"--seed={self.chance.randrange(10**6)}"]
         self.world.start("publisher", "q0", f"--topic={TOPIC}", *pace, *words)
         for number in range(self.workers):
             self.consumer("jobs", f"jobs{number}")
