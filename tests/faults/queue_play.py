@@ -34,6 +34,8 @@ PARTITIONS = 2
 STEPS, CHUNK = 60, 30
 VISIBLE = 100.0
 MOST_FAILURES = 2
+#: At the end of a mutant's steps.
+MOST_ROUNDS = 20
 KEYS = "ab"
 
 
@@ -78,7 +80,7 @@ class QueuePlay:
         with self.world:
             self._begin_play()
             self._go(steps)
-            self._finish()
+            self._finish(rounds=5 * steps)
             return self.world.verdict()
 
     def shows(self, kind: str, chunks: int = 10) -> bool:
@@ -285,10 +287,10 @@ class QueuePlay:
             connection.commit()
         return connection
 
-    def _finish(self) -> None:
+    def _finish(self, rounds: int = MOST_ROUNDS) -> None:
         """One worker alone does what is left."""
         last = self.players[0]
-        for _ in range(20):
+        for _ in range(rounds):
             self._pass(3 * VISIBLE)
             last.held = []
             self.receive(last, most=50)  # the last one finds nothing, and moves the position

@@ -66,7 +66,7 @@ def _run(engine: str, folder: Path, consumers: int, faults: list[str], *poison: 
 @pytest.mark.parametrize("engine", servers.DATABASES)
 @pytest.mark.long_on("mariadb")
 def test_nothing_is_lost_or_done_twice(engine: str, tmp_path: Path) -> None:
-    """Guards: all of the protocol; S1 to S6, S9 to S13, S24, L6, L8."""
+    """Guards: all of the protocol; S1 to S6, S9 to S13, S24, L6, L8; D5 to D7 of queues."""
     faults = FAULTS if engine == "postgres" else FEW
     _run(engine, tmp_path, FEW_CONSUMERS, faults, "raise", "exit")
 
