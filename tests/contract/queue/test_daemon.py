@@ -7,13 +7,15 @@ from functools import partial
 import pytest
 
 from penstock import database
+from penstock.publishing.publish import publish_batch
+from penstock.records import Message
 from penstock.subscriptions import queue
 from tests.consumers.conftest import StartDaemon
 from tests.consumers.process import Daemon, until
 from tests.contract.databases import ContractDatabase
 from tests.contract.kit import end_sessions
 from tests.kit.log import Connection
-from tests.kit.queue import QUEUE, filled, more, pass_time, receive, rows
+from tests.kit.queue import QUEUE, TOPIC, filled, pass_time, receive, rows
 
 HANDLERS = "tests.consumers.handlers"
 WORKER = f"consumer:{QUEUE}"
@@ -60,7 +62,7 @@ def test_it_works_off_a_queue(db: ContractDatabase, own: Connection, daemons: St
     assert daemon.get("/livez") == daemon.get("/readyz") == (200, "ok\n")
     daemon.wait_past_start()
     end_sessions(db, own, f"penstock {QUEUE}")
-    more(own, 5, start=21)
+    publish_batch(own, [Message(TOPIC, str(number).encode()) for number in range(21, 26)])
     until(lambda: size(own) == 0, "the rest is done")
     assert effects(own) == list(range(1, 26))
     daemon.terminate()
