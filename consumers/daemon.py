@@ -111,9 +111,7 @@ def _consumer_id(settings: Settings, number: int) -> str | None:
     return f"{settings.consumer_id}-{number}"
 
 
-def _relays(
-    settings: Settings, calls: Calls, number: int, targets: list[Target]
-) -> list[Worker]:
+def _relays(settings: Settings, calls: Calls, number: int, targets: list[Target]) -> list[Worker]:
     return [
         RelayWorker(
             f"relay:{name}",

@@ -46,7 +46,9 @@ METRICS: dict[str, About] = {
     "relayed_events": About("counter", "worker", "Events that a sink has taken"),
     "relayed_batches": About("counter", "worker", "Blocks that a sink has taken"),
     "relayed_failures": About("counter", "worker", "Attempts that a sink refused, or lost"),
-    "handler_seconds": About("histogram", "worker", "How long a handler took for a call, or a sink for a block"),
+    "handler_seconds": About(
+        "histogram", "worker", "How long a handler took for a call, or a sink for a block"
+    ),
     "operation_seconds": About(
         "histogram", "operation", "How long the database took for a call of this program"
     ),
