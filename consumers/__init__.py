@@ -1,1 +1,1 @@
-"""What runs all the time: the daemon with its consumers, sequencer, relays and sweep."""
+"""What runs all the time: the daemon with its consumers, queues, sequencer, relays and sweep."""

@@ -20,7 +20,7 @@ def run_daemon(
     ] = False,
     **given: Any,
 ) -> None:
-    """Run consumers, the sequencer, relays and the sweep until SIGTERM."""
+    """Run consumers, queues, the sequencer, relays and the sweep until SIGTERM."""
     chosen = effective(given | {"config": config})
     settings = settings_of(chosen)
 

@@ -1,4 +1,4 @@
-"""The daemon: consumers, sequencer, relays and sweep, in one process or in several.
+"""The daemon: consumers, queues, sequencer, relays and sweep, in one process or in several.
 
 It is the service of penstock.upkeep with more workers.  Signals and exit codes are the same.
 """
@@ -18,10 +18,12 @@ from penstock import database, subscriptions
 from penstock.archive.targets import Target
 from penstock.consumer import process
 from penstock.consumer.consumer import Consumer
+from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.consumer.supervisor import Supervisor
-from penstock.consumer.worker import ConsumerWorker, Worker
+from penstock.consumer.worker import ConsumerWorker, QueueWorker, Worker
 from penstock.database import migrate
 from penstock.errors import SubscriptionNotFound
+from penstock.subscriptions import queue
 from penstock.upkeep import service
 from penstock.upkeep.state import Calls, OneProcess
 from penstock.upkeep.watch import Watch
@@ -68,8 +70,8 @@ def run(settings: Settings) -> int:
 def build_workers(settings: Settings, calls: Calls, number: int = 1) -> list[Worker]:
     """The workers of one process; nothing is connected or started yet.
 
-    Consumers and relays run in every process and share the partitions. All other workers run in the
-    first process only.
+    Consumers, queues and relays run in every process and share the work. All other workers run in
+    the first process only.
     """
     workers: list[Worker] = []
     if "sequencer" in settings.roles and number == 1:
@@ -79,6 +81,7 @@ def build_workers(settings: Settings, calls: Calls, number: int = 1) -> list[Wor
     targets = Installation(settings.database).known_targets()
     workers += _relays(settings, calls, number, targets)
     workers += _consumers(settings, calls, number, targets)
+    workers += _queues(settings, calls)
     return workers
 
 
@@ -90,11 +93,15 @@ def require_sinks(settings: Settings) -> None:
 
 def _require_subscriptions(connection: database.Connection, settings: Settings) -> None:
     for name in settings.subscriptions():
+        is_queue = name in settings.queues
         if not subscriptions.lag(connection, name):
+            kind = "queue" if is_queue else "subscription"
             raise SubscriptionNotFound(
                 f"there is no subscription {name!r}",
-                hint=f"create it: penstock subscription create {name} --topic TOPIC",
+                hint=f"create it: penstock {kind} create {name} --topic TOPIC",
             )
+        if is_queue:
+            queue.describe(connection, name)  # refuses a stream
 
 
 def _consumer_id(settings: Settings, number: int) -> str | None:
@@ -150,6 +157,26 @@ def _consumers(
             one = functools.partial(make, settings.url, name, **handler)
             one()  # refuses a name that is no handler, before anything is started
             workers.append(ConsumerWorker(worker, one))
+    return workers
+
+
+def _queues(settings: Settings, calls: Calls) -> list[Worker]:
+    workers: list[Worker] = []
+    for name, address in settings.queues.items():
+        worker = f"consumer:{name}"
+        one = functools.partial(
+            QueueConsumer,
+            settings.url,
+            name,
+            handler=calls.timed(worker, load_handler(address)),
+            concurrency=settings.concurrency,
+            prefetch=settings.prefetch,
+            visibility_seconds=settings.visibility_seconds,
+            idle_seconds=settings.idle_seconds,
+            handler_seconds=settings.handler_seconds,
+        )
+        one()  # refuses a name that is no handler, before anything is started
+        workers.append(QueueWorker(worker, one))
     return workers
 
 

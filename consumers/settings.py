@@ -18,7 +18,7 @@ from penstock.upkeep.options import Effective, option, options_of
 from penstock.upkeep.settings import ServiceSettings
 
 #: What a daemon can do.
-ROLES = ("sequencer", "sweep", "relay", "consumers")
+ROLES = ("sequencer", "sweep", "relay", "consumers", "queues")
 
 _NAMED: dict[str, str] = {}
 
@@ -40,12 +40,17 @@ class Settings(ServiceSettings):
     roles: tuple[str, ...] = option(
         "words", ("sequencer", "sweep"), "what the daemon does", words=ROLES
     )
-    processes: int = option("whole", 1, "how many processes share the consumers and relays", 1, 64)
+    processes: int = option(
+        "whole", 1, "how many processes share consumers, queues and relays", 1, 64
+    )
     consumers: dict[str, str] = option(
         "pairs", _NAMED, "SUBSCRIPTION=module:function, called with an event"
     )
     batch_consumers: dict[str, str] = option(
         "pairs", _NAMED, "the same, for functions that take a batch"
+    )
+    queues: dict[str, str] = option(
+        "pairs", _NAMED, "QUEUE=module:function, called with a QueueDelivery"
     )
     relays: dict[str, str] = option("pairs", _NAMED, "SUBSCRIPTION=SINK, e.g. jsonl:folder")
     consumer_id: str | None = option("text", None, "default: host, process, random")
@@ -62,6 +67,16 @@ class Settings(ServiceSettings):
         "number", None, "a handler that takes longer failed", 0.001, 86_400
     )
     idle_seconds: float = option("number", 0.5, "the longest rest of a consumer", 0.01, 60)
+    visibility_seconds: float | None = option(
+        "number",
+        None,
+        "how long an event of a queue is hidden; default: the queue's own",
+        1,
+        43_200,
+    )
+    prefetch: int | None = option(
+        "whole", None, "events of a queue received ahead; default: as measured", 0, 10_000
+    )
     sequencer_events: int = shared.sequencer_events()
     sweep_seconds: float = shared.sweep_seconds()
     waiting_seconds: float = shared.waiting_seconds()
@@ -69,7 +84,11 @@ class Settings(ServiceSettings):
 
     def subscriptions(self) -> list[str]:
         """The subscriptions that are read.  One that is given twice is listed twice."""
-        return [*self.consumers, *self.batch_consumers, *self.relays]
+        return [*self.consumers, *self.batch_consumers, *self.queues, *self.relays]
+
+    def handlers(self) -> dict[str, str]:
+        """The address of each handler.  A subscription that is given twice is refused elsewhere."""
+        return self.consumers | self.batch_consumers | self.queues
 
     def to_json(self) -> str:
         """The settings for a child process, with the address of the database."""
@@ -87,7 +106,7 @@ def settings_of(chosen: Effective) -> Settings:
     url = Installation(chosen.values["database"]).url
     settings = Settings(url=url, **chosen.values)
     _require_work(settings)
-    for address in (settings.consumers | settings.batch_consumers).values():
+    for address in settings.handlers().values():
         load_handler(address)
     return settings
 
@@ -114,6 +133,7 @@ def _require_work(settings: Settings) -> None:
     for role, name, given in (
         ("relay", "relays", settings.relays),
         ("consumers", "consumers", settings.consumers | settings.batch_consumers),
+        ("queues", "queues", settings.queues),
     ):
         if (role in settings.roles) != bool(given):
             raise ConfigurationError(
@@ -135,7 +155,7 @@ def _require_work(settings: Settings) -> None:
     if settings.processes > 1 and not given_names:
         raise ConfigurationError(
             f"{settings.processes} processes have nothing to share",
-            hint="one is enough for the sequencer and the sweep; consumers and relays are shared",
+            hint="one is enough for sequencer and sweep; consumers, queues and relays are shared",
         )
 
 

@@ -125,7 +125,7 @@ OF_THE_PLATFORM = {
     " Exit code 1: a fault.",
     "backfill": "Bring again what is missing: copies, dropped log epochs, a window in a sink.",
     "clean": "Read back what retention lets go, remove what is whole, and say what holds the rest.",
-    "daemon": "Run consumers, the sequencer, relays and the sweep until SIGTERM.",
+    "daemon": "Run consumers, queues, the sequencer, relays and the sweep until SIGTERM.",
     "erase": "Replace payload and headers of events by tombstones, in the database and in the"
     " archive.",
     "erasures": "List erasures: who, when, why, and how many events; never what was in them.",

@@ -65,6 +65,29 @@ WRONG = {
     "no role": (["--roles", ","], "--roles is ','", "use some of"),
     "role without option": (["--roles", "consumers"], "--consumer", "give both"),
     "relay without option": (["--roles", "relay"], "--relay", "give both"),
+    "queue without role": (["--queue", f"billing={HANDLERS}:work_off"], "--queue", "give both"),
+    "no queue": (
+        ["--roles", "queues", "--queue", f"nobody={HANDLERS}:work_off"],
+        "no subscription 'nobody'",
+        "penstock queue create nobody",
+    ),
+    "a stream for a queue": (
+        ["--roles", "queues", "--queue", f"billing={HANDLERS}:work_off"],
+        '"billing" is a stream',
+        "another subscription in queue mode",
+    ),
+    "a queue and a consumer": (
+        ["--roles", "consumers,queues", "--consumer", f"billing={HANDLERS}:record",
+         "--queue", f"billing={HANDLERS}:work_off"],
+        "'billing' is given twice",
+        "a second reader a subscription of its own",
+    ),
+    "no handler of a queue": (
+        ["--roles", "queues", "--queue", f"billing={HANDLERS}:missing"],
+        "missing",
+        "must be importable",
+    ),
+    "visibility": (["--visibility-seconds", "0"], "--visibility-seconds", "from 1 to 43,200"),
     "option without role": (["--relay", "export=jsonl:out"], "--relay", "give both"),
     "no module": (
         ["--roles", "consumers", "--consumer", "billing=nowhere.at.all:f"],

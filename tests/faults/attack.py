@@ -131,11 +131,6 @@ class Attack(Mixed):
         self.wait(self.chance.uniform(0.5, 1.5 * self.world.lease))
         self.world.go_on(name)
 
-    def wait(self, seconds: float) -> None:
-        """While others work."""
-        end = time.monotonic() + seconds
-        self.world.until(lambda: time.monotonic() > end, "time passes")
-
     def cancel(self) -> None:
         """What sessions are at is cancelled; on MySQL their transactions go on."""
         kills = KILL_QUERY != "0"

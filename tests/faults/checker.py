@@ -18,7 +18,10 @@ function over a :class:`Run` that names its anomalies by class:
   ``duplicate-effect``, and one that was passed and is neither done nor dead is ``lost``;
 - ``changed``: a sequence stands for another event than before;
 - ``dropped-early``: an event is gone that somebody had not passed, or of which there was no copy;
-- ``unseen``: an event that nobody came to.
+- ``unseen``: an event that nobody came to;
+- ``wrong-count``: deliveries or failures of a queue's event that do not add up, or its dead letter.
+
+The rules for queues are in :mod:`tests.faults.queue_rules`.
 
     python -m tests.faults.checker FOLDER
 
@@ -31,24 +34,17 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.faults.told import Place, Reached, Record, Run, transaction_of
+from tests.faults import queue_rules
+from tests.faults.told import Anomaly, Place, Reached, Run, transaction_of
+from tests.faults.told_jobs import Record
 
 #: Rows of lease_history and of positions carry times that were read a moment before their lock was
 #: had or behind it; only what is further apart than this is an order of time.
 CLOCK_SLACK = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Anomaly:
-    """Something that must not be."""
-
-    kind: str
-    text: str
 
 
 def published(run: Run) -> Iterator[Anomaly]:
@@ -78,6 +74,7 @@ def rolled_back(run: Run) -> Iterator[Anomaly]:
     seen |= {label: "a poll" for poll in run.polls for _, label in poll["events"]}
     seen |= {each["label"]: "a handler" for each in run.by_op["handle"]}
     seen |= dict.fromkeys(run.effect_labels, "an effect")
+    seen |= {each.label: "a worker" for found in run.jobs.hand_outs.values() for each in found}
     for label, where in seen.items():
         transaction = run.transactions.get(transaction_of(label))
         if transaction is None or transaction.outcome == "fail" or label in transaction.undone:
@@ -362,7 +359,7 @@ RULES: tuple[Callable[[Run], Iterator[Anomaly]], ...] = (
 def check(records: Iterable[Record], dump: dict[str, Any]) -> list[Anomaly]:
     """Every anomaly of a run."""
     run = Run(records, dump)
-    return [anomaly for rule in RULES for anomaly in rule(run)]
+    return [anomaly for rule in (*RULES, *queue_rules.RULES) for anomaly in rule(run)]
 
 
 def read(folder: Path) -> tuple[list[Record], dict[str, Any]]:

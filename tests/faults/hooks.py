@@ -46,7 +46,8 @@ class Failpoints:
         if action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif action == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: one that is sent to the process may find it some statements later.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         elif action == "exit":
             os._exit(9)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Collection
 from contextlib import closing
 
@@ -13,6 +14,8 @@ from tests.faults.world import TOPIC, World
 
 PUBLISHERS = frozenset({"publisher", "crowd"})
 CONSUMERS = frozenset({"consumer", "raw"})
+#: Whose transactions commit effects, by what their names begin with.
+COMMITTING = ("exact", "raw", "jobs", "keyed")
 
 
 class Mixed:
@@ -42,6 +45,13 @@ class Mixed:
         world = self.world
         world.set_up()
         world.tend = world.revive
+        self.start(consumers, poison)
+        world.until(lambda: world.records("handle"), "the first event is handled")
+        world.until(lambda: world.records("commit", sub="exact"), "the first effect is committed")
+
+    def start(self, consumers: int, poison: tuple[str, ...]) -> None:
+        """The processes."""
+        world = self.world
         world.start("sequencer", "s1")
         for number in range(2):
             more = [f"--poison={each}" for each in poison]
@@ -52,8 +62,6 @@ class Mixed:
                 if number % 2:  # the others handle in the loop's own thread
                     options.append("--handler-seconds=60")
                 self.consumer(subscription, f"{subscription}{number}", *options)
-        world.until(lambda: world.records("handle"), "the first event is handled")
-        world.until(lambda: world.records("commit", sub="exact"), "the first effect is committed")
 
     def consumer(self, subscription: str, name: str, *options: str) -> None:
         """A consumer process."""
@@ -131,17 +139,21 @@ class Mixed:
         """F3 between a commit call and its COMMIT."""
         self.zombie("exact")
 
-    def zombie(self, subscription: str) -> None:
-        """A consumer that stops itself before a COMMIT, and goes on when it was replaced."""
+    def zombie(self, subscription: str, place: str = "commit.before") -> None:
+        """A consumer that stops itself at a place, and goes on when it was replaced."""
         name = f"zombie{len(self.world.ended)}"
-        self.consumer(subscription, name, "--immune", "--failpoint", "commit.before=stop@2")
+        self.consumer(subscription, name, "--immune", "--failpoint", f"{place}=stop@2")
         process = self.world.running[name]
         self.world.until(process.is_stopped, f"{name} stops itself")
-        self.world.note("stop in a transaction", name)
+        self.world.note(f"stop at {place}", name)
         self.taken_over_from(name)
         self.world.go_on(name)
+        self.woken(name)
         self.progress()
         assert self.world.terminate(name) == 0
+
+    def woken(self, name: str) -> None:
+        """What is expected of a zombie that goes on."""
 
     def taken_over_from(self, name: str) -> None:
         """Until nothing is its own any more, or poison has ended it."""
@@ -158,6 +170,11 @@ class Mixed:
                 f"{name} is replaced",
             )
 
+    def wait(self, seconds: float) -> None:
+        """While others work."""
+        end = time.monotonic() + seconds
+        self.world.until(lambda: time.monotonic() > end, "time passes")
+
     def cut(self) -> None:
         """F8: all connections of a process end at a random moment."""
         name = self.anyone()
@@ -168,9 +185,7 @@ class Mixed:
         """F9: a COMMIT is sent and its answer is lost, or it is lost itself."""
         how = self.chance.choice(["after", "before"])
         running = self.world.running.values()
-        names = [
-            n.name for n in running if n.role in PUBLISHERS or n.name.startswith(("exact", "raw"))
-        ]
+        names = [n.name for n in running if n.role in PUBLISHERS or n.name.startswith(COMMITTING)]
         chosen = self.world.running[self.chance.choice(sorted(names))]
         self.world.note(f"commit cut {how}", chosen.name)
         chosen.proxy.cut_commit = how

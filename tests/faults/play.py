@@ -22,8 +22,8 @@ from penstock.subscriptions import stream
 from penstock.subscriptions.stream import Membership
 from tests.contract.databases import ContractDatabase
 from tests.contract.stream_kit import end_lease
-from tests.faults.checker import Anomaly
 from tests.faults.hooks import label_of
+from tests.faults.told import Anomaly
 from tests.faults.world import TOPIC, World
 from tests.kit.log import drain
 

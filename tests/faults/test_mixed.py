@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -9,30 +10,40 @@ from pathlib import Path
 import pytest
 
 from tests import servers
-from tests.faults.mixed import Mixed
+from tests.faults.queues import MixedQueues, QueueWorld
 from tests.faults.servers import crashing_server
-from tests.faults.world import SEED, World
+from tests.faults.world import SEED
 
+#: Consumers of each kind in the small form.
+FEW_CONSUMERS = 2
 #: How often the full form has each fault: PENSTOCK_FAULT_ROUNDS=20 is an hour's run.
 ROUNDS = int(os.environ.get("PENSTOCK_FAULT_ROUNDS", "4"))
 
 
-def _judged(mixed: Mixed) -> None:
+def _judged(mixed: MixedQueues) -> None:
     """No anomaly; and the run was one: the void is sound too."""
     world = mixed.world
-    assert world.verdict() == [], f"seed {SEED}: {dict(world.done)}"
+    found = world.verdict()
+    print(json.dumps(mixed.figures()))  # noqa: T201 - pytest -s shows it
+    assert found == [], f"seed {SEED}: {dict(world.done)}"
     assert len(world.records("publish")) > 50
     assert len(world.records("publish", "fail")) > 5
     assert len(world.records("commit")) > 50
+    calls = [each["how"] for each in world.records("finish")]
+    assert min(calls.count("acknowledge"), calls.count("reject")) > 3
+    assert world.records("finish", "fail", error="StaleReceipt")
 
 
 FAULTS = [
     "kill", "failpoint", "cut", "pause in the transaction", "commit unknown", "seek", "one way",
-    "crash", "terminate",
+    "late worker", "crash", "worker at a place", "terminate",
 ]  # fmt: skip
 #: What goes by another way through each engine: the rest is about processes.
-FEW = ["commit unknown", "pause in the transaction", "crash"]
-ALL = [*FAULTS, "pause", "slow", "kill", "failpoint", "commit unknown"]
+FEW = ["commit unknown", "pause in the transaction", "late worker", "crash"]
+ALL = [
+    *FAULTS, "pause", "slow", "kill", "failpoint", "commit unknown", "pause worker",
+    "late worker in its transaction", "worker at a place",
+]  # fmt: skip
 
 
 def _run(engine: str, folder: Path, consumers: int, faults: list[str], *poison: str) -> None:
@@ -40,9 +51,11 @@ def _run(engine: str, folder: Path, consumers: int, faults: list[str], *poison: 
         pytest.skip(f"this run is about {', '.join(servers.chosen())}")
     with (
         crashing_server(engine, folder / "server") as server,
-        World(server.url, folder / "history", target=server.address) as world,
+        QueueWorld(server.url, folder / "history", target=server.address) as world,
     ):
-        mixed = Mixed(world, server, SEED)
+        is_long = consumers > FEW_CONSUMERS
+        workers = 2 if is_long else 1
+        mixed = MixedQueues(world, server, SEED, workers=workers, shell=is_long)
         mixed.begin(consumers, poison)
         mixed.play(faults)
         mixed.end()
@@ -53,9 +66,9 @@ def _run(engine: str, folder: Path, consumers: int, faults: list[str], *poison: 
 @pytest.mark.parametrize("engine", servers.DATABASES)
 @pytest.mark.long_on("mariadb")
 def test_nothing_is_lost_or_done_twice(engine: str, tmp_path: Path) -> None:
-    """Guards: all of the protocol; S1 to S6, S9 to S13, S24, L6, L8."""
+    """Guards: all of the protocol; S1 to S6, S9 to S13, S24, L6, L8; D5 to D7 of queues."""
     faults = FAULTS if engine == "postgres" else FEW
-    _run(engine, tmp_path, 2, faults, "raise", "exit")
+    _run(engine, tmp_path, FEW_CONSUMERS, faults, "raise", "exit")
 
 
 @pytest.mark.long

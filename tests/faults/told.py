@@ -12,9 +12,18 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-Record = dict[str, Any]
+from tests.faults.told_jobs import Jobs, Record
+
 #: Subscription and partition.
 Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """Something that must not be."""
+
+    kind: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +109,11 @@ class Run:
         for name, partition, sequence, label in dump["effects"]:
             self.effects[name, partition, sequence] += 1
             self.effect_labels.append(label)
-        self.dead = Counter((*row[:3],) for row in dump["dead"])
+        self.dead = Counter((*row[:3],) for row in dump["dead"] if row[0] in self.kinds)
         self.transactions = _transactions(self.by_op)
         self.polls = [each for each in self.by_op["poll"] if each["st"] == "ok"]
         self.acknowledged = [each for each in self.by_op["commit"] if each["st"] == "ok"]
+        self.jobs = Jobs(self.by_op, dump)
 
     def _take_copy(self, record: Record) -> None:
         """What stands in a copy was in the log, also when it is not there any more."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import queue
 import random
@@ -33,11 +32,9 @@ from tests.faults.crowd import crowd_on
 from tests.faults.history import Recorder
 from tests.faults.hooks import Failpoints, Recorded, label_of
 from tests.faults.janitor import clean_on
+from tests.faults.poison import Poison
+from tests.faults.queue_worker import run_command, work_off
 from tests.faults.raw import raw_on
-
-
-class PoisonError(Exception):
-    """What the handler of a poison event raises."""
 
 
 class Handlers:
@@ -48,6 +45,7 @@ class Handlers:
         self._recorded = recorded
         self._recorder = recorded.recorder
         self._failpoints = recorded.failpoints
+        self._poison = Poison(given)
 
     def exact(self, batch: Batch) -> None:
         """Effects and position in one transaction."""
@@ -56,7 +54,7 @@ class Handlers:
         try:
             with batch.transaction() as connection:
                 for event in batch:
-                    self._work(event)
+                    self._poison.act(event)
                 self._write(connection, batch)
                 self._failpoints.hit("handle.after")
                 self._failpoints.hit("commit.before")
@@ -72,38 +70,12 @@ class Handlers:
         """The position moves after the effect."""
         self._failpoints.hit("handle.before")
         begun = self._recorder.begun()
-        self._work(event)
+        self._poison.act(event)
         self._recorder.write(
             "handle", "ok", sub=self._given.subscription, partition=event.partition,
             sequence=event.sequence, label=label_of(event), key=event.key, **begun,
         )  # fmt: skip
         self._failpoints.hit("handle.after")
-
-    def _work(self, event: Event) -> None:
-        if self._given.seconds:
-            time.sleep(self._given.seconds)
-        name, _, poison = bytes(event.payload).decode().partition(" ")
-        if not poison or self._given.immune:
-            return
-        if not self._given.always and not self._first_time(name):
-            return
-        if poison == "exit":
-            os._exit(9)
-        if poison == "garbage":
-            json.loads(event.payload)
-        if poison == "hang":
-            time.sleep(3 * float(os.environ.get("PENSTOCK_TEST_LEASE", "1")))
-        else:
-            raise PoisonError(name)
-
-    def _first_time(self, label: str) -> bool:
-        """Poison that does not act always acts once for each subscription, in one consumer."""
-        name = f"poison.{self._given.subscription}.{label.replace('/', '.')}"
-        try:
-            (Path(self._given.history) / name).touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
 
     def _write(self, connection: Any, batch: Batch) -> None:
         binds: dict[str, Any] = {"sub": self._given.subscription}
@@ -182,7 +154,7 @@ class Publisher:
         return events, undone
 
     def _poisons(self) -> bool:
-        return bool(self._given.poison) and self._chance.random() < 0.004
+        return bool(self._given.poison) and self._chance.random() < self._given.poisons
 
 
 def publish_on(given: argparse.Namespace, recorder: Recorder, stop: threading.Event) -> None:
@@ -217,6 +189,7 @@ def _open(url: str, *, autocommit: bool) -> Iterator[Any]:
 ROLES = {
     "consumer": consume, "publisher": publish_on, "sequencer": sequence_on,
     "crowd": crowd_on, "raw": raw_on, "janitor": clean_on,
+    "worker": work_off, "command": run_command,
 }  # fmt: skip
 
 
@@ -250,8 +223,9 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--skew", type=float, default=0, help="what time.time is wrong by")
-    parser.add_argument("--subscription", default="exact", choices=["exact", "least", "raw"])
+    parser.add_argument("--subscription", default="exact")
     parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--concurrency", type=int, default=2, help="handlers of a queue's worker")
     parser.add_argument("--seconds", type=float, default=0, help="the work for each event")
     parser.add_argument("--failpoint", action="append", default=[])
     parser.add_argument("--immune", action="store_true", help="poison does nothing")
@@ -263,6 +237,7 @@ def main() -> None:
     parser.add_argument("--late", type=float, default=0.03)
     parser.add_argument("--pause", type=float, default=0.01)
     parser.add_argument("--poison", action="append", default=[])
+    parser.add_argument("--poisons", type=float, default=0.004, help="how many events are")
     _add_those_of_the_attack(parser)
     given = parser.parse_args()
     if given.skew:

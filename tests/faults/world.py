@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from penstock import database, log, subscriptions
 from penstock.subscriptions import stream
 from penstock.topics import names
-from tests.faults import checker
+from tests.faults import checker, told
 from tests.faults.history import Recorder
 from tests.faults.proxy import Proxies, Proxy, address_of
 
@@ -91,7 +91,7 @@ class World:
         default_factory=lambda: defaultdict(list)
     )
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.proxies = Proxies()
         self.proxies.__enter__()
@@ -253,7 +253,7 @@ class World:
         with contextlib.closing(self.connect()) as own:
             rows = database.call(own, "high_watermarks", topic=TOPIC)
             low = {partition: low for partition, low, *_ in rows}
-            events = [row for number in low for row in _log_of(own, number, low[number])]
+            events = [row for number in low for row in log_of(own, TOPIC, number, low[number])]
             quoted = '"change"' if self.engine == "postgres" else "`change`"
             found = {
                 "subscriptions": {
@@ -262,15 +262,15 @@ class World:
                 "lease_seconds": self.lease,
                 "log": events,
                 "low": low,
-                "leases": _rows(own, LEASES.format(change=quoted)),
-                "ledger": _rows(own, LEDGER),
-                "dead": _rows(own, DEAD),
-                "effects": _rows(own, "SELECT sub, part, seq, label FROM effects ORDER BY id"),
+                "leases": rows_of(own, LEASES.format(change=quoted)),
+                "ledger": rows_of(own, LEDGER),
+                "dead": rows_of(own, DEAD),
+                "effects": rows_of(own, "SELECT sub, part, seq, label FROM effects ORDER BY id"),
             }
         (self.folder / "dump.json").write_text(json.dumps(found))
         return found
 
-    def verdict(self) -> list[checker.Anomaly]:
+    def verdict(self) -> list[told.Anomaly]:
         """Every anomaly of the run."""
         self.dump()
         return checker.check(*checker.read(self.folder))
@@ -280,8 +280,9 @@ def _is_long(line: bytes) -> bool:
     return any(each in line[:80] for each in _LONG)
 
 
-def _log_of(connection: Any, partition: int, first: int) -> Iterator[list[Any]]:
-    while events := log.fetch(connection, TOPIC, partition, first, 1000):
+def log_of(connection: Any, topic: str, partition: int, first: int) -> Iterator[list[Any]]:
+    """A partition of the log, as the checker reads it."""
+    while events := log.fetch(connection, topic, partition, first, 1000):
         for event in events:
             label = bytes(event.payload).partition(b" ")[0].decode()
             at = event.sequenced_at.timestamp()
@@ -289,7 +290,8 @@ def _log_of(connection: Any, partition: int, first: int) -> Iterator[list[Any]]:
         first = events[-1].sequence + 1
 
 
-def _rows(connection: Any, query: str) -> list[list[Any]]:
+def rows_of(connection: Any, query: str) -> list[list[Any]]:
+    """The rows of a query, with times as numbers."""
     return [
         [each.timestamp() if hasattr(each, "timestamp") else each for each in row]
         for row in database.execute(connection, query)

@@ -7,8 +7,11 @@ from contextlib import closing
 
 import pytest
 
+from tests.consumers.conftest import daemons
 from tests.contract.databases import ContractDatabase
 from tests.kit.log import Connection
+
+__all__ = ["daemons", "own"]
 
 
 @pytest.fixture

@@ -1,0 +1,298 @@
+"""The checker's rules for queues judge themselves: a sound run is sound, each bad one is seen."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.faults import queue_rules
+from tests.faults.test_checker import Made
+
+VISIBLE = 10.0
+#: The places of a record's event.
+LABEL, RECEIPT, DELIVERIES, FAILURES, AT, DEADLINE = 2, 4, 5, 6, 7, 8
+
+
+class MadeQueue(Made):
+    """A run of one partition, written by hand: four events of a key, on queues of two kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        common = {"max_failures": 2, "max_deliveries": 5, "partitions": [0], "left": [0, 0, 0]}
+        self.dump |= {
+            "subscriptions": {},
+            "ledger": [],
+            "done": [],
+            "handled": [["shell", 0, sequence] for sequence in range(1, 5)],
+            "queues": {
+                "jobs": common | {"order": "key", "effects": "exact"},
+                "shell": common | {"order": "none", "effects": "least"},
+            },
+        }
+        self._calls = 0
+
+    def hand_out(self, sequence: int, deliveries: int = 1, failures: int = 0) -> str:
+        """Somebody is given an event."""
+        label = self.dump["log"][sequence - 1][2]
+        receipt = f"{len(self.records)}.{sequence}.x"
+        self.record("receive", "invoke", sub="jobs")
+        counts = [deliveries, failures, self.now, self.now + VISIBLE]
+        self.record("hand_out", sub="jobs", events=[[0, sequence, label, "k", receipt, *counts]])
+        return receipt
+
+    def finish(self, how: str, receipt: str, st: str = "ok", **fields: Any) -> None:
+        """A call with a receipt, and what became of it."""
+        self._calls += 1
+        call: dict[str, Any] = {"how": how, "receipt": receipt, "call": self._calls}
+        self.record("finish", "invoke", **call, **fields)
+        sequence = int(receipt.split(".")[1])
+        if how == "acknowledge" and st == "ok":
+            label = self.dump["log"][sequence - 1][2]
+            self.dump["done"].append(["jobs", 0, sequence, label, receipt])
+        self.record("finish", st, **call, **fields, sent=self.now, sent_d=self.now)
+
+    def given(self, sequence: int, number: int = 0) -> list[Any]:
+        """What was told of a hand-out of an event."""
+        told = [e for r in self.records if r["op"] == "hand_out" for e in r["events"]]
+        found: list[Any] = [each for each in told if each[1] == sequence][number]
+        return found
+
+
+def sound() -> MadeQueue:
+    """One is done, one dies, one is taken from a paused worker, one is put back and extended."""
+    made = MadeQueue()
+    made.publish("a")
+    made.publish("b")
+    for label in ("a/0", "a/1", "b/0", "b/1"):
+        made.write(label)
+    made.finish("acknowledge", made.hand_out(1))
+    made.finish("reject", made.hand_out(2))
+    made.finish("reject", made.hand_out(2, 2, 1))
+    made.dump["dead"].append(["jobs", 0, 2, 2, "it cannot be handled"])
+    late = made.hand_out(3)
+    made.tick(VISIBLE + 1)
+    receipt = made.hand_out(3, 2)
+    made.finish("acknowledge", late, "fail")
+    made.finish("acknowledge", receipt)
+    made.finish("release", made.hand_out(4))
+    first = made.hand_out(4)
+    made.finish("extend", first, seconds=30.0, renewed="99.4.y")
+    made.finish("acknowledge", "99.4.y")
+    return made
+
+
+def unknown() -> MadeQueue:
+    """A COMMIT whose answer was lost, and a receive; a crash forgets a hand-out, and its count."""
+    made = sound()
+    made.records[-1]["st"] = "info"
+    made.publish("c")
+    made.write("c/0")
+    made.write("c/1")
+    made.dump["handled"] += [["shell", 0, 5], ["shell", 0, 6]]
+    made.record("receive", "invoke", sub="jobs")
+    made.finish("acknowledge", made.hand_out(5, 2))
+    made.dump["forgets"] = True
+    made.hand_out(6)
+    made.record("fault", fault="crash", victim="")
+    made.records[-1]["d"] -= 1
+    made.finish("acknowledge", made.hand_out(6))
+    return made
+
+
+@pytest.mark.parametrize("run", [sound, unknown])
+def test_a_sound_run_has_no_anomaly(run: Callable[[], MadeQueue]) -> None:
+    assert run().kinds() == set()
+
+
+def not_in_the_log(made: MadeQueue) -> None:
+    made.given(4, 1)[1] = 9
+
+
+def of_another_event(made: MadeQueue) -> None:
+    made.given(4, 1)[LABEL] = "b/0"
+
+
+def out_twice_at_a_time(made: MadeQueue) -> None:
+    told = [each for each in made.records if each["op"] == "hand_out" if each["events"][0][1] == 3]
+    told[1]["d"] = made.given(3, 1)[AT] = told[0]["events"][0][DEADLINE] - 2
+
+
+def out_while_it_is_extended(made: MadeQueue) -> None:
+    """The extension is good for thirty seconds, and its event comes after ten."""
+    acknowledged = made.records[-2:]
+    del made.records[-2:]
+    made.tick(VISIBLE + 1)
+    made.hand_out(4, 2)
+    made.records += acknowledged
+
+
+def stale(made: MadeQueue) -> None:
+    """The paused worker's receipt works."""
+    _outcome_of(made, made.given(3)[RECEIPT], "ok")
+
+
+def stale_rejection(made: MadeQueue) -> None:
+    made.finish("reject", made.given(3)[RECEIPT])
+
+
+def stale_by_its_effect(made: MadeQueue) -> None:
+    """Nobody knows the outcome of its COMMIT, but the effect is there, and not the other one's."""
+    late, rightful = made.given(3)[RECEIPT], made.given(3, 1)[RECEIPT]
+    _outcome_of(made, late, "info")
+    _outcome_of(made, rightful, "fail")
+    row = next(row for row in made.dump["done"] if row[4] == rightful)
+    row[4] = late
+
+
+def refused_and_done(made: MadeQueue) -> None:
+    _outcome_of(made, made.given(1)[RECEIPT], "fail")
+
+
+def works_twice(made: MadeQueue) -> None:
+    made.finish("release", made.given(4)[RECEIPT])
+
+
+def comes_again(made: MadeQueue) -> None:
+    made.tick(VISIBLE + 1)
+    made.finish("acknowledge", made.hand_out(1, 2), "fail")
+
+
+def not_counted(made: MadeQueue) -> None:
+    made.given(3, 1)[DELIVERIES] = 1
+
+
+def counted_twice(made: MadeQueue) -> None:
+    made.given(3, 1)[DELIVERIES] = 3
+
+
+def failure_not_counted(made: MadeQueue) -> None:
+    made.given(2, 1)[FAILURES] = 0
+
+
+def failure_of_nobody(made: MadeQueue) -> None:
+    made.given(3, 1)[FAILURES] = 1
+
+
+def dead_too_soon(made: MadeQueue) -> None:
+    made.dump["dead"][0][3] = 1
+
+
+def dead_for_nothing(made: MadeQueue) -> None:
+    made.dump["dead"].append(["jobs", 0, 1, 1, ""])
+
+
+def dies_never(made: MadeQueue) -> None:
+    """It has failed twice, and is handed out and done."""
+    made.dump["dead"].clear()
+    made.finish("acknowledge", made.hand_out(2, 3, 2))
+
+
+def lost(made: MadeQueue) -> None:
+    """Its worker was killed, and nobody has had it since."""
+    made.dump["done"].pop(0)
+    del made.records[_place_of(made, made.given(1)[RECEIPT])]
+
+
+def twice(made: MadeQueue) -> None:
+    made.dump["done"].append(made.dump["done"][0])
+
+
+def dead_and_done(made: MadeQueue) -> None:
+    made.dump["done"].append(["jobs", 0, 2, "a/1", "1.2.z"])
+
+
+def another_one_done(made: MadeQueue) -> None:
+    made.dump["done"][0][3] = "b/0"
+
+
+def never_handled(made: MadeQueue) -> None:
+    made.dump["handled"].pop()
+
+
+def acknowledged_without_effect(made: MadeQueue) -> None:
+    """The row is there, but not of him who was told that it is."""
+    made.dump["done"][0][4] = "somebody else"
+
+
+def before_its_turn(made: MadeQueue) -> None:
+    """It was told of before the end of the one before it in its key was sent."""
+    told = [each for each in made.records if each["op"] == "hand_out"]
+    second = next(each for each in told if each["events"][0][1] == 2)
+    first = next(each for each in told if each["events"][0][1] == 1)
+    second["t"] = first["t"] + 0.5
+
+
+def done_before_its_turn(made: MadeQueue) -> None:
+    done = made.dump["done"]
+    done[0], done[1] = done[1], done[0]
+
+
+def left_over(made: MadeQueue) -> None:
+    made.dump["queues"]["jobs"]["left"] = [0, 1, 0]
+
+
+def _place_of(made: MadeQueue, receipt: str) -> int:
+    """Where the outcome of a call stands."""
+    return next(
+        place
+        for place, each in enumerate(made.records)
+        if each["op"] == "finish" and each["st"] != "invoke" and each["receipt"] == receipt
+    )
+
+
+def _outcome_of(made: MadeQueue, receipt: str, st: str) -> None:
+    made.records[_place_of(made, receipt)]["st"] = st
+
+
+BAD: list[tuple[str, Callable[[MadeQueue], None]]] = [
+    ("beyond-watermark", not_in_the_log),
+    ("duplicate", of_another_event),
+    ("overlap", out_twice_at_a_time),
+    ("overlap", out_while_it_is_extended),
+    ("stale-accept", stale),
+    ("stale-accept", stale_rejection),
+    ("stale-accept", stale_by_its_effect),
+    ("stale-accept", refused_and_done),
+    ("stale-accept", works_twice),
+    ("nonmonotonic-poll", comes_again),
+    ("wrong-count", not_counted),
+    ("wrong-count", counted_twice),
+    ("wrong-count", failure_not_counted),
+    ("wrong-count", failure_of_nobody),
+    ("wrong-count", dead_too_soon),
+    ("wrong-count", dead_for_nothing),
+    ("wrong-count", dies_never),
+    ("lost", lost),
+    ("duplicate-effect", twice),
+    ("duplicate-effect", dead_and_done),
+    ("duplicate", another_one_done),
+    ("lost", never_handled),
+    ("lost", acknowledged_without_effect),
+    ("order-per-key", before_its_turn),
+    ("order-per-key", done_before_its_turn),
+    ("unseen", left_over),
+]
+
+
+@pytest.mark.parametrize(("kind", "spoil"), BAD, ids=lambda each: getattr(each, "__name__", each))
+def test_a_bad_run_is_seen(kind: str, spoil: Callable[[MadeQueue], None]) -> None:
+    """One bad history for each class, and for each rule that can find it."""
+    made = sound()
+    spoil(made)
+    assert kind in made.kinds()
+
+
+@pytest.mark.parametrize("rule", queue_rules.RULES, ids=lambda rule: rule.__name__)
+def test_each_rule_is_needed(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: the checker without the rule; at least one bad run is then taken for less bad."""
+    found = {}
+    for kind, spoil in BAD:
+        made = sound()
+        spoil(made)
+        found[spoil.__name__] = kind, copy.deepcopy(made)
+    rest = tuple(each for each in queue_rules.RULES if each is not rule)
+    monkeypatch.setattr(queue_rules, "RULES", rest)
+    assert any(kind not in made.kinds() for kind, made in found.values())
