@@ -44,10 +44,11 @@ def _session_of(connection: Any) -> Any:
 @cache
 def _listen() -> None:
     """Hear of the transactions of all sessions: a listener for each session would pile up."""
-    from sqlalchemy import event, orm
-
-    event.listen(orm.Session, "after_commit", _committed)
-    event.listen(orm.Session, "after_transaction_end", _ended)
+    # Whoever gives a session has imported it.
+    event: Any = sys.modules["sqlalchemy.event"]
+    sessions = sys.modules["sqlalchemy.orm"].Session
+    event.listen(sessions, "after_commit", _committed)
+    event.listen(sessions, "after_transaction_end", _ended)
 
 
 def _committed(session: Any) -> None:
