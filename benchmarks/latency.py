@@ -33,6 +33,8 @@ COMMITS = {"postgres": 1_000, "mysql": 100, "mariadb": 100}
 READY_SECONDS = 60.0
 #: By engine: the median and the 99th percentile of a hot partition, the 99th of a cold one.
 AIMS = {"postgres": (3, 5, 60), "mysql": (None, 30, 250), "mariadb": (None, 30, 250)}
+#: The 99th of a cold one whose publisher wakes the sequencer.
+WOKEN_AIM = 50
 SUBSCRIPTION = "latency"
 #: The programs whose calls are timed: the one that sequences, and the consumer.
 PROGRAMS = ("consumers", "benchmarks.latency_consumer")
@@ -69,11 +71,17 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
     cold = _measured(bench, events, ["cold", str(events), str(idle)])
     yield _figure("latency_cold_p50", cold.percentile(50), cold, 1, None)
     yield _figure("latency_cold_p99", cold.percentile(99), cold, 1, cold_end)
+    drawn = {f"hot, {RATE:,} events/s": hot.milliseconds, "cold": cold.milliseconds}
+    if bench.engine == "postgres":
+        woken = _measured(bench, events, ["woken", str(events), str(idle)])
+        yield _figure("latency_woken_p50", woken.percentile(50), woken, 1, None)
+        yield _figure("latency_woken_p99", woken.percentile(99), woken, 1, WOKEN_AIM)
+        drawn["cold, with a waker"] = woken.milliseconds
     if is_whole:
         histogram(
             f"latency-{bench.engine}",
             f"From COMMIT to handler, {bench.title}",
-            {f"hot, {RATE:,} events/s": hot.milliseconds, "cold": cold.milliseconds},
+            drawn,
         )
 
 

@@ -2,7 +2,9 @@
 
 python -m benchmarks.latency_publisher TOPIC FILE hot EVENTS COMMITS_A_SECOND EVENTS_A_COMMIT
 python -m benchmarks.latency_publisher TOPIC FILE cold EVENTS IDLE_SECONDS
+python -m benchmarks.latency_publisher TOPIC FILE woken EVENTS IDLE_SECONDS
 
+``woken`` is ``cold`` with a waker.
 FILE gets, for every event in order, when the answer to its COMMIT came: nanoseconds of the
 machine's monotonic clock.  The payload of an event is its number.
 """
@@ -16,6 +18,7 @@ from pathlib import Path
 
 from penstock import database
 from penstock.publishing.publish import publish, publish_batch
+from penstock.publishing.waker import Waker
 from penstock.records import Message
 
 #: Between two events of cold partitions: the daemon is idle by then and not in step with us.
@@ -30,7 +33,8 @@ def main() -> None:
             count, commits, each = map(int, rest)
             committed = _hot(connection, topic, count, 1 / commits, each)
         else:
-            committed = _cold(connection, topic, int(rest[0]), float(rest[1]))
+            waker = Waker() if kind == "woken" else None
+            committed = _cold(connection, topic, int(rest[0]), float(rest[1]), waker)
     Path(file).write_text("\n".join(map(str, committed)) + "\n")
 
 
@@ -50,13 +54,17 @@ def _hot(
     return committed
 
 
-def _cold(connection: database.Connection, topic: str, count: int, idle: float) -> list[int]:
+def _cold(
+    connection: database.Connection, topic: str, count: int, idle: float, waker: Waker | None
+) -> list[int]:
     """Publish one event to each partition, after all of them were idle for this long."""
     time.sleep(idle)
     committed = []
     for number in range(count):
         publish(connection, topic, str(number).encode(), partition=number)
         committed.append(time.monotonic_ns())
+        if waker is not None:
+            waker.wake()
         time.sleep(random.uniform(*COLD_PAUSE_SECONDS))
     return committed
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import mean, median, quantiles
 from typing import Any
 
 from penstock import log
@@ -85,7 +85,7 @@ def lines(
     consumer: Sequence[Call],
     first: int,
 ) -> Iterator[str]:
-    """Median and 99th percentile of each step, from the first event that counts.
+    """Median, 99th percentile and share in the tail of each step, from the first event that counts.
 
     Events are sequenced and read in the order in which they were committed.
     """  # fmt: skip
@@ -101,8 +101,10 @@ def lines(
         at = [committed[number], *_around(passes, number), *_around(polls, number), handled[number]]
         for spent, (begin, end) in zip(steps.values(), pairwise(at), strict=True):
             spent.append((end - begin) / 1e6)
+    slowest = _slowest([sum(each) for each in zip(*steps.values(), strict=True)])
     for name, spent in steps.items():
-        yield _line(name, spent)
+        tail = mean(spent[place] for place in slowest)
+        yield f"{_line(name, spent)}, the slowest 1 % {tail:8.2f} ms"
     since = committed[first]
     seconds = (max(committed) - since) / 1e9
     for name in ("sequence", "check_in", "poll", "commit"):
@@ -110,6 +112,12 @@ def lines(
         spent = [(each.end - each.begin) / 1e6 for each in of_name if each.begin >= since]
         if len(spent) > 1 and seconds > 0:
             yield f"{_line(f'  each {name}', spent)}, {len(spent) / seconds:,.0f}/s"
+
+
+def _slowest(totals: Sequence[float]) -> list[int]:
+    """The places of the slowest event in a hundred, and at least of one."""
+    count = max(1, len(totals) // 100)
+    return sorted(range(len(totals)), key=totals.__getitem__)[-count:]
 
 
 def _line(name: str, spent: Sequence[float]) -> str:

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     )
     from penstock.publishing.publisher import Publisher as Publisher, publisher as publisher
     from penstock.publishing.tables import publish_table as publish_table
+    from penstock.publishing.waker import Waker as Waker
     from penstock.publishing.within_transaction import within_transaction as within_transaction
     from penstock.records import (
         Event as Event,
@@ -218,6 +219,7 @@ _NAMES = {
     ),
     "penstock.publishing.publisher": ("Publisher", "publisher"),
     "penstock.publishing.tables": ("publish_table",),
+    "penstock.publishing.waker": ("Waker",),
     "penstock.publishing.within_transaction": ("within_transaction",),
     "penstock.records": (
         "Event",

@@ -35,8 +35,9 @@ FAMILIES = {
     "publish": "publish publish_text publish_json publish_batch publish_columns prepare_bulk "
     "publish_bulk stage_events claim_write publish_staged discard_staged sweep_staged "
     "partition_of turn_dedup set_backpressure measure_pressure",
-    "log": "sequence announce fetch fetch_plan lsn_of sequence_of position_at locate_time "
-    "place_bookmark drop_bookmark list_bookmarks bookmark_positions high_watermarks unsequenced",
+    "log": "sequence announce wake_sequencer fetch fetch_plan lsn_of sequence_of position_at "
+    "locate_time place_bookmark drop_bookmark list_bookmarks bookmark_positions high_watermarks "
+    "unsequenced",
     "stream": "subscribe configure_subscription unsubscribe join check_in heartbeat heartbeats "
     "poll commit release leave held_leases position seek reset_subscription pause_subscription "
     "resume_subscription report_error list_subscriptions describe_subscription "

@@ -115,6 +115,10 @@ class Work(Protocol):
         """Begin to hear which partitions get events."""
         ...
 
+    def bell(self, connection: Any) -> Bell | None:
+        """Begin to hear publishers that have committed.  None where they cannot be heard."""
+        ...
+
 
 class Ear(Protocol):
     """What a connection hears of partitions that got events: for each pass their ids, or "all"."""
@@ -130,4 +134,12 @@ class Ear(Protocol):
 
     def wait(self, most_seconds: float, wake: Wake) -> list[str]:
         """The same, but waits for it: until ``wake`` is set, and at most this long."""
+        ...
+
+
+class Bell(Protocol):
+    """What publishers ring after their COMMIT, for a sequencer that rests."""
+
+    def wait(self, most_seconds: float) -> bool:
+        """Wait until somebody rings, or has rung since the last call.  Returns whether so."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from penstock.database.dialect import Ear
+from penstock.database.dialect import Bell, Ear
 from penstock.database.wake import Wake
 
 _MEMORY_PAUSE_SECONDS = 0.02
@@ -47,3 +47,6 @@ class MemoryWork:
 
     def listen(self, connection: Any) -> Ear:
         return _MemoryEar()
+
+    def bell(self, connection: Any) -> Bell | None:
+        return None

@@ -33,6 +33,7 @@ class About:
 METRICS: dict[str, About] = {
     "sequenced_events": About("counter", "worker", "Events that got their sequence"),
     "sequencer_passes": About("counter", "worker", "Passes of the sequencer"),
+    "sequencer_wakes": About("counter", "worker", "Rests that a publisher has ended early"),
     "swept_consumers": About("counter", "worker", "Dead consumers that were collected"),
     "consumed_events": About("counter", "worker", "Events that handlers have done"),
     "consumed_batches": About("counter", "worker", "Batches that handlers have done"),

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from penstock import database, log
+from penstock.database import sessions
+from penstock.database.dialect import Bell
 from penstock.upkeep.sequencing import (
     PASS_EVENTS,
     Sequenced,
@@ -31,6 +33,8 @@ UPKEEP_EVERY_SECONDS = 60.0
 #: How often the waiting events are measured for back pressure.  A measure counts for five seconds.
 MEASURE_EVERY_SECONDS = 1.0
 PASSES_BETWEEN_MEASURES = 10
+#: While it waits to be woken, it looks this often whether it was told to stop.
+STOP_SECONDS = 0.25
 #: A pass is made at least this often, even if no events wait: only a pass notices a restore.
 PASS_EVERY_SECONDS = 5.0
 
@@ -45,6 +49,7 @@ class SequencerWorker:
     turned: float = field(default_factory=time.monotonic)
     events: int = 0
     passes: int = 0
+    wakes: int = 0
     runs: int = 0
     #: When a pass last ended, its own or one of another sequencer.
     passed: float = field(default_factory=time.monotonic)
@@ -54,6 +59,7 @@ class SequencerWorker:
     def run(self, stop: threading.Event) -> None:
         """Sequence until told to stop."""
         with _connected(self) as connection:
+            bell = sessions.of_connection(connection).bell(connection)
             idle_pause = BUSY_PAUSE
             upkeep_due = measure_due = pass_due = 0.0
             while not stop.is_set():
@@ -87,15 +93,31 @@ class SequencerWorker:
                     stop.wait(min(BUSY_PAUSE, BUSY_SHARE * took))
                 else:
                     idle_pause = min(idle_pause * 2, self.longest)
-                    stop.wait(idle_pause)
+                    self.rest(stop, bell, idle_pause)
+
+    def rest(self, stop: threading.Event, bell: Bell | None, seconds: float) -> None:
+        """Wait until the next look is due.  A publisher that has committed may end it earlier.
+
+        However often somebody rings, the looks come no faster than those of a busy sequencer.
+        """
+        until = time.monotonic() + seconds
+        stop.wait(seconds if bell is None else min(seconds, BUSY_PAUSE))
+        while bell is not None and not stop.is_set() and (left := until - time.monotonic()) > 0:
+            if bell.wait(min(left, STOP_SECONDS)):
+                self.wakes += 1
+                return
 
     def last_turn(self) -> float:
         """When the loop last finished a round."""
         return self.turned
 
     def counters(self) -> dict[str, float]:
-        """Events and passes."""
-        return {"sequenced_events": self.events, "sequencer_passes": self.passes}
+        """Events, passes, and how often a publisher has ended a rest."""
+        return {
+            "sequenced_events": self.events,
+            "sequencer_passes": self.passes,
+            "sequencer_wakes": self.wakes,
+        }
 
     def silent_seconds(self) -> float:
         """For how long a pass has been due and none has ended."""

@@ -7,6 +7,10 @@ SELECT sequenced, more, busy, grown FROM penstock.sequence(%(max_events)s::integ
 SELECT sequenced, more, busy, grown, CASE WHEN sequenced > 0 THEN penstock.announce(grown) END
 FROM penstock.sequence(%(max_events)s::integer)
 
+-- name: wake_sequencer
+-- Lets an idle sequencer look at once. For after a COMMIT, on a connection of its own.
+SELECT penstock.wake_sequencer()
+
 -- name: ensure_slices
 -- Prepares storage ahead, for delayed events too. Returns how many slices were added.
 SELECT penstock.ensure_slices()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from penstock import database
+from penstock.database.dialect import Bell
 from penstock.publishing.publish import publish
 from penstock.upkeep.workers import BUSY_PAUSE, SequencerWorker
 from tests.consumers.conftest import TOPIC, Connection
@@ -33,6 +34,14 @@ class Turns(threading.Event):
         return self.is_set()
 
 
+class Unwoken(SequencerWorker):
+    """Rests without a bell."""
+
+    def rest(self, stop: threading.Event, bell: Bell | None, seconds: float) -> None:
+        """The rest of the engines that cannot notify."""
+        super().rest(stop, None, seconds)
+
+
 def test_an_idle_sequencer_rests_longer_each_time_up_to_a_setting(
     log: Connection, database_url: str
 ) -> None:
@@ -42,7 +51,7 @@ def test_an_idle_sequencer_rests_longer_each_time_up_to_a_setting(
     """
     database.call(log, "set_setting", name="sequencer_idle_seconds", value=LONGEST)
     turns = Turns(log)
-    worker = SequencerWorker(database_url)
+    worker = Unwoken(database_url)
     worker.run(turns)
     doubled = [min(BUSY_PAUSE * 2**n, LONGEST) for n in range(1, IDLE + 1)]
     busy = turns.pauses.pop(IDLE)

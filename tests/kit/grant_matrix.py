@@ -219,4 +219,5 @@ unleased_cursors        c . o . r
 unsealed_logs           . . o . r
 unsequenced             . . o . r
 unsubscribe             c . o . .
+wake_sequencer          . . o p .
 """

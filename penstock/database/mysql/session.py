@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.database import calls
-from penstock.database.dialect import Ear
+from penstock.database.dialect import Bell, Ear
 from penstock.database.mysql.connection import in_transaction, lift_limit, took_savepoint
 from penstock.database.wake import Wake
 
@@ -107,3 +107,7 @@ class MySQLWork:
 
     def listen(self, connection: Any) -> Ear:
         return _MySQLEar(connection)
+
+    def bell(self, connection: Any) -> Bell | None:
+        """None: these databases cannot notify."""
+        return None

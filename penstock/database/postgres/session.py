@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from penstock.database import config
-from penstock.database.dialect import Ear
+from penstock.database.dialect import Bell, Ear
 from penstock.database.postgres.connection import is_own_session
 from penstock.database.wake import Wake
 
@@ -40,6 +40,17 @@ class _PostgresEar:
         return said or self.heard()
 
 
+class _PostgresBell:
+    """LISTEN on the channel of `wake_sequencer`."""
+
+    def __init__(self, connection: Any) -> None:
+        connection.execute(f'LISTEN "{config.schema_name()}_wake"')
+        self._connection = connection
+
+    def wait(self, most_seconds: float) -> bool:
+        return bool(list(self._connection.notifies(timeout=most_seconds, stop_after=1)))
+
+
 class PostgresWork:
     """psycopg."""
 
@@ -62,3 +73,7 @@ class PostgresWork:
 
     def listen(self, connection: Any) -> Ear:
         return _PostgresEar(connection)
+
+    def bell(self, connection: Any) -> Bell | None:
+        """None behind a pooler, where another session would listen."""
+        return _PostgresBell(connection) if is_own_session(connection) else None
