@@ -23,7 +23,7 @@ from benchmarks.bench import Bench
 from benchmarks.measure import Aim, Figure, Settings, figure
 from benchmarks.picture import histogram
 from benchmarks.processor import processor_seconds
-from penstock.subscriptions import stream
+from penstock.subscriptions import queue, stream
 from penstock.topics import names
 
 RATE, SECONDS, WARM_SECONDS = 1_000, 60, 5
@@ -33,6 +33,8 @@ COMMITS = {"postgres": 1_000, "mysql": 100, "mariadb": 100}
 READY_SECONDS = 60.0
 #: By engine: the median and the 99th percentile of a hot partition, the 99th of a cold one.
 AIMS = {"postgres": (3, 5, 60), "mysql": (None, 30, 250), "mariadb": (None, 30, 250)}
+#: The median and the 99th percentile of a queue.
+QUEUE_AIMS = {"postgres": (4, 10), "mysql": (None, None), "mariadb": (None, None)}
 #: The 99th of a cold one whose publisher wakes the sequencer.
 WOKEN_AIM = 50
 SUBSCRIPTION = "latency"
@@ -66,6 +68,10 @@ def cases(bench: Bench, settings: Settings) -> Iterator[Figure]:
     yield _figure("latency_hot_p50", hot.percentile(50), hot, per_commit, middle)
     yield _figure("latency_hot_p99", hot.percentile(99), hot, per_commit, hot_end)
     yield _figure("latency_hot_max", max(hot.milliseconds), hot, per_commit, None)
+    middle, end = QUEUE_AIMS[bench.engine]
+    queued = _measured(bench, 1, hot_work, warm, kind="queue")
+    yield _figure("latency_queue_p50", queued.percentile(50), queued, per_commit, middle)
+    yield _figure("latency_queue_p99", queued.percentile(99), queued, per_commit, end)
     is_whole = settings.rows is None
     events, idle = (COLD_EVENTS, COLD_AFTER_SECONDS) if is_whole else (3, 1.0)
     cold = _measured(bench, events, ["cold", str(events), str(idle)])
@@ -94,18 +100,21 @@ def _figure(
     )  # fmt: skip
 
 
-def _measured(bench: Bench, partitions: int, work: Sequence[str], warm: int = 0) -> Sample:
+def _measured(
+    bench: Bench, partitions: int, work: Sequence[str], warm: int = 0, *, kind: str = "stream"
+) -> Sample:
     """Run the three processes once.  Prints the time of each step, without the first events."""
     topic = bench.new_topic(partitions)
-    subscription = f"{SUBSCRIPTION}-{work[0]}"
-    stream.subscribe(bench.connection, subscription, [topic])
+    subscription = f"{SUBSCRIPTION}-{kind}-{work[0]}"
+    {"stream": stream, "queue": queue}[kind].subscribe(bench.connection, subscription, [topic])
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-latency-") as name:
             folder = Path(name)
             committed, handled = folder / "committed", folder / "handled"
+            reading = (kind, subscription, str(handled))
             with (
                 _running(folder, bench.url, PROGRAMS[0], "--roles", "sequencer") as sequencer,
-                _running(folder, bench.url, PROGRAMS[1], subscription, str(handled)) as consumer,
+                _running(folder, bench.url, PROGRAMS[1], *reading) as consumer,
             ):
                 _await(handled)
                 processes = {

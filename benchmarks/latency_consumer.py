@@ -1,6 +1,6 @@
 """The consumer of the latency benchmark, a separate process.
 
-python -m benchmarks.latency_consumer SUBSCRIPTION FILE
+python -m benchmarks.latency_consumer stream|queue SUBSCRIPTION FILE
 
 FILE gets a line when it has joined, and then one for each event: its number and when its handler
 was called, in nanoseconds of the machine's monotonic clock.
@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 
 from penstock.consumer.consumer import Consumer
+from penstock.consumer.queue_consumer import QueueConsumer
 from penstock.records import Event
 
 
 def main() -> None:
     """Consume until SIGTERM."""
-    subscription, file = sys.argv[1:]
+    kind, subscription, file = sys.argv[1:]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Path(file).open("w", buffering=1) as out:
@@ -30,7 +31,9 @@ def main() -> None:
             out.write(f"{event.payload.decode()} {called}\n")
 
         out.write("ready\n")
-        Consumer(None, subscription, handler=handle).run(stop)
+        {"stream": Consumer, "queue": QueueConsumer}[kind](None, subscription, handler=handle).run(
+            stop
+        )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from statistics import mean, median, quantiles
 from typing import Any
 
 from penstock import log
-from penstock.subscriptions import stream
+from penstock.subscriptions import queue, stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,11 @@ _TIMED: list[tuple[Any, str, Callable[[Any], int]]] = [
     (stream, "check_in", _nothing),
     (stream, "poll", lambda answer: sum(len(events) for _, events in answer)),
     (stream, "commit", _nothing),
+    (queue, "receive", len),
+    (queue, "acknowledge", _nothing),
 ]
+#: The calls that bring events: of a stream, and of a queue.
+_READS = ("poll", "receive")
 
 
 def main() -> None:
@@ -89,13 +93,13 @@ def lines(
 
     Events are sequenced and read in the order in which they were committed.
     """  # fmt: skip
-    passes, polls = _bringing(sequencer, "sequence"), _bringing(consumer, "poll")
+    passes, polls = _bringing(sequencer, "sequence"), _bringing(consumer, *_READS)
     steps: dict[str, list[float]] = {
         "commit answered - pass begins": [],
         "pass": [],
-        "pass answered - poll begins": [],
-        "poll": [],
-        "poll answered - handler": [],
+        "pass answered - read begins": [],
+        "read": [],
+        "read answered - handler": [],
     }
     for number in range(first, len(committed)):
         at = [committed[number], *_around(passes, number), *_around(polls, number), handled[number]]
@@ -107,7 +111,7 @@ def lines(
         yield f"{_line(name, spent)}, the slowest 1 % {tail:8.2f} ms"
     since = committed[first]
     seconds = (max(committed) - since) / 1e9
-    for name in ("sequence", "check_in", "poll", "commit"):
+    for _, name, _ in _TIMED:
         of_name = [each for each in (*sequencer, *consumer) if each.name == name]
         spent = [(each.end - each.begin) / 1e6 for each in of_name if each.begin >= since]
         if len(spent) > 1 and seconds > 0:
@@ -125,9 +129,9 @@ def _line(name: str, spent: Sequence[float]) -> str:
     return f"  {name:32} p50 {median(spent):8.2f}  p99 {far:8.2f} ms"
 
 
-def _bringing(calls: Sequence[Call], name: str) -> tuple[list[Call], list[int]]:
+def _bringing(calls: Sequence[Call], *names: str) -> tuple[list[Call], list[int]]:
     """The calls that brought events, and how many had come by the end of each."""
-    chosen = [each for each in calls if each.name == name and each.events]
+    chosen = [each for each in calls if each.name in names and each.events]
     return chosen, list(accumulate(each.events for each in chosen))
 
 

@@ -48,8 +48,8 @@ CONTROL_PLANE = [
 HELD = ["held_publish", "held_sequence", "held_fetch", "held_consume", "held_kept_rate"]
 UNVACUUMED = [name.replace("held", "unvacuumed") for name in HELD[:-1]]
 LATENCY = [
-    "latency_fsync", "latency_hot_p50", "latency_hot_p99", "latency_hot_max", "latency_cold_p50",
-    "latency_cold_p99",
+    "latency_fsync", "latency_hot_p50", "latency_hot_p99", "latency_hot_max", "latency_queue_p50",
+    "latency_queue_p99", "latency_cold_p50", "latency_cold_p99",
 ]  # fmt: skip
 #: On PostgreSQL alone: nobody else can wake a sequencer.
 WOKEN = ["latency_woken_p50", "latency_woken_p99"]
