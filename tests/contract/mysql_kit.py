@@ -55,8 +55,8 @@ def stopped(
 
 
 def wait_for_gate(db: MySQLDatabase, connection: Any) -> None:
-    """Until a connection waits at the gate."""
-    waiting = "SELECT 1 FROM information_schema.PROCESSLIST WHERE STATE LIKE '%%lock%%' AND ID = "
+    """Until a connection waits at the gate.  Before it, a statement may be in "System lock"."""
+    waiting = "SELECT 1 FROM information_schema.PROCESSLIST WHERE STATE = 'User lock' AND ID = "
     number = connection.thread_id()
     wait_until(lambda: db.run(f"{waiting}{number}"), f"thread {number} waits at the gate")
 
