@@ -30,7 +30,7 @@ BEGIN
         RETURN QUERY
         SELECT (claimed[1]).id, (claimed[1]).token, (claimed[1]).deadline, (claimed[1]).deliveries, 0,
                (SELECT t.address FROM topics AS t WHERE t.id = (claimed[1]).partition_id >> 16),
-               ((claimed[1]).partition_id & 65535)::integer, r.*, current_history()
+               ((claimed[1]).partition_id & 65535)::integer, r.*, (SELECT current_history())
         FROM read_log((claimed[1]).partition_id, (claimed[1]).first_sequence,
                       ((claimed[1]).last_sequence - (claimed[1]).first_sequence + 1)::integer) AS r;
     ELSIF cardinality(claimed) > 0 THEN
@@ -65,7 +65,7 @@ SET enable_seqscan = off SET jit = off AS $$
     )
     SELECT g.id, g.token, g.deadline, g.deliveries, 0, t.address, (g.partition_id & 65535)::integer, f.sequence,
            f.event_id, f.key, f.type, f.content_type, f.headers, f.payload, f.created_at, f.sequenced_at,
-           current_history()
+           (SELECT current_history())
     FROM given AS g
     JOIN found AS f
         ON f.partition_id = g.partition_id AND f.sequence BETWEEN g.first_sequence AND g.last_sequence
