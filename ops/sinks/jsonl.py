@@ -305,6 +305,4 @@ def _unreadable(path: Path, error: OSError) -> SinkUnavailable:
 
 def _unavailable(path: Path, error: OSError) -> SinkUnavailable:
     hint = "free or add disk space" if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""
-    if error.errno in {errno.EEXIST, errno.ENOTDIR}:
-        hint = "a file stands where a directory is to be: name another place, or move it away"
     return SinkUnavailable(f"{path} cannot be written ({error.strerror})", hint=hint)
