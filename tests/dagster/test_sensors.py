@@ -14,7 +14,7 @@ from dagster_project import schedules
 from dagster_project.common import DATA_VERSION, hour_name
 from dagster_project.sensors import backfills, hours as hours_sensor
 from dagster_project.sensors.sealing import is_ready
-from dagster_project.triggers import Attempt, dump_cursor
+from dagster_project.triggers import WORK_TAG, Attempt, dump_cursor
 from ops import hours
 from ops.backfill.requests import (
     Window,
