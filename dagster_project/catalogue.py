@@ -165,6 +165,8 @@ class Catalogue:
 
 
 Fleet = tuple[Catalogue, ...]
+#: The name of a database, what it says, and why it says nothing.
+Told = SimpleQueue[tuple[str, Answer, str]]
 
 
 def loaded() -> tuple[Fleet, str]:
@@ -245,7 +247,7 @@ def _in_order(*lists: Iterable[str]) -> tuple[str, ...]:
 def _answers(asked: Iterable[Policies]) -> dict[str, Answer]:
     """What each database says, by its name.  One that says nothing in time is not waited for."""
     found: dict[str, Answer] = {}
-    told: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
+    told: Told = SimpleQueue()
     silent: set[str] = set()
     for each in asked:
         url = _url(each)
@@ -257,24 +259,26 @@ def _answers(asked: Iterable[Policies]) -> dict[str, Answer]:
     until = time.monotonic() + LONGEST_SECONDS
     with suppress(Empty):
         while silent:
-            name, answer = told.get(timeout=max(0.0, until - time.monotonic()))
+            name, answer, why = told.get(timeout=max(0.0, until - time.monotonic()))
             found[name] = answer
             silent.discard(name)
+            if why:
+                _warn(name, why)
     for name in sorted(silent):
         _warn(name, f"no answer within {LONGEST_SECONDS:g} seconds: look whether it is frozen")
     return found
 
 
-def _tell(told: SimpleQueue[tuple[str, Answer]], name: str, url: str) -> None:
-    """Put the answer of a database; what goes wrong with it is told in a warning."""
-    answer = _unknown(url)
+def _tell(told: Told, name: str, url: str) -> None:
+    """Put what a database says, or why it says nothing: whatever goes wrong is its own."""
+    answer, why = _unknown(url), ""
     try:
         answer = _asked(url)
     except PenstockError as error:
-        _warn(name, str(error))
+        why = str(error)
     except Exception as error:
-        _warn(name, f"{type(error).__name__}: {address.without_secrets(url, str(error))}")
-    told.put((name, answer))
+        why = f"{type(error).__name__}: {address.without_secrets(url, str(error))}"
+    told.put((name, answer, why))
 
 
 def _asked(url: str) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -98,9 +99,7 @@ def test_the_backlog_sensor_steps_in_only_when_nobody_moves_the_log(house: House
     assert sum(1 for file in (house.folder / "relayed").iterdir() for _ in file.open()) == 10
 
 
-def test_relays_with_long_names_do_not_hold_each_other_up(
-    house: House, policy_path: Path
-) -> None:
+def test_relays_with_long_names_do_not_hold_each_other_up(house: House, policy_path: Path) -> None:
     """Guard: naming.tag. A tag that is cut alone is that of both, and one run is of one relay."""
     long = "x" * 70
     text = policy_path.read_text()

@@ -76,7 +76,10 @@ class MySQL:
         self, connection: Any, sql: str, binds: dict[str, Any] | None, rows_at_once: int
     ) -> Iterator[Row]:
         """Read from the socket; the error that may follow the last row is read too."""
-        with _decoding(connection), closing(connection.cursor(load_pymysql().cursors.SSCursor)) as rows:
+        with (
+            _decoding(connection),
+            closing(connection.cursor(load_pymysql().cursors.SSCursor)) as rows,
+        ):
             rows.execute(sql, binds)
             while True:
                 while rows.description is not None and (found := rows.fetchmany(rows_at_once)):
