@@ -31,7 +31,14 @@ from typing import Any, TypedDict
 import dagster as dg
 
 from dagster_project.common import code_of
-from dagster_project.naming import RELAY, RELAY_DATABASE, group_of, house_key, slugs
+from dagster_project.naming import (
+    HOUSE_DATABASE,
+    RELAY,
+    RELAY_DATABASE,
+    group_of,
+    house_key,
+    slugs,
+)
 from ops.hours import changed_hours
 from ops.policies import file as policy_file
 from ops.policies.file import Policies, TopicPolicy
@@ -120,7 +127,9 @@ class Catalogue:
 
     def named(self, name: str) -> str:
         """The name of a job, sensor, schedule or op: each database of a fleet has its own."""
-        return f"{self.database}__{name}" if self.database else name
+        # Ops of the environment's database begin with the name of the house.
+        own = HOUSE_DATABASE if self.database == HOUSE else self.database
+        return f"{own}__{name}" if own else name
 
     def group(self, name: str) -> str:
         """A group of assets: those of a database of a fleet are together."""

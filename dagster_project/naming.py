@@ -17,8 +17,8 @@ from penstock.dagster.keys import HOUSE, Slug, hashed
 
 #: The part of the key before a relay's name; no topic gets it, because each has a namespace.
 RELAY = "relay"
-#: Instead of it, for a database of this name; no name of a database has underscores together.
-RELAY_DATABASE = "relay___database"
+#: Databases whose own names would be taken for something else; none has underscores together.
+RELAY_DATABASE, HOUSE_DATABASE = f"{RELAY}___database", f"{HOUSE}___database"
 #: So long is a tag of a run at most.
 _LONGEST_TAG = 63
 _ALL_DIGITS = 64
