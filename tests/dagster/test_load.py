@@ -239,8 +239,8 @@ def test_without_a_database_one_asset_says_what_to_set(environment: pytest.Monke
 def test_a_thousand_topics_load_in_seconds(house: House, policy_path: Path) -> None:
     """The aim is 5 s by the clock, on a machine of its own.  This is processor time, and 8 s of it.
 
-    Other tests run beside this one, so a clock would measure them too.  And a processor whose other
-    half is busy does about half as much a second: the same load took 4 to 7 s of it.
+    Other tests run beside this one, so a clock would measure them too.  And a processor that many
+    share may do half as much a second: docs/performance.md has 7.2 s, with others beside it.
     """
     house.connection.execute("SELECT penstock.create_namespace('many')")
     for number in range(1_000):
