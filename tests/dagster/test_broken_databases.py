@@ -121,10 +121,13 @@ def test_names_that_are_joined_alike_load_side_by_side(
     environment: pytest.MonkeyPatch, policy_path: Path
 ) -> None:
     """Guards: the names of databases in the policy file, and keys.topic_slug: no two keys, and no
-    two jobs or ops, have one name. With two underscores for one `shop/order_items` and the database
-    `shop_order` would.
+    two jobs or ops, have one name. With two underscores for one, `shop/order_x/items` and `x/items` in the
+    database `shop_order` would.
     """
-    names = ("shop/order_items", "shop/order-items", "shop/order/items", "a/health", "relay/a")
+    names = (
+        "shop/order_x/items", "x/items", "shop/order-x/items", "shop/order/x/items", "a/health",
+        "relay/a",
+    )  # fmt: skip
     policy = "{archive: [local], retention: {minimum_age: 1d}}"
     topics = ", ".join(f"{name}: {policy}" for name in names)
     relays = "health: {topic: a/health, sink: x}, a-log: {topic: a/health, sink: x}"
