@@ -120,9 +120,10 @@ def test_a_database_that_says_nothing_is_not_waited_for(
 def test_names_that_are_joined_alike_load_side_by_side(
     environment: pytest.MonkeyPatch, policy_path: Path
 ) -> None:
-    """Guards: the names of databases in the policy file, and keys.topic_slug: no two keys, and no
-    two jobs or ops, have one name. With two underscores for one, `shop/order_x/items` and `x/items` in the
-    database `shop_order` would.
+    """No two keys, jobs or ops have one name.
+
+    Guards: the names of databases in the policy file, and keys.topic_slug. With two underscores for
+    one, `shop/order_x/items` and `x/items` in the database `shop_order` would make one op.
     """
     names = (
         "shop/order_x/items", "x/items", "shop/order-x/items", "shop/order/x/items", "a/health",
