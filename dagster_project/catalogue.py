@@ -5,7 +5,8 @@ reconstruction metadata, so they ask the database for no catalogue, and see the 
 was made for.  New topics appear when the code location is loaded again.
 
 The databases are the one that the environment names, and those of the policy file: a catalogue for
-each.  They are asked at the same time, so many that are down cost as long as one.
+each.  They are asked at the same time, so many that are down cost as long as one.  One that has
+not answered in time is left to its thread: what it does stops neither the others nor the load.
 
 Definitions have to load while a database is down: then they hold what the policy file and
 ``PENSTOCK_TOPICS`` name of it, and one message says so.
@@ -17,26 +18,36 @@ import datetime as dt
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, TypedDict
 
 import dagster as dg
 
 from dagster_project.common import code_of
-from dagster_project.naming import RELAY, group_of, house_key, slugs
+from dagster_project.naming import (
+    HOUSE_DATABASE,
+    RELAY,
+    RELAY_DATABASE,
+    group_of,
+    house_key,
+    slugs,
+)
 from ops.hours import changed_hours
 from ops.policies import file as policy_file
 from ops.policies.file import Policies, TopicPolicy
 from penstock import database
-from penstock.dagster.keys import HOUSE
-from penstock.database import config
+from penstock.dagster.keys import HOUSE, relay_slug, topic_slug
+from penstock.database import address, config
 from penstock.errors import PenstockError
 from penstock.topics import names
-from resources.database import DatabaseResource, is_configured
+from resources.database import database_url, is_configured
 
 logger = logging.getLogger("penstock.dagster")
 
@@ -44,8 +55,8 @@ logger = logging.getLogger("penstock.dagster")
 TOPICS = "PENSTOCK_TOPICS"
 CONNECT_SECONDS = 2
 STATEMENT_MS = 5_000
-#: So many databases are asked at a time.
-MOST_AT_ONCE = 16
+#: All that is asked of a database ends after so long: a connection and two statements.
+LONGEST_SECONDS = 15.0
 _VERSION = 2
 
 
@@ -55,6 +66,14 @@ class AssetOptions(TypedDict):
     group_name: str
     owners: list[str]
     metadata: dict[str, Any]
+
+
+class Answer(TypedDict):
+    """What a database says of itself."""
+
+    existing: list[str]
+    since: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -77,18 +96,18 @@ class Catalogue:
 
     @cached_property
     def _prefix(self) -> list[str]:
-        """How the keys of its assets begin; no name of a database has a dash."""
+        """How the keys of its assets begin."""
         if self.database == RELAY:
-            return [f"{RELAY}-database"]
+            return [RELAY_DATABASE]
         return [self.database] if self.database else []
 
     @cached_property
     def _slugs(self) -> dict[str, str]:
-        return slugs(self.topics, reserved=[RELAY, *self.policies.databases])
+        return slugs(self.topics, topic_slug)
 
     @cached_property
     def _relay_slugs(self) -> dict[str, str]:
-        return slugs(self.policies.relays)
+        return slugs(self.policies.relays, relay_slug)
 
     def key(self, topic: str, name: str) -> dg.AssetKey:
         """The key of one of a topic's assets."""
@@ -108,7 +127,9 @@ class Catalogue:
 
     def named(self, name: str) -> str:
         """The name of a job, sensor, schedule or op: each database of a fleet has its own."""
-        return f"{self.database}__{name}" if self.database else name
+        # Ops of the environment's database begin with the name of the house.
+        own = HOUSE_DATABASE if self.database == HOUSE else self.database
+        return f"{own}__{name}" if own else name
 
     def group(self, name: str) -> str:
         """A group of assets: those of a database of a fleet are together."""
@@ -153,6 +174,8 @@ class Catalogue:
 
 
 Fleet = tuple[Catalogue, ...]
+#: The name of a database, what it says, and why it says nothing.
+Told = SimpleQueue[tuple[str, Answer, str]]
 
 
 def loaded() -> tuple[Fleet, str]:
@@ -192,15 +215,13 @@ def dump(environ: Mapping[str, str] | None = None) -> str:
     path = policy_file.default_path(environ)
     policies = policy_file.load(path)  # says what is wrong with it
     given = sorted({each.strip() for each in environ.get(TOPICS, "").split(",") if each.strip()})
-    databases = [*([""] if is_configured(environ) else []), *policies.databases]
-    with ThreadPoolExecutor(max_workers=max(1, min(len(databases), MOST_AT_ONCE))) as pool:
-        answers = [*pool.map(_of_database, databases)]
+    names_of_all = [*([""] if is_configured(environ) else []), *policies.databases]
     found = {
         "version": _VERSION,
         "path": str(path),
         "policies": path.read_text(encoding="utf-8"),
         "given": given,
-        "databases": dict(zip(databases, answers, strict=True)),
+        "databases": _answers([policies.of_database(name) for name in names_of_all]),
     }
     return json.dumps(found)
 
@@ -216,7 +237,7 @@ def parse(text: str) -> Fleet:
     )
 
 
-def _catalogue(policies: Policies, answer: Mapping[str, Any], given: list[str]) -> Catalogue:
+def _catalogue(policies: Policies, answer: Answer, given: list[str]) -> Catalogue:
     relayed = {relay.topic for relay in policies.relays.values()}
     named = sorted({*policies.topics, *relayed, *given})
     return Catalogue(
@@ -232,32 +253,80 @@ def _in_order(*lists: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for some in lists for each in some))
 
 
-def _of_database(name: str) -> dict[str, Any]:
-    """The topics, the oldest first, the day of the first log epoch, else today, and the dialect."""
-    found: dict[str, Any] = {"existing": [], "kind": "postgres"}
-    since = dt.datetime.now(dt.UTC).date()
+def _answers(asked: Iterable[Policies]) -> dict[str, Answer]:
+    """What each database says, by its name.  One that says nothing in time is not waited for."""
+    found: dict[str, Answer] = {}
+    told: Told = SimpleQueue()
+    silent: set[str] = set()
+    for each in asked:
+        url = _url(each)
+        found[each.database] = _unknown(url)
+        if url:
+            silent.add(each.database)
+            # A daemon: a process that ends does not wait for a server that is frozen.
+            Thread(target=_tell, args=(told, each.database, url), daemon=True).start()
+    until = time.monotonic() + LONGEST_SECONDS
+    with suppress(Empty):
+        while silent:
+            name, answer, why = told.get(timeout=max(0.0, until - time.monotonic()))
+            found[name] = answer
+            silent.discard(name)
+            if why:
+                _warn(name, why)
+    for name in sorted(silent):
+        _warn(name, f"no answer within {LONGEST_SECONDS:g} seconds: look whether it is frozen")
+    return found
+
+
+def _tell(told: Told, name: str, url: str) -> None:
+    """Put what a database says, or why it says nothing: whatever goes wrong is its own."""
+    answer, why = _unknown(url), ""
     try:
-        url = DatabaseResource(name=name).url()
-        found["kind"] = config.dialect_of_url(url)
-        with database.connect(
-            impatient(url),
-            application_name="penstock dagster load",
-            statement_timeout_ms=STATEMENT_MS,
-        ) as connection:
-            topics = names.list_topics(connection)
-            first = changed_hours(connection, max_changes=1)
+        answer = _asked(url)
     except PenstockError as error:
-        logger.warning(
-            "the topics of the database%s are not known (%s). Dagster shows those of the policy "
-            "file; reload the code location when the database can be reached.",
-            f" {name}" if name else "",
-            error,
-        )
-    else:
-        topics.sort(key=lambda each: (each.created_at, each.address))
-        found["existing"] = [each.address for each in topics]
-        since = min([since, *(each.hour.date() for each in first)])
-    return {**found, "since": since.isoformat()}
+        why = str(error)
+    except Exception as error:
+        why = f"{type(error).__name__}: {address.without_secrets(url, str(error))}"
+    told.put((name, answer, why))
+
+
+def _asked(url: str) -> Answer:
+    """The topics, the oldest first, the day of the first log epoch, else today, and the dialect."""
+    with database.connect(
+        impatient(url),
+        application_name="penstock dagster load",
+        statement_timeout_ms=STATEMENT_MS,
+    ) as connection:
+        topics = names.list_topics(connection)
+        first = changed_hours(connection, max_changes=1)
+    topics.sort(key=lambda each: (each.created_at, each.address))
+    found = _unknown(url)
+    since = min([found["since"], *(each.hour.date().isoformat() for each in first)])
+    return {**found, "existing": [each.address for each in topics], "since": since}
+
+
+def _unknown(url: str) -> Answer:
+    """What is known of a database that does not answer."""
+    kind = config.dialect_of_url(url) if url else "postgres"
+    return {"existing": [], "since": dt.datetime.now(dt.UTC).date().isoformat(), "kind": kind}
+
+
+def _url(policies: Policies) -> str:
+    """The address; nothing when there is none.  To start the embedded database takes its time."""
+    try:
+        return policies.database_url() if policies.database else database_url()
+    except Exception as error:
+        _warn(policies.database, str(error))
+        return ""
+
+
+def _warn(name: str, why: str) -> None:
+    logger.warning(
+        "the topics of the database%s are not known (%s). Dagster shows those of the policy "
+        "file; reload the code location when the database can be reached.",
+        f" {name}" if name else "",
+        why,
+    )
 
 
 def impatient(url: str) -> str:

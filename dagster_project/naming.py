@@ -1,42 +1,50 @@
 """Names for Dagster, which allows few characters: readable ones.
 
-Two true names that read alike are kept apart: the older one gets the plain name, the other one a
-hash of its true name behind it.  The true name is in the metadata of every asset.
+They follow from the true names alone (:mod:`penstock.dagster.keys`).  The true name is in the
+metadata of every asset.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Iterable
 
 import dagster as dg
 
-from penstock.dagster.keys import HOUSE, readable
+from penstock.dagster.keys import HOUSE, Slug, hashed
 
-#: The part of the key before a relay's name; no topic gets it.
+#: The part of the key before a relay's name; no topic gets it, because each has a namespace.
 RELAY = "relay"
+#: Databases whose own names would be taken for something else; none has underscores together.
+RELAY_DATABASE, HOUSE_DATABASE = f"{RELAY}___database", f"{HOUSE}___database"
+#: So long is a tag of a run at most.
+_LONGEST_TAG = 63
+_ALL_DIGITS = 64
+_FEW_DIGITS = 8
 
 
-def slugs(names: Iterable[str], reserved: Collection[str] = ()) -> dict[str, str]:
-    """For each name one of ``[a-z0-9_]`` that no other has; who comes first gets the plain one."""
-    found: dict[str, str] = {}
-    taken = set(reserved)
-    for name in names:
-        if name not in found:
-            found[name] = _free(name, taken)
-            taken.add(found[name])
-    return found
+def slugs(names: Iterable[str], slug: Slug) -> dict[str, str]:
+    """For each name one of ``[a-z0-9_]`` that no other has.
+
+    Two names have one short hash only if somebody has looked for them.  Then each gets a long one:
+    whoever may create topics must not be able to keep the definitions from loading.
+    """
+    found = {name: slug(name) for name in names}
+    times = Counter(found.values())
+    return {
+        name: each if times[each] == 1 else hashed(name, _ALL_DIGITS)
+        for name, each in found.items()
+    }
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    plain = readable(name)
-    if plain and plain not in taken:
-        return plain
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    lengths = range(8, len(digest) + 1)
-    tried = (f"{plain}_{digest[:length]}".strip("_") for length in lengths)
-    return next(each for each in tried if each not in taken)
+def tag(text: str) -> str:
+    """A text as the value of a tag: a long one is cut, and has a hash of all of it instead."""
+    if len(text) <= _LONGEST_TAG:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_FEW_DIGITS]
+    return f"{text[: _LONGEST_TAG - len(digest) - 1]}-{digest}"
 
 
 def group_of(topic: str) -> str:

@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_project.assets.logs import log_metadata, sequenced_metadata, watermarks_version
 from dagster_project.catalogue import Catalogue
 from dagster_project.common import DATA_VERSION, made_of, table
+from dagster_project.naming import tag
 from dagster_project.triggers import (
     WORK_TAG,
     cursor_of,
@@ -119,7 +120,7 @@ def _relay_requests(
     """A run of its own for a relay whose events wait while nobody holds them."""
     stuck = [each for each in lags if each.holder is None and each.lag_seconds > limit]
     key = catalogue.relay_key(relay.name)
-    work = catalogue.named(f"relay-{key.path[-1]}")[:63]
+    work = tag(catalogue.named(f"relay-{key.path[-1]}"))
     if stuck and not is_running(context.instance, work=work):
         yield dg.RunRequest(
             job_name=catalogue.named("relay"), asset_selection=[key], tags={WORK_TAG: work}

@@ -7,10 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.database import address, config
 from penstock.errors import ConfigurationError, InvalidName
 from penstock.topics import validation
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+#: A hundred years: what is longer is a mistake, and dates cannot be reckoned with it.
+_LONGEST_DAYS = 36_500
 _DURATION = re.compile(r"(\d{1,12})\s*([smhd])")
 #: A value that is taken from the environment.
 REFERENCE = re.compile(r"\$\{(\w+)\}")
@@ -65,24 +68,58 @@ def count(value: Any, where: str, lowest: int, highest: int) -> int:
 
 def seconds(value: Any, where: str) -> int:
     """A duration: whole seconds, or ``90s``, ``15m``, ``2h``, ``7d``."""
+    found = _seconds(value)
+    if found is None:
+        raise ConfigurationError(f"{where} is {value!r}", hint="write 90s, 15m, 2h or 7d")
+    if found > _LONGEST_DAYS * _UNITS["d"]:
+        raise ConfigurationError(
+            f"{where} is {value!r}: that is too long", hint=f"write at most {_LONGEST_DAYS}d"
+        )
+    return found
+
+
+def _seconds(value: Any) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise ConfigurationError(f"{where} is {value!r}", hint="write 90s, 15m, 2h or 7d")
-    return int(match[1]) * _UNITS[match[2]]
+    return None if match is None else int(match[1]) * _UNITS[match[2]]
 
 
 def expand(value: str, where: str, environ: Mapping[str, str] | None) -> str:
     """The value itself, or the value of the environment variable that it names."""
+    found = known(value, environ)
+    if found is None:
+        variable = value[2:-1]
+        raise ConfigurationError(
+            f"{where} is taken from {variable}, which is not set",
+            hint=f"set the environment variable {variable}, or change the policy file",
+        )
+    return found
+
+
+def known(value: str, environ: Mapping[str, str] | None) -> str | None:
+    """The same; None when the variable is not set."""
     environ = os.environ if environ is None else environ
     reference = REFERENCE.fullmatch(value)
     if reference is None:
         return value
-    found = environ.get(reference[1], "").strip()
-    if not found:
-        raise ConfigurationError(
-            f"{where} is taken from {reference[1]}, which is not set",
-            hint=f"set the environment variable {reference[1]}, or change the policy file",
-        )
-    return found
+    return environ.get(reference[1], "").strip() or None
+
+
+def require_own(
+    url: str, entry: str, urls: Mapping[str, str], environ: Mapping[str, str] | None
+) -> None:
+    """ConfigurationError when it is no address, or when another entry leads to the same database.
+
+    Two variables may do so, and nobody can say whose policies are meant for it.
+    """
+    try:
+        config.dialect_of_url(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{entry}: {error.message}", hint=error.hint) from None
+    for other, given in urls.items():
+        if other != entry and address.same_database(url, known(given, environ) or ""):
+            raise ConfigurationError(
+                f"{entry} and {other} lead to the same database",
+                hint="give each the address of a database of its own",
+            )

@@ -33,7 +33,8 @@ _OF_DATABASES = (
     "topics", "relays", "limits", "global", "namespaces", "subscriptions", "canary"
 )  # fmt: skip
 #: A folder of this name in a target is no topic's: those have a dash.
-_DATABASE = re.compile(r"[a-z][a-z0-9_]{0,62}")
+#: Nor has it two underscores together: they separate it from the names of its jobs and ops.
+_DATABASE = re.compile(r"(?=.{1,63}$)[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 #: What an entry of each section is, for sections whose entries may set policies.
 _SECTIONS = {"namespaces": "namespace", "topics": "topic", "subscriptions": "subscription"}
 #: `archive: none`: retention removes events without a copy. It has to be said; no entry keeps them.
@@ -130,6 +131,13 @@ class Policies:
     #: Its address; a variable is not resolved yet.
     url: str = field(default="", repr=False)
     others: dict[str, Policies] = field(default_factory=dict)
+    #: For one of the section: the addresses of all of them by their entry, as the file has them.
+    urls: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def entry(self) -> str:
+        """Where the file has its address; nothing for the database of the environment."""
+        return f"databases.{self.database}.url" if self.database else ""
 
     @property
     def databases(self) -> tuple[str, ...]:
@@ -151,8 +159,9 @@ class Policies:
         """The address of its database, with the password: for connections, never for logs."""
         if not self.database:
             return config.database_url(environ)
-        found = checks.expand(self.url, f"databases.{self.database}.url", environ)
-        config.dialect_of_url(found)
+        found = checks.expand(self.url, self.entry, environ)
+        checks.require_own(found, self.entry, self.urls, environ)
+        config.stands_in(found, f"{self.entry} in the policy file")
         return found
 
     def of_topic(self, topic: str) -> TopicPolicy:
@@ -253,7 +262,8 @@ def _policies(content: Any, folder: Path) -> Policies:
         if not _DATABASE.fullmatch(name):
             raise ConfigurationError(
                 f"{where} has a name that is not allowed",
-                hint="use up to 63 lower-case letters, digits and underscores, a letter first",
+                hint="use up to 63 lower-case letters and digits, a letter first, with single "
+                "underscores between them",
             )
         given = checks.section(value, where, ("url", *_OF_DATABASES))
         url = _url(given.get("url"), f"{where}.url")
@@ -264,7 +274,8 @@ def _policies(content: Any, folder: Path) -> Policies:
             others[name] = _of_database(given, base)
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: {error.message}", hint=error.hint) from None
-    return replace(found, others=others)
+    urls = {each.entry: each.url for each in others.values()}
+    return replace(found, others={name: replace(each, urls=urls) for name, each in others.items()})
 
 
 def _of_database(top: Mapping[str, Any], base: Policies) -> Policies:

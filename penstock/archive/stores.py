@@ -84,13 +84,25 @@ class LocalStore:
     def put_new(self, path: str, content: bytes) -> bool:
         """Make a small file: of two links with one name only one succeeds."""
         try:
+            self._make_folder((self._root / path).parent)
             return self._put_new(self._root / path, content)
         except OSError as error:
             raise unavailable(str(self._root), str(error)) from error
 
+    def _make_folder(self, place: Path) -> None:
+        """A folder of the target; TargetUnavailable where a file stands in its place."""
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            file = next(each for each in (place, *place.parents) if each.exists())
+            raise TargetUnavailable(
+                f"the archive target at {self._root} is not available: {file} is a file, and no "
+                "directory",
+                hint="name a directory in the policy file, or move the file away",
+            ) from None
+
     @staticmethod
     def _put_new(place: Path, content: bytes) -> bool:
-        place.parent.mkdir(parents=True, exist_ok=True)
         is_new = True
         with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".new-") as file:
             file.write(content)
@@ -123,7 +135,7 @@ class LocalStore:
     def sink(self, path: str) -> Iterator[Any]:
         """Arrow writes to the path itself."""
         place = self._root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
+        self._make_folder(place.parent)
         try:
             yield str(place)
         except BaseException:

@@ -21,6 +21,14 @@ _PLACE = re.compile(rf"({_HOST}(?:,{_HOST})*)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?", 
 _PAIR = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s']*)")
 _SHOWN = frozenset({"host", "hostaddr", "port", "dbname"})
 _ANYWHERE = 4
+_KINDS = {
+    "postgres": "postgresql",
+    "postgresql": "postgresql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+_PORTS = {"postgresql": "5432", "mysql": "3306"}
+_PORT = re.compile(r":[0-9]+$")
 
 HINT = (
     "in user and password write %40 for @, %3A for :, %2F for /, %23 for #, %3F for ?, %25 for % "
@@ -63,6 +71,34 @@ def shown(url: str) -> str:
         said = (f"{name}={value}" for name, value in _PAIR.findall(url) if name in _SHOWN)
         return " ".join(said) or HIDDEN
     return url
+
+
+def same_database(first: str, second: str) -> bool:
+    """Whether two addresses lead to one installation of Penstock, whoever logs in.
+
+    A server that has two names is not recognised.
+    """
+    return identity(first) == identity(second)
+
+
+def identity(url: str) -> tuple[str, ...]:
+    """What an address leads to: the same for all addresses of one database."""
+    address = _read(url)
+    if address is None:
+        given = {name: value.strip("'") for name, value in _PAIR.findall(url)}
+        if "://" in url or not given:
+            return (url,)
+        hosts, name, kind = given.get("host", ""), given.get("dbname", ""), "postgresql"
+    else:
+        given = dict(parse_qsl(address.query))
+        hosts = given.get("host") or address.hosts
+        name = given.get("dbname") or unquote(address.database.removeprefix("/"))
+        kind = _KINDS.get(address.scheme.partition("+")[0].lower(), "")
+    port = given.get("port") or _PORTS.get(kind, "")
+    places = (host if _PORT.search(host) else f"{host}:{port}" for host in hosts.split(","))
+    socket = given.get("unix_socket", "")
+    # A MySQL server has one schema of Penstock's, whatever database a session begins in.
+    return (kind, ",".join(places).lower(), socket, "" if kind == "mysql" else name)
 
 
 def without_secrets(url: str, text: str) -> str:

@@ -23,6 +23,8 @@ _DIALECTS = {
 }
 #: The kind of address of a log in memory (penstock.testing); no environment names one.
 _TESTING = "testing"
+#: Where addresses stand that are not in the environment, by what they lead to.
+_entries: dict[tuple[str, ...], str] = {}
 _SCHEMES = {"postgres": "postgresql", "mysql": "mysql"}
 _DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306}
 _HIGHEST_PORT = 65_535
@@ -70,6 +72,16 @@ def dialect_of_url(url: str) -> str:
             hint="use postgresql://, mysql:// or mariadb://",
         )
     return dialect
+
+
+def stands_in(url: str, entry: str) -> None:
+    """Remember where an address is written, so that errors say what has to be corrected."""
+    _entries[address.identity(url)] = entry
+
+
+def entry_of(url: str) -> str:
+    """Where an address is written, as far as it is known."""
+    return _entries.get(address.identity(url), URL_VARIABLE)
 
 
 def redact(url: str) -> str:

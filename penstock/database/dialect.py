@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from penstock.database import address, config
 from penstock.database.catalog import Statement
 from penstock.database.wake import Wake
-from penstock.errors import DatabaseUnavailable, PenstockError
+from penstock.errors import ConfigurationError, DatabaseUnavailable, PenstockError
 
 CONNECT_TIMEOUT_SECONDS = 10
 
@@ -71,7 +71,16 @@ def unavailable(url: str, error: BaseException, hint: str) -> PenstockError:
     text = address.without_secrets(url, str(error) or type(error).__name__)
     return DatabaseUnavailable(
         f"cannot connect to {address.shown(url)}: {text}",
-        hint=hint or f"start the server, or correct {config.URL_VARIABLE}",
+        hint=hint or f"start the server, or correct {config.entry_of(url)}",
+    )
+
+
+def unusable(url: str, error: ValueError) -> PenstockError:
+    """The error when a driver can do nothing with an address, such as a host that is no name."""
+    text = address.without_secrets(url, str(error) or type(error).__name__)
+    return ConfigurationError(
+        f"the address {address.shown(url)} cannot be used: {text}",
+        hint=f"correct {config.entry_of(url)}",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock import database
 from penstock.database import call
-from penstock.database.mysql.connection import is_mariadb
+from penstock.database.mysql.opening import is_mariadb
 from penstock.doctor.findings import Finding, Limits, behind, duration, error, more, warning
 from penstock.doctor.letters import examine_letters, examine_skips
 from penstock.doctor.mysql_settings import Client, examine_settings

@@ -78,6 +78,18 @@ def test_a_target_that_is_not_mounted_loses_and_gets_nothing(log: Log, target: T
     assert states(log) == ["verified"] * 2
 
 
+def test_a_file_in_the_place_of_a_target_is_told_as_such(log: Log, tmp_path: Path) -> None:
+    """Guard: LocalStore._make_folder."""
+    file = tmp_path / "a-file"
+    file.write_text("not a directory")
+    for target in (Target("local", str(file)), Target("local", str(file / "below"))):
+        with pytest.raises(TargetUnavailable, match=r"a-file is a file, .* name a directory"):
+            require_target(log.url, target, write=True)
+        with pytest.raises(TargetUnavailable, match="is a file"), target.store.sink("x/y"):
+            pass
+    assert file.read_text() == "not a directory"
+
+
 def test_without_the_marker_every_copy_is_forgotten(
     log: Log, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import psycopg
 from penstock import database
 from penstock.database import catalog, config, migrate
 from penstock.database.mysql import scripts as mysql_scripts
-from penstock.database.mysql.connection import is_mariadb
+from penstock.database.mysql.opening import is_mariadb
 from penstock.publishing import known_topics
 from tests import guards
 from tests.kit.log import wait_until

@@ -149,13 +149,31 @@ def test_topics_of_the_database_are_found(house: House) -> None:
     assert len(asset_names(load())) == len(ASSETS) + 3  # log, sequenced, sealed: no policy
 
 
-def test_the_oldest_of_two_topics_that_read_alike_keeps_its_name(house: House) -> None:
+def test_a_key_never_changes_its_topic(
+    house: House, environment: pytest.MonkeyPatch, policy_path: Path
+) -> None:
+    """Of two topics that read alike: whichever is older, while the database is down, one is gone.
+
+    Guard: keys.topic_slug, which looks at the name alone.
+    """
+    text = policy_path.read_text()
+    policy_path.write_text(text.replace(f"  {TOPIC}:", f"  shop/Orders:\n  {TOPIC}:"))
+
+    def keys() -> dict[dg.AssetKey, str]:
+        (found,) = catalogue.read()
+        return found.keys("log")
+
+    penstock.create_topic(house.connection, "shop/Orders", 1, create_namespaces=True)
     house.create_topic()
-    penstock.create_topic(house.connection, "shop/Orders", 1)
-    names = asset_names(load())
-    assert names > ASSETS
-    (other,) = {each.split("/")[1] for each in names - ASSETS}
-    assert other.startswith("shop_orders_")
+    both = keys()
+    assert both[dg.AssetKey(["penstock", "shop_orders", "log"])] == TOPIC
+    assert sorted(both.values()) == ["shop/Orders", TOPIC]
+    with environment.context() as changed:
+        changed.setenv("PENSTOCK_DATABASE_URL", DOWN)
+        assert keys() == both
+    penstock.delete_topic(house.connection, TOPIC)
+    policy_path.write_text("topics: {shop/Orders: }")
+    assert keys() == {key: name for key, name in both.items() if name != TOPIC}
 
 
 def test_the_database_is_down(
@@ -219,7 +237,11 @@ def test_without_a_database_one_asset_says_what_to_set(environment: pytest.Monke
 
 
 def test_a_thousand_topics_load_in_seconds(house: House, policy_path: Path) -> None:
-    """CPU time, because others run beside it: less than 5 s on a quiet machine."""
+    """The aim is 5 s by the clock, on a machine of its own.  This is processor time, and 8 s of it.
+
+    Other tests run beside this one, so a clock would measure them too.  And a processor that many
+    share may do half as much a second as one of its own, for which docs/performance.md has 5.8 s.
+    """
     house.connection.execute("SELECT penstock.create_namespace('many')")
     for number in range(1_000):
         call(house.connection, "create_topic", topic=f"many/t{number}", partitions=1,

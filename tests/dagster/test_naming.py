@@ -1,45 +1,93 @@
-"""Names for Dagster: allowed, readable, and never the same for two different names."""
+"""Names for Dagster: allowed, readable, and the same whatever else there is."""
 
 from __future__ import annotations
 
 import re
 
 import dagster as dg
+import pytest
 
 from dagster_project import naming
-from penstock.dagster.keys import HOUSE
+from penstock.dagster.keys import HOUSE, relay_slug, topic_slug
 
 ALIKE = [
     "a/b", "a-b", "a_b", "a b", "A/b", "a/B", "a//b", "a/b/", "ä/b", "a.b", "a/b\u200b", "\uff41/b",
     "a/b_f0ffdba3", "x" * 500, "x" * 499 + "y", "账户/事件", "账户/事", "🏦/🏦", "🏦/💶",
-    "a/" + "-" * 300,
+    "a/" + "-" * 300, "a__b", "a___b", "a____b", "a--b", "_a/b", "a/b\n",
 ]  # fmt: skip
+#: They read alike and their hashes begin alike: found among a million.
+CRAFTED = ("x/tWEntYletterSareHere", "x/TwEntyLetteRSaREhEre")
 
 
 def test_names_that_look_alike_stay_apart() -> None:
-    """Guard: naming._free, which looks at the names that are taken."""
-    slugs = naming.slugs([*ALIKE, *ALIKE])
-    assert len(set(slugs.values())) == len(ALIKE)
-    assert all(re.fullmatch(r"[a-z0-9_]{1,69}", each) for each in slugs.values())
+    """Guard: keys._plain, which writes a name without a hash only if no other is written so."""
+    for slug in (topic_slug, relay_slug):
+        slugs = naming.slugs([*ALIKE, *ALIKE], slug)
+        assert len(set(slugs.values())) == len(ALIKE)
+        assert all(re.fullmatch(r"[a-z0-9_]{1,69}", each) for each in slugs.values())
 
 
-def test_names_are_readable_and_the_oldest_keeps_its_name() -> None:
-    assert naming.slugs(["bank/accounts"]) == {"bank/accounts": "bank_accounts"}
-    first, second = naming.slugs(["bank/accounts", "bank-accounts"]).values()
-    assert first == "bank_accounts"
-    assert re.fullmatch(r"bank_accounts_[0-9a-f]{8}", second)
-    assert naming.slugs(["relay"], reserved=["relay"]) != {"relay": "relay"}
+@pytest.mark.parametrize(
+    ("topic", "slug"),
+    [
+        ("bank/accounts", "bank_accounts"),
+        ("shop/eu/orders", "shop_eu_orders"),
+        ("shop/order_items", "shop_order___items"),
+        ("shop/order-items", "shop_order____items"),
+        ("shop/Orders", "shop_orders_00000000"),
+        ("shop/Größe", "shop_gr_e_00000000"),
+        ("logs/20261123", "logs_20261123_00000000"),  # it is written as a name with a hash is
+    ],
+)
+def test_usual_names_have_no_hash(topic: str, slug: str) -> None:
+    """Where one is expected, any will do."""
+    assert re.fullmatch(slug.replace("00000000", "[0-9a-f]{8}"), topic_slug(topic))
+
+
+def test_a_relay_is_usually_written_with_a_dash() -> None:
+    assert relay_slug("bank-file") == "bank_file"
+    assert relay_slug("bank_file") == "bank___file"
+    assert re.fullmatch(r"bank_file_[0-9a-f]{8}", relay_slug("bank/file"))
 
 
 def test_a_name_that_is_written_like_a_hashed_one_gets_another() -> None:
-    hashed = naming.slugs(["a/b", "a-b"])["a-b"]
-    found = naming.slugs(["a/b", hashed, "a-b"])
-    assert found[hashed] == hashed and found["a-b"] != hashed
+    """Guard: keys._LIKE_A_HASH."""
+    hashed = topic_slug("shop/Orders")
+    for name in (hashed, hashed.replace("_", "/", 1), hashed.replace("_", "/")):
+        assert topic_slug(name) != hashed
+
+
+def test_no_part_of_a_key_has_two_underscores_together() -> None:
+    """Two are what joins the parts to the name of an op: a name and its parts are one to one."""
+    for name in [*ALIKE, "a_b/c-d", "a-_b/c"]:
+        for slug in (topic_slug, relay_slug):
+            assert not re.search(r"(?<!_)__(?!_)", slug(name)), name
+            assert not re.search(r"^_|_$", slug(name)), name
+
+
+def test_two_names_that_were_made_to_have_one_hash_get_a_longer_one() -> None:
+    """Whoever may create topics must not keep the definitions from loading.
+
+    Guard: naming.slugs, which counts.
+    """
+    first, second = CRAFTED
+    assert topic_slug(first) == topic_slug(second)
+    found = naming.slugs([first, "shop/orders", second], topic_slug)
     assert len(set(found.values())) == 3
+    assert found["shop/orders"] == "shop_orders"
+    assert all(re.search(r"_[0-9a-f]{64}$", found[each]) for each in CRAFTED)
 
 
 def test_dagster_takes_every_name() -> None:
-    for name, slug in naming.slugs(ALIKE).items():
+    for name, slug in naming.slugs(ALIKE, topic_slug).items():
         key = dg.AssetKey([HOUSE, slug, "log"])
         dg.AssetsDefinition(specs=[dg.AssetSpec(key, group_name=naming.group_of(name))])
     assert naming.group_of("shop/eu/orders") == "shop/eu"
+
+
+def test_a_long_tag_is_cut_and_stays_its_own() -> None:
+    """Guard: naming.tag. Cut alone, the work of two relays would be one."""
+    short, first, second = "relay-shop_file", "relay-" + "x" * 60 + "a", "relay-" + "x" * 60 + "b"
+    assert naming.tag(short) == short
+    assert naming.tag(first) != naming.tag(second)
+    assert {len(naming.tag(each)) for each in (first, second)} == {63}

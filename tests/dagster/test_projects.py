@@ -193,11 +193,12 @@ def test_a_daily_asset_gets_the_hours_of_the_archive_in_its_day(project: Project
 def test_the_keys_are_those_of_the_control_plane(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "policies.yaml").write_text("topics: {}")
+    (tmp_path / "policies.yaml").write_text("topics: {shop/order-items: , shop/Orders: }")
     monkeypatch.setenv("PENSTOCK_POLICIES", str(tmp_path / "policies.yaml"))
     (catalogue,) = read()
     for asset in ("sequenced", "archive"):
-        assert topic_key(TOPIC, asset) == catalogue.key(TOPIC, asset)
+        for topic in (TOPIC, "shop/order-items", "shop/Orders"):
+            assert topic_key(topic, asset) == catalogue.key(topic, asset)
     with pytest.raises(UsageError, match="no asset 'arcive'"):
         topic_key(TOPIC, "arcive")
 

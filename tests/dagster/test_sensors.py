@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -14,7 +15,7 @@ from dagster_project import schedules
 from dagster_project.common import DATA_VERSION, hour_name
 from dagster_project.sensors import backfills, hours as hours_sensor
 from dagster_project.sensors.sealing import is_ready
-from dagster_project.triggers import Attempt, dump_cursor
+from dagster_project.triggers import WORK_TAG, Attempt, dump_cursor
 from ops import hours
 from ops.backfill.requests import (
     Window,
@@ -96,6 +97,32 @@ def test_the_backlog_sensor_steps_in_only_when_nobody_moves_the_log(house: House
     assert done.run_requests == []
     assert ("AssetMaterialization", "shop_file", None) in events_of(done)
     assert sum(1 for file in (house.folder / "relayed").iterdir() for _ in file.open()) == 10
+
+
+def test_relays_with_long_names_do_not_hold_each_other_up(house: House, policy_path: Path) -> None:
+    """Guard: naming.tag. A tag that is cut alone is that of both, and one run is of one relay."""
+    long = "x" * 70
+    text = policy_path.read_text()
+    relays = "".join(
+        f'  {long}-{end}: {{topic: {TOPIC}, sink: "jsonl:{end}"}}\n' for end in ("a", "b")
+    )
+    policy_path.write_text(text.replace("relays:\n", f"relays:\n{relays}"))
+    house.reload()
+    house.create_topic()
+    for end in ("a", "b"):
+        stream.subscribe(house.connection, f"{long}-{end}", [TOPIC], start="earliest")
+    house.publish(4)
+    sequence(house.url)
+    asked = [each for each in house.sense("backlog").run_requests or [] if each.asset_selection]
+    tags = {each.tags[WORK_TAG] for each in asked if "xxx" in each.tags[WORK_TAG]}
+    assert len(tags) == 2 and max(map(len, tags)) <= 63
+    under_way = next(iter(tags))
+    house.instance.create_run_for_job(
+        house.defs.resolve_job_def("relay"), tags={WORK_TAG: under_way},
+        status=dg.DagsterRunStatus.STARTED,
+    )  # fmt: skip
+    asked = [each for each in house.sense("backlog").run_requests or [] if each.asset_selection]
+    assert tags & {each.tags[WORK_TAG] for each in asked} == tags - {under_way}
 
 
 def test_the_backlog_sensor_records_how_far_the_logs_are(house: House) -> None:

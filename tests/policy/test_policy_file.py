@@ -134,6 +134,11 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ("topics: {a/b: {seal: {max_events: true}}}", "max_events is True"),
         ("topics: {a/b: {seal: {max_age: 5 weeks}}}", "max_age is '5 weeks'. write 90s, 15m"),
         ("topics: {a/b: {seal: {max_age: -1}}}", "max_age is -1"),
+        (
+            "topics: {a/b: {seal: {max_age: 999999999999d}}}",
+            "topics.a/b.seal.max_age is '999999999999d': that is too long. write at most 36500d",
+        ),
+        ("limits: {relay_lag: 3153600001}", "limits.relay_lag is 3153600001: that is too long"),
         ("topics: {a/b: {owner: me}}", "topics.a/b.owner is 'me'. write team:name"),
         ("topics: [a/b]", "topics is not a table"),
         ("relays: {r: {topic: a/b}}", "relays.r has no sink"),
@@ -169,6 +174,8 @@ def test_places_are_absolute_and_taken_from_the_environment() -> None:
         ),
         ("databases: [a]", "databases is not a table"),
         ("databases: {a-b: {url: '${A}'}}", "databases.a-b has a name that is not allowed"),
+        ("databases: {a__relay: {url: '${A}'}}", "databases.a__relay has a name that is not allow"),
+        ("databases: {a_: {url: '${A}'}}", "databases.a_ has a name that is not allowed"),
         ("databases: {a: {}}", "databases.a.url is missing. write ${NAME}"),
         ("databases: {a: {url: '${A}', targets: {}}}", "databases.a has the unknown setting"),
         ("databases: {a: {url: nonsense}}", "databases.a.url: the address of the database is not"),
@@ -271,6 +278,40 @@ def test_several_databases_share_targets_each_in_a_folder_of_its_own() -> None:
     assert eu.databases == ()
     with pytest.raises(ConfigurationError, match=r"there is no database 'asia'.*has: eu, us"):
         found.of_database("asia")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("postgresql://a:b@Host/db", "postgres://c@host:5432/db?connect_timeout=3", True),
+        ("postgresql://a@host/db", "host=host dbname=db password='x y'", True),
+        ("postgresql:///db?host=/run/pg", "host=/run/pg dbname=db", True),
+        ("postgresql://a@host/db", "postgresql://a@host/other", False),
+        ("postgresql://a@host/db", "postgresql://a@host:5433/db", False),
+        # A server has one schema of Penstock's.
+        ("mysql://a@host/db", "mariadb://b@host:3306/other", True),
+        ("mysql://a@host/db", "mysql://a@host:3307/db", False),
+        ("mysql://a@host/db", "postgresql://a@host/db", False),
+    ],
+)
+def test_two_variables_of_one_database_are_noticed(one: str, other: str, same: bool) -> None:
+    """Guard: checks.require_own. Both are refused: nobody can say whose policies are meant."""
+    found = parse("databases: {a: {url: '${A}'}, b: {url: '${B}'}, c: {url: '${C}'}}")
+    environ = {"A": one, "B": other}
+    for name, beside in (("a", "b"), ("b", "a")):
+        member = found.of_database(name)
+        if not same:
+            assert member.database_url(environ) == environ[name.upper()]
+            continue
+        said = rf"databases\.{name}\.url and databases\.{beside}\.url lead to the same database"
+        with pytest.raises(ConfigurationError, match=said):
+            member.database_url(environ)
+
+
+def test_an_address_that_is_none_is_named_by_its_entry() -> None:
+    member = parse("databases: {a: {url: '${A}'}}").of_database("a")
+    with pytest.raises(ConfigurationError, match=r"databases\.a\.url: the address .* not a URL"):
+        member.database_url({"A": "nonsense"})
 
 
 def test_a_missing_file_is_a_typed_error(tmp_path: Path) -> None:

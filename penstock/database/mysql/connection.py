@@ -8,53 +8,28 @@ own.
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
-from urllib.parse import parse_qsl, unquote
 
-from penstock.database import address, catalog, config
+from penstock.database import catalog, config
 from penstock.database.catalog import Statement
-from penstock.database.dialect import (
-    CONNECT_TIMEOUT_SECONDS,
-    Row,
-    on_sqlalchemy,
-    tuples,
-    unavailable,
-)
+from penstock.database.dialect import Row, on_sqlalchemy, tuples
+from penstock.database.mysql.opening import is_mariadb, load_pymysql, opened, words
 from penstock.driver_errors import driver_error, errno_of
-from penstock.errors import ConfigurationError, DatabaseTooOld, MissingExtra, PenstockError
-
-#: DEFAULT (expression) and CHECK; SKIP LOCKED and JSON_TABLE.
-OLDEST_MYSQL = (8, 0, 16)
-OLDEST_MARIADB = (10, 6, 0)
+from penstock.errors import PenstockError
 
 #: How many seconds a transaction of a single call may be idle before its COMMIT.
 OWN_IDLE_SECONDS = 3
 
 _DRIVERS = frozenset({"pymysql", "mysqldb", "mysql", "mariadb"})
-_DEFAULT_PORT = 3306
-_HIGHEST_PORT = 65_535
-_TEXT_OPTIONS = frozenset({"unix_socket", "ssl_ca", "ssl_cert", "ssl_key"})
-_SWITCHES = frozenset({"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"})
-
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
 _TINY, _TIMESTAMP, _DATETIME = 1, 7, 12  # types of columns in the protocol
 _OUT_OF_RANGE = frozenset({1264, 1690})
 _NO_SAVEPOINT = 1305
-
-_HINTS = {
-    1045: "check the user and the password",
-    1698: "check the user and the password",
-    1049: "check the name of the database, or create it",
-    1044: "grant the user a right on the database. If it is Penstock's own, as its owner run: "
-    "penstock rights install; then: penstock rights grant LOGIN publisher (or consumer, operator)",
-    1040: "close connections or raise max_connections",
-}
 
 
 class MySQL:
@@ -66,31 +41,8 @@ class MySQL:
         self, url: str, *, autocommit: bool, application_name: str, statement_timeout_ms: int
     ) -> Any:
         """A PyMySQL connection: utf8mb4, UTC, READ COMMITTED as on PostgreSQL, and limits."""
-        pymysql = _pymysql()
-        options = _options(url)
-        try:
-            connection = pymysql.connect(
-                **{"program_name": application_name, **options},
-                charset="utf8mb4",
-                autocommit=autocommit,
-                cursorclass=pymysql.cursors.Cursor,
-            )
-        except pymysql.MySQLError as error:
-            text = _words(error)
-            hint = _HINTS.get(errno_of(error) or 0, "")
-            raise unavailable(url, RuntimeError(text), hint) from None
-        except RuntimeError:
-            # PyMySQL needs it to log in without TLS, and does not install it.
-            raise MissingExtra.of("cryptography", "pymysql[rsa]") from None
-        try:
-            require_server(connection.server_version)
-            with connection.cursor() as cursor:
-                for statement in _session(connection.server_version, statement_timeout_ms):
-                    cursor.execute(statement)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        options = {"program_name": application_name, "autocommit": autocommit}
+        return opened(url, options, statement_timeout_ms)
 
     def statement(self, name: str) -> Statement:
         """The statement, from the files of this dialect."""
@@ -124,7 +76,10 @@ class MySQL:
         self, connection: Any, sql: str, binds: dict[str, Any] | None, rows_at_once: int
     ) -> Iterator[Row]:
         """Read from the socket; the error that may follow the last row is read too."""
-        with _decoding(connection), closing(connection.cursor(_pymysql().cursors.SSCursor)) as rows:
+        with (
+            _decoding(connection),
+            closing(connection.cursor(load_pymysql().cursors.SSCursor)) as rows,
+        ):
             rows.execute(sql, binds)
             while True:
                 while rows.description is not None and (found := rows.fetchmany(rows_at_once)):
@@ -155,7 +110,7 @@ class MySQL:
 
     def out_of_range(self, error: BaseException) -> str | None:
         """Found by the number of the error."""
-        return _words(driver_error(error)) if errno_of(error) in _OUT_OF_RANGE else None
+        return words(driver_error(error)) if errno_of(error) in _OUT_OF_RANGE else None
 
 
 def is_driver(connection: Any) -> bool:
@@ -166,26 +121,6 @@ def is_driver(connection: Any) -> bool:
 @cache
 def _modules(kind: Any) -> frozenset[str]:
     return frozenset(each.__module__.partition(".")[0].lower() for each in kind.__mro__)
-
-
-def is_mariadb(version: str) -> bool:
-    """Whether a server with this ``VERSION()`` is MariaDB."""
-    return "mariadb" in version.lower()
-
-
-def require_server(version: str) -> None:
-    """DatabaseTooOld when the server's ``VERSION()`` is below what Penstock needs."""
-    mariadb = is_mariadb(version)
-    # Old clients accepted no number above 5, so MariaDB puts "5.5.5-" in front of its own.
-    found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", version)
-    number = tuple(map(int, found.groups())) if found else (0, 0, 0)
-    name, oldest = ("MariaDB", OLDEST_MARIADB) if mariadb else ("MySQL", OLDEST_MYSQL)
-    if number < oldest:
-        raise DatabaseTooOld(
-            f"the server is {name} {'.'.join(map(str, number))}, Penstock needs "
-            f"{'.'.join(map(str, oldest))} or newer",
-            hint="upgrade the server, or point the URL at a newer one",
-        )
 
 
 def in_transaction(driver: Any) -> bool | None:
@@ -362,85 +297,5 @@ def _cursor(connection: Any) -> Any:
     kind: Any = type(connection)
     if "pymysql" in _modules(kind):
         # The caller's connection may be set to give dictionaries, or row by row.
-        return connection.cursor(_pymysql().cursors.Cursor)
+        return connection.cursor(load_pymysql().cursors.Cursor)
     return connection.cursor()
-
-
-def _options(url: str) -> dict[str, Any]:
-    """The parts of the address as PyMySQL takes them."""
-    parts = address.read(url)
-    host, colon, port = parts.hosts.rpartition(":")
-    if not colon or parts.hosts.endswith("]"):
-        host, port = parts.hosts, ""
-    try:
-        given = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
-        number = int(port or _DEFAULT_PORT)
-        if not 0 < number <= _HIGHEST_PORT or "," in host:
-            raise ValueError("one host, one port")
-    except ValueError:
-        raise ConfigurationError(
-            "the address of the database cannot be read", hint=address.HINT
-        ) from None
-    options: dict[str, Any] = {
-        "host": unquote(host.strip("[]") or "localhost"),
-        "port": number,
-        "user": unquote(parts.user or "") or None,
-        # PyMySQL would send text as Latin-1.
-        "password": unquote(parts.password or "").encode(),
-        "database": unquote(parts.database.removeprefix("/")) or None,
-        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
-    }
-    for name, value in given.items():
-        options |= _option(name, value)
-    return options
-
-
-def _option(name: str, value: str) -> dict[str, Any]:
-    if name in _TEXT_OPTIONS:
-        return {name: value}
-    if name in _SWITCHES:
-        return {name: value.lower() in {"1", "true", "yes", "on"}}
-    if name == "application_name":
-        return {"program_name": value}
-    if name == "connect_timeout" and value.isdigit() and int(value) > 0:
-        return {name: int(value)}
-    known = ", ".join(sorted({*_TEXT_OPTIONS, *_SWITCHES, "application_name", "connect_timeout"}))
-    raise ConfigurationError(
-        "an option in the address of the database is not known",
-        hint=f"after the ? write one of {known}",
-    )
-
-
-def _session(version: str, statement_timeout_ms: int) -> list[str]:
-    """The settings that make a session behave like one on PostgreSQL."""
-    statements = [
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        "SET SESSION time_zone = '+00:00'",
-    ]
-    if statement_timeout_ms > 0:
-        seconds = max(1, -(-statement_timeout_ms // 1000))
-        statements.append(
-            f"SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}"
-        )
-        limit = (
-            f"max_statement_time = {statement_timeout_ms / 1000}"
-            if is_mariadb(version)
-            else f"max_execution_time = {statement_timeout_ms}"
-        )
-        statements.append(f"SET SESSION {limit}")
-    return statements
-
-
-def _words(error: BaseException) -> str:
-    """The message of the server or of PyMySQL, without the number."""
-    return str(error.args[-1]) if error.args else type(error).__name__
-
-
-def _pymysql() -> Any:
-    try:
-        import pymysql.cursors
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pymysql":
-            raise
-        raise MissingExtra.of("pymysql", "pymysql") from None
-    return pymysql

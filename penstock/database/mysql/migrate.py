@@ -15,7 +15,8 @@ from typing import Any
 from penstock.database import catalog
 from penstock.database.dialect import Row
 from penstock.database.mysql import scripts as mysql_scripts
-from penstock.database.mysql.connection import in_transaction, is_mariadb, require_server
+from penstock.database.mysql.connection import in_transaction
+from penstock.database.mysql.opening import is_mariadb, require_server
 from penstock.database.postgres.migrate import blocked
 from penstock.driver_errors import errno_of
 from penstock.errors import ConfigurationError, InvalidArgument

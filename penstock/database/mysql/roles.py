@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.database import calls, config
-from penstock.database.mysql.connection import in_transaction, is_mariadb
+from penstock.database.mysql.connection import in_transaction
+from penstock.database.mysql.opening import is_mariadb
 from penstock.driver_errors import errno_of
 from penstock.errors import InvalidArgument, NotInRole
 

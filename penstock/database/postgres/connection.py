@@ -15,6 +15,7 @@ from penstock.database.dialect import (
     on_sqlalchemy,
     tuples,
     unavailable,
+    unusable,
 )
 from penstock.driver_errors import driver_error, sqlstate_of
 from penstock.errors import ConfigurationError, DatabaseTooOld, MissingExtra, PenstockError
@@ -58,6 +59,8 @@ class Postgres:
         except psycopg.ProgrammingError:
             # libpq's message is not passed on: it quotes what it could not read, even passwords.
             raise _unreadable() from None
+        except UnicodeError as error:  # psycopg looks up the host itself
+            raise unusable(url, error) from None
         try:
             require_server(connection.info.server_version)
             answered = connection.execute(_WHO_ANSWERS, prepare=False)
@@ -153,6 +156,8 @@ async def connect_async(url: str, *, application_name: str, statement_timeout_ms
         raise _unavailable(url, error) from None
     except psycopg.ProgrammingError:
         raise _unreadable() from None
+    except UnicodeError as error:
+        raise unusable(url, error) from None
     try:
         answered = await connection.execute(_WHO_ANSWERS, prepare=False)
         _look_for_pooler(connection, await answered.fetchone())

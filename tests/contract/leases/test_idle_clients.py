@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import database
-from penstock.database.mysql.connection import is_mariadb
+from penstock.database.mysql.opening import is_mariadb
 from penstock.subscriptions import stream
 from tests.contract.databases import ContractDatabase
 from tests.kit.stream import SUBSCRIPTION, filled, member_with_lease
