@@ -206,20 +206,20 @@ def test_the_run_of_another_topic_does_not_count(project: Project) -> None:
     Guards: partition_id in the mark, and the topic by which _Source._places chooses.
     """
     first = done_once(project)
-    penstock.create_topic(project.own, "shop/other", 2)
+    penstock.create_topic(project.own, "shop/another", 2)
     for number in range(4):
-        penstock.publish(project.own, "shop/other", b'{"amount": 1}', partition=number % 2)
+        penstock.publish(project.own, "shop/another", b'{"amount": 1}', partition=number % 2)
     sequence(project.url)
-    project.sensor = on_events(project.module.new_orders, "shop/other")
+    project.sensor = on_events(project.module.new_orders, "shop/another")
     assert project.sensor.name == "new_orders_on_events"
     for cursor in (None, first_cursor(project, first)):
         project.cursor = cursor
         other = project.ask()
         assert other.run_key != first.run_key
         config = other.run_config["ops"]["new_orders"]["config"]
-        assert config["topic"] == "shop/other"
+        assert config["topic"] == "shop/another"
         assert [each["last"] for each in config["ranges"]] == [2, 2]
-    assert project.positions() == [2, 2, 0, 0]
+    assert project.positions() == [0, 0, 2, 2]
 
 
 def first_cursor(project: Project, request: dg.RunRequest) -> str:
