@@ -248,7 +248,7 @@ class Sensors:
 
     def attach_at_the_end(self) -> None:
         """As if earlier ticks had seen all but the last minutes, and told of every log."""
-        from dagster_project.sensors import backlog, hours
+        from dagster_project.sensors import hours
         from dagster_project.triggers import dump_cursor
 
         house = self.house
@@ -258,8 +258,10 @@ class Sensors:
         self.cursors["sealed"] = dump_cursor(
             hours.VERSION, topics=topics, after=after.isoformat(), seen={}
         )
-        for name in (*SENSORS, *["backlog"] * (house.topics // backlog.LOGS_AT_ONCE)):
+        for name in (*SENSORS, "backlog"):
             self.tick(name)
+        while self.reported:
+            self.tick("backlog")
 
 
 @contextmanager

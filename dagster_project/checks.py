@@ -22,6 +22,11 @@ from resources.targets import ArchiveTargetResource
 
 #: The metadata of a verdict that the next look begins with.
 KEPT = "whole up to"
+#: The checks that go with an event without a run.  They cost a few queries for all topics together,
+#: and one or two for each.
+REPORTED = ("no_sequence_gap", "consumer_lag", "lease_coverage", "dead_letters", "backlog_age")
+#: So many events of a log are looked at without a run; more are left to a run.
+MOST_EVENTS = 1_000_000
 #: One op looks at so many: Dagster needs the square of it to load a job.
 SUBJECTS_AT_ONCE = 100
 
@@ -110,10 +115,73 @@ def _definition(
             )
             tell = kind.probe.look(world)
             for key in context.selected_asset_check_keys:
-                found = _told(context, tell, subjects[key.asset_key])
+                subject = subjects[key.asset_key]
+                if not world.is_there(kind.probe, subject):
+                    # Nothing was looked at, so nothing has passed.
+                    context.log.info("the topic of %s does not exist yet", subject)
+                    continue
+                found = _told(context, tell, subject)
                 yield result_of(found, key.asset_key, key.name)
 
     return check
+
+
+class Verdicts:
+    """The checks of what is reported without a run.
+
+    Dagster shows what was found of the last materialization only.  So each that is reported has its
+    checks with it: else a failure would vanish with it, until the next run looks.
+    """
+
+    def __init__(self, catalogue: Catalogue, instance: dg.DagsterInstance, connection: Any) -> None:
+        self._catalogue, self._instance, self._connection = catalogue, instance, connection
+        self._looks: dict[str, Callable[[str], Verdict]] = {}
+
+    def of(
+        self, key: dg.AssetKey, subject: str, scope: str = probes.TOPIC
+    ) -> Iterator[dg.AssetCheckEvaluation]:
+        """What its checks find now."""
+        for probe in probes.probes(self._catalogue.policies.limits):
+            if probe.scope == scope and probe.name in REPORTED:
+                found = self._look(probe, key)(subject)
+                name = dg.AssetCheckKey(key, probe.name)
+                if found is not probes.TOO_MUCH:
+                    yield _evaluation(name, result_of(found), is_blocking=probe.blocking)
+                elif (last := last_verdict(self._instance, name)) and not last.passed:
+                    yield _evaluation(name, last, is_blocking=probe.blocking)
+
+    def _look(self, probe: Probe, key: dg.AssetKey) -> Callable[[str], Verdict]:
+        """One look for all; `no_sequence_gap` goes on where the last look at its asset ended."""
+        is_own = probe.name == probes.NO_SEQUENCE_GAP
+        name = f"{probe.scope} {probe.name} {key.to_user_string() if is_own else ''}"
+        if name not in self._looks:
+            check = dg.AssetCheckKey(key, probe.name)
+            world = World(
+                self._connection,
+                "",
+                self._catalogue.policies,
+                lambda _: ([], {}),
+                lambda _: kept(self._instance, check),
+                MOST_EVENTS,
+            )
+            self._looks[name] = probe.look(world)
+        return self._looks[name]
+
+
+def _evaluation(
+    key: dg.AssetCheckKey,
+    told: dg.AssetCheckResult | dg.AssetCheckEvaluation,
+    *,
+    is_blocking: bool,
+) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        asset_key=key.asset_key,
+        check_name=key.name,
+        passed=told.passed,
+        metadata=told.metadata,
+        severity=told.severity,
+        blocking=is_blocking,
+    )
 
 
 def _told(
@@ -152,6 +220,16 @@ def metadata_of(verdict: Verdict) -> dict[str, Any]:
 
 def kept(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Mapping[str, Any] | None:
     """What the last verdict of a check has kept for the next look; nothing after a failure."""
+    verdict = last_verdict(instance, key)
+    found = verdict.metadata.get(KEPT) if verdict and verdict.passed else None
+    value = found.value if isinstance(found, dg.JsonMetadataValue) else None
+    return value if isinstance(value, Mapping) else None
+
+
+def last_verdict(
+    instance: dg.DagsterInstance, key: dg.AssetCheckKey
+) -> dg.AssetCheckEvaluation | None:
+    """What a check has told last."""
     # Not exported by `dagster`.  A look that is under way is planned: it has no verdict.
     from dagster._core.storage.asset_check_execution_record import (
         COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as TOLD,
@@ -159,7 +237,4 @@ def kept(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Mapping[str, An
 
     storage = instance.event_log_storage
     records = storage.get_asset_check_execution_history(key, limit=1, status=TOLD)
-    verdict = records[0].evaluation if records else None
-    found = verdict.metadata.get(KEPT) if verdict and verdict.passed else None
-    value = found.value if isinstance(found, dg.JsonMetadataValue) else None
-    return value if isinstance(value, Mapping) else None
+    return records[0].evaluation if records else None

@@ -114,16 +114,17 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def reported_already() -> dg.MaterializeResult[None]:
-    """The output of an asset that has logged an event of its own for each partition.
+def no_event(key: dg.AssetKey | None = None) -> dg.MaterializeResult[None]:
+    """The output of an asset that has logged its events itself, or of which there is nothing yet.
 
-    Checks in ops of their own are skipped where the asset of their run has no output.  Dagster
-    would give all partitions one data version, so it is told that their events are there already.
+    An op of checks waits for the outputs of all assets of the run that it looks at.  Without one of
+    them Dagster skips it, for the others too.  And it would give all partitions one data version.
     """
     # Not exported by `dagster`, which marks the output of observable source assets in this way.
     from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
 
-    return dg.MaterializeResult(metadata={SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True})
+    metadata = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
+    return dg.MaterializeResult(asset_key=key, metadata=metadata)
 
 
 def made_of(inputs: Mapping[dg.AssetKey, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from dagster_project.assets.epochs import sealed_event
 from dagster_project.catalogue import Catalogue
 from dagster_project.checks import kinds
 from dagster_project.common import SPARK_POOL, hour_name, of_database
+from dagster_project.triggers import FAILED_TAG
 from ops.backfill.asking import ask_for_dropped
 from ops.duties import verbs
 from ops.duties.setup import Setup
@@ -46,6 +48,8 @@ LIGHT = (
     "unsequenced_age", "horizon_holder", "no_sequence_gap", "consumer_lag", "lease_coverage",
     "dead_letters", "epochs_contiguous", "backlog_age",
 )  # fmt: skip
+#: A tag of a run names so many at most.
+MOST_NAMED = 100
 #: The ops that sensors configure.
 SEAL, BACKFILL = "seal_log_epochs", "run_request"
 #: Checks of copies, which run with the archive: once a day also where nothing is archived.
@@ -131,6 +135,7 @@ class Failures:
     def __init__(self, context: dg.OpExecutionContext) -> None:
         self._context = context
         self._said: list[str] = []
+        self._failed: list[str] = []
 
     @contextmanager
     def isolated(self, what: str) -> Iterator[None]:
@@ -140,9 +145,13 @@ class Failures:
         except PenstockError as error:
             self._context.log.exception(what)
             self._said.append(f"{what}: {error}")
+            self._failed.append(what)
 
     def tell(self) -> None:
-        """Failure when something failed."""
+        """Failure when something failed; a tag of the run says with what."""
+        if 0 < len(self._failed) <= MOST_NAMED:
+            tag = {FAILED_TAG: json.dumps(self._failed)}
+            self._context.instance.add_run_tags(self._context.run_id, tag)
         if self._said:
             raise dg.Failure("\n".join(self._said))
 

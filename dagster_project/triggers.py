@@ -24,6 +24,9 @@ from penstock.errors import DatabaseUnavailable, NotMigrated
 #: The tag by which runs that a sensor asked for are found again.
 WORK_TAG = "penstock/work"
 
+#: The tag of a failed run that says with which of many it has failed, as JSON; without it with all.
+FAILED_TAG = "penstock/failed"
+
 #: A failed run is asked for again after so long, doubled each time up to the longer one.
 FIRST_PAUSE_SECONDS = 60.0
 LONGEST_PAUSE_SECONDS = 3_600.0
@@ -174,6 +177,98 @@ class Attempt:
     def dump(self) -> list[Any]:
         """For a cursor."""
         return [self.fingerprint, self.count, self.not_before]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """How often in a row the run of a piece of work has failed, and until when it rests."""
+
+    run: str
+    failures: int
+    not_before: float
+
+    @classmethod
+    def after(cls, given: Any, run: str, now: float) -> Pause:
+        """The pause after a run that has failed; it begins when a tick has seen the failure."""
+        before = cls(*given) if given else cls("", 0, 0.0)
+        if before.run == run:
+            return before
+        return cls(run, before.failures + 1, now + pause_after(before.failures + 1))
+
+    def dump(self) -> list[Any]:
+        """For a cursor."""
+        return [self.run, self.failures, self.not_before]
+
+    def told(self, what: str) -> str:
+        """Why nobody is asked for it."""
+        until = dt.datetime.fromtimestamp(self.not_before, dt.UTC)
+        return (
+            f"{what}: its run {self.run} has failed, {self.failures} in a row; the next one is "
+            f"asked for at {until:%H:%M:%S} (UTC)"
+        )
+
+
+class Pauses:
+    """The pauses of a sensor, as its cursor keeps them, and what it says of them."""
+
+    def __init__(self, held: Any, now: float) -> None:
+        self._held: dict[str, Any] = held if isinstance(held, dict) else {}
+        self._now = now
+        self.said: list[str] = []
+
+    def failed(self, work: str, run: str) -> None:
+        """The last run of this work has failed."""
+        self._held[work] = Pause.after(self._held.get(work), run, self._now).dump()
+
+    def succeeded(self, work: str) -> None:
+        """The last run of this work has not failed."""
+        self._held.pop(work, None)
+
+    def rests(self, work: str) -> bool:
+        """Whether this work has to wait."""
+        pause = Pause(*self._held[work]) if work in self._held else None
+        if pause is None or self._now >= pause.not_before:
+            return False
+        self.said.append(pause.told(work))
+        return True
+
+    def rests_after(self, work: str, failed: str) -> bool:
+        """The same; ``failed`` is its last run, '' when that did not fail."""
+        if failed:
+            self.failed(work, failed)
+        else:
+            self.succeeded(work)
+        return self.rests(work)
+
+    def dump(self) -> dict[str, Any]:
+        """For a cursor."""
+        return self._held
+
+
+def last_run(
+    instance: dg.DagsterInstance, *, job: str = "", work: str = ""
+) -> dg.DagsterRun | None:
+    """The last run of a job, or of work."""
+    filters = dg.RunsFilter(job_name=job or None, tags={WORK_TAG: work} if work else None)
+    return next(iter(instance.get_runs(filters, limit=1)), None)
+
+
+def failed_run(instance: dg.DagsterInstance, *, job: str = "", work: str = "") -> str:
+    """The id of the last run when that has failed, else ''."""
+    run = last_run(instance, job=job, work=work)
+    return run.run_id if run and run.status is dg.DagsterRunStatus.FAILURE else ""
+
+
+def failed_step(instance: dg.DagsterInstance, job: str, step: str) -> str:
+    """The same, and not for a run in which this step has done its work."""
+    run = failed_run(instance, job=job)
+    if not run:
+        return ""
+    # Not exported by `dagster`.
+    from dagster._core.execution.stats import StepEventStatus as Status
+
+    found = instance.get_run_step_stats(run, [step])
+    return "" if any(each.status is Status.SUCCESS for each in found) else run
 
 
 def pause_after(attempt: int) -> float:

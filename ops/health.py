@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
 from ops.archive.overview import archived_topics
+from ops.backfill.asking import WAITING, by_hand
+from ops.backfill.requests import list_backfills
 from ops.policies.file import Policies
 from ops.policies.policy import HAND, NONE, Drift, drift
 from penstock import log, subscriptions
@@ -14,6 +17,7 @@ from penstock.doctor.findings import Finding, Severity, error, warning
 from penstock.doctor.schema import examine_schema
 from penstock.log import LogStatus
 from penstock.log.histories import restore_status
+from penstock.records import as_time
 from penstock.subscriptions import Lag
 from penstock.subscriptions.dead_letters import dead_letters
 
@@ -22,6 +26,8 @@ FEW_EVENT_IDS = 1_000_000
 #: Prepared storage should reach for seven days; fewer than this and nobody prepares it.
 FEW_DAYS = 2.0
 LONG_TRANSACTION_SECONDS = 3_600.0
+#: A backfill request that is due for longer has nobody who works it off.
+REQUEST_WAITS_SECONDS = 600.0
 
 _DAEMON = "python -m consumers --roles sequencer,sweep"
 
@@ -42,6 +48,7 @@ def health(connection: Any, policies: Policies) -> list[Finding]:
     found += _subscriptions(subscriptions.lag(connection), policies)
     found += _dead_letters(connection)
     found += _copies(connection, policies)
+    found += _requests(connection)
     found += _policies(connection, policies)
     return sorted(found, key=lambda each: (each.severity is not Severity.ERROR, each.check))
 
@@ -138,6 +145,20 @@ def _copies(connection: Any, policies: Policies) -> Iterator[Finding]:
                 f"{each.below_copies} sealed log epochs have fewer than {each.copies} verified "
                 f"copies on {each.targets}",
                 f"penstock backfill {each.topic}",
+            )
+
+
+def _requests(connection: Any) -> Iterator[Finding]:
+    now = dt.datetime.now(dt.UTC)
+    for each in list_backfills(connection, state=WAITING):
+        seconds = (now - as_time(each.not_before)).total_seconds()
+        if seconds > REQUEST_WAITS_SECONDS:
+            yield warning(
+                f"backfill request {each.request}",
+                f"the {each.kind} of {each.topic} is due for {seconds:.0f} s and nobody has "
+                "claimed it: look at the sensor backfills and at its runs"
+                + (f"; the last attempt said: {each.error}" if each.error else ""),
+                by_hand(each.request),
             )
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: What a probe is about: each topic, its log epochs, each archived topic, each relay, everything.
 TOPIC, SEALED, ARCHIVE, RELAY, HOUSE = SCOPES = ("topic", "sealed", "archive", "relay", "house")
 
+#: The one that goes on where the last look at a topic ended.
+NO_SEQUENCE_GAP = "no_sequence_gap"
 #: A partition with unread events that nobody holds for longer is told: a take-over needs a lease.
 UNHELD_SECONDS = 30.0
 LONG_TRANSACTION_SECONDS = 3_600.0
@@ -74,6 +76,8 @@ class World:
     policies: Policies
     usable: Callable[[Iterable[str]], tuple[list[Target], dict[str, str]]]
     kept: Callable[[str], Mapping[str, Any] | None] = lambda _: None
+    #: Who has a second for all topics looks at no more of one log; see `TOO_MUCH`.
+    most_events: int | None = None
     _there: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def has(self, topic: str) -> bool:
@@ -87,9 +91,17 @@ class World:
             self._there[parent] = frozenset(each.address for each in found)
         return topic in self._there[parent]
 
+    def is_there(self, probe: Probe, subject: str) -> bool:
+        """Whether the topic that a probe is about is in the database."""
+        if probe.scope == HOUSE:
+            return True
+        return self.has(self.policies.relays[subject].topic if probe.scope == RELAY else subject)
+
 
 Look = Callable[[World], Callable[[str], Verdict]]
 NOT_THERE = Verdict(passed=True, found={"note": "the topic does not exist yet"})
+#: Nothing was looked at.
+TOO_MUCH = Verdict(passed=True, found={"note": "there is more to look at than this look may"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +130,7 @@ def probes(limits: Limits) -> list[Probe]:
         Probe("horizon_holder", HOUSE,
               "No transaction is open for so long that the database cannot remove old versions.",
               _horizon_holder),
-        Probe("no_sequence_gap", TOPIC,
+        Probe(NO_SEQUENCE_GAP, TOPIC,
               "The index of the log goes on without a hole or an overlap: what is new since the "
               "last look, and once a day all of it.",
               no_sequence_gap, blocking=True),
@@ -180,14 +192,14 @@ def no_sequence_gap(world: World) -> Callable[[str], Verdict]:
             return NOT_THERE
         ranges = names.partition_ranges(world.connection, topic)
         at, known = _known_whole(world.kept(topic), ranges)
+        events = sum(
+            max(0, part.high_watermark - max(low, part.low_sequence - 1))
+            for part, low in zip(ranges, known, strict=True)
+        )
+        if world.most_events is not None and events > world.most_events:
+            return TOO_MUCH
         gaps = log.gaps(world.connection, topic, known)
-        found: dict[str, Any] = {
-            "events looked at": sum(
-                max(0, part.high_watermark - max(low, part.low_sequence - 1))
-                for part, low in zip(ranges, known, strict=True)
-            ),
-            "all of it was looked at": at,
-        }
+        found: dict[str, Any] = {"events looked at": events, "all of it was looked at": at}
         if gaps:
             rows = [(gap.partition, gap.expected, gap.found) for gap in gaps]
             found["gaps"] = Table(("partition", "expected", "found"), rows)

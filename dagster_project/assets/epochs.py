@@ -197,8 +197,7 @@ def _archive(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
                 context.log.error(str(error))
             if failed:
                 raise failed[0]
-            if done:
-                yield common.reported_already()
+            yield common.no_event()
 
     return archive
 
@@ -234,6 +233,8 @@ def _verified(
         for e in lacking
     ]
     metadata: dict[str, Any] = {"log epochs": len(epochs), "verified": len(whole)}
+    if not hours:
+        metadata["note"] = f"{policy.topic} does not exist yet"
     if rows:
         metadata["lacking"] = common.table(("partition", "log epoch", "not on"), rows)
     return dg.AssetCheckResult(

@@ -9,7 +9,14 @@ import dagster as dg
 
 from dagster_project import duties
 from dagster_project.catalogue import Catalogue
-from dagster_project.common import HOUSE_GROUP, beta_allowed, code_of, of_database, table
+from dagster_project.common import (
+    HOUSE_GROUP,
+    beta_allowed,
+    code_of,
+    no_event,
+    of_database,
+    table,
+)
 from ops.duties import verbs
 from ops.duties.setup import Setup
 from ops.duties.units import Outcome
@@ -18,6 +25,9 @@ from penstock.records import PartitionRange
 from penstock.topics import names
 from resources.database import DatabaseResource
 from resources.spark import SparkResource
+
+#: The op that sequences.
+SEQUENCE = "penstock__sequence"
 
 
 def build(catalogue: Catalogue) -> list[Any]:
@@ -97,7 +107,7 @@ def _logs(catalogue: Catalogue) -> Any:
 
 def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
     topics, house = catalogue.keys("sequenced"), catalogue.house("sequence")
-    name = catalogue.named("penstock__sequence")
+    name = catalogue.named(SEQUENCE)
 
     @dg.multi_asset(
         name=name, specs=_specs(catalogue), can_subset=True, config_schema=duties.config()
@@ -118,6 +128,7 @@ def _sequence(catalogue: Catalogue) -> dg.AssetsDefinition:
                     ranges = names.describe_topic(connection, topics[key]).partitions
                 except TopicNotFound:
                     context.log.info("%s does not exist yet", topics[key])
+                    yield no_event(key)
                     continue
                 yield dg.MaterializeResult(
                     asset_key=key,

@@ -72,6 +72,7 @@ def _relay(relay: RelayPolicy, catalogue: Catalogue) -> dg.AssetsDefinition:
         with database.connect() as connection:
             if not common.exists(connection, relay.topic):
                 context.log.info("%s does not exist yet", relay.topic)
+                yield common.no_event()
                 return
             stream.subscribe(connection, relay.subscription, [relay.topic], start="earliest")
         place = (MAIN, relay.subscription)

@@ -68,7 +68,8 @@ def _retention(policy: TopicPolicy, catalogue: Catalogue) -> dg.AssetsDefinition
         with database.connect() as connection:
             if not common.exists(connection, topic):
                 context.log.info("%s does not exist yet", topic)
-                yield _whole(key, ReadBack())
+                # A check of an asset's own op has to tell something.
+                yield _whole(key, ReadBack(), note=f"{topic} does not exist yet")
                 return
             policies = database.policies()  # as they are now, not as the code was loaded with
             require_policy(connection, policies, topic)
@@ -102,8 +103,10 @@ def _guarded_drop(key: dg.AssetKey) -> dg.AssetCheckSpec:
     )
 
 
-def _whole(key: dg.AssetKey, read: ReadBack) -> dg.AssetCheckResult:
+def _whole(key: dg.AssetKey, read: ReadBack, note: str = "") -> dg.AssetCheckResult:
     metadata: dict[str, Any] = {"copies read": read.copies, "events read": read.events}
+    if note:
+        metadata["note"] = note
     if read.damaged:
         rows = [(d.target, d.partition, d.log_epoch, d.damage) for d in read.damaged]
         metadata["damaged"] = table(("target", "partition", "log epoch", "damage"), rows)

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
-from dagster_project.assets.logs import log_metadata, sequenced_metadata, watermarks_version
+from dagster_project.assets.logs import (
+    SEQUENCE,
+    log_metadata,
+    sequenced_metadata,
+    watermarks_version,
+)
 from dagster_project.catalogue import Catalogue
+from dagster_project.checks import Verdicts
 from dagster_project.common import DATA_VERSION, made_of, table
 from dagster_project.naming import tag
 from dagster_project.triggers import (
     WORK_TAG,
+    Pauses,
     cursor_of,
     dump_cursor,
+    failed_run,
+    failed_step,
     is_running,
     others_go_on,
     result,
     sense_while_up,
 )
 from ops.policies.file import RelayPolicy
+from ops.probes import RELAY
 from penstock import log, subscriptions
 from penstock.errors import TopicNotFound
 from penstock.records import PartitionRange
@@ -30,8 +42,9 @@ from penstock.topics import names
 from resources.database import DatabaseResource
 
 VERSION = 1
-#: A tick looks at so many logs, the next one at the next.
-LOGS_AT_ONCE = 100
+#: A tick looks at so many logs, reports so many events of them, and looks for so long; the next one
+#: goes on.  Dagster needs a few milliseconds to record each event.
+LOGS_AT_ONCE, EVENTS_AT_ONCE, MOST_SECONDS = 100, 200, 0.4
 
 
 def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDefinition:
@@ -43,113 +56,131 @@ def build(catalogue: Catalogue, sequence: Any, relay: Any | None) -> dg.SensorDe
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Asks for a run of `sequence`, or of one relay, when no daemon moves the log. "
-        "Reports how far each log is, and when a relay has sent all there is.",
+        "Reports how far each log is, and when a relay has sent all there is, each with its "
+        "checks. After a run that failed it waits, longer each time.",
     )
     @sense_while_up(catalogue.database)
     def sensor(context: dg.SensorEvaluationContext, database: DatabaseResource) -> dg.SensorResult:
         held = cursor_of(context, VERSION)
-        seen: dict[str, str] = dict(held.get("seen", {}))
+        pauses = Pauses(held.get("failed"), time.time())
         limits = database.policies().limits
         with database.connect() as connection:
-            waiting = log.status(connection).unsequenced_age_seconds
+            verdicts = Verdicts(catalogue, context.instance, connection)
+            tick = _Tick(context, connection, catalogue, verdicts, pauses, held.get("seen", {}))
+            events, at = tick.logs(held.get("at", 0))
             lags = subscriptions.lag(connection)
-            existing = {each.address for each in names.list_topics(connection)}
-            topics, at = _some(catalogue.topics, int(held.get("at", 0)))
-            events: list[Any] = []
-            for topic in (each for each in topics if each in existing):
-                with others_go_on(context, topic):
-                    events += _log_events(connection, catalogue, topic, seen)
-            requests = []
-            if waiting > limits.unsequenced and not is_running(context.instance, job=sequence.name):
-                requests.append(dg.RunRequest(job_name=sequence.name))
+            requests: list[dg.RunRequest] = []
+            if log.status(connection).unsequenced_age_seconds > limits.unsequenced:
+                requests += tick.sequence_requests(sequence.name)
             for policy in catalogue.policies.relays.values():
                 own = [each for each in lags if each.subscription == policy.subscription]
-                requests += _relay_requests(context, catalogue, policy, own, limits.relay_lag)
+                if any(e.holder is None and e.lag_seconds > limits.relay_lag for e in own):
+                    requests += tick.relay_requests(policy)
                 with others_go_on(context, policy.name):
-                    events += _relay_events(connection, catalogue, policy, own, seen)
-        cursor = dump_cursor(VERSION, at=at, seen=seen)
-        return result(requests, cursor, "no backlog", asset_events=events)
+                    events += tick.relay_events(policy, own)
+        cursor = dump_cursor(VERSION, at=at, seen=tick.seen, failed=pauses.dump())
+        said = "; ".join(pauses.said) or "no backlog"
+        return result(requests, cursor, said, asset_events=events)
 
     return sensor
 
 
-def _some(topics: Sequence[str], at: int) -> tuple[list[str], int]:
-    """The topics that this tick looks at, and where the next one begins."""
-    if len(topics) <= LOGS_AT_ONCE:
-        return [*topics], 0
-    at %= len(topics)
-    chosen = [*topics[at:], *topics[:at]][:LOGS_AT_ONCE]
-    return chosen, (at + LOGS_AT_ONCE) % len(topics)
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    """A look at the logs and relays of a database; ``seen`` is what was reported, by asset."""
+
+    context: dg.SensorEvaluationContext
+    connection: Any
+    catalogue: Catalogue
+    verdicts: Verdicts
+    pauses: Pauses
+    seen: dict[str, str]
+
+    def logs(self, at: int) -> tuple[list[Any], int]:
+        """What is new of some logs from a place on, and where the next tick begins."""
+        existing = {each.address for each in names.list_topics(self.connection)}
+        topics, deadline = self.catalogue.topics, time.monotonic() + MOST_SECONDS
+        events: list[Any] = []
+        for _ in topics[:LOGS_AT_ONCE]:
+            if len(events) >= EVENTS_AT_ONCE or time.monotonic() > deadline:
+                break
+            topic, at = topics[at % len(topics)], (at + 1) % len(topics)
+            if topic in existing:
+                with others_go_on(self.context, topic):
+                    events += self.log_events(topic)
+        return events, at
+
+    def is_new(self, key: dg.AssetKey, version: str) -> bool:
+        """Whether this version of an asset was not reported."""
+        return self.seen.get(key.to_user_string()) != _digest(version)
+
+    def reported(self, key: dg.AssetKey, version: str) -> None:
+        """Remember it."""
+        self.seen[key.to_user_string()] = _digest(version)
+
+    def log_events(self, topic: str) -> list[Any]:
+        """How far a log is, without a run: as it is observed, and what of it is sequenced."""
+        try:
+            ranges = names.partition_ranges(self.connection, topic)
+        except TopicNotFound:  # deleted just now
+            return []
+        version = watermarks_version(ranges)
+        events: list[Any] = []
+        log_version, tags = f"{version}/{_lows(ranges)}", {DATA_VERSION: version}
+        key, sequenced = (self.catalogue.key(topic, name) for name in ("log", "sequenced"))
+        if self.is_new(key, log_version):
+            events.append(dg.AssetObservation(key, metadata=log_metadata(ranges), tags=tags))
+        if self.is_new(sequenced, version):
+            metadata = sequenced_metadata(ranges)
+            events.append(dg.AssetMaterialization(sequenced, metadata=metadata, tags=tags))
+            events += self.verdicts.of(sequenced, topic)
+        self.reported(key, log_version)
+        self.reported(sequenced, version)
+        return events
+
+    def sequence_requests(self, job: str) -> Iterator[dg.RunRequest]:
+        """A run of `sequence`.  One that has sequenced has not failed: its check may have."""
+        instance = self.context.instance
+        if not is_running(instance, job=job):
+            failed = failed_step(instance, job, self.catalogue.named(SEQUENCE))
+            if not self.pauses.rests_after(job, failed):
+                yield dg.RunRequest(job_name=job)
+
+    def relay_requests(self, relay: RelayPolicy) -> Iterator[dg.RunRequest]:
+        """A run of its own for a relay whose events wait while nobody holds them."""
+        key = self.catalogue.relay_key(relay.name)
+        work = tag(self.catalogue.named(f"relay-{key.path[-1]}"))
+        if is_running(self.context.instance, work=work):
+            return
+        failed = failed_run(self.context.instance, work=work)
+        if not self.pauses.rests_after(work, failed):
+            job = self.catalogue.named("relay")
+            yield dg.RunRequest(job_name=job, asset_selection=[key], tags={WORK_TAG: work})
+
+    def relay_events(self, relay: RelayPolicy, lags: Sequence[Lag]) -> list[Any]:
+        """That a relay has sent all there is, whoever sent it."""
+        key = self.catalogue.relay_key(relay.name)
+        sent = {each.partition: each.position for each in lags}
+        if any(each.lag_events for each in lags) or not lags or not self.is_new(key, str(sent)):
+            return []
+        ranges = names.partition_ranges(self.connection, relay.topic)
+        if sent != {each.partition: each.high_watermark for each in ranges}:
+            return []  # more has come meanwhile: the next tick looks again
+        rows = [(each.partition, each.position, each.holder or "nobody") for each in lags]
+        metadata: dict[str, Any] = {
+            "events waiting": 0,
+            "positions": table(("partition", "position", "held by"), rows),
+        }
+        source = self.catalogue.key(relay.topic, "sequenced")
+        tags = made_of({source: watermarks_version(ranges)})
+        verdicts = [*self.verdicts.of(key, relay.name, RELAY)]
+        self.reported(key, str(sent))
+        return [dg.AssetMaterialization(key, metadata=metadata, tags=tags), *verdicts]
 
 
-def _is_new(seen: dict[str, str], key: dg.AssetKey, version: str) -> bool:
-    """Whether a version has not been reported; it is remembered."""
-    name, digest = key.to_user_string(), hashlib.sha256(version.encode()).hexdigest()[:16]
-    was, seen[name] = seen.get(name), digest
-    return was != digest
-
-
-def _log_events(
-    connection: Any, catalogue: Catalogue, topic: str, seen: dict[str, str]
-) -> Iterator[Any]:
-    """How far a log is, without a run: as it is observed, and what of it is sequenced."""
-    try:
-        ranges = names.partition_ranges(connection, topic)
-    except TopicNotFound:  # deleted just now
-        return
-    version = watermarks_version(ranges)
-    key, tags = catalogue.key(topic, "log"), {DATA_VERSION: version}
-    if _is_new(seen, key, f"{version}/{_lows(ranges)}"):
-        yield dg.AssetObservation(key, metadata=log_metadata(ranges), tags=tags)
-    key = catalogue.key(topic, "sequenced")
-    if _is_new(seen, key, version):
-        yield dg.AssetMaterialization(key, metadata=sequenced_metadata(ranges), tags=tags)
+def _digest(version: str) -> str:
+    return hashlib.sha256(version.encode()).hexdigest()[:16]
 
 
 def _lows(ranges: Sequence[PartitionRange]) -> str:
     return ",".join(str(each.low_sequence) for each in ranges)
-
-
-def _relay_requests(
-    context: dg.SensorEvaluationContext,
-    catalogue: Catalogue,
-    relay: RelayPolicy,
-    lags: Sequence[Lag],
-    limit: float,
-) -> Iterator[dg.RunRequest]:
-    """A run of its own for a relay whose events wait while nobody holds them."""
-    stuck = [each for each in lags if each.holder is None and each.lag_seconds > limit]
-    key = catalogue.relay_key(relay.name)
-    work = tag(catalogue.named(f"relay-{key.path[-1]}"))
-    if stuck and not is_running(context.instance, work=work):
-        yield dg.RunRequest(
-            job_name=catalogue.named("relay"), asset_selection=[key], tags={WORK_TAG: work}
-        )
-
-
-def _relay_events(
-    connection: Any,
-    catalogue: Catalogue,
-    relay: RelayPolicy,
-    lags: Sequence[Lag],
-    seen: dict[str, str],
-) -> Iterator[dg.AssetMaterialization]:
-    """That a relay has sent all there is, whoever sent it."""
-    if not lags or any(each.lag_events for each in lags):
-        return
-    key = catalogue.relay_key(relay.name)
-    sent = {each.partition: each.position for each in lags}
-    if not _is_new(seen, key, str(sent)):
-        return
-    ranges = names.partition_ranges(connection, relay.topic)
-    if sent != {each.partition: each.high_watermark for each in ranges}:
-        del seen[key.to_user_string()]  # more has come meanwhile: the next tick looks again
-        return
-    rows = [(each.partition, each.position, each.holder or "nobody") for each in lags]
-    metadata: dict[str, Any] = {
-        "events waiting": 0,
-        "positions": table(("partition", "position", "held by"), rows),
-    }
-    source = catalogue.key(relay.topic, "sequenced")
-    tags = made_of({source: watermarks_version(ranges)})
-    yield dg.AssetMaterialization(key, metadata=metadata, tags=tags)

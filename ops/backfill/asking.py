@@ -17,6 +17,11 @@ from ops.seal import missing_copies
 WAITING, RUNNING = "waiting", "running"
 
 
+def by_hand(request: int) -> str:
+    """The command that works a request off where it is called."""
+    return f"penstock backfill run --request {request}"
+
+
 def ask_once(
     connection: Any, topic: str, target: str, window: Window | None = None
 ) -> Requested | None:

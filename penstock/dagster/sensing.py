@@ -4,6 +4,9 @@ How far it has come is the position of a subscription, so retention waits for it
 of Dagster loses nothing.  The position moves when a run has succeeded; the range of one that failed
 is asked for again.  So each event is in one successful run, or in more than one if a run succeeded
 and the sensor could not record it.
+
+A run counts only for the place from which it was asked for.  A subscription that was reset, or made
+anew, reads the same sequences again, and so does one of another topic or another database.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ from penstock import database
 from penstock.dagster.reading import EventRange, PartitionRange, PenstockResource
 from penstock.errors import DatabaseUnavailable, InvalidArgument
 from penstock.subscriptions import stream
-from penstock.subscriptions.overview import Lag, lag
+from penstock.subscriptions.overview import Lag, describe_subscription, lag
 from penstock.topics import names
 
 #: The tag of a run that a sensor has asked for, and of which it waits for the end.
 RUN_TAG = "penstock/events"
-_VERSION = 1
+_VERSION = 2
 #: A range whose run failed is asked for again after so long, doubled each time.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 60.0, 3_600.0
 
@@ -73,9 +76,12 @@ def on_events(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A range for which a run was asked, how often, and until when it is not asked for again."""
+    """What a run was asked for, how often, and until when it is not asked for again.
 
-    ranges: list[list[int]]
+    A range is the partition, its first and last sequence, and the mark of its `_Place`.
+    """
+
+    ranges: list[list[Any]]
     attempt: int
     not_before: float
 
@@ -106,6 +112,19 @@ _NOTHING = json.dumps({"version": _VERSION})
 
 
 @dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the subscription stands on a partition.
+
+    The mark changes whenever the same sequences have to be read again: the subscription was made
+    anew, the partition is another one, the log has a new history, or a person has sought.
+    """
+
+    lag: Lag
+    partition_id: int
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Source:
     """A topic for an asset."""
 
@@ -120,20 +139,37 @@ class _Source:
     ) -> dg.SensorResult:
         """Look after the run that was asked for; ask for the next one when it has succeeded."""
         stream.subscribe(connection, self.subscription, [self.topic], start=self.start)
+        places = self._places(connection)
         asked = _Asked.load(context.cursor)
         if asked is not None:
             states = self._states(context.instance, asked)
             if any(not each.is_finished for each in states):
                 return _skip(asked.dump(), "the run of the last events is under way")
-            if not any(each.is_success for each in states):
+            current = _current(asked, places)
+            if any(each.is_success for each in states):
+                self._advance(connection, places, current)
+                places = self._places(connection)
+            elif len(current) == len(asked.ranges):
                 if time.time() < asked.not_before:
                     return _skip(asked.dump(), f"attempt {asked.attempt} failed; it waits")
                 return self._ask(asked.next())
-            self._advance(connection, asked)
-        ranges = _share(lag(connection, self.subscription), max_events)
+        ranges = _share([each.lag for each in places.values()], max_events)
         if not ranges:
             return _skip(_NOTHING, "no event has arrived")
-        return self._ask(_Asked(ranges, 1, time.time() + _FIRST_PAUSE_SECONDS))
+        marked = [[*each, places[each[0]].mark] for each in ranges]
+        return self._ask(_Asked(marked, 1, time.time() + _FIRST_PAUSE_SECONDS))
+
+    def _places(self, connection: Any) -> dict[int, _Place]:
+        """Where the subscription stands, by partition of the topic: it may read others too."""
+        made = describe_subscription(connection, self.subscription).created_at.timestamp()
+        parts = {each.partition: each for each in names.partition_ranges(connection, self.topic)}
+        found = {}
+        for each in lag(connection, self.subscription):
+            part = parts.get(each.partition) if each.topic == self.topic else None
+            if part is not None:
+                mark = f"{made:.6f}/{part.partition_id}/{part.history}/{each.lease_epoch}"
+                found[each.partition] = _Place(each, part.partition_id, mark)
+        return found
 
     def _ask(self, asked: _Asked) -> dg.SensorResult:
         config = self._config(asked)
@@ -148,13 +184,14 @@ class _Source:
     def _config(self, asked: _Asked) -> EventRange:
         ranges = [
             PartitionRange(partition=part, first=first, last=last)
-            for part, first, last in asked.ranges
+            for part, first, last, _ in asked.ranges
         ]
         return EventRange(topic=self.topic, ranges=ranges)
 
     def _work(self, asked: _Asked) -> str:
         """What this attempt is called, in a tag of a run."""
-        digest = hashlib.sha256(self._config(asked).name.encode()).hexdigest()[:16]
+        told = json.dumps([self.topic, sorted(asked.ranges)])
+        digest = hashlib.sha256(told.encode()).hexdigest()[:16]
         return f"{self.sensor}:{digest}:{asked.attempt}"
 
     def _states(self, instance: dg.DagsterInstance, asked: _Asked) -> Sequence[dg.DagsterRun]:
@@ -164,22 +201,26 @@ class _Source:
         ]
         return instance.get_runs(dg.RunsFilter(tags={RUN_TAG: works}))
 
-    def _advance(self, connection: Any, asked: _Asked) -> None:
+    def _advance(
+        self, connection: Any, places: dict[int, _Place], ranges: Sequence[Sequence[Any]]
+    ) -> None:
         """Move the position behind what has succeeded; retention may remove it then."""
-        ids = {
-            each.partition: each.partition_id
-            for each in names.partition_ranges(connection, self.topic)
-        }
-        fences = {each.partition: each.lease_epoch for each in lag(connection, self.subscription)}
-        done = {part: last for part, _, last in asked.ranges if part in fences}
-        database.call(
-            connection,
-            "mark_low_water",
-            subscription=self.subscription,
-            partition_ids=[ids[part] for part in done],
-            lease_epochs=[fences[part] for part in done],
-            positions=[*done.values()],
-        )
+        if ranges:
+            done = [(places[part], last) for part, _, last, _ in ranges]
+            database.call(
+                connection,
+                "mark_low_water",
+                subscription=self.subscription,
+                partition_ids=[place.partition_id for place, _ in done],
+                lease_epochs=[place.lag.lease_epoch for place, _ in done],
+                positions=[last for _, last in done],
+            )
+
+
+def _current(asked: _Asked, places: dict[int, _Place]) -> list[list[Any]]:
+    """The ranges whose place nobody has changed since they were asked for."""
+    marks = {part: place.mark for part, place in places.items()}
+    return [each for each in asked.ranges if marks.get(each[0]) == each[3]]
 
 
 def _skip(cursor: str, why: str) -> dg.SensorResult:

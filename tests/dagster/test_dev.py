@@ -80,7 +80,7 @@ def test_a_backfill_of_several_hours_from_the_page(dev: Dev) -> None:
     archive = ["penstock", "shop_orders", "archive"]
     states = dev.backfilled(archive, hours)
     assert states["numMaterialized"] == 3 and states["numFailed"] == 0
-    # Also the checks in ops of their own. Guard: reported_already, the output they wait for.
+    # Also the checks in ops of their own. Guard: no_event, the output they wait for.
     assert dev.checked(archive) == dict.fromkeys([COPIES_VERIFIED, *DAILY], "SUCCEEDED")
     with connect(dev.embedded.url()) as connection:
         assert {each.targets for each in log_epochs(connection, TOPIC)} == {("local",)}

@@ -20,6 +20,7 @@ from dagster_project.catalogue import read
 from ops.seal import seal
 from penstock.dagster import EventRange, PartitionRange, on_events, sensing, topic_key
 from penstock.errors import ConfigurationError, InvalidArgument, UsageError
+from penstock.log.histories import reconcile
 from penstock.subscriptions import lag, stream
 from penstock.subscriptions.overview import Lag
 from penstock.upkeep.sequencing import sequence
@@ -144,21 +145,102 @@ def test_no_second_run_while_one_is_under_way_and_a_lost_cursor_loses_nothing(
     run = dg.DagsterRun(job_name="x", tags=dict(first.tags), status=dg.DagsterRunStatus.STARTED)
     project.instance.add_run(run)
     assert "is under way" in (project.tick().skip_message or "")
-    for cursor in ("no JSON", "[]", '{"version": 99, "asked": 1}', None):
+    old = '{"version": 1, "asked": [[[0, 1, 1]], 1, 0.0]}'
+    for cursor in ("no JSON", "[]", '{"version": 99, "asked": 1}', old, None):
         project.cursor = cursor
         assert project.ask().run_config == first.run_config
 
 
-def test_a_position_that_was_moved_back_is_followed(project: Project) -> None:
-    """A person who seeks raises the lease_epoch, by which later marks are fenced."""
+def done_once(project: Project) -> dg.RunRequest:
+    """Four events, the run for them, and the tick that records it."""
     project.publish(4)
-    assert project.run(project.ask()).success
-    project.tick()
-    stream.seek(project.own, SUBSCRIPTION, TOPIC, 0, 1)
+    request = project.ask()
+    assert project.run(request).success
+    assert "no event has arrived" in (project.tick().skip_message or "")
+    assert project.positions() == [2, 2]
+    return request
+
+
+def read_again(project: Project, before: dg.RunRequest) -> None:
+    """The same events are asked for by another name, and count once that run has succeeded."""
     again = project.ask()
+    assert again.run_config == before.run_config
+    # Dagster makes no second run of one key, and a tag finds the first one.
+    assert again.run_key != before.run_key and again.tags != before.tags
+    assert project.positions() == [0, 0]
     assert project.run(again).success
     project.tick()
     assert project.positions() == [2, 2]
+
+
+def test_a_position_that_was_moved_back_is_followed(project: Project) -> None:
+    """A person who seeks raises the lease_epoch; what was read before is read once more.
+
+    Guard: the lease_epoch in the mark of sensing._Place.
+    """
+    first = done_once(project)
+    for partition in (0, 1):
+        stream.seek(project.own, SUBSCRIPTION, TOPIC, partition, "earliest")
+    read_again(project, first)
+
+
+def test_a_subscription_that_was_made_anew_begins_anew(project: Project) -> None:
+    """Its lease_epochs begin anew too.  Guard: the time of its making in the mark."""
+    first = done_once(project)
+    stream.unsubscribe(project.own, SUBSCRIPTION)
+    read_again(project, first)
+
+
+def test_a_new_history_counts_no_run_of_the_old_one(project: Project) -> None:
+    """The same sequences may be other events then."""
+    project.publish(4)
+    first = project.ask()
+    assert project.run(first).success
+    reconcile(project.own, "commits were lost")
+    read_again(project, first)
+
+
+def test_the_run_of_another_topic_does_not_count(project: Project) -> None:
+    """One name of a sensor, first on one topic and then on another, and the cursor is lost.
+
+    Guards: partition_id in the mark, and the topic by which _Source._places chooses.
+    """
+    first = done_once(project)
+    penstock.create_topic(project.own, "shop/another", 2)
+    for number in range(4):
+        penstock.publish(project.own, "shop/another", b'{"amount": 1}', partition=number % 2)
+    sequence(project.url)
+    project.sensor = on_events(project.module.new_orders, "shop/another")
+    assert project.sensor.name == "new_orders_on_events"
+    for cursor in (None, first_cursor(project, first)):
+        project.cursor = cursor
+        other = project.ask()
+        assert other.run_key != first.run_key
+        config = other.run_config["ops"]["new_orders"]["config"]
+        assert config["topic"] == "shop/another"
+        assert [each["last"] for each in config["ranges"]] == [2, 2]
+    assert project.positions() == [0, 0, 2, 2]
+
+
+def first_cursor(project: Project, request: dg.RunRequest) -> str:
+    """The cursor of the tick that asked for a run, as if it had been the last one."""
+    ranges = [
+        [each["partition"], each["first"], each["last"], "a mark of another place"]
+        for each in request.run_config["ops"]["new_orders"]["config"]["ranges"]
+    ]
+    return sensing._Asked(ranges, 1, 0.0).dump()
+
+
+def test_a_reset_during_the_run_is_not_undone_by_it(project: Project) -> None:
+    """The partition that nobody has moved goes on.  Guard: sensing._current."""
+    project.publish(4)
+    first = project.ask()
+    stream.seek(project.own, SUBSCRIPTION, TOPIC, 0, "earliest")
+    assert project.run(first).success
+    again = project.ask()
+    assert project.positions() == [0, 2]
+    ranges = again.run_config["ops"]["new_orders"]["config"]["ranges"]
+    assert ranges == [{"partition": 0, "first": 1, "last": 2}]
 
 
 def test_the_events_of_a_tick_are_shared_out_and_none_waits_for_ever() -> None:
