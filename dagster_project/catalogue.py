@@ -46,7 +46,7 @@ CONNECT_SECONDS = 2
 STATEMENT_MS = 5_000
 #: So many databases are asked at a time.
 MOST_AT_ONCE = 16
-_VERSION = 2
+_VERSION = 3
 
 
 class AssetOptions(TypedDict):
@@ -69,6 +69,8 @@ class Catalogue:
     since: dt.date
     #: What Dagster shows of each of its assets: postgres or mysql.
     kind: str = "postgres"
+    #: Whether the database has answered, and has no topic but that of the canary.
+    is_empty: bool = False
 
     @property
     def database(self) -> str:
@@ -225,6 +227,7 @@ def _catalogue(policies: Policies, answer: Mapping[str, Any], given: list[str]) 
         frozenset(answer["existing"]),
         dt.date.fromisoformat(answer["since"]),
         answer["kind"],
+        is_empty=answer["answered"] and not {*answer["existing"]} - {policies.canary},
     )
 
 
@@ -234,7 +237,7 @@ def _in_order(*lists: Iterable[str]) -> tuple[str, ...]:
 
 def _of_database(name: str) -> dict[str, Any]:
     """The topics, the oldest first, the day of the first log epoch, else today, and the dialect."""
-    found: dict[str, Any] = {"existing": [], "kind": "postgres"}
+    found: dict[str, Any] = {"existing": [], "kind": "postgres", "answered": False}
     since = dt.datetime.now(dt.UTC).date()
     try:
         url = DatabaseResource(name=name).url()
@@ -256,6 +259,7 @@ def _of_database(name: str) -> dict[str, Any]:
     else:
         topics.sort(key=lambda each: (each.created_at, each.address))
         found["existing"] = [each.address for each in topics]
+        found["answered"] = True
         since = min([since, *(each.hour.date() for each in first)])
     return {**found, "since": since.isoformat()}
 
