@@ -95,9 +95,7 @@ def _is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
     return not (origin and here) or origin.location_name == here.location_name
 
 
-def _tell(
-    context: dg.SensorEvaluationContext, place: str, waiting: Waiting
-) -> tuple[Waiting, str]:
+def _tell(context: dg.SensorEvaluationContext, place: str, waiting: Waiting) -> tuple[Waiting, str]:
     """Post what is due.  Returns what waits still, and why the last one was not taken."""
     ends = time.monotonic() + TICK_SECONDS
     runs = _runs(context.instance, list(waiting))
