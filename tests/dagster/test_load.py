@@ -37,6 +37,7 @@ ASSETS = {
     f"{SLUG}/rollup",
     f"{SLUG}/retention",
     RELAY,
+    "penstock/begin_here",
     "penstock/health",
     "penstock/policies",
     "penstock/sequence",
