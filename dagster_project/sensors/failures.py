@@ -131,8 +131,9 @@ def _errors(instance: dg.DagsterInstance, run: str) -> Iterator[str]:
     """The first error of each failed step, or what Dagster says of the run; without secrets."""
     kinds = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
     found = instance.get_records_for_run(run, of_type=kinds, limit=MOST_STEPS + 1).records
-    events = [each.event_log_entry.dagster_event for each in found]
-    steps = [each for each in events if each is not None and each.is_step_failure]
+    told = [each.event_log_entry.dagster_event for each in found]
+    events = [each for each in told if each is not None]
+    steps = [each for each in events if each.is_step_failure]
     for event in steps:
         error = event.step_failure_data.error
         while error is not None and error.cause is not None:
@@ -140,5 +141,4 @@ def _errors(instance: dg.DagsterInstance, run: str) -> Iterator[str]:
         said = webhook.without_secrets(error.message if error is not None else "it failed")
         yield f"{event.step_key}: {said[:MOST_OF_A_STEP]}"
     for event in [] if steps else events:
-        if event is not None:
-            yield webhook.without_secrets(event.message or "")[:MOST_OF_A_STEP]
+        yield webhook.without_secrets(event.message or "")[:MOST_OF_A_STEP]
